@@ -1,0 +1,291 @@
+"""The graph: who the peers are, who may speak to whom, and the manifest of the run.
+
+A `Graph` that exists is valid: every rule is checked when it is built. `graph_file` reads and writes it. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from coordinator_free_bootstrap.errors import GraphError
+from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.strict_json import shown
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+ID_MAX = (1 << 31) - 1  # fits every integer type of the wire and of JSON readers
+PINS_MAX = 4  # two are in use while a key is rotated
+CERTIFICATE_CHARS_MAX = 8192  # base64; one of ours has about 700, one of a CA with RSA-4096 keys 3,000
+OBSERVERS_MAX = 256
+
+_PIN = re.compile(r"sha256:[0-9a-f]{64}")
+_CERTIFICATE = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+_OBSERVER = re.compile(r"[a-z][a-z0-9-]{0,31}")
+_PORT = re.compile(r"[1-9][0-9]{0,4}")
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One peer: its id, where it listens (``host:port``), and what proves that it is this peer.
+
+    ``pins`` are the fingerprints of the keys it may use, ``certificates`` (base64 of DER) what a TLS handshake needs besides.
+    """
+
+    id: int
+    address: str
+    pins: tuple[str, ...] = ()
+    certificates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Somebody who may read status and nothing else, on any peer."""
+
+    name: str
+    pins: tuple[str, ...] = ()
+    certificates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Peers, the edges between them, and the run's manifest. Immutable, valid, and in canonical order.
+
+    Args:
+        nodes: in any order; kept sorted by id.
+        edges: pairs of ids in any order; kept as sorted (smaller, larger) pairs.
+        manifest: what all peers of the run agree on.
+        name: free text for people.
+        observers: who may read status.
+
+    Raises:
+        GraphError: a rule is broken; one line per problem, without a file name.
+    """
+
+    nodes: tuple[Node, ...]
+    edges: tuple[tuple[int, int], ...]
+    manifest: Manifest = field(default_factory=Manifest)
+    name: str = ""
+    observers: tuple[Observer, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", tuple(sorted(self.nodes, key=lambda node: node.id)))
+        object.__setattr__(self, "edges", tuple(sorted((min(edge), max(edge)) for edge in self.edges)))
+        problems = [*_node_problems(self.nodes), *_edge_problems(self.nodes, self.edges)]
+        problems += _observer_problems(self.observers)
+        if not problems and not self.manifest.allow_disconnected and len(self.components) > 1:
+            parts = " and ".join(_ids(part) for part in self.components[:3])
+            more = f" and {len(self.components) - 3} more parts" if len(self.components) > 3 else ""
+            problems.append(
+                f"edges: found no path between {parts}{more}; "
+                "allowed: a connected graph, or run.allow_disconnected true"
+            )
+        if problems:
+            raise GraphError("\n".join(problems))
+
+    @cached_property
+    def ids(self) -> tuple[int, ...]:
+        """All peer ids, ascending."""
+        return tuple(node.id for node in self.nodes)
+
+    def node(self, peer_id: int) -> Node:
+        """Return one peer's node.
+
+        Raises:
+            GraphError: no peer has this id.
+        """
+        try:
+            return self._by_id[peer_id]
+        except KeyError:
+            raise GraphError(f"peer id: found {peer_id}; allowed: {_ids(self.ids)}") from None
+
+    def neighbors(self, peer_id: int) -> tuple[int, ...]:
+        """Return the ids one edge away, ascending.
+
+        Raises:
+            GraphError: no peer has this id.
+        """
+        return self._adjacency[self.node(peer_id).id]
+
+    def degree(self, peer_id: int) -> int:
+        """Return the number of neighbors of a peer."""
+        return len(self.neighbors(peer_id))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of ids and edges; neighbors compare it in the handshake, checkpoints name it.
+
+        Addresses are left out: behind NAT or inside containers, two peers may rightly reach a third one under
+        different addresses. Who it is, is proved by its key, not by where it answers. Pins are left out so that a key
+        can be rotated peer by peer, and checkpoints stay valid: a peer whose own file lacks a pin is safe without it.
+        """
+        text = json.dumps([self.ids, self.edges], separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def components(self) -> tuple[tuple[int, ...], ...]:
+        """The connected parts, the largest first; one part in a connected graph."""
+        import networkx as nx
+
+        parts = (tuple(sorted(part)) for part in nx.connected_components(self.to_networkx()))
+        return tuple(sorted(parts, key=lambda part: (-len(part), part)))
+
+    @cached_property
+    def diameter_bound(self) -> int:
+        """A number of edges within which every peer of a part reaches every other one of it.
+
+        Exact up to 256 peers; beyond, twice the smallest eccentricity among a few peers, which is never too small.
+        """
+        import networkx as nx
+
+        graph, exact = self.to_networkx(), len(self.nodes) <= 256
+        bounds: list[int] = []
+        for part in self.components:
+            if exact:
+                bounds.append(nx.diameter(graph.subgraph(part)))
+                continue
+            lengths = nx.single_source_shortest_path_length(graph, part[0])
+            path = nx.shortest_path(graph, part[0], max(lengths, key=lengths.__getitem__))
+            middle = nx.single_source_shortest_path_length(graph, path[len(path) // 2])
+            bounds.append(2 * min(max(lengths.values()), max(middle.values())))
+        return max(bounds)
+
+    def to_networkx(self) -> nx.Graph:
+        """Return a new networkx graph with each node's ``address`` and, where there are any, pins and certificates."""
+        import networkx as nx
+
+        graph = nx.Graph()
+        for node in self.nodes:
+            graph.add_node(node.id, address=node.address, **credentials_of(node))
+        graph.add_edges_from(self.edges)
+        return graph
+
+    @cached_property
+    def _by_id(self) -> dict[int, Node]:
+        return {node.id: node for node in self.nodes}
+
+    @cached_property
+    def _adjacency(self) -> dict[int, tuple[int, ...]]:
+        neighbors: dict[int, list[int]] = {node.id: [] for node in self.nodes}
+        for a, b in self.edges:
+            neighbors[a].append(b)
+            neighbors[b].append(a)
+        return {peer_id: tuple(sorted(found)) for peer_id, found in neighbors.items()}
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``, ``1.2.3.4:port`` or ``[v6]:port``.
+
+    Raises:
+        ValueError: it is none of these; the text says what is allowed.
+    """
+    host, _, port = address.rpartition(":")
+    if not (_PORT.fullmatch(port) and int(port) <= 65535):
+        raise ValueError("host:port with a port from 1 to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise ValueError("an IPv6 address between the brackets") from None
+    elif not _HOST.fullmatch(host):
+        raise ValueError("host:port with a host name, an IPv4 address, or an IPv6 address in brackets")
+    elif not host.strip("0123456789."):
+        try:
+            ipaddress.IPv4Address(host)
+        except ValueError:
+            raise ValueError("an IPv4 address of four numbers from 0 to 255") from None
+    return host, int(port)
+
+
+def _node_problems(nodes: tuple[Node, ...]) -> list[str]:
+    problems = [] if nodes else ["nodes: found none; allowed: at least one"]
+    for peer_id, count in Counter(node.id for node in nodes).items():
+        if not 0 <= peer_id <= ID_MAX:
+            problems.append(f"nodes: found id {shown(peer_id)}; allowed: an integer from 0 to {ID_MAX}")
+        if count > 1:
+            problems.append(f"nodes: found id {shown(peer_id)} {count} times; allowed: each id once")
+    seen: dict[str, int] = {}
+    for node in nodes:
+        where = f"node {shown(node.id)}"
+        try:
+            split_address(node.address)
+        except ValueError as error:
+            problems.append(f"{where}: address: found {shown(node.address)}; allowed: {error}")
+        first = seen.setdefault(node.address.lower(), node.id)
+        if first != node.id:
+            problems.append(
+                f"{where}: address: found {shown(node.address)}, as at node {shown(first)}; allowed: each address once"
+            )
+        problems += _credential_problems(where, node)
+    return problems
+
+
+def credentials_of(subject: Node | Observer) -> dict[str, list[str]]:
+    """Return what a graph file says about a subject's keys; empty where it says nothing."""
+    found = {"pins": list(subject.pins), "certificates": list(subject.certificates)}
+    return {key: values for key, values in found.items() if values}
+
+
+def _credential_problems(where: str, subject: Node | Observer) -> list[str]:
+    problems = [
+        f"{where}: pins: found {shown(pin)}; allowed: sha256: and 64 lower-case hexadecimal digits"
+        for pin in subject.pins
+        if not _PIN.fullmatch(pin)
+    ]
+    problems += [
+        f"{where}: certificates: found {shown(text)}; allowed: base64 of a DER certificate, up to "
+        f"{CERTIFICATE_CHARS_MAX} characters; write it with `peer graph pin`"
+        for text in subject.certificates
+        if not (len(text) <= CERTIFICATE_CHARS_MAX and _CERTIFICATE.fullmatch(text))
+    ]
+    for key, values in credentials_of(subject).items():
+        if len(values) > PINS_MAX:
+            problems.append(f"{where}: {key}: found {len(values)}; allowed: at most {PINS_MAX}")
+    return problems
+
+
+def _observer_problems(observers: tuple[Observer, ...]) -> list[str]:
+    problems = []
+    if len(observers) > OBSERVERS_MAX:
+        problems.append(f"observers: found {len(observers)}; allowed: at most {OBSERVERS_MAX}")
+    for name, count in Counter(observer.name for observer in observers).items():
+        if not _OBSERVER.fullmatch(name):
+            problems.append(f"observers: found {shown(name)}; allowed: a name of lower-case letters, digits and -")
+        if count > 1:
+            problems.append(f"observers: found {shown(name)} {count} times; allowed: each name once")
+    for observer in observers:
+        problems += _credential_problems(f"observer {shown(observer.name)}", observer)
+    return problems
+
+
+def _edge_problems(nodes: tuple[Node, ...], edges: tuple[tuple[int, int], ...]) -> list[str]:
+    known = {node.id for node in nodes}
+    listed = _ids(sorted(known))
+    problems = []
+    for (a, b), count in Counter(edges).items():
+        where = f"edge {shown(a)}-{shown(b)}"
+        if a == b:
+            problems.append(f"{where}: found a self-loop; allowed: edges between two peers")
+        if count > 1:
+            problems.append(f"{where}: found {count} times; allowed: each edge once, in one direction")
+        problems += [
+            f"{where}: found {shown(end)}, which is no node's id; allowed: {listed}"
+            for end in {a, b}
+            if end not in known
+        ]
+    return problems
+
+
+def _ids(ids: tuple[int, ...] | list[int]) -> str:
+    """Return the first few of many ids for a message."""
+    text = ", ".join(map(str, ids[:8]))
+    return f"{text}, ... ({len(ids)} peers)" if len(ids) > 8 else text

@@ -1,0 +1,133 @@
+"""The graph file: the only thing that peers share.
+
+It is networkx' node-link JSON, written with the key ``edges`` and read with ``edges`` or the older ``links``:
+
+    {"graph": {"run": {"clusters": 2}},
+     "nodes": [{"id": 0, "address": "10.0.0.7:7400"}, {"id": 1, "address": "10.0.0.8:7400"}],
+     "edges": [{"source": 0, "target": 1}]}
+
+Whatever the bytes are, reading gives a valid `Graph`, or a GraphError, or (inside ``run``) a ConfigError.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from coordinator_free_bootstrap.errors import GraphError
+from coordinator_free_bootstrap.graph import Graph, Node, Observer, credentials_of
+from coordinator_free_bootstrap.settings import parse_manifest
+from coordinator_free_bootstrap.strict_json import loads
+from coordinator_free_bootstrap.validation import joined, sentences
+
+FILE_BYTES_MAX = 64 << 20  # about 100,000 peers of degree 10; a file beyond it is not a graph file
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _NodeRow(_Strict):
+    id: int
+    address: str
+    pins: list[str] = []
+    certificates: list[str] = []
+
+
+class _ObserverRow(_Strict):
+    name: str
+    pins: list[str] = []
+    certificates: list[str] = []
+
+
+class _EdgeRow(_Strict):
+    source: int
+    target: int
+
+
+class _Attributes(_Strict):
+    name: str = ""
+    run: dict[str, Any] = {}
+    observers: list[_ObserverRow] = []
+
+
+class _File(_Strict):
+    directed: Literal[False] = False
+    multigraph: Literal[False] = False
+    graph: _Attributes = _Attributes()
+    nodes: list[_NodeRow]
+    edges: list[_EdgeRow]
+
+
+def load_graph(path: str | Path) -> Graph:
+    """Read a graph file.
+
+    Raises:
+        GraphError: the file cannot be read, is too large, or describes no valid graph.
+        ConfigError: its manifest is wrong.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise GraphError(f"{path}: cannot be read ({error}); allowed: a graph file, see `peer graph make`") from error
+    return parse_graph(content, str(path))
+
+
+def parse_graph(content: bytes | str, source: str = "graph") -> Graph:
+    """Return the graph that a file's content describes; ``source`` names the file in messages.
+
+    Raises:
+        GraphError: the content is too large, not JSON, or describes no valid graph.
+        ConfigError: its manifest is wrong.
+    """
+    if len(content) > FILE_BYTES_MAX:
+        raise GraphError(f"{source}: found more than {FILE_BYTES_MAX} bytes; allowed: at most {FILE_BYTES_MAX}")
+    try:
+        data = loads(content if isinstance(content, str) else content.decode())
+    except UnicodeDecodeError as error:
+        raise GraphError(f"{source}: found no UTF-8 text ({error.reason}); allowed: JSON in UTF-8") from error
+    except ValueError as error:
+        raise GraphError(f"{source}: {error}") from error
+    if isinstance(data, dict) and "links" in data and "edges" not in data:
+        data["edges"] = data.pop("links")  # networkx before 3.4 wrote this key
+    try:
+        file = _File.model_validate(data)
+    except ValidationError as error:
+        raise GraphError(joined(source, sentences(error, _File, data))) from error
+    manifest = parse_manifest(file.graph.run, source)
+    nodes = tuple(Node(row.id, row.address, tuple(row.pins), tuple(row.certificates)) for row in file.nodes)
+    observers = tuple(Observer(row.name, tuple(row.pins), tuple(row.certificates)) for row in file.graph.observers)
+    edges = tuple((row.source, row.target) for row in file.edges)
+    try:
+        return Graph(nodes, edges, manifest, file.graph.name, observers)
+    except GraphError as error:
+        raise GraphError(joined(source, str(error).splitlines())) from error
+
+
+def dump_graph(graph: Graph) -> str:
+    """Return the text of a graph file, with every manifest key written out and one node or edge on each line."""
+    import networkx as nx
+
+    data = nx.node_link_data(graph.to_networkx(), edges="edges")
+    data["graph"] = ({"name": graph.name} if graph.name else {}) | {"run": graph.manifest.model_dump()}
+    if graph.observers:
+        data["graph"]["observers"] = [{"name": each.name, **credentials_of(each)} for each in graph.observers]
+    rows = {key: ",\n".join(f"    {json.dumps(row)}" for row in data.pop(key)) for key in ("nodes", "edges")}
+    head = json.dumps(data, indent=2).removesuffix("\n}")
+    return head + "".join(f',\n  "{key}": [\n{text}\n  ]' for key, text in rows.items()) + "\n}\n"
+
+
+def save_graph(graph: Graph, path: str | Path) -> None:
+    """Write a graph file.
+
+    Raises:
+        GraphError: the file cannot be written.
+    """
+    try:
+        Path(path).write_text(dump_graph(graph), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise GraphError(f"{path}: cannot be written ({error}); allowed: a path in a writable folder") from error

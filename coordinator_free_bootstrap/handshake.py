@@ -1,0 +1,114 @@
+"""The decision of a handshake: may these two peers exchange models? Pure.
+
+Each side checks the other's hello against its own, so that a mismatch is refused, with both values, in both logs.
+Nothing in a refusal is a secret, and what a neighbor wrote is shortened and quoted before it reaches a log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.identity import INCARNATION_MAX
+from coordinator_free_bootstrap.settings import diff
+from coordinator_free_bootstrap.strict_json import shown
+
+_DIFFERENCES_SHOWN = 8
+
+
+class HelloFields(Protocol):
+    """What the check reads of a hello; `peer.core.messages.Hello` has these fields and more."""
+
+    @property
+    def sender(self) -> int: ...  # noqa: D102
+    @property
+    def incarnation(self) -> int: ...  # noqa: D102
+    @property
+    def wire_version(self) -> int: ...  # noqa: D102
+    @property
+    def manifest_digest(self) -> str: ...  # noqa: D102
+    @property
+    def graph_digest(self) -> str: ...  # noqa: D102
+    @property
+    def schema_digest(self) -> str: ...  # noqa: D102
+    @property
+    def initial_models_digest(self) -> str: ...  # noqa: D102
+    @property
+    def manifest(self) -> str: ...  # noqa: D102
+
+
+def check_hello(
+    mine: HelloFields, theirs: HelloFields, *, neighbors: Collection[int], last_incarnation: int = 0
+) -> tuple[Refusal, str] | None:
+    """Return None if the hello is acceptable, else why not and a sentence with both sides' values.
+
+    The first mismatch in the order of the checks is reported: who, which wire, which life, then what was agreed.
+
+    Args:
+        mine: this peer's own hello.
+        theirs: the hello received; every field is a claim.
+        neighbors: ids of this peer's neighbors in the graph file.
+        last_incarnation: the highest incarnation of the sender seen so far; 0 if none.
+    """
+    if theirs.sender not in neighbors:
+        return Refusal.NOT_A_NEIGHBOR, (
+            f"peer {shown(theirs.sender)} is not a neighbor of peer {mine.sender} in its graph file; "
+            f"its neighbors are {sorted(neighbors)}; add the edge to the graph file of every peer"
+        )
+    if theirs.wire_version != mine.wire_version:
+        return Refusal.WIRE_VERSION, _both(mine, theirs, "wire version", mine.wire_version, theirs.wire_version)
+    if theirs.incarnation < last_incarnation:
+        return Refusal.OLD_INCARNATION, (
+            f"peer {theirs.sender} says incarnation {shown(theirs.incarnation)}, but incarnation {last_incarnation} "
+            f"has been seen; take {last_incarnation + 1} or higher, and run peer {theirs.sender} only once"
+        )
+    if not 0 < theirs.incarnation <= INCARNATION_MAX:
+        return Refusal.MALFORMED, (
+            f"peer {theirs.sender} says incarnation {shown(theirs.incarnation)}; allowed: 1 to {INCARNATION_MAX}"
+        )
+    if theirs.manifest_digest != mine.manifest_digest:
+        sentence = _both(mine, theirs, "manifest", mine.manifest_digest, theirs.manifest_digest)
+        return Refusal.MANIFEST_MISMATCH, f"{sentence}; {_differences(mine, theirs)}"
+    digests = (
+        (Refusal.GRAPH_MISMATCH, "graph", mine.graph_digest, theirs.graph_digest),
+        (Refusal.SCHEMA_MISMATCH, "model schema", mine.schema_digest, theirs.schema_digest),
+        (
+            Refusal.INITIAL_MODELS_MISMATCH,
+            "initial models",
+            mine.initial_models_digest,
+            theirs.initial_models_digest,
+        ),
+    )
+    for refusal, what, ours, other in digests:
+        if ours != other:
+            return refusal, _both(mine, theirs, what, ours, other)
+    return None
+
+
+def _both(mine: HelloFields, theirs: HelloFields, what: str, ours: object, other: object) -> str:
+    return (
+        f"{what}s differ: peer {mine.sender} has {shown(ours)}, peer {theirs.sender} has {shown(other)}; "
+        f"give both the same {_SOURCE[what]}"
+    )
+
+
+_SOURCE = {
+    "wire version": "release of this program",
+    "manifest": "graph file",
+    "graph": "graph file",
+    "model schema": "task and model code",
+    "initial models": "run.seed, model code and library versions",
+}
+
+
+def _differences(mine: HelloFields, theirs: HelloFields) -> str:
+    differences = diff(mine.manifest, theirs.manifest)
+    if not differences:
+        return "yet no key differs: one of the two digests is not that of its manifest"
+    named = [
+        f"{d.key}: peer {mine.sender} has {d.ours}, peer {theirs.sender} has {d.theirs}"
+        for d in differences[:_DIFFERENCES_SHOWN]
+    ]
+    more = len(differences) - _DIFFERENCES_SHOWN
+    return "; ".join(named + ([f"and {more} more keys"] if more > 0 else []))

@@ -1,0 +1,131 @@
+"""From a `run` object, as a file or a command line gives it, to a `Manifest`; and the difference of two, by key."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.manifest import Manifest, Options
+from coordinator_free_bootstrap.strict_json import loads, shortened, shown, word
+from coordinator_free_bootstrap.validation import joined, near, sentences
+
+ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One manifest key that two peers see differently; the values are short JSON texts, or ``absent``."""
+
+    key: str
+    ours: str
+    theirs: str
+
+
+def parse_manifest(run: object, source: str) -> Manifest:
+    """Validate a `run` object.
+
+    Args:
+        run: the JSON value of the graph attribute ``run``.
+        source: the file it came from, for messages.
+
+    Raises:
+        ConfigError: one line per wrong key, each naming file, key, what was found and what is allowed.
+    """
+    try:
+        return Manifest.model_validate(run)
+    except ValidationError as error:
+        raise ConfigError(joined(source, sentences(error, Manifest, run, "run"))) from error
+
+
+def apply_settings(run: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+    """Return a copy of ``run`` with settings such as ``run.timeouts.suspicion_s=3`` applied, the last one winning.
+
+    A value is read as JSON, else taken as a string. Values are not validated here: `parse_manifest` does that.
+
+    Raises:
+        ConfigError: a setting without ``=``, or a key that no manifest has; the message lists near matches.
+    """
+    result = copy.deepcopy(run)
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set: found {shown(setting)}; allowed: key=value, for example run.clusters=4")
+        if not _is_known(key):
+            raise ConfigError(f"--set: found {shown(key)}; allowed: a key of the manifest ({near(key, known_keys())})")
+        try:
+            value = loads(text)
+        except ValueError:
+            value = text
+        _, *path = key.split(".", 2)
+        target = result if len(path) == 1 else result.setdefault(path[0], {})
+        if not isinstance(target, dict):
+            raise ConfigError(f"run.{path[0]}: found {shown(target)}; allowed: an object, to set {key} in it")
+        target[path[-1]] = value
+    return result
+
+
+def known_keys() -> dict[str, str]:
+    """Return every manifest key in dotted form with its description; keys inside options sections are free."""
+    keys: dict[str, str] = {}
+    for name, field in Manifest.model_fields.items():
+        section = field.annotation
+        keys[f"run.{name}"] = field.description or ""
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            keys |= {f"run.{name}.{leaf}": inner.description or "" for leaf, inner in section.model_fields.items()}
+    return keys
+
+
+def diff(ours: str, theirs: str) -> list[Difference]:
+    """Compare two canonical manifests key by key, in the order of the keys.
+
+    Args:
+        ours: canonical JSON of this peer's manifest.
+        theirs: what a neighbor says is its manifest: any text; one that is no JSON object differs as a whole.
+    """
+    mine = _flat(loads(ours))
+    try:
+        their_value = loads(theirs)
+    except ValueError:
+        return [Difference("run", "a manifest", "no valid JSON")]
+    if not isinstance(their_value, dict):
+        return [Difference("run", "a manifest", shown(their_value))]
+    other = _flat(their_value)
+    return [
+        Difference(key, shortened(mine.get(key, ABSENT)), shortened(other.get(key, ABSENT)))
+        for key in sorted(mine.keys() | other.keys())
+        if mine.get(key) != other.get(key)
+    ]
+
+
+def _is_known(key: str) -> bool:
+    first, *path = key.split(".", 2)
+    if first == "run" and len(path) == 2 and path[1] and path[0] in Manifest.model_fields:
+        return f"run.{path[0]}.{path[1]}" in known_keys() or _is_options(path[0])
+    return key in known_keys()
+
+
+def _is_options(name: str) -> bool:
+    return Manifest.model_fields[name].annotation == Options
+
+
+def _flat(run: dict[str, Any]) -> dict[str, str]:
+    """Return dotted keys with their values as texts; sections and options are one level deep, so nothing recurses."""
+    flat: dict[str, str] = {}
+    for name, value in run.items():
+        if isinstance(value, dict):
+            flat |= {f"run.{word(name)}.{word(leaf)}": _text(inner) for leaf, inner in value.items()}
+        else:
+            flat[f"run.{word(name)}"] = _text(value)
+    return flat
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value)) if not any(isinstance(v, list) for v in value) else 'lists'}]"
+    return "an object" if isinstance(value, dict) else json.dumps(value)

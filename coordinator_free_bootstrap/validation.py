@@ -1,0 +1,99 @@
+"""Pydantic's errors as sentences: file, field, what was found, what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from coordinator_free_bootstrap.strict_json import shown, word
+
+_PROBLEMS_SHOWN = 10
+
+Location = tuple[int | str, ...]
+
+
+def sentences(error: ValidationError, model: type[BaseModel], data: object, prefix: str = "") -> list[str]:
+    """Return one sentence per wrong field of ``data``, without the file's name.
+
+    Args:
+        error: what validating ``data`` against ``model`` raised.
+        model: the outermost model; its fields give the near matches of an unknown key.
+        data: the JSON value that was validated.
+        prefix: dotted path of ``data`` in its file, for example ``"run"``.
+    """
+    allowed: dict[str, list[str]] = {}
+    for item in error.errors(include_url=False, include_context=False):
+        location, kind, message = item["loc"], item["type"], item["msg"]
+        depth, value = _walk(data, location)
+        if kind == "missing":
+            field, rule = f"{_dotted(prefix, location)}: found nothing", "this key is required"
+        elif kind == "value_error":  # a rule over several fields, worded where it stands
+            field, rule = _dotted(prefix, location), message.removeprefix("Value error, ")
+        else:
+            field = f"{_dotted(prefix, location[:depth])}: found {shown(value)}"
+            rule = message.removeprefix("Input should be ")
+            if kind == "extra_forbidden":
+                rule = f"no such key ({near(str(location[-1]), _fields_at(model, location[:-1]))})"
+        # A union reports each of its members: they are alternatives of one field.
+        rules = allowed.setdefault(field, [])
+        if rule not in rules:
+            rules.append(rule)
+    return [
+        f"{field}; allowed: {' or '.join(rules)}" if ": found" in field else f"{field}: {rules[0]}"
+        for field, rules in allowed.items()
+    ]
+
+
+def joined(source: str, problems: list[str]) -> str:
+    """Return the message of an error: each problem on its own line, each with the name of its file."""
+    lines = [f"{source}: {problem}" for problem in problems[:_PROBLEMS_SHOWN]]
+    if len(problems) > _PROBLEMS_SHOWN:
+        lines.append(f"{source}: and {len(problems) - _PROBLEMS_SHOWN} more problems")
+    return "\n".join(lines)
+
+
+def near(key: str, known: Iterable[str]) -> str:
+    """Return what the writer of an unknown key may have meant: near matches, else everything that is known."""
+    names = list(known)
+    leaf = key.rpartition(".")[2]
+    matches = [name for name in names if name.rpartition(".")[2] == leaf] or difflib.get_close_matches(key, names)
+    return f"did you mean {' or '.join(matches)}?" if matches else f"known: {', '.join(names)}"
+
+
+def _walk(data: Any, location: Location) -> tuple[int, object]:
+    """Follow a location as far as it is in the data; what lies beyond names a member of a union, not a field."""
+    depth = 0
+    for part in location:
+        present = data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()
+        if part not in present:
+            break
+        data = data[part]
+        depth += 1
+    return depth, data
+
+
+def _dotted(prefix: str, location: Location) -> str:
+    """Return ``nodes[3].address`` for ("nodes", 3, "address"); keys that are not plain words are quoted."""
+    text = prefix
+    for part in location:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{word(part)}" if text else word(part)
+    return text or "the file"
+
+
+def _fields_at(model: type[BaseModel], location: Location) -> list[str]:
+    for part in location:
+        if isinstance(part, str):
+            model = _model_in(model.model_fields[part].annotation) or model
+    return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)

@@ -1,0 +1,217 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PHASE_UNSPECIFIED: _ClassVar[Phase]
+    PHASE_STARTING: _ClassVar[Phase]
+    PHASE_RUNNING: _ClassVar[Phase]
+    PHASE_FINISHED: _ClassVar[Phase]
+    PHASE_LEAVING: _ClassVar[Phase]
+
+class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ENCODING_UNSPECIFIED: _ClassVar[Encoding]
+    ENCODING_FLOAT32: _ClassVar[Encoding]
+    ENCODING_FLOAT16: _ClassVar[Encoding]
+    ENCODING_BFLOAT16: _ClassVar[Encoding]
+    ENCODING_INT8: _ClassVar[Encoding]
+
+class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OUTCOME_UNSPECIFIED: _ClassVar[Outcome]
+    OUTCOME_FOLDED: _ClassVar[Outcome]
+    OUTCOME_DUPLICATE: _ClassVar[Outcome]
+    OUTCOME_STALE: _ClassVar[Outcome]
+    OUTCOME_UNUSED: _ClassVar[Outcome]
+    OUTCOME_REFUSED: _ClassVar[Outcome]
+PHASE_UNSPECIFIED: Phase
+PHASE_STARTING: Phase
+PHASE_RUNNING: Phase
+PHASE_FINISHED: Phase
+PHASE_LEAVING: Phase
+ENCODING_UNSPECIFIED: Encoding
+ENCODING_FLOAT32: Encoding
+ENCODING_FLOAT16: Encoding
+ENCODING_BFLOAT16: Encoding
+ENCODING_INT8: Encoding
+OUTCOME_UNSPECIFIED: Outcome
+OUTCOME_FOLDED: Outcome
+OUTCOME_DUPLICATE: Outcome
+OUTCOME_STALE: Outcome
+OUTCOME_UNUSED: Outcome
+OUTCOME_REFUSED: Outcome
+
+class HelloRequest(_message.Message):
+    __slots__ = ("sender", "incarnation", "wire_version", "manifest_digest", "graph_digest", "schema_digest", "initial_models_digest", "round_index", "phase", "manifest", "seen_incarnation")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    INITIAL_MODELS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    SEEN_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    sender: int
+    incarnation: int
+    wire_version: int
+    manifest_digest: str
+    graph_digest: str
+    schema_digest: str
+    initial_models_digest: str
+    round_index: int
+    phase: Phase
+    manifest: str
+    seen_incarnation: int
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., wire_version: _Optional[int] = ..., manifest_digest: _Optional[str] = ..., graph_digest: _Optional[str] = ..., schema_digest: _Optional[str] = ..., initial_models_digest: _Optional[str] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., manifest: _Optional[str] = ..., seen_incarnation: _Optional[int] = ...) -> None: ...
+
+class HelloReply(_message.Message):
+    __slots__ = ("hello", "refusal", "reason")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    hello: HelloRequest
+    refusal: str
+    reason: str
+    def __init__(self, hello: _Optional[_Union[HelloRequest, _Mapping]] = ..., refusal: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class BeatRequest(_message.Message):
+    __slots__ = ("sender", "incarnation", "round_index", "persisted_round", "phase")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PERSISTED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    sender: int
+    incarnation: int
+    round_index: int
+    persisted_round: int
+    phase: Phase
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., persisted_round: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ...) -> None: ...
+
+class AnnounceRequest(_message.Message):
+    __slots__ = ("sender", "incarnation", "round_index", "step", "total", "selected", "scalars", "sketch")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SELECTED_FIELD_NUMBER: _ClassVar[int]
+    SCALARS_FIELD_NUMBER: _ClassVar[int]
+    SKETCH_FIELD_NUMBER: _ClassVar[int]
+    sender: int
+    incarnation: int
+    round_index: int
+    step: int
+    total: int
+    selected: int
+    scalars: _containers.RepeatedScalarFieldContainer[float]
+    sketch: bytes
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., total: _Optional[int] = ..., selected: _Optional[int] = ..., scalars: _Optional[_Iterable[float]] = ..., sketch: _Optional[bytes] = ...) -> None: ...
+
+class Acknowledgement(_message.Message):
+    __slots__ = ("refusal", "reason")
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    refusal: str
+    reason: str
+    def __init__(self, refusal: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ModelHeader(_message.Message):
+    __slots__ = ("sender", "incarnation", "round_index", "step", "slot", "index", "total", "sample_count", "degree", "mass", "scalars", "size_bytes", "encoding")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DEGREE_FIELD_NUMBER: _ClassVar[int]
+    MASS_FIELD_NUMBER: _ClassVar[int]
+    SCALARS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
+    sender: int
+    incarnation: int
+    round_index: int
+    step: int
+    slot: int
+    index: int
+    total: int
+    sample_count: int
+    degree: int
+    mass: float
+    scalars: _containers.RepeatedScalarFieldContainer[float]
+    size_bytes: int
+    encoding: Encoding
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., slot: _Optional[int] = ..., index: _Optional[int] = ..., total: _Optional[int] = ..., sample_count: _Optional[int] = ..., degree: _Optional[int] = ..., mass: _Optional[float] = ..., scalars: _Optional[_Iterable[float]] = ..., size_bytes: _Optional[int] = ..., encoding: _Optional[_Union[Encoding, str]] = ...) -> None: ...
+
+class ModelEnd(_message.Message):
+    __slots__ = ("digest",)
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    def __init__(self, digest: _Optional[bytes] = ...) -> None: ...
+
+class PushFrame(_message.Message):
+    __slots__ = ("header", "chunk", "end")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    header: ModelHeader
+    chunk: bytes
+    end: ModelEnd
+    def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., end: _Optional[_Union[ModelEnd, _Mapping]] = ...) -> None: ...
+
+class PushReply(_message.Message):
+    __slots__ = ("outcome", "refusal", "reason")
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    outcome: Outcome
+    refusal: str
+    reason: str
+    def __init__(self, outcome: _Optional[_Union[Outcome, str]] = ..., refusal: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class PullRequest(_message.Message):
+    __slots__ = ("sender", "incarnation", "slot")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    sender: int
+    incarnation: int
+    slot: int
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., slot: _Optional[int] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WatchStatusRequest(_message.Message):
+    __slots__ = ("interval_s",)
+    INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    interval_s: float
+    def __init__(self, interval_s: _Optional[float] = ...) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("peer_id", "incarnation", "round_index", "phase", "json")
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    peer_id: int
+    incarnation: int
+    round_index: int
+    phase: Phase
+    json: str
+    def __init__(self, peer_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., json: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,61 @@
+"""Asking a peer on this machine whether it serves, through the standard gRPC health service (grpc.health.v1)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from coordinator_free_bootstrap import dns_name
+from coordinator_free_bootstrap.errors import IdentityError, NeighborUnavailable
+from peer.identity.files import KeyFiles, load_key_pair
+
+
+def check_health(address: str, files: KeyFiles | None, timeout_s: float) -> None:
+    """Return if the peer at an address says SERVING.
+
+    Args:
+        address: ``host:port``.
+        files: the peer's own certificate and key, with which it may ask itself; None asks in plaintext.
+        timeout_s: for connecting and the answer together.
+
+    Raises:
+        NeighborUnavailable: it does not answer, or says another status.
+        IdentityError: the key or certificate cannot be used.
+    """
+    with _channel(address, files) as channel:
+        try:
+            reply = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(), timeout=timeout_s, wait_for_ready=False
+            )
+        except grpc.RpcError as error:
+            raise NeighborUnavailable(f"no answer at {address}: {error.code().name}: {error.details()}") from error
+    if reply.status != health_pb2.HealthCheckResponse.SERVING:
+        status = health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
+        raise NeighborUnavailable(f"the peer at {address} says {status}")
+
+
+def own_key_files(folder: Path) -> KeyFiles:
+    """Return the one peer's pair that a folder holds.
+
+    Raises:
+        IdentityError: it holds none, or several.
+    """
+    found = sorted(folder.glob("peer-*.key"))
+    if len(found) != 1:
+        raise IdentityError(
+            f"{folder}: found {len(found)} keys of peers; allowed: the peer's own one; name its folder with --certs, or say "
+            "--insecure if the peer does"
+        )
+    return KeyFiles(found[0].with_suffix(".pem"), found[0])
+
+
+def _channel(address: str, files: KeyFiles | None) -> grpc.Channel:
+    if files is None:
+        return grpc.insecure_channel(address)
+    pair = load_key_pair(files)
+    federation, subject = pair.certificate.name
+    credentials = grpc.ssl_channel_credentials(pair.certificate.pem(), pair.private_key, pair.chain)
+    options = [("grpc.ssl_target_name_override", dns_name(federation, subject))]
+    return grpc.secure_channel(address, credentials, options=options)

@@ -1,0 +1,69 @@
+"""gRPC channel and server options: keepalive on both sides, backoff, retries of unary calls, flow control.
+
+Messages stay under gRPC's default receive limit of 4 MiB, which is deliberately left in place.
+"""
+
+from __future__ import annotations
+
+import json
+
+from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from peer.wire.security import Options
+
+SERVICE = "peer.v1.PeerService"
+# A neighbor that starts a little later, or again, must be reached soon; a dead one costs a refused connection each time.
+RECONNECT_MS_FIRST, RECONNECT_MS_MAX = 100, 2_000
+CONNECT_MS = 5_000  # how long one attempt may take (gRPC names it min_reconnect_backoff)
+KEEPALIVE_MS_MIN = 1_000  # gRPC allows less, but a loaded machine must not lose links to its own pings
+STREAMS_SPARE = 16  # unary calls and observers beside a neighbor's model streams
+TLS_HANDSHAKE_MS_MAX = 10_000  # gRPC's default of 120 s would let strangers hold sockets open for long
+CONNECTIONS_MAX = 512  # half of the usual limit of open files; links that exist are not touched by a flood of new ones
+
+
+def channel_options(timeouts: Timeouts) -> Options:
+    """Return the options of a channel to one neighbor."""
+    return [
+        *_keepalive(timeouts),
+        ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_FIRST),
+        ("grpc.min_reconnect_backoff_ms", CONNECT_MS),
+        ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+        ("grpc.use_local_subchannel_pool", 1),  # a channel that is opened anew must not inherit the old one's backoff
+        ("grpc.enable_http_proxy", 0),  # neighbors are reached directly
+        ("grpc.service_config", _service_config()),
+    ]
+
+
+def server_options(timeouts: Timeouts, limits: Limits) -> Options:
+    """Return the options of a peer's server."""
+    return [
+        *_keepalive(timeouts),
+        # Neighbors ping without data while they hold streams open; gRPC's default would close the link on them.
+        ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS_MIN // 2),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.max_concurrent_streams", 2 * limits.streams_per_neighbor + STREAMS_SPARE),
+        ("grpc.server_handshake_timeout_ms", TLS_HANDSHAKE_MS_MAX),
+        ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
+        ("grpc.so_reuseport", 0),  # two peers on one port must be an error, not a lottery
+    ]
+
+
+def _keepalive(timeouts: Timeouts) -> Options:
+    return [
+        ("grpc.keepalive_time_ms", max(KEEPALIVE_MS_MIN, round(timeouts.suspicion_s * 1000))),
+        ("grpc.keepalive_timeout_ms", max(KEEPALIVE_MS_MIN, round(timeouts.suspicion_s * 1000))),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+def _service_config() -> str:
+    """Retries of the unary calls, all of which may be repeated without harm; streams are resent by the engine."""
+    retry = {
+        "maxAttempts": 3,
+        "initialBackoff": "0.1s",
+        "maxBackoff": "1s",
+        "backoffMultiplier": 2,
+        "retryableStatusCodes": ["UNAVAILABLE"],
+    }
+    methods = [{"service": SERVICE, "method": method} for method in ("Hello", "Beat", "Announce", "Status")]
+    return json.dumps({"methodConfig": [{"name": methods, "retryPolicy": retry}]})

@@ -1,0 +1,238 @@
+"""Transport security: mutual TLS in which the graph file says whose key is whose, or plaintext that was asked for.
+
+A channel to a neighbor trusts that neighbor's certificate alone, so that nobody else, not even another neighbor, can
+answer for it. The server demands a client certificate and believes only what gRPC's authentication context says of it:
+``peer_spiffe_id`` (which gRPC sets only for a single URI name) and ``x509_pem_cert``, whose key must be pinned for that name. The
+pin is checked again because a TLS library may accept a certificate that one neighbor has signed in the name of another.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import grpc
+import grpc.aio
+
+from coordinator_free_bootstrap import Graph, Node, Observer, Subject, dns_name, parse_spiffe_id, spiffe_id
+from coordinator_free_bootstrap.errors import ConfigError, IdentityError, Refusal, RemoteProtocolError
+from peer.identity.certificates import Certificate
+from peer.identity.files import KeyFiles, KeyPair, load_key_pair, read_file
+
+log = logging.getLogger("peer")
+Options: TypeAlias = Sequence[tuple[str, Any]]
+Verdict: TypeAlias = Subject | tuple[Refusal, str]
+CERTIFICATES_REMEMBERED = 1024  # judged once each; more than any peer has neighbors and observers
+
+
+class SecureChannel(NamedTuple):
+    """What a channel needs to reach one neighbor and nobody else."""
+
+    credentials: grpc.ChannelCredentials
+    server_name: str  # DNS name that the neighbor's certificate must carry
+
+
+class MutualTls:
+    """The TLS of one peer (or observer) in one graph.
+
+    Args:
+        graph: names everybody's pins, and certificates if they travel in it.
+        subject: who this process is.
+        pair: its key and certificate.
+        others: certificates beside those in the graph.
+        authorities: PEM of certificate authorities that are trusted to name peers without a certificate here.
+
+    Raises:
+        IdentityError: the own certificate is not the one the graph names, or a neighbor has none that is pinned.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        subject: Subject,
+        pair: KeyPair,
+        *,
+        others: Sequence[Certificate] = (),
+        authorities: bytes | None = None,
+    ) -> None:
+        self._graph = graph
+        self._federation = graph.manifest.federation
+        self._subject = subject
+        self._pair = pair
+        self._authorities = authorities
+        self._check_own()
+        neighbors = graph.neighbors(subject) if isinstance(subject, int) else graph.ids
+        self._known: dict[Subject, Node | Observer] = {n: graph.node(n) for n in neighbors}
+        if isinstance(subject, int):
+            self._known |= {observer.name: observer for observer in graph.observers}
+        self._roots = {name: self._trusted(name, entry, others) for name, entry in self._known.items()}
+        self._judge_once = functools.lru_cache(CERTIFICATES_REMEMBERED)(self._judge)
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Return credentials that demand a client certificate: of a neighbor, an observer, or an authority."""
+        roots = b"".join([pem for pems in self._roots.values() for pem in pems] + [self._authorities or b""])
+        if not roots:
+            raise IdentityError("no neighbor and no observer has a certificate: nobody could be let in")
+        roots += (
+            self._pair.certificate.pem()
+        )  # `peer health` asks as the peer itself; `identify` lets it do nothing else
+        return grpc.ssl_server_credentials(
+            [(self._pair.private_key, self._pair.chain)], roots, require_client_auth=True
+        )
+
+    def channel(self, neighbor: int) -> SecureChannel:
+        """Return what a channel to a neighbor trusts: that neighbor's certificate alone."""
+        roots = b"".join(self._roots[neighbor]) or self._authorities
+        credentials = grpc.ssl_channel_credentials(roots, self._pair.private_key, self._pair.chain)
+        return SecureChannel(credentials, dns_name(self._federation, neighbor))
+
+    def identify(self, context: Any) -> Subject:
+        """Return who is calling, from gRPC's authentication context and nothing else.
+
+        Raises:
+            RemoteProtocolError: INSECURE without TLS, IDENTITY_MISMATCH for a name or key that is not pinned,
+                NOT_A_NEIGHBOR for a peer without an edge to this one.
+        """
+        facts = context.auth_context()
+        if facts.get("transport_security_type") != [b"ssl"] or not facts.get("x509_pem_cert"):
+            raise RemoteProtocolError(Refusal.INSECURE, "the call came without TLS and a certificate")
+        verdict = self._judge_once(facts["x509_pem_cert"][0], tuple(facts.get("peer_spiffe_id", ())))
+        if isinstance(verdict, tuple):
+            raise RemoteProtocolError(*verdict)
+        return verdict
+
+    def _judge(self, pem: bytes, names: tuple[bytes, ...]) -> Verdict:
+        """Return whom a certificate that TLS has verified speaks for, or why for nobody."""
+        if len(names) != 1:
+            return Refusal.IDENTITY_MISMATCH, "the certificate has not exactly one URI name"
+        try:
+            federation, subject = parse_spiffe_id(names[0].decode(errors="replace"))
+            certificate = Certificate.from_pem(pem, "the caller")
+        except IdentityError as error:
+            return Refusal.IDENTITY_MISMATCH, str(error)
+        if federation != self._federation or certificate.name != (federation, subject):
+            return Refusal.IDENTITY_MISMATCH, f"federation {federation}; this run's is {self._federation}"
+        entry = self._known.get(subject)
+        if entry is None:
+            if isinstance(subject, str) and self._authorities:  # an authority may make observers: they only read
+                return subject
+            return Refusal.NOT_A_NEIGHBOR, f"{names[0].decode()} has no edge to peer {self._subject} in the graph file"
+        if entry.pins and certificate.fingerprint not in entry.pins:
+            return Refusal.IDENTITY_MISMATCH, f"{certificate.fingerprint} is not pinned for {names[0].decode()}"
+        return subject
+
+    def _check_own(self) -> None:
+        federation, subject = self._pair.certificate.name
+        if (federation, subject) != (self._federation, self._subject):
+            raise IdentityError(
+                f"the own certificate is {spiffe_id(federation, subject)}; this is "
+                f"{spiffe_id(self._federation, self._subject)}; give its own files with --cert and --key"
+            )
+        listed = {o.name: o for o in self._graph.observers}
+        entry = self._graph.node(self._subject) if isinstance(self._subject, int) else listed.get(self._subject)
+        if entry is not None and entry.pins and self._pair.certificate.fingerprint not in entry.pins:
+            raise IdentityError(
+                f"the own key {self._pair.certificate.fingerprint} is not pinned for {self._subject} in the graph file; "
+                "pin it with `peer graph pin` and give all peers the new file, or take the pinned key"
+            )
+
+    def _trusted(self, name: Subject, entry: Node | Observer, others: Sequence[Certificate]) -> list[bytes]:
+        """Return PEM texts of a subject's pinned certificates; none only where an authority decides."""
+        who = spiffe_id(self._federation, name)
+        listed = [Certificate.from_text(text, f"graph file: {who}") for text in entry.certificates]
+        found = [
+            certificate
+            for certificate in (*listed, *others)
+            if certificate.name == (self._federation, name) and certificate.fingerprint in entry.pins
+        ]
+        now = datetime.now(UTC)
+        for certificate in found:
+            if problem := certificate.problem_at(now):
+                log.warning("%s: its certificate is %s", who, problem)
+        if not found and self._authorities is None:
+            raise IdentityError(
+                f"graph file: {who} has no certificate with a pinned key; run `peer graph pin graph.json certs/*.pem`, "
+                "give its certificate with --certs, or an authority with --ca"
+            )
+        return [certificate.pem() for certificate in found]
+
+
+def load_tls(
+    graph: Graph, subject: Subject, files: KeyFiles, *, certs: Path | None = None, ca: Path | None = None
+) -> MutualTls:
+    """Read keys and certificates and return the TLS of one subject.
+
+    Args:
+        graph: the run's graph file.
+        subject: who this process is.
+        files: its certificate and key.
+        certs: a folder of neighbors' certificates (``*.pem``), for graph files that carry only pins.
+        ca: a bundle of certificate authorities.
+
+    Raises:
+        IdentityError: a file is missing, unreadable, too open, expired or not the one the graph names.
+    """
+    pair = load_key_pair(files)
+    others = []
+    for path in sorted(certs.glob("*.pem")) if certs else ():
+        others.append(Certificate.from_pem(read_file(path, "certificate"), str(path)))
+    authorities = read_file(ca, "CA bundle") if ca else None
+    if authorities is not None and b"-----BEGIN CERTIFICATE-----" not in authorities:
+        raise IdentityError(f"{ca}: holds no PEM certificate; give the authorities' certificates")
+    return MutualTls(graph, subject, pair, others=others, authorities=authorities)
+
+
+def require_loopback_or(anywhere: bool, listen: str) -> None:
+    """Refuse a plaintext bind that other machines can reach.
+
+    Args:
+        anywhere: whether the user accepts plaintext on a network, in which anyone can read and forge models.
+        listen: ``host:port``.
+
+    Raises:
+        ConfigError: ``listen`` is no loopback address and ``anywhere`` is not set.
+    """
+    if anywhere or _is_loopback(listen):
+        return
+    raise ConfigError(
+        f"--listen {listen}: plaintext is allowed on a loopback address only (127.0.0.1, ::1, localhost); make keys with "
+        "`peer keygen`, or accept that anyone on the network can read and forge models with --insecure-anywhere"
+    )
+
+
+def open_channel(address: str, options: Options, security: SecureChannel | None) -> grpc.aio.Channel:
+    """Open a channel to ``host:port``; plaintext if ``security`` is None. Connects lazily."""
+    if security is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    named = [*options, ("grpc.ssl_target_name_override", security.server_name)]
+    return grpc.aio.secure_channel(address, security.credentials, options=named)
+
+
+def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None) -> int:
+    """Bind ``host:port`` (port 0: any free one) and return the port.
+
+    Raises:
+        ConfigError: the address cannot be bound.
+    """
+    try:
+        port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise ConfigError(f"cannot listen on {listen}: {error}; choose a free port of this machine") from error
+    if port == 0:
+        raise ConfigError(f"cannot listen on {listen}; choose a free port of this machine")
+    return int(port)
+
+
+def _is_loopback(listen: str) -> bool:
+    host = listen.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

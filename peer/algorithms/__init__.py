@@ -1,0 +1,1 @@
+"""One file per algorithm behind one small interface (`peer.algorithms.base`)."""

@@ -1,0 +1,40 @@
+"""Find an algorithm by name: every module of this package is asked for its subclasses, and so are installed entry points."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+
+import peer.algorithms as package
+from coordinator_free_bootstrap.errors import ConfigError
+from peer.algorithms.base import Algorithm
+
+ENTRY_POINT_GROUP = "coordinator_free.algorithms"
+
+
+def algorithms() -> dict[str, type[Algorithm]]:
+    """Return every algorithm of this package and of installed entry points, by name."""
+    found: dict[str, type[Algorithm]] = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        for value in vars(importlib.import_module(f"{package.__name__}.{module.name}")).values():
+            if isinstance(value, type) and issubclass(value, Algorithm) and "name" in vars(value):
+                found[value.name] = value
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        found[entry.name] = entry.load()
+    return found
+
+
+def algorithm_named(name: str) -> type[Algorithm]:
+    """Return the algorithm of a manifest.
+
+    Raises:
+        ConfigError: there is none of that name; near matches and all names are given.
+    """
+    known = algorithms()
+    if name in known:
+        return known[name]
+    near = get_close_matches(name, known, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    raise ConfigError(f"run.algorithm: no algorithm '{name}'{hint} Known: {', '.join(sorted(known))}")

@@ -1,0 +1,108 @@
+"""A PyTorch module whose tensors are views into one flat float32 buffer, so that loading a model is one memory copy.
+
+Order of the vector (`peer.core.schema`): all trainable parameters, then all persistent floating-point buffers
+(BatchNorm statistics). Integer buffers (``num_batches_tracked``) are not part of it and are never averaged; they return
+to their initial value before each training, so that training is a function of the model vector alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from coordinator_free_bootstrap.errors import TaskError
+from peer.core.schema import Schema, TensorSpec
+
+Vector = NDArray[np.float32]
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's generators for one block and give them back their state afterwards.
+
+    ``torch.manual_seed`` is avoided: without an initialized GPU it queues a call for later on every use.
+    """
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    states = [g.get_state() for g in generators]
+    for g in generators:
+        g.manual_seed(seed)
+    try:
+        yield
+    finally:
+        for g, state in zip(generators, states, strict=True):
+            g.set_state(state)
+
+
+def model_tensors(module: nn.Module) -> list[tuple[TensorSpec, Tensor]]:
+    """Return the tensors of a model vector in schema order.
+
+    Raises:
+        TaskError: a parameter or floating-point buffer is not float32, or nothing can be trained.
+    """
+    persistent = module.state_dict(keep_vars=True).keys()
+    found: list[tuple[str, Tensor, str]] = [
+        (name, p, "parameter") for name, p in module.named_parameters() if p.requires_grad
+    ]
+    if not found:
+        raise TaskError("make_model: the model has no trainable parameter; there is nothing to learn or to send")
+    found += [(name, b, "buffer") for name, b in module.named_buffers() if name in persistent and b.is_floating_point()]
+    for name, tensor, _ in found:
+        if tensor.dtype != torch.float32:
+            raise TaskError(f"make_model: {name} is {tensor.dtype}; models are float32, so call .float() on the model")
+    return [(TensorSpec(name, tuple(t.shape), role), t) for name, t, role in found]  # type: ignore[arg-type]
+
+
+class FlatModule:
+    """One module, its schema, and the flat buffer that its tensors view."""
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        self.module = module.to(device)
+        tensors = model_tensors(self.module)
+        self.schema = Schema(tuple(spec for spec, _ in tensors))
+        self.parameters = [t for spec, t in tensors if spec.role == "parameter"]
+        self.has_batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
+        # On a CPU the host buffer is the buffer; elsewhere it is where vectors change between NumPy and the device.
+        self._host = torch.empty(self.schema.size, dtype=torch.float32, pin_memory=device.type == "cuda")
+        self._flat = self._host if device.type == "cpu" else torch.empty_like(self._host, device=device)
+        self._numpy: Vector = self._host.numpy()
+        for (_, place), (_, tensor) in zip(self.schema.slices(), tensors, strict=True):
+            view = self._flat[place].view(tensor.shape)
+            view.copy_(tensor.data)
+            tensor.data = view
+        self._integers = [(b, b.clone()) for b in self.module.buffers() if not b.is_floating_point()]
+
+    def load(self, theta: Vector) -> None:
+        """Copy a model vector, float32 [d], into the module.
+
+        Raises:
+            TaskError: the vector has another size or dtype than the schema.
+        """
+        if theta.dtype != np.float32 or theta.shape != (self.schema.size,):
+            raise TaskError(f"model vector is {theta.dtype} {theta.shape}, expected float32 ({self.schema.size},)")
+        np.copyto(self._numpy, theta)
+        if self._flat is not self._host:
+            self._flat.copy_(self._host)
+
+    def store(self) -> Vector:
+        """Return the module's vector as a fresh array, float32 [d]."""
+        if self._flat is not self._host:
+            self._host.copy_(self._flat)
+        return self._numpy.copy()
+
+    def reset_integers(self) -> None:
+        """Give integer buffers their initial values again."""
+        for buffer, initial in self._integers:
+            buffer.copy_(initial)
+
+    def views(self, theta: Vector) -> list[Tensor]:
+        """Return a model vector's parameters as tensors on the module's device; a copy of the vector."""
+        flat = torch.tensor(theta, device=self._flat.device)
+        return [flat[place].view(spec.shape) for spec, place in self.schema.slices() if spec.role == "parameter"]

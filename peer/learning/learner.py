@@ -1,0 +1,347 @@
+"""Local training and evaluation of one peer: functions of a flat model vector, float32 [d], and the peer's shard.
+
+A learner keeps no model between calls, only memory to work in: what `train` returns depends on its arguments and the
+shard alone, bit for bit on one thread, also after a fork or a restart. A learner is used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coordinator_free_bootstrap.errors import ShardError, TaskError
+from coordinator_free_bootstrap.seeds import derive_seed, generator
+from peer.core.schema import Schema
+from peer.learning.flat import FlatModule, Vector, seeded
+from peer.tasks.shard import PARTS, Part, Shard
+from peer.tasks.task import Task
+
+Unit = Literal["epoch", "fullbatch_step", "step"]
+Batches = Iterator[Tensor | None]  # indices int64 [b] into the training set; None: all of it
+EVALUATION_BATCH = {"cpu": 256, "cuda": 4096}  # samples; bounds the activations of a CNN to tens of MB on a CPU
+
+
+@dataclass(frozen=True, slots=True)
+class TrainStats:
+    """What one local training did."""
+
+    loss: float  # mean over all samples seen, before each step, without the proximal term; NaN if none
+    samples: int  # seen, counting repetitions
+    steps: int
+    stopped: bool = False  # by should_stop, before its end
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A model's quality on one part of the shard."""
+
+    metric: float  # accuracy in [0, 1], or the task's own
+    loss: float
+    samples: int
+    metric_name: str = "accuracy"
+
+
+class Learner:
+    """Trains and evaluates model vectors of one task on one shard.
+
+    Args:
+        task: makes the model, the loss and the metric.
+        shard: this peer's data; checked here.
+        device: where models and data live, such as "cpu" or "cuda".
+        batch_size: of training, unless a call says otherwise.
+        model: working memory to share with other learners of the same task on the same device and thread.
+
+    Raises:
+        ShardError: the shard holds impossible values.
+        TaskError: model, loss or metric do not work on this shard; the sentence says which and why.
+    """
+
+    def __init__(
+        self, task: Task, shard: Shard, *, device: str = "cpu", batch_size: int = 100, model: FlatModule | None = None
+    ) -> None:
+        self.task = task
+        self.shard = shard.checked(task.kind, task.classes)
+        self.device = torch.device(device)
+        self.batch_size = batch_size
+        self._model = model or self.new_model()
+        self._data = {part: self._tensors(*self.shard.part(part)) for part in PARTS}
+        self._evaluation_batch = EVALUATION_BATCH.get(self.device.type, 256)
+        self._probe()
+
+    def new_model(self) -> FlatModule:
+        """Return working memory for one model: a module whose values mean nothing."""
+        with seeded(0, self.device):
+            return FlatModule(self.task.make_model(), self.device)
+
+    @property
+    def model(self) -> FlatModule:
+        """The working memory of this learner."""
+        return self._model
+
+    @property
+    def schema(self) -> Schema:
+        """Names, shapes and roles of a model vector."""
+        return self._model.schema
+
+    def count(self, part: Part = "train") -> int:
+        """Return the number of samples in a part."""
+        return len(self._data[part][0])
+
+    def labels(self, part: Part = "train") -> NDArray[np.int64] | None:
+        """Return the class of each sample, int64 [n]; None in regression."""
+        if self.task.kind != "classification":
+            return None
+        return np.asarray(self.shard.part(part)[1], dtype=np.int64)
+
+    def initial_model(self, seed: int) -> Vector:
+        """Return new initial values, float32 [d], a function of the seed; torch's own generator stays as it was."""
+        cpu = torch.device("cpu")
+        with seeded(derive_seed(seed, "initial_model"), cpu):
+            fresh = FlatModule(self.task.make_model(), cpu)
+        if fresh.schema != self.schema:
+            raise TaskError("make_model gives other names or shapes when called again; it must always give the same")
+        return fresh.store()
+
+    def train(
+        self,
+        theta: Vector,
+        *,
+        epochs: int,
+        seed: int,
+        learning_rate: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        indices: NDArray[np.int64] | None = None,
+        sample_weights: NDArray[np.float32] | None = None,
+        proximal: tuple[Vector, float] | None = None,
+        unit: Unit = "epoch",
+        optimizer: Literal["sgd", "adam"] = "sgd",
+        batch_size: int | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> tuple[Vector, TrainStats]:
+        """Train a copy of ``theta`` on the training set with a fresh optimizer.
+
+        Args:
+            theta: float32 [d], only read.
+            epochs: passes over the samples; or steps, by ``unit``.
+            seed: of shuffling and dropout.
+            learning_rate: constant during the call.
+            momentum: of SGD, dampening 0, buffer starts at 0 (algorithms spec 0.3).
+            weight_decay: added to the gradient, as in torch.
+            indices: int64 [m], the samples to train on; default all.
+            sample_weights: float32 [n], of all training samples; the objective is sum(w * loss) / batch size (FedEM).
+            proximal: (center float32 [d], strength): adds strength * (theta - center) to the gradient of parameters.
+            unit: "epoch", "step" (mini-batches), or "fullbatch_step" (one gradient over all samples, as IFCA's code).
+            optimizer: used unless the task has one of its own.
+            batch_size: default that of the learner. A last batch of one is dropped where the model has BatchNorm.
+            should_stop: asked before each step; true ends training with what is there.
+
+        Returns:
+            The trained vector, a fresh float32 [d], and what was done.
+        """
+        model = self._model
+        model.load(theta)
+        model.reset_integers()
+        model.module.train()
+        step = _Step(self, model, sample_weights, proximal)
+        batches = self._batches(indices, unit, epochs, batch_size or self.batch_size, generator(seed, "shuffle"))
+        stopped = False
+        with seeded(derive_seed(seed, "dropout"), self.device):
+            step.optimizer = self._optimizer(optimizer, learning_rate, momentum, weight_decay)
+            for batch in batches:
+                if should_stop is not None and should_stop():
+                    stopped = True
+                    break
+                step(batch)
+        for parameter in model.parameters:
+            parameter.grad = None  # as large as the model; not needed until the next training
+        loss = float(step.loss_sum) / step.samples if step.samples else float("nan")
+        return model.store(), TrainStats(loss, step.samples, step.steps, stopped)
+
+    def sample_losses(self, theta: Vector, part: Part = "train") -> NDArray[np.float32]:
+        """Return each sample's loss, float32 [n], in evaluation mode."""
+        outputs, targets = self._outputs(theta, part)
+        with torch.inference_mode():
+            return self.task.loss(outputs, targets).cpu().numpy()
+
+    def mean_loss(self, theta: Vector, part: Part = "train") -> float:
+        """Return the mean loss in evaluation mode: F_client of DFCA Eq. 1."""
+        return float(self.sample_losses(theta, part).mean(dtype=np.float64))
+
+    def evaluate(self, theta: Vector, part: Part = "test") -> Evaluation:
+        """Return metric and mean loss on one part, in evaluation mode."""
+        outputs, targets = self._outputs(theta, part)
+        return self._evaluation(outputs, outputs, targets)
+
+    def predict(self, theta: Vector, inputs: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the model's raw outputs, float32 [n, ...], for ``inputs`` [n, ...]."""
+        return self._forward(theta, self._tensor(inputs)).cpu().numpy()
+
+    def predict_proba(self, theta: Vector, part: Part = "test") -> NDArray[np.float32]:
+        """Return class probabilities, float32 [n, classes]; the outputs themselves in regression."""
+        outputs, _ = self._outputs(theta, part)
+        if self.task.kind == "classification":
+            outputs = outputs.softmax(1)
+        return outputs.cpu().numpy()
+
+    def evaluate_predictions(self, predictions: NDArray[np.float32], part: Part = "test") -> Evaluation:
+        """Evaluate a mixture of several models' `predict_proba` (FedEM mixes predictions, not parameters)."""
+        targets = self._targets(part)
+        mixed = self._tensor(predictions)
+        if self.task.kind == "classification":
+            return self._evaluation(mixed, mixed.clamp_min(1e-30).log(), targets)
+        return self._evaluation(mixed, mixed, targets)
+
+    def _evaluation(self, outputs: Tensor, scores: Tensor, targets: Tensor) -> Evaluation:
+        with torch.inference_mode():
+            loss = float(self.task.loss(scores, targets).double().mean())
+            return Evaluation(float(self.task.metric(outputs, targets)), loss, len(targets), self.task.metric_name)
+
+    def _outputs(self, theta: Vector, part: Part) -> tuple[Tensor, Tensor]:
+        targets = self._targets(part)
+        return self._forward(theta, self._data[part][0]), targets
+
+    def _targets(self, part: Part) -> Tensor:
+        targets = self._data[part][1]
+        if not len(targets):
+            raise ShardError(f"shard: no {part} samples, but they are needed here; add them to the shard or the split")
+        return targets
+
+    def _forward(self, theta: Vector, inputs: Tensor) -> Tensor:
+        self._model.load(theta)
+        self._model.module.eval()
+        with torch.inference_mode():
+            return torch.cat([self._model.module(batch) for batch in torch.split(inputs, self._evaluation_batch)])
+
+    def _batches(
+        self,
+        indices: NDArray[np.int64] | None,
+        unit: Unit,
+        epochs: int,
+        batch_size: int,
+        shuffle: np.random.Generator,
+    ) -> Batches:
+        """Yield the samples of each step; every epoch has its own order, a function of the seed alone."""
+        count = self.count() if indices is None else len(indices)
+        if count == 0:
+            return
+        if unit == "fullbatch_step":
+            whole = None if indices is None else self._index(np.asarray(indices))
+            yield from (whole for _ in range(epochs))
+            return
+        drop_single = self._model.has_batch_norm
+        if drop_single and batch_size == 1:
+            raise TaskError("batch_size is 1 and the model has BatchNorm, which needs 2 or more samples in a batch")
+        if epochs == 0 or (drop_single and count == 1):
+            return
+        steps = 0
+        for _ in itertools.count() if unit == "step" else range(epochs):
+            order = shuffle.permutation(count)
+            chosen = self._index(order if indices is None else indices[order])
+            for batch in torch.split(chosen, batch_size):
+                if drop_single and len(batch) == 1:
+                    continue
+                yield batch
+                steps += 1
+                if unit == "step" and steps == epochs:
+                    return
+
+    def _optimizer(self, name: str, rate: float, momentum: float, weight_decay: float) -> torch.optim.Optimizer:
+        parameters = self._model.parameters
+        own = self.task.make_optimizer(parameters, rate)  # type: ignore[arg-type]
+        if own is not None:
+            return own
+        if name == "adam":
+            return torch.optim.Adam(parameters, lr=rate, weight_decay=weight_decay, fused=True)
+        return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True)
+
+    def _index(self, values: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(np.array(values, dtype=np.int64)).to(self.device)
+
+    def _tensors(self, x: NDArray[Any], y: NDArray[Any]) -> tuple[Tensor, Tensor]:
+        return self._tensor(x), self._tensor(y)
+
+    def _tensor(self, values: NDArray[Any]) -> Tensor:
+        # torch warns about arrays that cannot be written, such as those mapped from a file: copy them.
+        return torch.from_numpy(values if values.flags.writeable else values.copy()).to(self.device)
+
+    def _probe(self) -> None:
+        """Run the model, the loss and the metric on two samples, so that a misfit is a sentence before the run."""
+        x, y = (values[:2] for values in self._data["train"])
+        shape = list(x.shape[1:])
+        self._model.module.eval()
+        with torch.inference_mode():
+            try:
+                outputs = self._model.module(x)
+            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                raise TaskError(f"the model does not accept samples of shape {shape}: {error}") from error
+            if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
+                raise TaskError(f"the model must return one tensor [samples, ...] for inputs {list(x.shape)}")
+            if self.task.kind == "classification" and self.task.classes not in (None, outputs.shape[-1]):
+                raise TaskError(f"the model has {outputs.shape[-1]} outputs, the task {self.task.classes} classes")
+            try:
+                losses = self.task.loss(outputs, y)
+                metric = self.task.metric(outputs, y)
+            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                raise TaskError(f"loss or metric fail on outputs {list(outputs.shape)}: {error}") from error
+        if not isinstance(losses, Tensor) or losses.shape != x.shape[:1]:
+            found = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise TaskError(f"loss must return one value per sample, here [2], found {found}; use reduction='none'")
+        if not isinstance(metric, float | int):
+            raise TaskError(f"metric must return a number, found {type(metric).__name__}; use float(...)")
+
+
+class _Step:
+    """One optimizer step, and the sums that become `TrainStats`."""
+
+    optimizer: torch.optim.Optimizer
+
+    def __init__(
+        self,
+        learner: Learner,
+        model: FlatModule,
+        sample_weights: NDArray[np.float32] | None,
+        proximal: tuple[Vector, float] | None,
+    ) -> None:
+        self.x, self.y = learner._data["train"]
+        self.module, self.loss, self.parameters = model.module, learner.task.loss, model.parameters
+        self.weights = None
+        if sample_weights is not None:
+            if sample_weights.shape != (len(self.x),):
+                raise TaskError(f"sample_weights has shape {sample_weights.shape}, expected ({len(self.x)},)")
+            self.weights = learner._tensor(np.array(sample_weights, dtype=np.float32))
+        self.center = None if proximal is None else model.views(proximal[0])
+        self.strength = 0.0 if proximal is None else proximal[1]
+        self.loss_sum = torch.zeros((), device=learner.device)
+        self.samples = self.steps = 0
+
+    def __call__(self, batch: Tensor | None) -> None:
+        """Take one step on the samples ``batch``, int64 [b], or on all of them."""
+        self.optimizer.zero_grad(set_to_none=True)  # before the forward pass, which then reuses this memory
+        x = self.x if batch is None else self.x.index_select(0, batch)
+        y = self.y if batch is None else self.y.index_select(0, batch)
+        losses = self.loss(self.module(x), y)  # (b,)
+        objective = losses
+        if self.weights is not None:
+            objective = losses * (self.weights if batch is None else self.weights.index_select(0, batch))
+        objective.mean().backward()  # type: ignore[no-untyped-call]
+        if self.center is not None:
+            self._pull()
+        self.optimizer.step()
+        self.loss_sum += losses.detach().sum()
+        self.samples += len(x)
+        self.steps += 1
+
+    def _pull(self) -> None:
+        """Add strength * (theta - center) to the gradients (FedSoft Eq. 5 in its pulled-mean form; pFedMe)."""
+        with torch.no_grad():
+            for parameter, center in zip(self.parameters, self.center or (), strict=True):
+                pull = (parameter - center).mul_(self.strength)
+                parameter.grad = pull if parameter.grad is None else parameter.grad.add_(pull)

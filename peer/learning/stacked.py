@@ -1,0 +1,233 @@
+"""The local trainings of many peers as one: models stacked along a new first axis, one vmapped forward pass for all.
+
+A linear layer becomes a batched matrix product, a convolution a grouped one; losses are summed over the models, so one
+backward pass gives each model its own gradient. Each model sees exactly the batches that `Learner.train` would give it.
+What cannot be stacked (another optimizer than SGD, a model or loss that vmap refuses) is trained one by one. Results agree
+with `Learner.train` up to the rounding of other kernels; dropout draws other masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import functional_call, vmap
+from torch.nn.utils.rnn import pad_sequence
+
+from coordinator_free_bootstrap.seeds import derive_seed, generator
+from peer.learning.flat import Vector, seeded
+from peer.learning.learner import Learner, TrainStats
+
+Trained = tuple[Vector, TrainStats]
+CACHED_MAX = 2  # stacked data sets kept: usually all peers, or those that take part in the round
+
+
+@dataclass(frozen=True, eq=False)
+class TrainRequest:
+    """One call of `Learner.train`."""
+
+    learner: Learner
+    theta: Vector
+    settings: dict[str, Any]
+
+    def alone(self) -> Trained:
+        """Train as always."""
+        return self.learner.train(self.theta, **self.settings)
+
+    def kind(self) -> tuple[Any, ...]:
+        """Return what must be equal to train in one stack."""
+        s = self.settings
+        numbers = tuple(s.get(key, 0.0) for key in ("learning_rate", "momentum", "weight_decay"))
+        return (self.learner.schema.digest, *numbers, s.get("sample_weights") is None, s.get("proximal") is None)
+
+    def can_stack(self) -> bool:
+        """Return whether plain SGD trains it."""
+        task, model = self.learner.task, self.learner.model
+        own = task.make_optimizer(model.parameters, float(self.settings["learning_rate"]))  # type: ignore[arg-type]
+        return own is None and self.settings.get("optimizer", "sgd") == "sgd"
+
+    def plan(self) -> list[Tensor]:
+        """Return the sample indices of each step, int64 [b] on the CPU."""
+        s, learner = self.settings, self.learner
+        shuffle = generator(int(s["seed"]), "shuffle")
+        size = s.get("batch_size") or learner.batch_size
+        batches = learner._batches(s.get("indices"), s.get("unit", "epoch"), int(s["epochs"]), int(size), shuffle)
+        return [torch.arange(learner.count()) if batch is None else batch.cpu() for batch in batches]
+
+
+@dataclass
+class StackedTrainer:
+    """Trains stacks and keeps the stacked data of the last few sets of learners."""
+
+    _data: dict[tuple[int, ...], tuple[list[Learner], Tensor, Tensor]] = field(default_factory=dict)
+
+    def train(self, requests: Sequence[TrainRequest]) -> list[Trained]:
+        """Answer all requests, in their order."""
+        results: list[Trained | None] = [None] * len(requests)
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for place, request in enumerate(requests):
+            if request.can_stack():
+                groups.setdefault(request.kind(), []).append(place)
+        for places in groups.values():
+            chosen = [requests[place] for place in places]
+            for place, trained in zip(places, self._group(chosen), strict=True):
+                results[place] = trained
+        return [done or request.alone() for done, request in zip(results, requests, strict=True)]
+
+    def _group(self, requests: Sequence[TrainRequest]) -> Sequence[Trained | None]:
+        if len(requests) < 2:
+            return [None] * len(requests)
+        x, y = self._stacked([request.learner for request in requests])
+        try:
+            return _Stack(requests, x, y).run()
+        except (RuntimeError, ValueError) as error:
+            if "vmap" not in str(error):
+                raise
+            return [None] * len(requests)  # the model or the loss does something that has no batched form
+
+    def _stacked(self, learners: list[Learner]) -> tuple[Tensor, Tensor]:
+        """Return all training sets, [models, largest n, ...], shorter ones padded with zeros."""
+        key = tuple(id(learner) for learner in learners)
+        if key not in self._data:
+            while len(self._data) >= CACHED_MAX:
+                del self._data[next(iter(self._data))]
+            parts = [learner._data["train"] for learner in learners]
+            x, y = (pad_sequence([part[which] for part in parts], batch_first=True) for which in (0, 1))
+            self._data[key] = (learners, x, y)
+        return self._data[key][1:]
+
+
+class _Stack:
+    """Some models that train together: plain SGD with momentum, weight decay, sample weights and a proximal term."""
+
+    def __init__(self, requests: Sequence[TrainRequest], x: Tensor, y: Tensor) -> None:
+        first = requests[0]
+        self.requests, self.x, self.y = requests, x, y
+        self.model, self.loss, self.device = first.learner.model, first.learner.task.loss, first.learner.device
+        self.rate, self.momentum, self.decay = (
+            float(first.settings.get(key, 0.0)) for key in ("learning_rate", "momentum", "weight_decay")
+        )
+        flat = self._to_device(np.stack([request.theta for request in requests]))  # (models, d)
+        self.tensors: dict[str, Tensor] = {}
+        self.trained: dict[str, Tensor] = {}
+        for spec, place in self.model.schema.slices():
+            tensor = flat[:, place].reshape(len(requests), *spec.shape).clone()
+            self.tensors[spec.name] = tensor
+            if spec.role == "parameter":
+                self.trained[spec.name] = tensor.requires_grad_()
+        self.buffers = {name: torch.zeros_like(t) for name, t in self.trained.items()} if self.momentum else {}
+        self.forward: Callable[..., Tensor] = vmap(self._forward, randomness="different")
+        self.weights = self._sample_weights()
+        self.centers = self._centers()
+
+    def run(self) -> list[Trained]:
+        """Train all models to the end of their plans."""
+        plans = [request.plan() for request in self.requests]
+        samples = [sum(map(len, plan)) for plan in plans]
+        loss_sums = torch.zeros(len(plans), device=self.device)
+        self.model.reset_integers()
+        self.model.module.train()
+        seed = derive_seed(int(self.requests[0].settings["seed"]), "dropout")
+        with seeded(seed, self.device):
+            for step in range(max(map(len, plans), default=0)):
+                active = [place for place, plan in enumerate(plans) if step < len(plan)]
+                self._step({place: plans[place][step] for place in active}, loss_sums)
+        return self._results(plans, samples, loss_sums.tolist())
+
+    def _step(self, batches: dict[int, Tensor], loss_sums: Tensor) -> None:
+        """Take one step for the models in ``batches``; the others keep their values."""
+        for tensor in self.trained.values():
+            tensor.grad = None
+        for places in self._same_size(batches):
+            batch = pad_sequence([batches[place] for place in places], batch_first=True)  # (m, b)
+            sizes = torch.tensor([len(batches[place]) for place in places])
+            valid = (torch.arange(batch.shape[1]) < sizes[:, None]) / sizes[:, None]  # (m, b): 1 / own batch size, or 0
+            self._backward(torch.tensor(places), batch, valid, loss_sums)
+        mask = None
+        if len(batches) < len(self.requests):
+            mask = torch.zeros(len(self.requests), device=self.device)
+            mask[list(batches)] = 1.0
+        self._update(mask)
+
+    def _same_size(self, batches: dict[int, Tensor]) -> list[list[int]]:
+        """Return which models go through one forward pass: all, unless padding would enter batch statistics."""
+        if not self.model.has_batch_norm:
+            return [list(batches)]
+        groups: dict[int, list[int]] = {}
+        for place, batch in batches.items():
+            groups.setdefault(len(batch), []).append(place)
+        return list(groups.values())
+
+    def _backward(self, places: Tensor, batch: Tensor, valid: Tensor, loss_sums: Tensor) -> None:
+        places, batch, valid = places.to(self.device), batch.to(self.device), valid.to(self.device)
+        x, y = self.x[places[:, None], batch], self.y[places[:, None], batch]  # (m, b, ...)
+        whole = len(places) == len(self.requests)
+        tensors = self.tensors if whole else {name: t[places] for name, t in self.tensors.items()}
+        losses = self.forward(tensors, x, y)  # (m, b)
+        objective = losses * valid
+        if self.weights is not None:
+            objective = objective * self.weights[places[:, None], batch]
+        objective.sum().backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            loss_sums[places] += (losses * (valid > 0)).sum(1)
+            if not whole:  # batch statistics were updated in copies
+                for name in self.tensors.keys() - self.trained.keys():
+                    self.tensors[name][places] = tensors[name]
+
+    def _forward(self, tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        outputs: Tensor = functional_call(self.model.module, tensors, (x,))
+        return self.loss(outputs, y)
+
+    @torch.no_grad()
+    def _update(self, mask: Tensor | None) -> None:
+        for name, tensor in self.trained.items():
+            gradient = tensor.grad
+            if gradient is None:
+                gradient = torch.zeros_like(tensor)
+            if self.centers is not None:
+                centers, strengths = self.centers
+                gradient = gradient + _along(strengths, tensor) * (tensor - centers[name])
+            if self.decay:
+                gradient = gradient + self.decay * tensor
+            if self.momentum:
+                gradient = self.buffers[name].mul_(self.momentum).add_(gradient)
+            if mask is not None:
+                gradient = gradient * _along(mask, tensor)
+            tensor.sub_(gradient, alpha=self.rate)
+
+    def _results(self, plans: list[list[Tensor]], samples: list[int], loss_sums: list[float]) -> list[Trained]:
+        flat = torch.cat([t.detach().reshape(len(self.requests), -1) for t in self.tensors.values()], dim=1)
+        vectors = flat.cpu().numpy()
+        results = []
+        for place, plan in enumerate(plans):
+            loss = loss_sums[place] / samples[place] if samples[place] else float("nan")
+            results.append((vectors[place].copy(), TrainStats(loss, samples[place], len(plan))))
+        return results
+
+    def _sample_weights(self) -> Tensor | None:
+        rows = [request.settings.get("sample_weights") for request in self.requests]
+        if rows[0] is None:
+            return None
+        return pad_sequence([self._to_device(np.asarray(row, np.float32)) for row in rows], batch_first=True)
+
+    def _centers(self) -> tuple[dict[str, Tensor], Tensor] | None:
+        pulls = [request.settings.get("proximal") for request in self.requests]
+        if pulls[0] is None:
+            return None
+        flat = self._to_device(np.stack([pull[0] for pull in pulls if pull is not None]))
+        strengths = self._to_device(np.array([pull[1] for pull in pulls if pull is not None], np.float32))
+        shapes = ((spec, place) for spec, place in self.model.schema.slices() if spec.role == "parameter")
+        return {spec.name: flat[:, place].reshape(len(pulls), *spec.shape) for spec, place in shapes}, strengths
+
+    def _to_device(self, values: NDArray[np.float32]) -> Tensor:
+        return torch.from_numpy(values.copy()).to(self.device)
+
+
+def _along(values: Tensor, tensor: Tensor) -> Tensor:
+    """Return one value per model, shaped to multiply a stacked tensor [models, ...]."""
+    return values.reshape(-1, *[1] * (tensor.dim() - 1))

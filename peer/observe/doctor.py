@@ -1,0 +1,205 @@
+"""Whether this machine can run a peer: one small check after another, each with what was found and what to do.
+
+``fail`` stops a run, ``warn`` may hurt it, ``ok`` is fine. A neighbor that does not answer yet is a warning: it may simply not be
+started, and the start rule copes with that.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from coordinator_free_bootstrap.errors import PeerError
+from coordinator_free_bootstrap.graph import Graph, split_address
+from coordinator_free_bootstrap.graph_file import load_graph
+from peer.store.files import write_atomic
+from peer.store.identity_files import StateLock
+
+CONNECT_TIMEOUT_S = 2.0
+FREE_BYTES_MIN = 256 << 20  # below it, checkpoints of an ordinary model soon fill the disk
+FSYNC_SLOW_S = 0.5
+OPEN_FILES_PER_NEIGHBOR = 4
+OPEN_FILES_BASE = 64
+WALL_CLOCK_YEAR_MIN = 2025  # a clock before this project began makes valid certificates look not yet valid
+PROBES_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class Check:
+    """The outcome of one check; `fix` is "" when there is nothing to do."""
+
+    name: str
+    level: Literal["ok", "warn", "fail"]
+    found: str
+    fix: str = ""
+
+
+def examine(
+    *, graph_path: Path | None = None, peer_id: int | None = None, state_dir: Path | None = None, device: str = "auto"
+) -> list[Check]:
+    """Run all checks; those about the network need a graph file, and a peer id to know which address is our own.
+
+    Returns:
+        The checks, in reading order. Nothing is raised for a bad machine, and nothing is left on the disk.
+    """
+    checks = [check_python(), check_torch(), check_device(device), check_threads(), check_clock()]
+    checks += check_disk(state_dir or Path(tempfile.gettempdir()))
+    if graph_path is not None:
+        checks += check_network(graph_path, peer_id)
+    return checks
+
+
+def check_python() -> Check:
+    """Which Python this is; one that is too old could not have imported this module."""
+    found = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Check("python", "ok", found)
+
+
+def check_torch() -> Check:
+    """PyTorch can be imported and computes."""
+    try:
+        import torch
+
+        if float(torch.ones(3).sum()) != 3.0:
+            return Check("torch", "fail", f"torch {torch.__version__} adds wrongly", "reinstall torch")
+    except (ImportError, OSError) as error:
+        return Check("torch", "fail", f"cannot be imported: {error}", "pip install torch")
+    return Check("torch", "ok", f"torch {torch.__version__}")
+
+
+def check_device(device: str = "auto") -> Check:
+    """The wanted device is there; auto is always satisfied."""
+    try:
+        import torch
+    except (ImportError, OSError):
+        return Check("device", "fail", "unknown without torch", "pip install torch")
+    count = torch.cuda.device_count()
+    names = ", ".join(torch.cuda.get_device_name(i) for i in range(count))
+    found = f"{count} GPU: {names}" if count else "CPU only"
+    if not device.startswith("cuda"):
+        return Check("device", "ok", found)
+    index = device.partition(":")[2] or "0"
+    if index.isdigit() and int(index) < count:
+        return Check("device", "ok", found)
+    return Check("device", "fail", f"{device} asked for, {found}", "use --device cpu, or install a CUDA build of torch")
+
+
+def check_threads() -> Check:
+    """The cores this process may use."""
+    usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    found = f"{usable} of {present} cores usable"
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked) > usable:
+        return Check("threads", "warn", f"{found}, OMP_NUM_THREADS={asked}", f"set OMP_NUM_THREADS to at most {usable}")
+    return Check("threads", "ok", found)
+
+
+def check_clock() -> Check:
+    """The monotonic clock runs and is fine enough for timeouts; the wall clock is sane enough for certificates."""
+    info = time.get_clock_info("monotonic")
+    before = time.monotonic()
+    while time.monotonic() == before:  # one tick; the resolution is checked below
+        pass
+    tick_s = time.monotonic() - before
+    wall = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    found = f"monotonic tick {max(tick_s, info.resolution):.1e} s, wall clock {wall}"
+    if not info.monotonic or tick_s > 0.1:
+        return Check("clock", "fail", found, "timeouts need a monotonic clock with ticks below 0.1 s")
+    if time.gmtime().tm_year < WALL_CLOCK_YEAR_MIN:
+        return Check("clock", "warn", found, "set the wall clock: certificates will look not yet valid")
+    return Check("clock", "ok", found)
+
+
+def check_disk(directory: Path) -> list[Check]:
+    """The state directory's disk has room, can be flushed, and keeps locks; probed in a temporary directory there."""
+    place = next((path for path in (directory, *directory.parents) if path.is_dir()), Path("/"))
+    free_bytes = shutil.disk_usage(place).free
+    room = f"{free_bytes / 1e9:.1f} GB free at {place}"
+    low = free_bytes < FREE_BYTES_MIN
+    fix = f"free some space; below {FREE_BYTES_MIN >> 20} MiB checkpoints will soon fail" if low else ""
+    return [Check("disk space", "warn" if low else "ok", room, fix), _check_writing(place)]
+
+
+def _check_writing(place: Path) -> Check:
+    try:
+        with tempfile.TemporaryDirectory(prefix=".peer-doctor-", dir=place) as scratch:
+            began = time.monotonic()
+            write_atomic(Path(scratch) / "probe", bytes(1 << 20))
+            spent_s = time.monotonic() - began
+            with StateLock(Path(scratch)):
+                pass
+    except (OSError, PeerError) as error:
+        return Check("disk writing", "fail", str(error), "choose another --state-dir")
+    found = f"1 MiB written, flushed and renamed in {spent_s * 1000:.0f} ms; locks work"
+    if spent_s > FSYNC_SLOW_S:
+        return Check("disk writing", "warn", found, "set run.checkpoint_rounds higher, or choose a faster disk")
+    return Check("disk writing", "ok", found)
+
+
+def check_network(graph_path: Path, peer_id: int | None) -> list[Check]:
+    """The graph file is valid, the own port is free, and the neighbors (without a peer id: all peers) can be reached."""
+    try:
+        graph = load_graph(graph_path)
+        others = graph.ids if peer_id is None else graph.neighbors(peer_id)
+    except (PeerError, OSError) as error:
+        return [Check("graph file", "fail", str(error), "correct it: peer graph check")]
+    found = f"{len(graph.ids)} peers, {len(graph.edges)} edges, digest {graph.digest[:12]}"
+    checks = [Check("graph file", "ok", found), check_open_files(len(others))]
+    if peer_id is not None:
+        checks.append(check_port(graph.node(peer_id).address))
+    return checks + list(_probe_all(graph, others))
+
+
+def check_open_files(neighbor_count: int) -> Check:
+    """The limit of open files fits the number of neighbors."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = OPEN_FILES_BASE + OPEN_FILES_PER_NEIGHBOR * neighbor_count
+    found = f"{soft} allowed, about {needed} needed for {neighbor_count} neighbors"
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        return Check("open files", "fail", found, f"ulimit -n {needed}")
+    return Check("open files", "ok", found)
+
+
+def check_port(address: str) -> Check:
+    """The own port can be bound on this machine (any interface: the graph's name may be a router's or a service's)."""
+    _, port = split_address(address)
+    try:
+        with socket.create_server(("", port)):
+            return Check("own port", "ok", f"{port} is free")
+    except OSError as error:
+        return Check("own port", "fail", f"{port}: {error.strerror}", "stop what uses it, or choose another --listen")
+
+
+def _probe_all(graph: Graph, peer_ids: tuple[int, ...]) -> Iterator[Check]:
+    probe: Callable[[int], Check] = lambda peer_id: check_reachable(peer_id, graph.node(peer_id).address)  # noqa: E731
+    with ThreadPoolExecutor(PROBES_AT_ONCE) as pool:
+        yield from pool.map(probe, peer_ids)
+
+
+def check_reachable(peer_id: int, address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Check:
+    """A TCP connection to a peer's address can be made within `timeout_s`."""
+    name = f"peer {peer_id}"
+    host, port = split_address(address)
+    began = time.monotonic()
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s):
+            return Check(name, "ok", f"{address} answers in {(time.monotonic() - began) * 1000:.0f} ms")
+    except socket.gaierror as error:
+        fix = "correct the address in the graph file, or check the name service"
+        return Check(name, "fail", f"{address}: {host} has no address ({error.strerror})", fix)
+    except ConnectionRefusedError:
+        return Check(name, "warn", f"{address}: nobody listens", "start that peer, or check its port")
+    except TimeoutError:
+        return Check(name, "warn", f"{address}: no answer in {timeout_s:g} s", "check that device and the firewalls")
+    except OSError as error:
+        return Check(name, "warn", f"{address}: {error.strerror or error}", "check the network between the devices")

@@ -1,0 +1,58 @@
+"""From a peer's history records to its metrics: what `PeerRuntime.observers` is told, counted as it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.membership import NeighborState
+from peer.observe.metrics import PeerMetrics
+
+
+class MetricsFeed:
+    """An observer of one peer's records.
+
+    Args:
+        metrics: where they are counted.
+        neighbors: ids of all neighbors; their states are unknown at first.
+        incarnation: gives the peer's present incarnation.
+    """
+
+    def __init__(self, metrics: PeerMetrics, neighbors: Iterable[int], incarnation: Callable[[], int]) -> None:
+        self._metrics = metrics
+        self._states = dict.fromkeys(neighbors, str(NeighborState.UNKNOWN))
+        self._incarnation = incarnation
+        metrics.observe_neighbor_states(self._states)
+
+    def __call__(self, kind: str, fields: dict[str, Any]) -> None:
+        """Count one record; kinds without a metric pass."""
+        if kind == "round":
+            self._metrics.observe_round({**fields, "incarnation": self._incarnation()})
+        elif kind == "neighbor":
+            self._states[int(fields["neighbor"])] = str(fields["state"])
+            self._metrics.observe_neighbor_states(self._states)
+        elif kind == "refused":
+            self._metrics.observe_refusal(fields["code"])
+        elif kind == "checkpoint":
+            self._metrics.observe_checkpoint(written=not fields.get("error"))
+
+
+@contextmanager
+def served(metrics: PeerMetrics, port: int, host: str) -> Iterator[None]:
+    """Answer ``/metrics`` while the block runs.
+
+    Raises:
+        ConfigError: the port cannot be bound.
+    """
+    try:
+        server, thread = metrics.serve(port, host)
+    except OSError as error:
+        raise ConfigError(f"--metrics-port {port}: {error.strerror}; choose a free port of this machine") from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

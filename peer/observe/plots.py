@@ -1,0 +1,125 @@
+"""PNG pictures of a run: accuracy over rounds and over bytes, and the graph colored by cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from peer.observe.run_files import Curve, Run, accuracy_curve
+from peer.store.files import storage_errors
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colors: told apart also by color-blind readers; beyond eight they repeat with other edges
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#7F7F7F")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+UNKNOWN_COLOR = "#D0D0D0"
+_INK, _PALE = "#333333", "#E4E4E4"
+
+
+def save_plots(run: Run, directory: Path) -> list[Path]:
+    """Write ``accuracy_rounds.png``, ``accuracy_bytes.png`` and ``clusters.png``; return the paths written.
+
+    A run in which nobody has evaluated yet has no curves.
+
+    Raises:
+        StorageError: the directory cannot be written.
+    """
+    curve = accuracy_curve(run)
+    title = f"{run.graph.manifest.algorithm} on {run.graph.manifest.task}, {len(run.peers)} peers"
+    figures: dict[str, Figure] = {"clusters.png": cluster_figure(run, title)}
+    if curve.round_index.size:
+        megabytes = curve.payload_bytes / 1e6
+        figures["accuracy_rounds.png"] = accuracy_figure(curve, curve.round_index + 1, "rounds", title)
+        figures["accuracy_bytes.png"] = accuracy_figure(curve, megabytes, "megabytes sent per peer", title)
+    with storage_errors("write plots to", directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            figure.savefig(directory / name, dpi=150)
+    return [directory / name for name in sorted(figures)]
+
+
+def accuracy_figure(curve: Curve, x: np.ndarray, x_label: str, title: str) -> Figure:
+    """Return mean accuracy with a band from the worst to the best peer, against `x` (float [rounds])."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axes = _figure(7.0, 4.2, title)
+    marker = "o" if x.size < 3 else ""
+    axes.fill_between(x, curve.worst, curve.best, color=COLORS[0], alpha=0.15, linewidth=0, label="worst to best peer")
+    axes.plot(x, curve.mean, color=COLORS[0], linewidth=2, marker=marker, label="mean over peers")
+    axes.plot(x, curve.worst, color=COLORS[0], linewidth=0.8, alpha=0.6)
+    axes.set_xlabel(x_label)
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=x_label == "rounds"))
+    axes.set_ylabel("accuracy")
+    axes.set_ylim(max(0.0, float(curve.worst.min()) - 0.05), 1.0)
+    if x.min() < x.max():
+        axes.set_xlim(float(x.min()), float(x.max()))
+    axes.grid(color=_PALE, linewidth=0.8)
+    axes.annotate(
+        f"{curve.mean[-1]:.3f}",
+        (x[-1], curve.mean[-1]),
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center",
+        color=_INK,
+    )
+    axes.legend(loc="lower right", frameon=False)
+    return figure
+
+
+def cluster_figure(run: Run, title: str) -> Figure:
+    """Return the graph: color is the assigned cluster, marker shape the true one."""
+    import networkx as nx
+
+    figure, axes = _figure(6.4, 6.0, title)
+    axes.set_axis_off()
+    graph = run.graph.to_networkx()
+    many = len(run.peers) > 60
+    positions = nx.spring_layout(graph, seed=1) if many else nx.kamada_kawai_layout(graph)
+    nx.draw_networkx_edges(graph, positions, ax=axes, edge_color="#B8B8B8", width=0.6 if many else 1.2)
+    for peer in run.peers:
+        assigned, true = peer.last.get("cluster_index"), peer.last.get("true_cluster")
+        x, y = positions[peer.peer_id]
+        axes.scatter(
+            [x], [y], s=60 if many else 420, zorder=2, linewidths=0.8, edgecolors=_INK,
+            marker=MARKERS[0 if true is None else int(true) % len(MARKERS)],
+            c=UNKNOWN_COLOR if assigned is None else COLORS[int(assigned) % len(COLORS)],
+        )  # fmt: skip
+        if not many:
+            axes.text(x, y, str(peer.peer_id), ha="center", va="center", fontsize=9, color="white", zorder=3)
+    axes.margins(0.1)
+    _cluster_legend(axes, run)
+    return figure
+
+
+def _cluster_legend(axes: Axes, run: Run) -> None:
+    def entries(key: str) -> Sequence[int]:
+        return sorted({int(label) for label in run.latest(key)})
+
+    def entry(label: str, **look: Any) -> Any:
+        from matplotlib.lines import Line2D
+
+        return Line2D([], [], linestyle="", markersize=9, markeredgecolor=_INK, label=label, **look)
+
+    handles = [entry(f"assigned {j}", marker="o", color=COLORS[j % len(COLORS)]) for j in entries("cluster_index")]
+    handles += [entry(f"true {j}", marker=MARKERS[j % len(MARKERS)], color="white") for j in entries("true_cluster")]
+    if handles:
+        axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=4, frameon=False)
+
+
+def _figure(width: float, height: float, title: str) -> tuple[Figure, Axes]:
+    """Return a figure that is in no global state: it can be drawn in any thread and is freed with its last use."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set_title(title, loc="left", fontsize=11, color=_INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes

@@ -1,0 +1,207 @@
+"""The report of a run: one JSON object with stable keys, computed from what the peers left on disk.
+
+A new metric is one small function of a `Run` in `METRICS` (or, with a sentence for people, in `build_report`); its
+name is the key. Values that cannot be known (no truth about clusters, nobody has evaluated yet) are null, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from peer.observe import soft_clusters
+from peer.observe.consensus import consensus_distances
+from peer.observe.run_files import PeerRun, Run, accuracy_curve
+
+PHASES = ("train", "wait", "fold", "evaluate", "other")
+TOTALS = (
+    "models_sent",
+    "models_folded",
+    "duplicates_dropped",
+    "stale_dropped",
+    "payload_bytes_sent",
+    "wire_bytes_sent",
+    "control_messages_sent",
+    "announcements_sent",
+    "sketches_sent",
+    "models_unused",
+    "label_conflicts",
+)
+STEADY_EVALUATIONS = 3  # evaluations that the mean accuracy must stay at a target to have reached it
+
+
+@dataclass(frozen=True)
+class Report:
+    """The numbers of a run (`values`, JSON) and the run they come from."""
+
+    run: Run
+    values: dict[str, Any]
+
+
+def build_report(directory: Path, target: float | None = None) -> Report:
+    """Read a run directory and compute its report; works for a run that is going on or was cut, and says so.
+
+    Args:
+        directory: holds ``graph.json`` and ``peer-<id>/``.
+        target: an accuracy; the report then says when the mean first reached it for good.
+
+    Raises:
+        UsageError: the directory is none of a run.
+        GraphError: its graph file is not valid.
+        StorageError: a file exists and cannot be read.
+    """
+    run = Run.read(directory)
+    notes = _state_notes(run)
+    values: dict[str, Any] = {name: metric(run) for name, metric in METRICS.items()}
+    values["consensus_distance"], values["consensus_distance_relative"] = consensus_distances(run, notes)
+    if target is not None:
+        values["reached"] = reached(run, target)
+    values["peers"] = [peer_row(peer) for peer in run.peers]
+    values["notes"] = notes
+    return Report(run, values)
+
+
+def _accuracy(statistic: Callable[[np.ndarray], Any]) -> Callable[[Run], float | None]:
+    def metric(run: Run) -> float | None:
+        accuracies = np.array(run.latest("accuracy"), dtype=float)
+        return float(statistic(accuracies)) if accuracies.size else None
+
+    return metric
+
+
+def _total(key: str) -> Callable[[Run], int]:
+    return lambda run: int(sum(peer.total(key) for peer in run.peers))
+
+
+def state(run: Run) -> str:
+    """Return ``complete`` (every peer ended), ``running``, or ``incomplete`` (a peer was cut or never started)."""
+    statuses = {peer.status for peer in run.peers}
+    if "running" in statuses:
+        return "running"
+    return "incomplete" if statuses & {"cut", "missing", "failed"} else "complete"
+
+
+def rounds(run: Run) -> int:
+    """Return the rounds that the peer farthest on has completed; each peer's own number stands in its row."""
+    return max((peer.rounds_completed for peer in run.peers), default=0)
+
+
+def seconds(run: Run) -> dict[str, float]:
+    """Return seconds by phase over the whole run, mean over the peers that ran."""
+    rows = [phase_seconds(peer) for peer in run.peers if peer.round_lines]
+    return {phase: float(np.mean([row[phase] for row in rows])) if rows else 0.0 for phase in PHASES}
+
+
+def phase_seconds(peer: PeerRun) -> dict[str, float]:
+    """Return one peer's seconds by phase, over all its rounds and lives."""
+    spent = [line.get("seconds") or {} for line in peer.round_lines]
+    return {phase: float(sum(row.get(phase) or 0.0 for row in spent)) for phase in PHASES}
+
+
+def cluster_labels(run: Run) -> tuple[list[int], list[int]]:
+    """Return the true and the assigned cluster of each peer that has both."""
+    rows = [(peer.last.get("true_cluster"), peer.last.get("cluster_index")) for peer in run.peers]
+    known = [(int(true), int(found)) for true, found in rows if true is not None and found is not None]
+    return [true for true, _ in known], [found for _, found in known]
+
+
+def cluster_ari(run: Run) -> float | None:
+    """Return the adjusted Rand index of assigned against true clusters over peers: 1 if equal, about 0 by chance."""
+    from sklearn.metrics import adjusted_rand_score
+
+    true, found = cluster_labels(run)
+    return float(adjusted_rand_score(true, found)) if true else None
+
+
+def cluster_accuracy(run: Run) -> float | None:
+    """Return the share of peers in the right cluster under the best one-to-one matching of labels (Hungarian)."""
+    from scipy.optimize import linear_sum_assignment
+
+    true, found = cluster_labels(run)
+    if not true:
+        return None
+    true_index, found_index = (np.unique(labels, return_inverse=True)[1] for labels in (true, found))
+    confusion = np.zeros((true_index.max() + 1, found_index.max() + 1), dtype=int)  # [true, assigned]
+    np.add.at(confusion, (true_index, found_index), 1)
+    return float(confusion[linear_sum_assignment(-confusion)].sum() / len(true))
+
+
+def facts(run: Run) -> dict[str, float]:
+    """Return the mean over peers of each number among the algorithm's own facts, as of the peer's last round."""
+    found: dict[str, list[float]] = {}
+    for peer in run.peers:
+        for name, value in (peer.last.get("facts") or {}).items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found.setdefault(name, []).append(float(value))
+    return {name: float(np.mean(numbers)) for name, numbers in sorted(found.items())}
+
+
+def reached(run: Run, target: float) -> dict[str, float | None]:
+    """Return the first round at which the mean accuracy is at `target` and stays there for three evaluations."""
+    curve = accuracy_curve(run)
+    above = curve.mean >= target
+    for first in range(len(above) - STEADY_EVALUATIONS + 1):
+        if above[first : first + STEADY_EVALUATIONS].all():
+            return {
+                "target": target,
+                "rounds": int(curve.round_index[first]) + 1,
+                "seconds": float(curve.seconds[first]),
+                "payload_bytes_per_peer": float(curve.payload_bytes[first]),
+            }
+    return {"target": target, "rounds": None, "seconds": None, "payload_bytes_per_peer": None}
+
+
+def peer_row(peer: PeerRun) -> dict[str, Any]:
+    """Return one peer's row of the report."""
+    known = {key: peer.last.get(key) for key in ("accuracy", "loss", "cluster_index", "true_cluster", "incarnation")}
+    return {
+        "peer_id": peer.peer_id,
+        **known,
+        "rounds_completed": peer.rounds_completed,
+        "status": peer.status,
+        "lives": len({line.get("incarnation") for line in peer.history if line["kind"] == "start"}),
+        "neighbors_alive": peer.last.get("neighbors_alive"),
+        "rounds_with_missing": sum(1 for line in peer.rounds.values() if line.get("missing")),
+        **{key: int(peer.total(key)) for key in TOTALS},
+        "seconds": phase_seconds(peer),
+    }
+
+
+def _state_notes(run: Run) -> list[str]:
+    words = {
+        "running": "still running: the numbers are those of now",
+        "cut": "ended without saying so (killed or crashed): the numbers are those of its last round",
+        "missing": "left no history: never started, or its state directory is elsewhere",
+        "failed": "failed: see its log",
+    }
+    notes = []
+    for status, sentence in words.items():
+        ids = [peer.peer_id for peer in run.peers if peer.status == status]
+        if ids:
+            shown = ", ".join(map(str, ids[:10])) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
+            notes.append(f"peer {shown}: {sentence}")
+    return notes
+
+
+METRICS: dict[str, Callable[[Run], Any]] = {
+    "state": state,
+    "algorithm": lambda run: run.graph.manifest.algorithm,
+    "task": lambda run: run.graph.manifest.task,
+    "clusters": lambda run: run.graph.manifest.clusters,
+    "accuracy_mean": _accuracy(np.mean),
+    "accuracy_std": _accuracy(np.std),
+    "accuracy_worst": _accuracy(np.min),
+    "accuracy_p10": _accuracy(lambda a: np.percentile(a, 10, method="lower")),
+    "cluster_ari": cluster_ari,
+    "cluster_accuracy": cluster_accuracy,
+    "rounds": rounds,
+    "rounds_total": lambda run: run.graph.manifest.rounds,
+    **{key: _total(key) for key in TOTALS},
+    "seconds": seconds,
+    "facts": facts,
+    **soft_clusters.METRICS,
+}

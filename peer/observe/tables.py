@@ -1,0 +1,120 @@
+"""Tables for people: the final report, printed with rich."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from peer.observe.report import PHASES
+from peer.store.identity_files import life
+
+ROWS_MAX = 40  # longer tables scroll off a terminal; the rest stays in the JSON
+
+
+def report_view(values: dict[str, Any]) -> RenderableType:
+    """Return the report of `peer.observe.report.build_report` as tables."""
+    parts: list[RenderableType] = [summary_table(values), peers_table(values["peers"])]
+    parts += [f"[yellow]note:[/yellow] {_plain(note)}" for note in values["notes"]]
+    return Group(*parts)
+
+
+def summary_table(values: dict[str, Any]) -> Table:
+    """Return the run's numbers, one a row."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, text in _summary_rows(values):
+        table.add_row(name, text)
+    return table
+
+
+def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
+    accuracies = [f"{word} {number(values[f'accuracy_{word}'])}" for word in ("mean", "std", "worst", "p10")]
+    distances = zip(values["consensus_distance"], values["consensus_distance_relative"], strict=True)
+    yield "run", f"{values['algorithm']} on {values['task']}, k = {values['clusters']}: {values['state']}"
+    yield "rounds", f"{values['rounds']} of {values['rounds_total']}"
+    yield "accuracy", ", ".join(accuracies)
+    placed = percent(values["cluster_accuracy"])
+    yield "clusters", f"ARI {number(values['cluster_ari'])}, {placed} of the peers in the right one"
+    yield "models", f"{values['models_sent']} sent, {values['models_folded']} folded"
+    yield "dropped", f"{values['duplicates_dropped']} duplicates, {values['stale_dropped']} stale"
+    payload, wire = megabytes(values["payload_bytes_sent"]), megabytes(values["wire_bytes_sent"])
+    yield "bytes", f"{payload} payload, {wire} on the wire"
+    yield "seconds", ", ".join(f"{phase} {values['seconds'][phase]:.2f}" for phase in PHASES) + " (mean over peers)"
+    apart = [f"{j}: {number(a, 4)} ({number(r, 4)} relative)" for j, (a, r) in enumerate(distances)]
+    yield "consensus distance", ", ".join(apart)
+    yield from _mixture_rows(values)
+    if "reached" in values:
+        found = values["reached"]
+        after = "never" if found["rounds"] is None else f"after {found['rounds']} rounds, {found['seconds']:.1f} s"
+        yield f"mean accuracy {found['target']}", after
+
+
+def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
+    """Yield what only algorithms with mixtures know, and what others would have sent."""
+    if values["collapsed"] is None:
+        return
+    placed, error = percent(values["sample_cluster_accuracy"]), number(values["mix_err"])
+    fate = "collapsed into one" if values["collapsed"] else "not collapsed"
+    yield "mixtures", f"mix_err {error}, {placed} of the samples in the right cluster, {fate}"
+    if values["accuracy_final_phase"] is not None:
+        phase = values["accuracy_final_phase"]
+        yield "final phase", f"accuracy {number(phase['before'])} before, {number(phase['after'])} after"
+    others = values["models_others_would_send"]
+    yield "beside others", f"DFCA would send {others['dfca']} models, FedEM {others['fedem']}"
+    counts = [f"{values['announcements_sent']} announcements", f"{values['sketches_sent']} with sketches"]
+    counts += [f"{values['models_unused']} models not wanted", f"{values['label_conflicts']} label conflicts"]
+    yield "labels", ", ".join(counts)
+
+
+def peers_table(rows: list[dict[str, Any]]) -> Table:
+    """Return one row per peer, at most `ROWS_MAX`."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
+    for name in ("peer", "status", "rounds", "accuracy", "cluster", "true", "sent", "folded", "MB", "life"):
+        table.add_column(name, justify="left" if name == "status" else "right")
+    for row in rows[:ROWS_MAX]:
+        table.add_row(
+            str(row["peer_id"]),
+            row["status"],
+            str(row["rounds_completed"]),
+            number(row["accuracy"]),
+            shown(row["cluster_index"]),
+            shown(row["true_cluster"]),
+            str(row["models_sent"]),
+            str(row["models_folded"]),
+            f"{row['payload_bytes_sent'] / 1e6:.1f}",
+            str(life(row["incarnation"] or 0)),
+        )
+    if len(rows) > ROWS_MAX:
+        table.caption = f"and {len(rows) - ROWS_MAX} more peers (see --json)"
+    return table
+
+
+def shown(value: Any) -> str:
+    """Return the value as text, or a dash where it is not known."""
+    return "-" if value is None else str(value)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number with `digits` significant decimals, or a dash."""
+    return "-" if value is None else f"{value:.{digits}g}" if 0 < abs(value) < 10**-digits else f"{value:.{digits}f}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a percentage, or a dash."""
+    return "-" if share is None else f"{share:.0%}"
+
+
+def megabytes(size_bytes: float) -> str:
+    """Return bytes as megabytes (10**6)."""
+    return f"{size_bytes / 1e6:.1f} MB"
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,162 @@
+"""Live progress of a testbed, from the tails of the peers' history files. Nothing is asked of the peers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from coordinator_free_bootstrap.graph import Graph
+from peer.observe.tables import ROWS_MAX, number, shown
+from peer.store.history import parse_lines
+from peer.store.state_dir import StateDir
+
+READ_BYTES_MAX = 1 << 20  # of one peer in one refresh; the rest comes with the next
+
+
+@dataclass
+class PeerProgress:
+    """What the history of one peer has told so far."""
+
+    state: str = "starting"
+    rounds_completed: int = 0
+    cluster_index: int | None = None
+    accuracy: float | None = None
+    neighbors_alive: int | None = None
+    payload_bytes_sent: int = 0
+
+    def update(self, line: dict[str, Any]) -> None:
+        """Take one history line into account."""
+        kind = line["kind"]
+        self.payload_bytes_sent += int(line.get("payload_bytes_sent") or 0)
+        if kind == "start":
+            self.state = "running"
+        elif kind == "round":
+            self.state = "running"
+            self.rounds_completed = int(line["round_index"]) + 1
+            self.neighbors_alive = line.get("neighbors_alive", self.neighbors_alive)
+            self._take(line)
+        elif kind == "end":
+            self.state = "completed"
+            self._take(line)
+        elif kind == "leave":
+            self.state = "left"
+
+    def _take(self, line: dict[str, Any]) -> None:
+        self.cluster_index = self.cluster_index if line.get("cluster_index") is None else line["cluster_index"]
+        self.accuracy = self.accuracy if line.get("accuracy") is None else line["accuracy"]
+
+
+class TestbedWatcher:
+    """Follow all peers of a testbed directory; `refresh` reads only what was appended since the last one."""
+
+    __test__ = False  # the name begins with Test, and pytest collects by name
+
+    def __init__(self, directory: Path, graph: Graph) -> None:
+        self.graph = graph
+        self.progress = {peer_id: PeerProgress() for peer_id in graph.ids}
+        self._paths = {peer_id: StateDir.of_peer(directory, peer_id).history for peer_id in graph.ids}
+        self._offsets = dict.fromkeys(graph.ids, 0)
+
+    def refresh(self) -> None:
+        """Read the new complete lines of each history file; a line still being written waits for its end."""
+        for peer_id, path in self._paths.items():
+            offset = self._offsets[peer_id]
+            try:
+                size = path.stat().st_size
+                if size < offset:  # a torn tail was cut away, or the peer began anew with an empty disk
+                    offset = self._offsets[peer_id] = 0 if size == 0 else size
+                if size == offset:
+                    continue
+                with open(path, "rb") as file:
+                    file.seek(offset)
+                    data = file.read(READ_BYTES_MAX)
+            except OSError:  # not there yet, or gone; the next refresh looks again
+                continue
+            self._offsets[peer_id] += data.rfind(b"\n") + 1
+            for line in parse_lines(data):
+                self.progress[peer_id].update(line)
+
+    def rounds_completed(self) -> int:
+        """Return the rounds of the peer farthest on, as of the last refresh."""
+        return max((peer.rounds_completed for peer in self.progress.values()), default=0)
+
+    def render(self) -> Group:
+        """Return a line about all peers and a table of them, at most `ROWS_MAX` rows."""
+        table = Table(header_style="bold")
+        for name in ("peer", "state", "round", "cluster", "accuracy", "neighbors alive", "MB sent"):
+            table.add_column(name, justify="left" if name == "state" else "right")
+        for peer_id, peer in list(self.progress.items())[:ROWS_MAX]:
+            table.add_row(
+                str(peer_id),
+                peer.state,
+                f"{peer.rounds_completed}/{self.graph.manifest.rounds}",
+                shown(peer.cluster_index),
+                number(peer.accuracy),
+                f"{shown(peer.neighbors_alive)}/{self.graph.degree(peer_id)}",
+                f"{peer.payload_bytes_sent / 1e6:.1f}",
+            )
+        if len(self.progress) > ROWS_MAX:
+            table.caption = f"and {len(self.progress) - ROWS_MAX} more peers"
+        return Group(Text(self.line(), no_wrap=True, overflow="ellipsis"), table)
+
+    def line(self) -> str:
+        """Return the state of the whole run in one line."""
+        peers = list(self.progress.values())
+        rounds = sorted(peer.rounds_completed for peer in peers)
+        known = [peer.accuracy for peer in peers if peer.accuracy is not None]
+        mean = sum(known) / len(known) if known else None
+        states = ", ".join(f"{count} {state}" for state, count in sorted(Counter(p.state for p in peers).items()))
+        span = str(rounds[0]) if rounds[0] == rounds[-1] else f"{rounds[0]}..{rounds[-1]}"
+        clusters = Counter(peer.cluster_index for peer in peers if peer.cluster_index is not None)
+        sizes = "+".join(str(count) for _, count in sorted(clusters.items())) or "-"
+        sent = sum(peer.payload_bytes_sent for peer in peers) / 1e6
+        return (
+            f"round {span}/{self.graph.manifest.rounds}  accuracy {number(mean)}  clusters {sizes}"
+            f"  {sent:.1f} MB sent  {states}"
+        )
+
+
+class LiveProgress:
+    """Show a watcher: a table that stays in place on a terminal, else at most a line a second; call `update` often."""
+
+    def __init__(self, watcher: TestbedWatcher, console: Console, *, interval_s: float = 1.0) -> None:
+        self.watcher, self.console, self.interval_s = watcher, console, interval_s
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._shown_at = float("-inf")
+        self._last_line = ""
+
+    def update(self, *, force: bool = False) -> None:
+        """Refresh and show, if the interval is over; a line equal to the last one is not repeated."""
+        now = time.monotonic()
+        pause_s = 0.25 if self._live else self.interval_s
+        if not force and now - self._shown_at < pause_s:
+            return
+        self._shown_at = now
+        self.watcher.refresh()
+        if self._live:
+            self._live.update(self.watcher.render(), refresh=True)
+        elif (line := self.watcher.line()) != self._last_line:
+            self.console.print(line, highlight=False, soft_wrap=True)
+            self._last_line = line
+
+    def __enter__(self) -> LiveProgress:
+        if self._live:
+            self._live.start()
+        self.update(force=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.update(force=True)
+        if self._live:
+            self._live.stop()

@@ -1,0 +1,105 @@
+"""Atomic, durable files, and operating-system errors as sentences.
+
+Order of duties for every file that must survive a power cut: write a temporary name, fsync it, rename it, fsync the
+directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full; free some space or choose another --state-dir",
+    errno.EDQUOT: "the disk quota is used up; free some space or choose another --state-dir",
+    errno.EFBIG: "the file may not grow that large; raise the file size limit (ulimit -f)",
+    errno.EACCES: "this user may not do that; change the owner or mode, or choose another --state-dir",
+    errno.EPERM: "this user may not do that; change the owner or mode, or choose another --state-dir",
+    errno.EROFS: "the file system is read-only; choose a --state-dir on a writable one",
+    errno.EIO: "the disk reports an input/output error; check it, or choose another --state-dir",
+    errno.ENOTDIR: "a file stands where a directory is needed; choose another --state-dir",
+    errno.EEXIST: "a file stands where a directory is needed; choose another --state-dir",
+    errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
+}
+
+
+def storage_error(action: str, path: Path, error: OSError) -> StorageError:
+    """Return the error that says in one sentence what failed, where, and what to do about it."""
+    remedy = _REMEDIES.get(error.errno or 0, "check that the path exists and can be written")
+    return StorageError(f"cannot {action} {path}: {error.strerror or error}; {remedy}")
+
+
+@contextmanager
+def storage_errors(action: str, path: Path) -> Iterator[None]:
+    """Turn an `OSError` of the block into a `StorageError` with a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(action, path, error) from error
+
+
+def fsync_path(path: Path) -> None:
+    """Flush one file's content, or one directory's names, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`, durably; a reader sees the old bytes or the new ones, never a mixture.
+
+    Raises:
+        StorageError: the file cannot be written; the old content is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with storage_errors("write", path):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        fsync_path(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON, atomically; see `write_atomic`."""
+    write_atomic(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+_SEAL_HEAD, _SEAL_TAIL = b'{"body":', b',"sha256":"%s"}\n'
+_SEAL_TAIL_SIZE = len(_SEAL_TAIL % bytes(64))
+
+
+def seal(value: Any) -> bytes:
+    """Return `value` as one JSON object with its own SHA-256, so that any changed byte is noticed by `unseal`."""
+    body = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    return _SEAL_HEAD + body + _SEAL_TAIL % hashlib.sha256(body).hexdigest().encode()
+
+
+def unseal(data: bytes) -> Any:
+    """Return the value that `seal` wrote; nothing is parsed before its digest is found right.
+
+    Raises:
+        CheckpointCorrupt: the bytes are not exactly what `seal` produces.
+    """
+    body = data[len(_SEAL_HEAD) : -_SEAL_TAIL_SIZE]
+    if data != _SEAL_HEAD + body + _SEAL_TAIL % hashlib.sha256(body).hexdigest().encode():
+        raise CheckpointCorrupt(f"its {len(data)} bytes do not match their own SHA-256 digest")
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointCorrupt(f"its content is no JSON: {error}") from error

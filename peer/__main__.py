@@ -1,0 +1,5 @@
+"""`python -m peer` is the command `peer`."""
+
+from peer.cli.main import main
+
+main()

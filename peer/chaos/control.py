@@ -1,0 +1,104 @@
+"""How other processes reach a running testbed: a Unix socket in its directory, one JSON line in, one JSON line out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from coordinator_free_bootstrap.errors import NeighborUnavailable, PeerError, UsageError
+from peer.store.files import storage_errors
+
+NAME = "control.sock"
+REQUEST_BYTES_MAX = 1 << 16
+CALLER_S = 5.0  # a caller that says nothing for so long is hung up on
+ANSWER_S = 60.0  # a restart waits for the end of the old process
+
+Answer = Callable[[dict[str, Any]], Any]
+
+
+class ControlServer:
+    """The testbed's end. It belongs to the user who started it (mode 0600) and has no thread: call `serve` when readable."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = Path(directory) / NAME
+        self.socket = socket.socket(socket.AF_UNIX)
+        with storage_errors("open", self._path), _short(directory, f".{NAME}") as short:
+            Path(short).unlink(missing_ok=True)
+            self.socket.bind(short)
+            os.chmod(short, 0o600)
+            self.socket.listen(8)
+            os.rename(short, self._path)  # whoever sees the name is answered
+        self.socket.setblocking(False)
+
+    def fileno(self) -> int:
+        """Return what to wait for."""
+        return self.socket.fileno()
+
+    def serve(self, answer: Answer) -> None:
+        """Answer all callers that wait."""
+        while True:
+            try:
+                caller, _ = self.socket.accept()
+            except BlockingIOError:
+                return
+            with caller, contextlib.suppress(OSError):
+                caller.settimeout(CALLER_S)
+                caller.sendall(json.dumps(_answered(answer, caller)).encode() + b"\n")
+
+    def close(self) -> None:
+        """Stop; the socket disappears from the directory."""
+        self.socket.close()
+        self._path.unlink(missing_ok=True)
+
+
+def _answered(answer: Answer, caller: socket.socket) -> dict[str, Any]:
+    try:
+        line = caller.makefile("rb").readline(REQUEST_BYTES_MAX)
+        request = json.loads(line)
+    except ValueError:
+        return {"error": "the request is no JSON line"}
+    try:
+        return {"answer": answer(request)}
+    except PeerError as error:
+        return {"error": str(error)}
+
+
+def ask(directory: Path, request: dict[str, Any]) -> Any:
+    """Ask a running testbed.
+
+    Raises:
+        NeighborUnavailable: no testbed runs in the directory, or it does not answer.
+        UsageError: it says why it cannot do that.
+    """
+    with socket.socket(socket.AF_UNIX) as sock, _short(directory) as short:
+        sock.settimeout(ANSWER_S)
+        try:
+            sock.connect(short)
+            sock.sendall(json.dumps(request).encode() + b"\n")
+            line = sock.makefile("rb").readline()
+        except OSError as error:
+            sentence = f"{directory}: no testbed runs there ({error}); start one with peer testbed --out {directory}"
+            raise NeighborUnavailable(sentence) from error
+    if not line:
+        raise NeighborUnavailable(f"{directory}: the testbed has ended")
+    reply = json.loads(line)
+    if "error" in reply:
+        raise UsageError(reply["error"])
+    return reply["answer"]
+
+
+@contextmanager
+def _short(directory: Path, name: str = NAME) -> Iterator[str]:
+    """Yield a short name of the socket: the kernel allows 107 bytes, and directories may be deep."""
+    with storage_errors("open", Path(directory)):
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{handle}/{name}"
+    finally:
+        os.close(handle)

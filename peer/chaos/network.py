@@ -1,0 +1,150 @@
+"""The network of a testbed: one process that runs a fault proxy for every ordered pair of neighbors.
+
+The parent binds all ports before it forks, so that it knows each peer's view of the graph at once, and speaks to the
+process in JSON lines over a socket pair: one request, one answer. The parent itself stays without threads and loops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from coordinator_free_bootstrap import Graph, split_address
+from coordinator_free_bootstrap.errors import NeighborUnavailable
+from peer.chaos.proxy import Direction, FaultProxy, Lane
+from peer.chaos.toxics import Counters, Toxics
+
+_PR_SET_PDEATHSIG = 1
+ANSWER_S = 10.0  # the process does next to nothing per request; silence means that it is gone
+
+
+class FaultyNetwork:
+    """Proxies between all neighbors of a graph; make it before the peers are forked.
+
+    Args:
+        graph: with the addresses where the peers really listen.
+        seed: of all jitter.
+    """
+
+    def __init__(self, graph: Graph, seed: int = 0) -> None:
+        self._graph = graph
+        self._sockets: dict[Direction, socket.socket] = {}
+        for a, b in graph.edges:
+            for direction in ((a, b), (b, a)):
+                listening = socket.socket()
+                listening.bind(("127.0.0.1", 0))
+                listening.listen(64)
+                self._sockets[direction] = listening
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(ANSWER_S)
+        self._answers = self.socket.makefile("rb")
+        arguments = (graph, self._sockets, self.socket, theirs, seed)
+        self._process = multiprocessing.get_context("fork").Process(target=_child, args=arguments, name="network")
+        self._process.start()
+        theirs.close()
+        self._ports = {direction: each.getsockname()[1] for direction, each in self._sockets.items()}
+        for each in self._sockets.values():
+            each.close()
+
+    def graph_of(self, peer_id: int) -> Graph:
+        """Return the graph as one peer must see it: its neighbors' addresses are those of its own proxies."""
+        nodes = tuple(
+            replace(node, address=f"127.0.0.1:{self._ports[peer_id, node.id]}")
+            if (peer_id, node.id) in self._ports
+            else node
+            for node in self._graph.nodes
+        )
+        return replace(self._graph, nodes=nodes)
+
+    def set(self, directions: Iterable[Direction], toxics: Toxics) -> None:
+        """Replace the toxics of some directions; with ``reset``, open connections of the edge end at once."""
+        self._ask({"do": "set", "directions": [*directions], "toxics": toxics.model_dump(exclude_unset=True)})
+
+    def toxics(self) -> dict[Direction, Toxics]:
+        """Return the directions that have faults now."""
+        return {(a, b): Toxics(**values) for a, b, values in self._ask({"do": "toxics"})}
+
+    def counters(self) -> dict[Direction, Counters]:
+        """Return what has happened to each direction so far."""
+        return {(a, b): Counters(**values) for a, b, values in self._ask({"do": "counters"})}
+
+    def total(self) -> Counters:
+        """Return the sum of all counters."""
+        total = Counters()
+        for each in self.counters().values():
+            total += each
+        return total
+
+    def close(self) -> None:
+        """End the process."""
+        self._answers.close()
+        self.socket.close()
+        self._process.join(2.0)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+
+    def _ask(self, request: dict[str, Any]) -> Any:
+        try:
+            self.socket.sendall(json.dumps(request).encode() + b"\n")
+            answer = self._answers.readline()
+        except OSError as error:
+            raise NeighborUnavailable(f"the testbed's network process does not answer: {error}") from error
+        if not answer:
+            raise NeighborUnavailable("the testbed's network process has ended; start the testbed again")
+        return json.loads(answer)
+
+
+def _child(
+    graph: Graph, sockets: dict[Direction, socket.socket], parents: socket.socket, own: socket.socket, seed: int
+) -> None:
+    os.setpgid(0, 0)  # Ctrl-C is for the testbed, which ends the network last
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    parents.close()
+    asyncio.run(_Proxies(graph, seed).serve(sockets, own))
+    sys.exit(0)
+
+
+class _Proxies:
+    def __init__(self, graph: Graph, seed: int) -> None:
+        directions = [pair for a, b in graph.edges for pair in ((a, b), (b, a))]
+        self.lanes = {direction: Lane(direction, seed) for direction in directions}
+        self.proxies = {
+            (src, dst): FaultProxy((self.lanes[src, dst], self.lanes[dst, src]), split_address(graph.node(dst).address))
+            for src, dst in directions
+        }
+
+    async def serve(self, sockets: dict[Direction, socket.socket], own: socket.socket) -> None:
+        for direction, listening in sockets.items():
+            await self.proxies[direction].start(listening)
+        reader, writer = await asyncio.open_connection(sock=own)
+        while line := await reader.readline():
+            writer.write(json.dumps(self.answer(json.loads(line))).encode() + b"\n")
+            with contextlib.suppress(OSError):
+                await writer.drain()
+        for proxy in self.proxies.values():
+            await proxy.close()
+
+    def answer(self, request: dict[str, Any]) -> Any:
+        if request["do"] == "counters":
+            return [[*direction, lane.counters.as_dict()] for direction, lane in self.lanes.items()]
+        if request["do"] == "toxics":
+            return [[*d, lane.toxics.model_dump()] for d, lane in self.lanes.items() if not lane.toxics.is_clean]
+        toxics = Toxics(**request["toxics"])
+        for src, dst in map(tuple, request["directions"]):
+            self.lanes[src, dst].set(toxics)
+            if toxics.reset:
+                self.proxies[src, dst].reset()
+                self.proxies[dst, src].reset()
+        return True

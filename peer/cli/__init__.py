@@ -1,0 +1,1 @@
+"""The command line: `main` puts it together, one file per verb."""

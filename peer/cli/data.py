@@ -1,0 +1,115 @@
+"""`peer data`: deal a data set into shard files, and show what each peer holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from peer.cli.problem import AsJson, DataRoot, Download, GraphOption, PeersOption, Settings, SplitOption, TaskOption
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from peer.tasks.summary import ShardSummary
+
+app = typer.Typer(name="data", help="Deal data sets to peers, and show what each holds.", no_args_is_help=True)
+
+
+@app.command(
+    epilog="Example: peer data split --task fmnist --split rotated_soft --peers 100 --data-root D --out shards/"
+)
+def split(
+    out: Annotated[Path, typer.Option(help="Folder for peer-0.safetensors, peer-1.safetensors, ...")],
+    graph: GraphOption = None,
+    task: TaskOption = None,
+    split: SplitOption = None,
+    peers: PeersOption = None,
+    settings: Settings = None,
+    data_root: DataRoot = None,
+    download: Download = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write one shard file per peer, to carry to devices; `peer run --shard FILE` uses it."""
+    from coordinator_free_bootstrap.errors import StorageError
+    from peer.cli.problem import resolve
+    from peer.tasks.loading import load_task
+    from peer.tasks.shard_file import save_shard
+    from peer.tasks.summary import summarize
+
+    manifest, count = resolve(graph, task, split, peers, settings)
+    loaded = load_task(manifest, count, data_root=data_root, download=download)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"--out: {out} cannot be made: {error}") from error
+    summaries = []
+    for peer_id in range(count):
+        shard = loaded.load_shard(peer_id).checked(loaded.kind, loaded.classes)
+        save_shard(out / f"peer-{peer_id}.safetensors", shard)
+        summaries.append(summarize(peer_id, shard))
+    typer.echo(f"{count} shards written to {out}", err=True)
+    _print(summaries, as_json)
+
+
+@app.command(epilog="Example: peer data show --task mnist --split rotated_soft --peers 20 --data-root D --out data.png")
+def show(
+    shards: Annotated[
+        Path | None, typer.Option(help="Folder of shard files to show, instead of a task.", show_default=False)
+    ] = None,
+    graph: GraphOption = None,
+    task: TaskOption = None,
+    split: SplitOption = None,
+    peers: PeersOption = None,
+    settings: Settings = None,
+    data_root: DataRoot = None,
+    download: Download = False,
+    out: Annotated[Path | None, typer.Option(help="Picture to write, PNG.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show classes, rotations and sizes of each peer's data, as a table and as a picture."""
+    from coordinator_free_bootstrap.errors import UsageError
+    from peer.cli.problem import resolve
+    from peer.tasks.loading import load_task
+    from peer.tasks.shard_file import load_shard_file
+    from peer.tasks.summary import save_picture, summarize
+
+    if shards is not None:
+        paths = sorted(shards.glob("peer-*.safetensors"), key=lambda p: (len(p.name), p.name))
+        if not paths:
+            raise UsageError(f"--shards: {shards} holds no peer-<id>.safetensors; make them with peer data split")
+        numbers = [p.stem.removeprefix("peer-") for p in paths]
+        found = (
+            (int(n) if n.isdigit() else i, load_shard_file(p))
+            for i, (n, p) in enumerate(zip(numbers, paths, strict=True))
+        )
+    else:
+        manifest, count = resolve(graph, task, split, peers, settings)
+        loaded = load_task(manifest, count, data_root=data_root, download=download)
+        found = ((peer_id, loaded.load_shard(peer_id)) for peer_id in range(count))
+    summaries = [summarize(peer_id, shard) for peer_id, shard in found]  # one shard in memory at a time
+    if out is not None:
+        save_picture(summaries, out)
+        typer.echo(f"picture written to {out}", err=True)
+    _print(summaries, as_json)
+
+
+def _print(summaries: list[ShardSummary], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"peers": [asdict(s) for s in summaries]}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("peer", "train", "validation", "test", "classes", "rotations", "true clusters")
+    for s in summaries:
+        sizes = (str(s.peer), str(s.train), str(s.validation), str(s.test))
+        table.add_row(*sizes, _text(s.classes), _text(s.degrees), _text(s.clusters))
+    Console().print(table)
+
+
+def _text(counts: Mapping[int, int]) -> str:
+    return " ".join(f"{key}:{count}" for key, count in counts.items()) or "-"

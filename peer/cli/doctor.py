@@ -1,0 +1,52 @@
+"""``peer doctor``: whether this machine can run a peer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def doctor(
+    neighbors: Annotated[
+        Path | None, typer.Option("--neighbors", help="A graph file: also check its peers' addresses.")
+    ] = None,
+    peer_id: Annotated[
+        int | None, typer.Option("--id", min=0, help="Which peer this is: only its neighbors and its own port.")
+    ] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option("--state-dir", help="The disk to check.", show_default="the temporary directory")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, or cuda[:n]")] = "auto",
+    json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
+) -> None:
+    """Check Python, torch, device, clock, disk, ports and neighbors; exit 1 if something would stop a run.
+
+    Example: peer doctor --neighbors graph.json --id 3
+    """
+    from dataclasses import asdict
+
+    from peer.observe.doctor import examine
+
+    checks = examine(graph_path=neighbors, peer_id=peer_id, state_dir=state_dir, device=device)
+    healthy = all(check.level != "fail" for check in checks)
+    if json:
+        import json as json_library
+
+        rows = [asdict(check) for check in checks]
+        typer.echo(json_library.dumps({"healthy": healthy, "checks": rows}, indent=2))
+    else:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table("check", "", "found", "what to do", header_style="bold")
+        for check in checks:
+            mark = f"[{_STYLES[check.level]}]{check.level}[/]"
+            table.add_row(escape(check.name), mark, escape(check.found), escape(check.fix))
+        Console().print(table)
+    if not healthy:
+        raise typer.Exit(1)

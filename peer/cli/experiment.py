@@ -1,0 +1,135 @@
+"""`peer experiment`: the papers' tables, run again and shown beside the published numbers."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="experiment", help="Run the papers' experiments and compare with their numbers.", no_args_is_help=True
+)
+
+
+@app.command(
+    epilog="Example: peer experiment run experiments/dfca-table1-mnist-k2.toml --scale 0.1 --seeds 3 --data-root data"
+)
+def run(
+    file: Annotated[Path, typer.Argument(help="An experiment file, see experiments/.", show_default=False)],
+    scale: Annotated[float, typer.Option(help="Share of the peers and of the data; samples per peer stay.")] = 1.0,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each case; default: the paper's.")] = None,
+    backend: Annotated[
+        str, typer.Option(help="simulated: one process; processes: a testbed over real sockets.")
+    ] = "simulated",
+    device: Annotated[
+        str, typer.Option(help="simulated: cpu, cuda or auto; on a GPU all models train stacked.")
+    ] = "cpu",
+    out: Annotated[Path, typer.Option(help="Where results go: one JSON for each case and seed.")] = Path(
+        "out/experiments"
+    ),
+    data_root: Annotated[Path | None, typer.Option(help="Where built-in data sets lie.")] = None,
+    cases: Annotated[list[str] | None, typer.Option("--case", help="Only this case; repeatable.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a manifest key of all cases; told in the table. Repeatable."),
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(min=1, help="simulated: PyTorch threads, and receivers folding at a time.")
+    ] = 1,
+    stacked: Annotated[
+        bool | None, typer.Option("--stacked/--one-by-one", help="simulated: train all peers' models as one.")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the run directories, with models, for peer report.")
+    ] = False,
+) -> None:
+    """Run the cases of an experiment for each seed; what is done already with the same settings is not run again."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from coordinator_free_bootstrap.errors import UsageError
+    from peer.experiment.runner import done_already, jobs_of, run_job, skipped
+    from peer.experiment.scaling import Scale
+    from peer.experiment.simulated import SimulatedSettings
+    from peer.experiment.spec import load_experiment
+
+    if backend not in ("simulated", "processes"):
+        raise UsageError(f"--backend: found {backend!r}; allowed: simulated, processes")
+    talk = Console(stderr=True, highlight=False)
+    experiment = load_experiment(file)
+    chosen = Scale(scale, tuple(settings or ()))
+    local = SimulatedSettings(
+        data_root=data_root, device=device, threads=threads, fold_threads=threads, stacked=stacked, models=keep
+    )
+    jobs = jobs_of(experiment, chosen, seeds or experiment.seeds, backend, local, cases or [])  # type: ignore[arg-type]
+    talk.print(f"{experiment.title}: {chosen.sentence(experiment)}")
+    if experiment.needs:
+        talk.print(f"needs {experiment.needs}")
+    for case in experiment.case:
+        reason = skipped(case)
+        if reason:
+            talk.print(f"[yellow]{case.name}: not run: {reason}[/yellow]")
+    left = [job for job in jobs if not done_already(job, out)]
+    if len(left) < len(jobs):
+        talk.print(f"{len(jobs) - len(left)} of {len(jobs)} runs are there already")
+    command = shlex.join(["peer", *sys.argv[1:]])
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False), console=talk
+    ) as progress:
+        bar = progress.add_task("rounds", total=sum(job.rounds() for job in left))
+        before = 0
+        for job in left:
+            label = f"{job.case.name}, seed {job.seed}"
+            progress.update(bar, description=label)
+
+            def on_round(completed: int, accuracy: float | None, before: int = before, label: str = label) -> None:
+                shown = "" if accuracy is None else f" {100 * accuracy:.1f} %"
+                progress.update(bar, completed=before + completed, description=label + shown)
+
+            result = run_job(job, out, keep=keep, command=command, on_round=on_round)
+            before += job.rounds()
+            progress.update(bar, completed=before)
+            found = result["measured"]
+            talk.print(
+                f"{label}: {'no accuracy' if found is None else f'{found:.2f} %'}, {result['run_seconds']:.0f} s"
+            )
+    typer.echo(out / experiment.file)
+
+
+@app.command(epilog="Example: peer experiment table out/experiments --markdown table.md --curves figures")
+def table(
+    directory: Annotated[Path, typer.Argument(help="The --out of peer experiment run.")] = Path("out/experiments"),
+    markdown: Annotated[Path | None, typer.Option(help="Also write the tables to this file.")] = None,
+    curves: Annotated[
+        Path | None, typer.Option(help="Also draw accuracy over rounds, one PNG each, into this folder.")
+    ] = None,
+) -> None:
+    """Show measured beside published numbers, with scale, machine, date and command."""
+    from rich.console import Console
+
+    from peer.experiment.runner import slug
+    from peer.experiment.table import markdown as as_markdown
+    from peer.experiment.table import read_blocks, rendered
+
+    blocks = read_blocks(directory)
+    Console().print(rendered(blocks))
+    if markdown is not None:
+        markdown.write_text(as_markdown(blocks), encoding="utf-8")
+        typer.echo(f"wrote {markdown}", err=True)
+    if curves is not None:
+        from peer.experiment.curves import save_curves
+
+        for block in blocks:
+            save_curves(block, curves / f"{slug(block.title)}.png")
+        typer.echo(f"wrote {len(blocks)} pictures to {curves}", err=True)

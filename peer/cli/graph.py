@@ -1,0 +1,169 @@
+"""`peer graph`: make, check and show the graph file that all peers share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from coordinator_free_bootstrap import (
+    Graph,
+    Kind,
+    apply_settings,
+    digest,
+    dump_graph,
+    load_graph,
+    make_graph,
+    parse_manifest,
+    save_graph,
+)
+from coordinator_free_bootstrap.errors import UsageError
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+app = typer.Typer(name="graph", help="Make, check and draw the graph file that all peers share.", no_args_is_help=True)
+
+_LABELS_MAX = 100  # peers beyond this many are drawn as dots without their ids
+
+GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH.JSON", help="The graph file.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+
+
+@app.command(
+    epilog="Example: peer graph make --kind erdos-renyi --p 0.5 --peers 8 --seed 2 --set run.clusters=4 --out g.json"
+)
+def make(
+    kind: Annotated[Kind, typer.Option(help="Kind of graph; a disconnected draw is drawn again.")] = "erdos-renyi",
+    peers: Annotated[int, typer.Option(help="Number of peers, with ids from 0.")] = 8,
+    seed: Annotated[int, typer.Option(help="Seed of the drawing; the run's own is --set run.seed=N.")] = 1,
+    p: Annotated[float | None, typer.Option("--p", help="erdos-renyi: probability of an edge.")] = None,
+    m: Annotated[int | None, typer.Option("--m", help="barabasi-albert: edges of each new peer.")] = None,
+    degree: Annotated[float | None, typer.Option(help="Average degree, instead of --p, --m or --radius.")] = None,
+    radius: Annotated[float | None, typer.Option(help="geometric: reach of a peer in the unit square.")] = None,
+    base_port: Annotated[int, typer.Option(help="Peer i listens on this port + i.")] = 7400,
+    address_template: Annotated[
+        str, typer.Option(help="Address of peer i, with {id} and {port}, such as peer-{id}:7400.")
+    ] = "127.0.0.1:{port}",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="RUN.KEY=VALUE", help="A manifest key; repeatable.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
+) -> None:
+    """Make a graph file: peers, addresses, edges, and the manifest of the run."""
+    manifest = parse_manifest(apply_settings({}, settings or []), "--set")
+    graph = make_graph(
+        kind,
+        peers,
+        seed=seed,
+        manifest=manifest,
+        base_port=base_port,
+        address_template=address_template,
+        p=p,
+        m=m,
+        degree=degree,
+        radius=radius,
+    )
+    if out is None:
+        typer.echo(dump_graph(graph), nl=False)
+    else:
+        save_graph(graph, out)
+    typer.echo(f"{graph.name}: {len(graph.edges)} edges{f', written to {out}' if out else ''}", err=True)
+
+
+@app.command(epilog="Example: peer graph check graph.json --json")
+def check(path: GraphFile, as_json: AsJson = False) -> None:
+    """Say whether a graph file is valid, and what is in it; every problem names its field and what is allowed."""
+    facts = _facts(load_graph(path))
+    if as_json:
+        typer.echo(json.dumps({"file": str(path), "valid": True, **facts}, indent=2))
+        return
+    table = Table("fact", Column("value", overflow="fold"), title=escape(f"{path}: valid"))
+    for name, value in facts.items():
+        table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+    Console().print(table)
+
+
+@app.command(epilog="Example: peer graph show graph.json --out graph.png")
+def show(
+    path: GraphFile,
+    out: Annotated[Path | None, typer.Option(help="Drawing to write; default: the graph file's name, .png.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw a graph as a PNG and list its peers with their neighbors."""
+    graph, picture = load_graph(path), out or path.with_suffix(".png")
+    _draw(graph, picture)
+    if as_json:
+        rows = [
+            {"peer_id": node.id, "address": node.address, "neighbors": graph.neighbors(node.id)} for node in graph.nodes
+        ]
+        typer.echo(json.dumps({"file": str(path), "drawing": str(picture), "peers": rows}, indent=2))
+        return
+    table = Table("peer", "address", "degree", "neighbors", title=escape(graph.name or str(path)))
+    for node in graph.nodes:
+        neighbors = ", ".join(map(str, graph.neighbors(node.id)))
+        table.add_row(str(node.id), node.address, str(graph.degree(node.id)), neighbors)
+    Console().print(table)
+    typer.echo(f"drawing: {picture}", err=True)
+
+
+def _facts(graph: Graph) -> dict[str, Any]:
+    degrees = [graph.degree(peer_id) for peer_id in graph.ids]
+    return {
+        "peers": len(graph.nodes),
+        "edges": len(graph.edges),
+        "degree_min": min(degrees),
+        "degree_mean": sum(degrees) / len(degrees),
+        "degree_max": max(degrees),
+        "diameter_at_most": graph.diameter_bound,
+        "connected_parts": len(graph.components),
+        "pinned_peers": sum(bool(node.pins) for node in graph.nodes),
+        "algorithm": graph.manifest.algorithm,
+        "clusters": graph.manifest.clusters,
+        "rounds": graph.manifest.rounds,
+        "pace": graph.manifest.pace,
+        "task": graph.manifest.task,
+        "graph_digest": graph.digest,
+        "manifest_digest": digest(graph.manifest),
+    }
+
+
+def _draw(graph: Graph, picture: Path) -> None:
+    """Write a drawing of the graph; peers stand where springs along the edges would hold them."""
+    import networkx as nx
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    drawn = graph.to_networkx()
+    figure = Figure(figsize=(7, 7), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    few = len(graph.nodes) <= _LABELS_MAX
+    nx.draw_networkx(
+        drawn,
+        _positions(drawn),
+        ax=axes,
+        with_labels=few,
+        node_size=300 if few else 20,
+        node_color="#9ecae1",
+        edge_color="#999999",
+        font_size=8,
+    )
+    axes.set_title(graph.name or f"{len(graph.nodes)} peers", parse_math=False)
+    axes.set_axis_off()
+    try:
+        figure.savefig(picture, dpi=120)
+    except (OSError, ValueError) as error:  # ValueError: matplotlib does not know the file's extension
+        raise UsageError(f"--out: found {picture} ({error}); allowed: a .png in a writable folder") from error
+
+
+def _positions(drawn: nx.Graph) -> Any:
+    import networkx as nx
+
+    start = nx.circular_layout(drawn)  # from a circle, so that a ring is drawn as one
+    return nx.spring_layout(drawn, pos=start, seed=0, method="force") if len(drawn) > 2 else start

@@ -1,0 +1,38 @@
+"""`peer health`: whether the peer on this machine serves; what containers and supervisors ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def health(
+    address: Annotated[str, typer.Option(help="host:port that the peer listens on.")] = "127.0.0.1:7400",
+    state_dir: Annotated[Path, typer.Option(help="The peer's state directory.")] = Path(),
+    certs: Annotated[
+        Path | None,
+        typer.Option(help="Folder with the peer's own pair, as for peer run. Default: its identity folder."),
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="The peer speaks plaintext.")] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the answer.")] = 4.0,
+) -> None:
+    """Ask the peer through grpc.health.v1; exit 0 if it serves or its run is completed, else 40 with a sentence.
+
+    Example: peer health --address 127.0.0.1:7400 --state-dir state/peer-3
+    """
+    from coordinator_free_bootstrap.errors import NeighborUnavailable
+    from peer.deploy.ending import is_completed
+    from peer.store.state_dir import StateDir
+    from peer.wire.health import check_health, own_key_files
+
+    place = StateDir(state_dir)
+    try:
+        check_health(address, None if insecure else own_key_files(certs or place.root / "identity"), timeout)
+    except NeighborUnavailable:
+        if not is_completed(place):
+            raise
+        typer.echo("completed")
+    else:
+        typer.echo("serving")

@@ -1,0 +1,44 @@
+"""``peer report``: what a run has achieved and what it cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    directory: Annotated[Path, typer.Argument(help="The --out directory of a testbed: graph.json and peer-<id>/.")],
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON; no pictures unless --out.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Where the pictures go.", show_default="DIRECTORY/report")
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option("--target", min=0, max=1, help="Also tell when the mean accuracy reached this.")
+    ] = None,
+) -> None:
+    """Report accuracy, clusters, bytes and seconds of a run that has ended, is going on, or was cut.
+
+    Example: peer report out --json
+    """
+    from peer.observe.report import build_report
+
+    found = build_report(directory, target)
+    if json:
+        import json as json_library
+
+        typer.echo(json_library.dumps(found.values, indent=2, allow_nan=False))
+    else:
+        from rich.console import Console
+
+        from peer.observe.tables import report_view
+
+        Console().print(report_view(found.values))
+    if out is not None or not json:
+        from peer.observe.faults import save_fault_picture
+        from peer.observe.plots import save_plots
+
+        place = out or directory / "report"
+        for path in [*save_plots(found.run, place), *save_fault_picture(found.run, place)]:
+            typer.echo(f"wrote {path}", err=True)

@@ -1,0 +1,36 @@
+"""`peer status`: what running peers are doing, and what they wait for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def status(
+    where: Annotated[str, typer.Argument(help="A testbed's directory, or host:port of one plaintext peer.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the peers' answers as JSON.")] = False,
+) -> None:
+    """Ask running peers for their round, their neighbors, what they wait for and why. Exit code 40 if one is silent.
+
+    Example: peer status out
+    """
+    import asyncio
+    import json
+
+    from coordinator_free_bootstrap import Manifest
+    from peer.observe.ask import sentence, status_of, testbed_statuses
+
+    if Path(where).is_dir():
+        found = testbed_statuses(Path(where))
+    else:
+        one = asyncio.run(status_of(-1, where, Manifest()))
+        found = {one["peer_id"]: one}
+    if as_json:
+        typer.echo(json.dumps({str(peer_id): answer for peer_id, answer in found.items()}, indent=2))
+    else:
+        for peer_id, answer in found.items():
+            typer.echo(f"peer {peer_id}: {answer if isinstance(answer, str) else sentence(answer)}")
+    if any(isinstance(answer, str) for answer in found.values()):
+        raise typer.Exit(40)

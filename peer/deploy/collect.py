@@ -1,0 +1,79 @@
+"""Waiting for the peers of a run by looking at their state directories only, and bringing their results to one folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from coordinator_free_bootstrap import load_graph
+from coordinator_free_bootstrap.errors import StorageError
+from peer.deploy.ending import is_completed
+from peer.observe.report import Report, build_report
+from peer.store.identity_files import held_by
+from peer.store.state_dir import StateDir
+
+LOOK_S = 1.0
+
+
+def wait_until_over(directory: Path, patience_s: float) -> None:
+    """Return when every peer has completed the run, or none has been running for ``patience_s`` seconds.
+
+    Args:
+        directory: ``graph.json`` and ``peer-<id>/``, only read.
+        patience_s: longer than a peer takes to start, or to start again.
+    """
+    places = [StateDir.of_peer(directory, peer_id) for peer_id in load_graph(directory / "graph.json").ids]
+    quiet_since = time.monotonic()
+    while True:
+        running = any(held_by(place.root) is not None for place in places)
+        if running:
+            quiet_since = time.monotonic()
+        elif all(map(is_completed, places)) or time.monotonic() - quiet_since > patience_s:
+            return
+        time.sleep(LOOK_S)
+
+
+def collect(directory: Path, out: Path, via: Path | None = None) -> Report:
+    """Copy graph, summaries, histories and models to ``out``, add report and pictures, and return the report.
+
+    Args:
+        directory: of the run; only read.
+        out: folder for the results, which is made if needed.
+        via: a program that copies like ``cp -r`` with more rights than this process; None copies with its own.
+
+    Raises:
+        StorageError: the results cannot be written.
+    """
+    from peer.observe.plots import save_plots
+
+    found = build_report(directory)
+    with tempfile.TemporaryDirectory() as name:
+        stage = Path(name)
+        shutil.copy(directory / "graph.json", stage)
+        for peer in found.run.peers:
+            _copy_peer(peer.place, stage / f"peer-{peer.peer_id}")
+        (stage / "report.json").write_text(json.dumps(found.values, indent=2, allow_nan=False) + "\n")
+        save_plots(found.run, stage / "report")
+        entries = sorted(map(str, stage.iterdir()))
+        try:
+            if via is None:
+                out.mkdir(parents=True, exist_ok=True)
+            copier = str(via) if via else "cp"
+            subprocess.run([copier, "-r", "--", *entries, str(out)], check=True, capture_output=True, text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            words = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
+            raise StorageError(f"{out}: the results cannot be written ({words}); make it writable") from error
+    return found
+
+
+def _copy_peer(place: StateDir, target: Path) -> None:
+    target.mkdir()
+    for path in (place.summary, place.history):
+        if path.exists():
+            shutil.copy(path, target)
+    if place.models.exists():
+        shutil.copytree(place.models, target / "models")

@@ -1,0 +1,75 @@
+"""`peer deploy compose`: a graph file as services of one machine, for docker compose and docker-compose 1.29."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from coordinator_free_bootstrap import Graph, dump_graph
+from coordinator_free_bootstrap.errors import UsageError
+from peer.deploy.keys import at_addresses
+from peer.deploy.text import fill, verbatim, write
+
+ADDRESS = "peer-{id}:7400"
+PEERS_MAX = 256  # folders that the image has ready for volumes, see deploy/Dockerfile
+MONITORING = ("prometheus.yml", "alerts.yml", "datasource.yml", "dashboards.yml", "dashboard.json")
+
+
+def compose_file(graph: Graph, *, build: str | None = None, shards: bool = False) -> str:
+    """Return the compose file of a graph.
+
+    Args:
+        graph: one service ``peer-<id>`` per node.
+        build: build context of the image; None takes an image that exists.
+        shards: whether each peer trains on ``$SHARDS/peer-<id>.safetensors``.
+
+    Raises:
+        UsageError: more peers than the image has room for.
+    """
+    if max(graph.ids) >= PEERS_MAX:
+        raise UsageError(f"graph: found peer id {max(graph.ids)}; allowed in containers: 0 to {PEERS_MAX - 1}")
+    context = f"    build: {{context: {json.dumps(build)}, dockerfile: deploy/Dockerfile}}\n" if build else ""
+    return fill(
+        "compose.yml",
+        peers=len(graph.nodes),
+        services="\n".join(_service(peer_id, shards) for peer_id in graph.ids),
+        build=context,
+        keys_volumes=_lines(graph, lambda i: f"      - peer-{i}-keys:/federation/peer-{i}"),
+        state_volumes=_lines(graph, lambda i: f"      - peer-{i}-state:/federation/peer-{i}:ro"),
+        volumes=_lines(graph, lambda i: f"  peer-{i}-keys: {{}}\n  peer-{i}-state: {{}}"),
+    )
+
+
+def write_compose(graph: Graph, out: Path, *, build: str | None = None, shards: bool = False) -> list[Path]:
+    """Write the compose file, the graph with the services' addresses, and the monitoring; return the paths.
+
+    Raises:
+        UsageError: see `compose_file`; or a file cannot be written.
+    """
+    targets = [{"targets": [f"peer-{i}:9400"], "labels": {"peer_id": str(i)}} for i in graph.ids]
+    monitoring = out / "deploy" / "monitoring"
+    return [
+        write(out / "docker-compose.yml", compose_file(graph, build=build, shards=shards)),
+        write(out / "deploy" / "graph.json", dump_graph(at_addresses(graph, ADDRESS))),
+        write(monitoring / "peers.json", json.dumps(targets, indent=1) + "\n"),
+        *(write(monitoring / name, verbatim(name)) for name in MONITORING),
+    ]
+
+
+def _service(peer_id: int, shards: bool) -> str:
+    options = f'--id, "{peer_id}", --neighbors, /graph/graph.json, --state-dir, /state, --certs, /keys'
+    own = f', --shard, "/shards/peer-{peer_id}.safetensors"' if shards else ""
+    volumes = [f"peer-{peer_id}-state:/state", f"peer-{peer_id}-keys:/keys:ro", "graph:/graph:ro"]
+    volumes += ["${SHARDS:-./shards}:/shards:ro"] if shards else []
+    return f"""  peer-{peer_id}:
+    <<: *peer
+    command: [run, {options},
+              --listen, "0.0.0.0:7400", --require-own-address, --stay, error,
+              --metrics-port, "9400", --metrics-host, 0.0.0.0{own}]
+    volumes: [{", ".join(f'"{volume}"' for volume in volumes)}]
+"""
+
+
+def _lines(graph: Graph, line: Callable[[int], str]) -> str:
+    return "\n".join(line(peer_id) for peer_id in graph.ids)

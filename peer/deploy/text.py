@@ -1,0 +1,41 @@
+"""Templates with ``%{name}``, so that the ``$`` of shells, Compose and systemd stays as it is; ``%%`` is a percent sign."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from coordinator_free_bootstrap.errors import UsageError
+
+TEMPLATES = files("peer.deploy") / "templates"
+
+
+class _Text(Template):
+    delimiter = "%"
+
+
+def fill(template: str, **values: object) -> str:
+    """Return a template of this package with its names filled in."""
+    return _Text((TEMPLATES / template).read_text()).substitute(values)
+
+
+def verbatim(template: str) -> str:
+    """Return a template that has no names to fill in."""
+    return (TEMPLATES / template).read_text()
+
+
+def write(path: Path, text: str | bytes, mode: int = 0o644) -> Path:
+    """Write a file and the folders above it; return its path.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=mode)
+        path.chmod(mode)  # before the content: a key must not lie open even for an instant
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    except OSError as error:
+        raise UsageError(f"--out: {path} cannot be written ({error.strerror}); name a folder of your own") from error
+    return path

@@ -1,0 +1,172 @@
+"""IFCA with a server: the papers' upper bound, for comparison only. Nothing of it is part of the runtime.
+
+Round: each client takes the model of lowest mean loss on its training set and trains it; the server averages, per
+cluster, what the clients that chose it have made of it; a cluster that nobody chose stays as it is.
+Source: specification, section 6.4; IFCA (Ghosh et al. 2020), Algorithm 1. Seeds are those of `dfca`, so that both start from
+the same k models and shuffle alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from coordinator_free_bootstrap import Graph
+from peer.algorithms.base import Bench, TrainStats
+from peer.core.averaging import Vector, accumulate
+from peer.core.model_store import ModelStore
+from peer.experiment.network import SimulatedPeer
+from peer.experiment.simulated import OnRound, SimulatedSettings, simulated_peers, write_run
+from peer.experiment.together import Together
+
+NAME = "ifca-server"  # in place of the algorithm's name, in the run directory
+
+
+class IfcaServerOptions(BaseModel):
+    """Options of a case with ``method = "ifca-server"``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    update: Literal["model_avg", "grad_avg"] = Field(
+        "model_avg", description="average trained models; or one gradient each, divided by the number of all clients"
+    )
+    restarts: int = Field(
+        1, ge=1, le=100, description="runs from other initial models; the lowest training loss counts"
+    )
+
+
+def run_ifca_server(
+    graph: Graph,
+    directory: Path | None,
+    options: IfcaServerOptions | None = None,
+    settings: SimulatedSettings | None = None,
+    on_round: OnRound = lambda completed, accuracy: None,
+) -> dict[int, SimulatedPeer]:
+    """Run IFCA over the peers of a graph, whose edges mean nothing here, and return them as clients.
+
+    With restarts, the run that counts is chosen by the mean **training** loss of its end.
+
+    Raises:
+        ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.
+        StorageError: the run directory cannot be written.
+    """
+    options, settings = options or IfcaServerOptions(), settings or SimulatedSettings()
+    began = time.monotonic()
+    runs = []
+    for restart in range(options.restarts):
+        manifest = graph.manifest.model_copy(
+            update={"algorithm": "dfca", "options": {}, "seed": graph.manifest.seed + 7919 * restart}
+        )
+        server = _Server(replace(graph, manifest=manifest), options, settings)
+        for round_index in range(manifest.rounds):
+            accuracy = server.round(round_index)
+            on_round(restart * manifest.rounds + round_index + 1, accuracy)
+        runs.append(server)
+    best = min(runs, key=lambda server: server.training_loss)
+    if directory is not None:
+        for client in best.clients.values():
+            _close(client, best)
+        named = replace(graph, manifest=graph.manifest.model_copy(update={"algorithm": NAME, "options": {}}))
+        write_run(named, directory, best.clients, time.monotonic() - began, models=settings.models)
+    return best.clients
+
+
+class _Server:
+    """k models, and the clients that train them."""
+
+    def __init__(self, graph: Graph, options: IfcaServerOptions, settings: SimulatedSettings) -> None:
+        self.clients = simulated_peers(graph, settings)
+        self.manifest = graph.manifest
+        self.options = options
+        first = next(iter(self.clients.values()))
+        self.models: list[Vector] = [first.bench.models.share(slot) for slot in range(len(first.bench.models))]
+        self.losses: dict[int, list[float]] = {}
+        self._together = Together() if settings.stacked or settings.device.startswith("cuda") else None
+        self._choose()
+
+    @property
+    def training_loss(self) -> float:
+        """Mean over clients of the loss of their own cluster's model on their training sets."""
+        return float(np.mean([min(losses) for losses in self.losses.values()]))
+
+    def chosen(self, client_id: int) -> int:
+        """Return the cluster of lowest training loss; ties go to the lowest index."""
+        return int(np.argmin(self.losses[client_id]))
+
+    def round(self, round_index: int) -> float | None:
+        """Train, average, evaluate; return the mean test accuracy where this round is evaluated."""
+        benches = [client.bench for client in self.clients.values()]
+        for bench in benches:
+            bench.round_index = round_index
+        trained = self._train(benches)
+        self._average([model for model, _ in trained])
+        self._choose()
+        every, last = self.manifest.evaluate_every, round_index + 1 == self.manifest.rounds
+        evaluate = (round_index + 1) % every == 0 or last
+        accuracies = []
+        for client, (_, stats) in zip(self.clients.values(), trained, strict=True):
+            client_id = client.engine.peer_id
+            fields: dict[str, Any] = {"round_index": round_index, "train_loss": stats.loss}
+            fields |= {"cluster_index": self.chosen(client_id)}
+            fields |= {"models_sent": 1, "payload_bytes_sent": client.engine.model_bytes, "seconds": {}, "active": True}
+            if evaluate:
+                result = client.bench.learner.evaluate(self.models[self.chosen(client_id)])
+                fields |= {"accuracy": result.metric, "loss": result.loss}
+                accuracies.append(result.metric)
+            client.recording.add("round", fields)
+            client.last_round = fields
+        return float(np.mean(accuracies)) if accuracies else None
+
+    def _choose(self) -> None:
+        for client_id, client in self.clients.items():
+            self.losses[client_id] = [client.bench.learner.mean_loss(model) for model in self.models]
+
+    def _train(self, benches: Sequence[Bench]) -> list[tuple[Vector, TrainStats]]:
+        changes = {"unit": "fullbatch_step", "epochs": 1} if self.options.update == "grad_avg" else {}
+        tasks = []
+        for bench in benches:
+            slot = self.chosen(bench.peer_id)
+            tasks.append((bench, partial(_fit, bench, self.models[slot], slot, changes)))
+        if self._together is not None:
+            return self._together.run(tasks)
+        return [function() for _, function in tasks]
+
+    def _average(self, trained: list[Vector]) -> None:
+        """Average each cluster over those that chose it, uniformly; or add all their gradient steps over N."""
+        for slot, old in enumerate(self.models):
+            mine = [
+                model for client_id, model in zip(self.clients, trained, strict=True) if self.chosen(client_id) == slot
+            ]
+            if not mine:
+                continue
+            total = np.zeros_like(old)
+            for model in mine:
+                accumulate(total, model)
+            if self.options.update == "grad_avg":  # theta - eta / N * sum of gradients
+                accumulate(total, old, float(len(self.clients) - len(mine)))
+                self.models[slot] = total / np.float32(len(self.clients))
+            else:
+                self.models[slot] = total / np.float32(len(mine))
+
+
+def _fit(bench: Bench, model: Vector, slot: int, changes: dict[str, object]) -> tuple[Vector, TrainStats]:
+    """Train as a peer of `dfca` would: `bench` reads the learner when it is called."""
+    return bench.fit(model, bench.seed("train", slot), **changes)
+
+
+def _close(client: SimulatedPeer, server: _Server) -> None:
+    """Leave what a peer leaves when its run is complete."""
+    slot = server.chosen(client.engine.peer_id)
+    client.status = "completed"
+    client.engine.round_index = server.manifest.rounds
+    client.engine.facts = {"cluster_index": slot}
+    client.bench.models = ModelStore(list(server.models), spare_max=0)
+    client.bench.personalized = server.models[slot]
+    client.recording.add("end", {"rounds_completed": server.manifest.rounds})

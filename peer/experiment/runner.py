@@ -1,0 +1,230 @@
+"""Run the cases of an experiment, seed by seed, and keep one JSON per case and seed; a run that was cut resumes there."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from coordinator_free_bootstrap import Graph, canonical_json
+from coordinator_free_bootstrap.errors import ConfigError, PeerError
+from peer.algorithms.registry import algorithms
+from peer.experiment.ifca_server import run_ifca_server
+from peer.experiment.scaling import Scale, scaled_graph
+from peer.experiment.simulated import OnRound, SimulatedSettings, simulate
+from peer.experiment.spec import Case, Experiment
+from peer.observe.report import build_report
+from peer.observe.run_files import PeerRun, Run, accuracy_curve
+from peer.store.files import write_json
+
+Backend = Literal["simulated", "processes"]
+KEPT = (
+    *("accuracy_mean", "accuracy_std", "accuracy_worst", "accuracy_p10", "cluster_ari", "cluster_accuracy", "rounds"),
+    *("models_sent", "payload_bytes_sent", "wire_bytes_sent", "seconds", "facts"),
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a case with a seed at a scale."""
+
+    experiment: Experiment
+    case: Case
+    seed: int
+    scale: Scale
+    backend: Backend
+    settings: SimulatedSettings = field(default_factory=SimulatedSettings)
+
+    def graph(self) -> Graph:
+        """Return its graph, with the manifest."""
+        return scaled_graph(self.experiment, self.case, self.seed, self.scale)
+
+    def place(self, out: Path) -> Path:
+        """Return where its result lies."""
+        return out / self.experiment.file / slug(self.case.name) / f"seed-{self.seed}.json"
+
+    def digest(self) -> str:
+        """Return a digest of all that decides its result, apart from the machine."""
+        graph = self.graph()
+        parts = [canonical_json(graph.manifest), graph.digest, self.case.method, self.case.server.model_dump_json()]
+        return hashlib.sha256("\n".join([*parts, self.backend]).encode()).hexdigest()[:16]
+
+    def rounds(self) -> int:
+        """Return how many rounds it takes, for the progress."""
+        restarts = self.case.server.restarts if self.case.method == "ifca-server" else 1
+        return self.graph().manifest.rounds * restarts
+
+
+def slug(name: str) -> str:
+    """Return a name as part of a path: ``DFCA-GI`` -> ``dfca-gi``."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+
+
+def skipped(case: Case) -> str | None:
+    """Return why a case is not run, or None."""
+    if case.method == "published":
+        return "only quoted"
+    if case.method == "peers" and case.run.get("algorithm") not in (None, *algorithms()):
+        return f"no algorithm {case.run['algorithm']!r} in this version"
+    return None
+
+
+def jobs_of(
+    experiment: Experiment, scale: Scale, seeds: int, backend: Backend, settings: SimulatedSettings, only: list[str]
+) -> list[Job]:
+    """Return all runs of an experiment, seed by seed, so that a cut leaves whole columns.
+
+    Raises:
+        ConfigError: ``only`` names a case that is not there.
+    """
+    names = {slug(case.name) for case in experiment.case}
+    for name in only:
+        if slug(name) not in names:
+            raise ConfigError(f"--case: found {name!r}; allowed: {', '.join(case.name for case in experiment.case)}")
+    wanted = [case for case in experiment.case if not only or slug(case.name) in map(slug, only)]
+    return [
+        Job(experiment, case, seed, scale, backend, settings)
+        for seed in range(1, seeds + 1)
+        for case in wanted
+        if skipped(case) is None
+    ]
+
+
+def done_already(job: Job, out: Path) -> bool:
+    """Return whether a result with these very settings is there."""
+    found = read_result(job.place(out))
+    return found is not None and found.get("digest") == job.digest()
+
+
+def read_result(path: Path) -> dict[str, Any] | None:
+    """Return a result, or None if there is none or it is torn."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound) -> dict[str, Any]:
+    """Run one job and write its result.
+
+    Args:
+        job: what to run.
+        out: folder of all results.
+        keep: whether the run directory stays, for `peer report`.
+        command: that the user typed, for the record.
+        on_round: told about progress.
+
+    Raises:
+        PeerError: the run cannot be done, or a peer of it failed.
+    """
+    graph, place = job.graph(), job.place(out)
+    directory = place.with_suffix("")
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    began = time.monotonic()
+    _RUN[job.case.method if job.case.method == "ifca-server" else job.backend](job, graph, directory, on_round)
+    report = build_report(directory)
+    curve = accuracy_curve(report.run)
+    result = {
+        "experiment": job.experiment.file,
+        "title": job.experiment.title,
+        "source": job.experiment.source,
+        "case": job.case.name,
+        "place": [case.name for case in job.experiment.case].index(job.case.name),
+        "published": job.case.published,
+        "published_std": job.case.published_std,
+        "measured": _measured(job.case, report.run),
+        "seed": job.seed,
+        "digest": job.digest(),
+        "backend": job.backend if job.case.method == "peers" else job.case.method,
+        "device": job.settings.device,
+        "scale": job.scale.sentence(job.experiment),
+        "scaling": asdict(job.scale),
+        "peers": len(graph.nodes),
+        "mean_degree": 2 * len(graph.edges) / len(graph.nodes),
+        **{key: report.values[key] for key in KEPT},
+        "curve": [[int(r) + 1, round(float(a), 5)] for r, a in zip(curve.round_index, curve.mean, strict=True)],
+        "settled_round": settled_round(report.run.peers),
+        "run_seconds": time.monotonic() - began,
+        "machine": machine(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "command": command,
+    }
+    write_json(place, result)
+    if not keep:
+        shutil.rmtree(directory)
+    gc.collect()  # peers and network refer to each other: without this, the models of many runs pile up
+    return result
+
+
+def settled_round(peers: Sequence[PeerRun]) -> int | None:
+    """Return the number of rounds after which no peer has changed its cluster any more; None without clusters."""
+    series = [[int(value) for _, value in peer.series("cluster_index")] for peer in peers]
+    if not series or not all(series):
+        return None
+    last = [max((r for r in range(1, len(row)) if row[r] != row[r - 1]), default=0) for row in series]
+    return max(last) + 1
+
+
+def machine() -> str:
+    """Return the machine in a line."""
+    memory_gb = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30))
+    return f"{os.cpu_count()} cores, {memory_gb} GB, {platform.machine()}, Python {platform.python_version()}"
+
+
+def _measured(case: Case, run: Run) -> float | None:
+    """Return the number to compare with the paper's: the mean over peers, in percent."""
+    found = run.latest(case.metric)
+    return 100 * sum(map(float, found)) / len(found) if found else None
+
+
+def _run_simulated(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> None:
+    simulate(graph, directory, job.settings, on_round)
+
+
+def _run_ifca(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> None:
+    run_ifca_server(graph, directory, job.case.server, job.settings, on_round)
+
+
+def _run_processes(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> None:
+    from peer.observe.watch import TestbedWatcher
+    from peer.testbed import Testbed, free_ports, warm_up
+
+    ports = free_ports(len(graph.nodes))
+    nodes = tuple(replace(node, address=f"127.0.0.1:{port}") for node, port in zip(graph.nodes, ports, strict=True))
+    graph = replace(graph, nodes=nodes)
+    warm_up(graph, job.settings.data_root)
+    bed = Testbed(graph, directory, data_root=job.settings.data_root, insecure=True)
+    watcher = TestbedWatcher(directory, graph)
+
+    def look() -> None:
+        watcher.refresh()
+        seen = list(watcher.progress.values())
+        known = [peer.accuracy for peer in seen if peer.accuracy is not None]
+        on_round(min(peer.rounds_completed for peer in seen), sum(known) / len(known) if known else None)
+
+    bed.start()
+    failed = {peer_id: code for peer_id, code in bed.run(look).items() if code != 0}
+    if failed:
+        raise _RunFailed(f"peers {sorted(failed)} of {directory} failed with exit codes {failed}; see their peer.log")
+
+
+class _RunFailed(PeerError):
+    """A peer of a run failed; its own exit code is in the message."""
+
+
+_RUN: dict[str, Callable[[Job, Graph, Path, OnRound], None]] = {
+    "simulated": _run_simulated,
+    "processes": _run_processes,
+    "ifca-server": _run_ifca,
+}

@@ -1,0 +1,90 @@
+"""From an experiment at full scale to one that a small machine can run, and a sentence that says what was scaled.
+
+A scale s keeps what a peer sees and shrinks how many peers there are: N and the data shrink together, so that the samples
+per peer stay. The average degree shrinks like log N, because that is what keeps a random graph connected and spreads a
+model over it in about as many rounds. Rounds, model and optimizer stay, unless settings change them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator_free_bootstrap import Graph, apply_settings, make_graph, parse_manifest
+from coordinator_free_bootstrap.errors import ConfigError
+from peer.experiment.spec import FIXED_SHAPES, Case, Experiment, GraphSpec
+
+PEERS_MIN = 8
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How an experiment is made smaller.
+
+    Attributes:
+        factor: of peers and data, in (0, 1].
+        settings: manifest keys to change besides, as ``--set`` takes them.
+    """
+
+    factor: float = 1.0
+    settings: tuple[str, ...] = ()
+
+    def peers(self, experiment: Experiment) -> int:
+        """Return N at this scale: a multiple of the number of clusters, so that clusters stay equally large."""
+        clusters = int(experiment.run.get("clusters", 2))
+        least = max(PEERS_MIN, 2 * clusters)
+        wanted = round(experiment.peers * self.factor / clusters) * clusters
+        return experiment.peers if self.factor == 1 else min(experiment.peers, max(least, wanted))
+
+    def sentence(self, experiment: Experiment) -> str:
+        """Return what was scaled, in words."""
+        peers = self.peers(experiment)
+        if peers == experiment.peers and not self.settings:
+            return "full scale"
+        words = (
+            []
+            if peers == experiment.peers
+            else [f"{peers} of {experiment.peers} peers, each with its full share of samples"]
+        )
+        return "; ".join([*words, *(setting.removeprefix("run.") for setting in self.settings)])
+
+
+def scaled_degree(graph: GraphSpec, full: int, peers: int) -> float | None:
+    """Return the average degree for N' peers: that of the full graph times log N' / log N; None for fixed shapes."""
+    if graph.kind in FIXED_SHAPES:
+        return None
+    degree = graph.degree if graph.degree is not None else (graph.p or 0.0) * (full - 1)
+    if peers != full:
+        degree *= math.log(peers) / math.log(full)
+    return float(min(peers - 1, degree))
+
+
+def scaled_graph(experiment: Experiment, case: Case, seed: int, scale: Scale) -> Graph:
+    """Return the graph of one run, with its manifest; the same for equal arguments.
+
+    Raises:
+        ConfigError: a setting is wrong.
+        GraphError: no connected graph of this kind can be drawn.
+    """
+    if not 0 < scale.factor <= 1:
+        raise ConfigError(f"--scale: found {scale.factor:g}; allowed: above 0, up to 1")
+    peers = scale.peers(experiment)
+    run = experiment.manifest_keys(case) | {"seed": seed, "data_seed": seed}
+    run["split_options"] = _split_options(run.get("split_options", {}), experiment, peers)
+    run = apply_settings(run, scale.settings)
+    spec = case.graph or experiment.graph
+    degree = scaled_degree(spec, experiment.peers, peers)
+    manifest = parse_manifest(run, f"{experiment.file}.toml, case {case.name!r}")
+    return make_graph(spec.kind, peers, seed=seed, manifest=manifest, degree=degree)
+
+
+def _split_options(options: dict[str, Any], experiment: Experiment, peers: int) -> dict[str, Any]:
+    """Return the split's options with each peer's full share of samples, where there are fewer peers to deal to."""
+    if peers == experiment.peers:
+        return options
+    shares = {
+        "samples_per_peer": max(1, experiment.train_samples // experiment.peers),
+        "test_per_peer": max(1, experiment.test_samples // experiment.peers),
+    }
+    return shares | options

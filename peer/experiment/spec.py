@@ -1,0 +1,140 @@
+"""An experiment file: one row of a paper's table, as TOML. Each case is a cell: what to run, and the paper's number.
+
+title = "DFCA, Table 1: MNIST, k = 2"
+source = "DFCA, Table 1"
+peers = 120
+[graph]
+kind = "erdos-renyi"
+p = 0.1
+[run]                       # manifest keys of all cases; `run.seed` and `run.data_seed` are the seed's
+task = "mnist"
+[[case]]
+name = "DFCA-GI"
+published = 93.7            # percent
+published_std = 0.07
+run.algorithm = "dfca"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coordinator_free_bootstrap import Kind, Manifest, parse_manifest
+from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.validation import joined, sentences
+from peer.experiment.ifca_server import IfcaServerOptions
+
+Percent = Annotated[float, Field(ge=0, le=100)]
+Method = Literal["peers", "ifca-server", "published"]
+FIXED_SHAPES = ("complete", "ring", "torus", "star", "line")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class GraphSpec(_Section):
+    """How the graph is drawn: a kind of `peer graph make` and its one parameter."""
+
+    kind: Kind = "erdos-renyi"
+    p: float | None = Field(None, gt=0, le=1, description="erdos-renyi: probability of an edge at full scale")
+    degree: float | None = Field(None, gt=0, description="average degree at full scale, instead of p")
+
+
+class Case(_Section):
+    """One cell of the table."""
+
+    name: str = Field(min_length=1, max_length=60)
+    published: Percent | None = Field(None, description="the paper's number, percent; none where it gives none")
+    published_std: Percent | None = Field(None, description="its standard deviation over the paper's runs")
+    method: Method = Field(
+        "peers", description="peers of this runtime, the harness' IFCA with a server, or a number that is only quoted"
+    )
+    metric: Literal["accuracy", "accuracy_before_final"] = Field("accuracy", description="which number is compared")
+    run: dict[str, Any] = Field(default_factory=dict, description="manifest keys beside the file's own")
+    graph: GraphSpec | None = Field(None, description="instead of the file's own")
+    server: IfcaServerOptions = Field(default_factory=IfcaServerOptions, description="options of ifca-server")
+    note: str = ""
+
+
+class Experiment(_Section):
+    """One experiment file."""
+
+    title: str = Field(min_length=1)
+    source: str = Field(min_length=1, description="paper and table")
+    peers: int = Field(ge=2, le=10_000, description="N at full scale")
+    seeds: int = Field(5, ge=1, le=1000, description="runs in the paper, and the default of --seeds")
+    train_samples: int = Field(ge=1, description="training samples dealt to all peers at full scale")
+    test_samples: int = Field(ge=1, description="test samples dealt to all peers at full scale")
+    needs: str = Field("", description="data that this project does not bring, in words")
+    notes: list[str] = Field(
+        default_factory=list, description="what differs from the paper, and what the paper leaves open"
+    )
+    graph: GraphSpec
+    run: dict[str, Any]
+    case: list[Case] = Field(min_length=1)
+    file: str = ""  # its name without .toml; set by `load_experiment`
+
+    def manifest_keys(self, case: Case) -> dict[str, Any]:
+        """Return the manifest of a case as plain values; option sections are merged key by key."""
+        merged = dict(self.run)
+        for key, value in case.run.items():
+            both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+            merged[key] = {**merged[key], **value} if both else value
+        return merged
+
+    def manifest(self, case: Case) -> Manifest:
+        """Return the validated manifest of a case.
+
+        Raises:
+            ConfigError: a key is unknown or its value not allowed.
+        """
+        return parse_manifest(self.manifest_keys(case), f"{self.file}.toml, case {case.name!r}")
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Read and check an experiment file.
+
+    Raises:
+        ConfigError: it cannot be read, is no TOML, or a key is wrong; one line per problem, with file and key.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror}; give an experiment file such as experiments/*.toml"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is no TOML: {error}") from error
+    try:
+        experiment = Experiment.model_validate({**data, "file": path.stem})
+    except ValidationError as error:
+        raise ConfigError(joined(str(path), sentences(error, Experiment, data))) from error
+    _check(experiment, path)
+    return experiment
+
+
+def _check(experiment: Experiment, path: Path) -> None:
+    counts = Counter(case.name for case in experiment.case)
+    problems = [f"case: found {name!r} {n} times; allowed: each name once" for name, n in counts.items() if n > 1]
+    for case in experiment.case:
+        where, graph = f"case {case.name!r}", case.graph or experiment.graph
+        for key in ("seed", "data_seed"):
+            if key in experiment.run or key in case.run:
+                problems.append(f"{where}: found run.{key}; allowed: none, each seed of the experiment sets it")
+        given = graph.model_dump(exclude_none=True, exclude={"kind"})
+        allowed = 0 if graph.kind in FIXED_SHAPES else 1
+        if len(given) != allowed:
+            problems.append(f"{where}: graph: found {given} with {graph.kind}; allowed: {allowed} of p, degree")
+        if graph.p is not None and graph.kind != "erdos-renyi":
+            problems.append(f"{where}: graph.p: found {graph.p} with {graph.kind}; allowed: degree")
+    if problems:
+        raise ConfigError(joined(str(path), problems))
+    for case in experiment.case:
+        if case.method != "published":
+            experiment.manifest(case)

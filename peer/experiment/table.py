@@ -1,0 +1,144 @@
+"""Measured against published: the results of a folder as tables, on the screen or as markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from coordinator_free_bootstrap.errors import UsageError
+from peer.experiment.runner import read_result
+
+Result = dict[str, Any]
+HEADER = (
+    "case",
+    "paper, %",
+    "measured, %",
+    "worst peer",
+    "ARI",
+    "clusters right",
+    "settled",
+    "MB sent a peer",
+    "seeds",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case: its results over seeds, at one scale."""
+
+    case: str
+    results: tuple[Result, ...]
+
+    def cells(self) -> tuple[str, ...]:
+        """Return what the columns of `HEADER` show."""
+        first = self.results[0]
+        megabytes = self._mean("payload_bytes_sent", 1e-6 / first["peers"])
+        return (
+            self.case,
+            _with_spread(first.get("published"), first.get("published_std")),
+            _with_spread(*self._spread("measured")),
+            _shown(self._mean("accuracy_worst", 100.0)),
+            _shown(self._mean("cluster_ari"), 2),
+            self._right(),
+            _shown(self._mean("settled_round"), 0),
+            _shown(megabytes),
+            str(len(self.results)),
+        )
+
+    def _values(self, key: str) -> list[float]:
+        return [float(result[key]) for result in self.results if result.get(key) is not None]
+
+    def _mean(self, key: str, factor: float = 1.0) -> float | None:
+        values = self._values(key)
+        return factor * statistics.fmean(values) if values else None
+
+    def _spread(self, key: str) -> tuple[float | None, float | None]:
+        values = self._values(key)
+        return self._mean(key), statistics.stdev(values) if len(values) > 1 else None
+
+    def _right(self) -> str:
+        """Return in how many runs every peer ended in its true cluster."""
+        known = self._values("cluster_accuracy")
+        return f"{sum(value == 1 for value in known)} of {len(known)}" if known else ""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One experiment at one scale: a title, a sentence on how it was measured, and its rows."""
+
+    title: str
+    how: str
+    rows: tuple[Row, ...]
+
+
+def read_blocks(directory: Path) -> list[Block]:
+    """Return all results below a folder, one block for each experiment and scale.
+
+    Raises:
+        UsageError: there are none.
+    """
+    found: dict[tuple[str, str, str, str], dict[str, list[Result]]] = {}
+    for path in sorted(Path(directory).glob("*/*/seed-*.json")):
+        result = read_result(path)
+        if result is None:
+            continue
+        key = (result["experiment"], result["title"], result["scale"], result["device"])
+        found.setdefault(key, {}).setdefault(result["case"], []).append(result)
+    if not found:
+        raise UsageError(f"{directory}: no results in it; make some with: peer experiment run FILE --out {directory}")
+    return [_block(title, scale, cases) for (_, title, scale, _), cases in sorted(found.items())]
+
+
+def _block(title: str, scale: str, cases: dict[str, list[Result]]) -> Block:
+    results = [result for rows in cases.values() for result in rows]
+    first = results[0]
+    backends = ", ".join(sorted({result["backend"] for result in results}))
+    dates = sorted({result["date"] for result in results})
+    how = (
+        f"Scale: {scale}. N = {first['peers']}, mean degree {first['mean_degree']:.1f}, {first['rounds']} rounds; "
+        f"{backends} on {first['device']}; {dates[0]}{f' to {dates[-1]}' if len(dates) > 1 else ''}; {first['machine']}; "
+        f"{sum(result['run_seconds'] for result in results) / 60:.0f} min in all; `{first['command']}`"
+    )
+    rows = [Row(case, tuple(sorted(found, key=lambda r: int(r["seed"])))) for case, found in cases.items()]
+    return Block(title, how, tuple(sorted(rows, key=lambda row: int(row.results[0]["place"]))))
+
+
+def rendered(blocks: Sequence[Block]) -> RenderableType:
+    """Return the blocks for a terminal."""
+    parts: list[RenderableType] = []
+    for block in blocks:
+        table = Table(*HEADER, title=block.title)
+        for row in block.rows:
+            table.add_row(*row.cells())
+        parts += [table, Text(block.how, style="dim"), Text("")]
+    return Group(*parts)
+
+
+def markdown(blocks: Sequence[Block]) -> str:
+    """Return the blocks as markdown tables, without the columns that are empty in a block."""
+    lines: list[str] = []
+    for block in blocks:
+        cells = [row.cells() for row in block.rows]
+        used = [place for place in range(len(HEADER)) if any(row[place] for row in cells)]
+        lines += [f"### {block.title}", "", block.how, ""]
+        lines.append("| " + " | ".join(HEADER[place] for place in used) + " |")
+        lines.append("|" + " --- |" * len(used))
+        lines += ["| " + " | ".join(row[place] for place in used) + " |" for row in cells]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _shown(value: float | None, digits: int = 1) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _with_spread(value: float | None, spread: float | None) -> str:
+    text = _shown(value)
+    return text if not text or spread is None else f"{text} ± {spread:.2f}"

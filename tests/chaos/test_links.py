@@ -1,0 +1,178 @@
+"""Goal: links that are slow, lossy in time, cut or half open never cost correctness, and never a false death.
+
+Method: real peers behind fault proxies; each test holds its invariant from the histories, and the proxies' counters or the
+failpoints' log lines prove that the fault fired. Rows of the fault table: delay, cut at every byte class, lost
+acknowledgment, black hole, partitions, one-way partition, bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tools import invariants
+from tools.beds import Bed, Models, WarmParent, same_models
+
+pytestmark = pytest.mark.chaos
+
+Make = Callable[..., Bed]
+ROUNDS = 6
+QUICK = {"heartbeat_s": 0.5, "suspicion_s": 2.0}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(warm_parent: WarmParent, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Models]:
+    with Bed(warm_parent, tmp_path_factory.mktemp("undisturbed"), rounds=ROUNDS) as run:
+        run.finish()
+        return run.models()
+
+
+def _total(last: dict, name: str) -> int:
+    return sum(counters[name] for counters in last["counters"].values())
+
+
+def _nobody_died(run: Bed) -> None:
+    """L5: no healthy, connected peer is held dead."""
+    for peer_id in run.graph.ids:
+        states = [(line["neighbor"], line["state"]) for line in run.history(peer_id, "neighbor")]
+        assert "dead" not in [state for _, state in states], f"peer {peer_id}: {states}"
+
+
+def _both_ways(run: Bed) -> list[tuple[int, int]]:
+    return [pair for a, b in run.graph.edges for pair in ((a, b), (b, a))]
+
+
+@pytest.mark.parametrize(
+    "toxics",
+    [
+        {"latency_ms": 60},
+        {"latency_ms": 40, "jitter_ms": 40},
+        {"slice_bytes": 1500, "latency_ms": 1},
+        {"bandwidth_kb_s": 400},
+    ],
+    ids=["latency", "jitter", "slices", "bandwidth"],
+)
+def test_slow_links_change_no_bit_and_nobody_dies(
+    bed: Make, undisturbed: dict[int, Models], toxics: dict[str, float]
+) -> None:
+    run = bed(rounds=ROUNDS, proxy=True, late=(0, 1, 2, 3))
+    run.do("slow", edges=run.graph.edges, toxics=toxics)
+    run.do("join", *run.graph.ids)
+    last = run.finish()
+    proof = {"latency_ms": "delayed", "slice_bytes": "sliced", "bandwidth_kb_s": "throttled"}[next(iter(toxics))]
+    assert all(counters[proof] > 0 for counters in last["counters"].values())
+    _nobody_died(run)
+    invariants.completed(run)
+    invariants.check(run)
+    same_models(undisturbed, run.models())
+
+
+def test_a_transfer_longer_than_the_suspicion_time_is_not_failed_while_it_moves(bed: Make) -> None:
+    """A model of 77 kB at 40 kB/s takes nearly 2 s, more than the suspicion time; in small frames it is seen to move."""
+    run = bed(
+        rounds=2,
+        proxy=True,
+        late=(0, 1, 2, 3),
+        timeouts={"heartbeat_s": 0.3, "suspicion_s": 1.2, "idle_transfer_s": 1.0},
+        limits={"frame_bytes_max": 4096},
+    )
+    run.do("slow", edges=[(0, 1)], toxics={"bandwidth_kb_s": 40})
+    run.do("join", *run.graph.ids)
+    last = run.finish(120)
+    assert last["counters"]["0->1"]["throttled"] > 0
+    assert max(line["seconds"]["wait"] for line in run.history(1, "round")) > 1.2
+    _nobody_died(run)
+    for peer_id in run.graph.ids:
+        assert all(line["missing"] == [] for line in run.history(peer_id, "round"))
+    invariants.completed(run)
+    invariants.check(run)
+
+
+@pytest.mark.parametrize("count", [0, 1, 30, 4_000, 40_000, 76_000, 78_500])
+def test_a_connection_cut_at_any_byte_changes_no_bit(bed: Make, undisturbed: dict[int, Models], count: int) -> None:
+    run = bed(rounds=ROUNDS, proxy=True)
+    run.until_round(1)
+    run.do("slow", edges=run.graph.edges, toxics={"cut_after_bytes": count})
+    last = run.finish()
+    assert _total(last, "cuts") >= 4
+    invariants.completed(run)
+    invariants.check(run)
+    same_models(undisturbed, run.models())
+
+
+def test_a_lost_acknowledgment_means_a_duplicate_and_not_a_second_fold(bed: Make) -> None:
+    """The reply direction is cut while models flow: they are folded, their senders repeat them."""
+    run = bed(rounds=40, proxy=True)
+    run.until_round(1)
+    dropped = 0
+    for number in range(3, 30, 3):
+        run.until_round(number, 0)
+        run.do("slow", edges=[(0, 1), (1, 2)], toxics={"cut_after_bytes": 79_000})
+    last = run.finish()
+    dropped = sum(line["duplicates_dropped"] for p in run.graph.ids for line in run.history(p, "round"))
+    assert _total(last, "cuts") >= 8
+    assert dropped >= 0
+    invariants.completed(run)
+    invariants.check(run)
+    for peer_id in run.graph.ids:
+        assert all(line["missing"] == [] for line in run.history(peer_id, "round"))
+
+
+def test_a_black_hole_is_noticed_within_the_suspicion_time_and_costs_it_once(bed: Make) -> None:
+    run = bed(rounds=40, proxy=True, timeouts=QUICK)
+    run.until_round(4)
+    run.do("cut", edges=[(0, 1)])
+    last = run.finish(90)
+    assert last["counters"]["0->1"]["held"] > 0 and last["counters"]["1->0"]["held"] > 0
+    for one, other in ((0, 1), (1, 0)):
+        assert run.saw(one, other, "dead")
+        waits = [line["seconds"]["wait"] for line in run.history(one, "round")]
+        assert sum(wait > 1.0 for wait in waits) <= 2, waits  # once for itself, once for a neighbor that waits likewise
+        invariants.waited_at_most(run, one, 2.0 + 1.5)
+    invariants.completed(run)
+    invariants.check(run)
+
+
+def test_a_reset_edge_heals_by_itself(bed: Make, undisturbed: dict[int, Models]) -> None:
+    run = bed(rounds=ROUNDS, proxy=True)
+    run.until_round(2)
+    run.do("cut", edges=[(0, 1), (2, 3)], mode="reset", for_s=1.0)
+    last = run.finish()
+    assert _total(last, "resets") >= 2 and _total(last, "refused") >= 1
+    invariants.completed(run)
+    invariants.check(run)
+    same_models(undisturbed, run.models())
+
+
+def test_both_sides_of_a_partition_train_on_and_meet_again(bed: Make) -> None:
+    run = bed(rounds=80, peers=6, kind="complete", proxy=True, timeouts=QUICK)
+    run.until_round(4)
+    run.do("partition", groups=[[0, 1, 2], [3, 4, 5]])
+    for one, other in ((0, 3), (5, 2)):
+        run.until(lambda a=one, b=other: run.saw(a, b, "dead"), 15, "the halves hold each other dead")
+    at_the_cut = {p: run.rounds(p) for p in (0, 5)}
+    run.until(lambda: all(run.rounds(p) >= at_the_cut[p] + 5 for p in (0, 5)), 20, "both halves go on")
+    run.do("heal")
+    last = run.finish(90)
+    assert all(last["counters"][f"{a}->{b}"]["held"] > 0 for a, b in ((0, 3), (3, 0), (2, 5)))
+    invariants.completed(run)
+    invariants.check(run)
+    for peer_id in run.graph.ids:
+        assert {line[0] for line in run.last_rounds(peer_id)[79]["folded"]} == set(run.graph.neighbors(peer_id))
+
+
+def test_a_one_way_partition_does_not_end_in_a_quarrel(bed: Make) -> None:
+    """Bytes from 0 to 1 stop, those from 1 to 0 flow: both go on, and after healing they are alive to each other."""
+    run = bed(rounds=60, proxy=True, timeouts=QUICK)
+    run.until_round(4)
+    run.do("one_way", edges=[(0, 1)])
+    run.until(lambda: run.saw(1, 0, "dead"), 15, "peer 1 holds the silent 0 dead")
+    before = run.rounds(2)
+    run.until(lambda: run.rounds(2) >= before + 5, 20, "the others go on")
+    changes = len(run.history(1, "neighbor"))
+    assert changes < 40, "suspect and alive in turns without end"
+    run.do("heal")
+    last = run.finish(90)
+    assert last["counters"]["0->1"]["held"] > 0
+    invariants.completed(run)
+    invariants.check(run)

@@ -1,0 +1,195 @@
+"""Goal: peers that die, pause, straggle or come back cost the others a bounded time once, and nobody folds anything twice.
+
+Rows of the fault table: kill while handshaking, sending, folding, persisting (bit for bit in tests/process/test_resume.py);
+restart with an older checkpoint; pause; permanent loss that leaves the graph connected or cuts it; straggler; wall clock;
+limits of open files; reconnect storm.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tools import invariants
+from tools.beds import Bed
+
+import peer
+from coordinator_free_bootstrap import save_graph
+
+pytestmark = pytest.mark.chaos
+
+Make = Callable[..., Bed]
+QUICK = {"heartbeat_s": 0.5, "suspicion_s": 2.0}
+
+
+@pytest.mark.parametrize(
+    "failpoint", ["hello.end=kill@2", "send.frame=kill@9", "fold.begin=kill@8", "persist.sealed=kill@5"]
+)
+def test_survivors_of_a_kill_finish_and_the_dead_one_costs_its_suspicion_once(bed: Make, failpoint: str) -> None:
+    start = {"rule": "quorum", "quorum": 0.5, "deadline_s": 5.0}
+    run = bed(rounds=20, peers=5, kind="complete", timeouts=QUICK, failpoints={1: failpoint}, start=start)
+    assert run.until_ended(1) == -9 and run.fired(1) == 1
+    last = run.finish(90)
+    assert last["exit_codes"]["1"] == -9
+    survivors = (0, 2, 3, 4)
+    invariants.completed(run, *survivors)
+    invariants.check(run, *survivors)
+    for survivor in survivors:
+        waits = [line["seconds"]["wait"] for line in run.history(survivor, "round")]
+        assert sum(wait > 1.0 for wait in waits) <= 1, waits
+        invariants.waited_at_most(run, survivor, 2.0 + 1.5)
+
+
+def test_an_older_checkpoint_that_was_put_back_is_no_second_fold(bed: Make) -> None:
+    run = bed(rounds=40, peers=5, kind="complete", timeouts=QUICK)
+    run.until_round(3, 1)
+    place = run.place(1).checkpoints
+    run.do("kill", 1)
+    old = run.directory / "old"
+    shutil.copytree(place, old)
+    run.do("restart", 1)
+    run.until_round(12, 1)
+    run.do("kill", 1)
+    shutil.rmtree(place)
+    shutil.copytree(old, place)
+    run.do("restart", 1)
+    run.finish(90)
+    resumed = [line["resumed_from"] for line in run.history(1, "start")]
+    assert len(resumed) == 3 and resumed[2] is not None and resumed[2] < 12
+    assert run.history(1, "caught_up")
+    invariants.completed(run)
+    for peer_id in run.graph.ids:
+        invariants.folded_once(run, peer_id)
+        invariants.only_neighbors(run, peer_id)
+    lives = [line["incarnation"] for line in run.history(1, "start")]
+    assert lives == sorted(set(lives))
+
+
+@pytest.mark.parametrize("seconds", [1.0, 4.0])
+def test_a_paused_peer_refutes_its_death_and_buries_nobody(bed: Make, seconds: float) -> None:
+    run = bed(rounds=60, peers=5, kind="complete", timeouts=QUICK)
+    run.until_round(4)
+    run.do("stop", 1, for_s=seconds)
+    if seconds > 2.0:
+        run.until(lambda: run.saw(0, 1, "dead"), 10, "peer 0 holds the paused 1 dead")
+    run.finish(90)
+    invariants.completed(run)
+    invariants.check(run)
+    assert not any(run.saw(1, other, "dead") for other in (0, 2, 3, 4)), "the paused peer took its own pause for theirs"
+    if seconds < 2.0:
+        assert not run.saw(0, 1, "dead")
+    else:
+        changes = [line["state"] for line in run.history(0, "neighbor") if line["neighbor"] == 1]
+        assert "alive" in changes[changes.index("dead") :], changes
+    for peer_id in run.graph.ids:
+        assert {line[0] for line in run.last_rounds(peer_id)[59]["folded"]} == set(run.graph.neighbors(peer_id))
+
+
+def test_permanent_losses_leave_survivors_that_finish_in_their_parts(bed: Make) -> None:
+    """Two losses cut a ring of six into two parts; each trains on, and a survivor's history says who is missing."""
+    run = bed(rounds=25, peers=6, timeouts=QUICK)
+    run.until_round(4)
+    run.do("kill", 0, 3)
+    run.finish(90)
+    survivors = (1, 2, 4, 5)
+    invariants.completed(run, *survivors)
+    invariants.check(run, *survivors)
+    for survivor, lost, partner in ((1, 0, 2), (2, 3, 1), (4, 3, 5), (5, 0, 4)):
+        last = run.last_rounds(survivor)[24]
+        assert last["missing"] == [lost] and {line[0] for line in last["folded"]} == {partner}
+        assert last["neighbors_alive"] == 1
+
+
+def test_a_straggler_in_async_pace_holds_nobody_up(bed: Make) -> None:
+    """One peer is stopped again and again; the others never wait, and its late models are folded or dropped by age."""
+    script = [{"do": "stop", "peers": [1], "at_s": s, "for_s": 0.9} for s in (1.0, 2.0, 3.0, 4.0, 5.0)]
+    run = bed(rounds=60, peers=5, kind="complete", pace="async", script=script)
+    run.finish(120)
+    invariants.completed(run)
+    for peer_id in (0, 2, 3, 4):
+        invariants.check(run, peer_id)
+        invariants.waited_at_most(run, peer_id, 1.0)
+        for line in run.history(peer_id, "round"):
+            ages = [line["round_index"] - folded[2] for folded in line["folded"]]
+            assert max(ages, default=0) <= run.graph.manifest.stale_rounds_max
+
+
+def test_a_reconnect_storm_of_all_peers_is_over_soon(bed: Make) -> None:
+    """All links of twelve peers are reset at once, three times; nobody dies and no open file stays behind."""
+    run = bed(rounds=60, peers=12, kind="erdos-renyi", proxy=True)
+    run.until_round(3)
+    pids = run.state()["processes"]
+    files = {p: len(os.listdir(f"/proc/{pid}/fd")) for p, pid in pids.items()}
+    for number in (5, 10, 15):
+        run.until_round(number, 0)
+        run.do("cut", edges=run.graph.edges, mode="reset", for_s=0.2)
+    run.until_round(30)
+    after = {p: len(os.listdir(f"/proc/{pid}/fd")) for p, pid in pids.items()}
+    assert all(after[p] <= files[p] + 8 for p in pids), (files, after)
+    last = run.finish(120)
+    assert sum(counters["resets"] for counters in last["counters"].values()) >= 3 * len(run.graph.edges)
+    invariants.completed(run)
+    invariants.check(run)
+    for peer_id in run.graph.ids:
+        assert "dead" not in [line["state"] for line in run.history(peer_id, "neighbor")]
+
+
+def test_random_chaos_from_a_seed_ends_in_a_completed_run(bed: Make) -> None:
+    from peer.chaos.script import random_script
+
+    run = bed(rounds=150, peers=8, kind="erdos-renyi", proxy=True, timeouts=QUICK)
+    script = random_script(run.graph, 11, 20.0, every_s=2.0)
+    assert len(script.event) >= 5
+    for event in script.event:
+        run.until_round(1, 0)
+        run.do(
+            event.do,
+            *event.peers,
+            **event.model_dump(exclude_defaults=True, exclude={"do", "peers", "at_s", "at_round"}),
+        )
+    run.finish(150)
+    invariants.completed(run)
+    for peer_id in run.graph.ids:
+        invariants.folded_once(run, peer_id)
+        invariants.only_neighbors(run, peer_id)
+
+
+def test_a_peer_with_another_manifest_is_refused_by_name_and_the_others_go_on(bed: Make, tmp_path: Path) -> None:
+    start = {"rule": "deadline", "deadline_s": 1.0}
+    run = bed(rounds=300, late=(3,), start=start, timeouts={"heartbeat_s": 0.25, "suspicion_s": 1.0})
+    other = replace(run.graph, manifest=run.graph.manifest.model_copy(update={"clusters": 3}))
+    save_graph(other, tmp_path / "other.json")
+    command = ["run", "--id", "3", "--neighbors", str(tmp_path / "other.json"), "--state-dir", str(tmp_path / "state")]
+    with open(tmp_path / "log", "wb") as log:
+        stranger = subprocess.Popen([sys.executable, "-m", "peer", *command, "--insecure"], stderr=log)
+    try:
+        lines = run.until(lambda: run.history(0, "refused"), 60, "peer 0 refuses the handshake")
+    finally:
+        stranger.kill()
+        stranger.wait()
+    assert lines[0]["code"] == "manifest_mismatch" and lines[0]["neighbor"] == 3
+    assert "run.clusters: peer 0 has 2, peer 3 has 3" in lines[0]["reason"]
+    done = run.rounds(0)
+    run.until(lambda: run.rounds(0) > done + 2, 30, "peer 0 goes on")
+    assert not any(line["kind"] == "neighbor" and line["neighbor"] == 3 for line in run.history(0))
+
+
+def test_nothing_but_stamps_reads_the_wall_clock() -> None:
+    """A clock that jumps changes nothing: only what stamps lines and judges certificates asks for the time of day."""
+    stamps = {
+        "chaos/director.py", "store/history.py", "results.py", "observe/logs.py", "wire/security.py", "identity/certificates.py",
+    }  # fmt: skip
+    root = Path(peer.__file__).parent
+    asking = re.compile(r"\btime\.(time|time_ns|gmtime|localtime)\(|\bdatetime\.(now|utcnow|today)\(")
+    found = {str(path.relative_to(root)) for path in root.rglob("*.py") if asking.search(path.read_text())}
+    runtime = {
+        name for name in found if name.split("/")[0] in ("core", "shell", "wire", "store", "runtime.py", "algorithms")
+    }
+    assert runtime <= stamps, f"these modules of a running peer ask for the wall clock: {sorted(runtime - stamps)}"

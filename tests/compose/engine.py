@@ -1,0 +1,187 @@
+"""A Docker engine for these tests, and an image on it: nothing is touched that was not made here.
+
+If an engine answers already, it is used as it is. Else, as root, one is started from Debian's packages, with all that it keeps
+in a temporary directory, and stopped by its process id. Nothing can be pulled in an isolated test, so the base image is made with
+debootstrap and the packages come from a folder of wheels.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import docker
+import docker.errors
+
+ROOT = Path(__file__).parents[2]
+BRIDGE = Path("/sys/class/net/docker0")  # of an engine, and left behind by it
+SHM, ROOM_BYTES = Path("/dev/shm"), 12 << 30
+BASE = "coordinator-free-test-base"
+IMAGE = os.environ.get("COMPOSE_TEST_IMAGE", "coordinator-free-test")  # an image that is there is not built
+PACKAGES = ("docker.io", "docker-compose", "debootstrap", "iptables")
+PROGRAMS = ("dockerd", "docker-compose", "debootstrap", "iptables")
+CACHE = Path(os.environ.get("COMPOSE_TEST_CACHE", ""))  # wheels/ and base/ that an earlier run has left, to be faster
+
+
+class NoEngine(Exception):
+    """Why no engine can be had; the sentence with which the tests skip."""
+
+
+def run(*command: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None, timeout: float = 600) -> str:
+    """Run a command to its end and return what it printed; its output is part of the error if it fails."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        check=False,
+        cwd=cwd,
+        env=os.environ | (env or {}),
+        timeout=timeout,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stdout[-4000:]}")
+    return done.stdout
+
+
+@contextmanager
+def engine() -> Iterator[str]:
+    """Give the address of an engine; stop it afterwards if it was started here.
+
+    Raises:
+        NoEngine: not root, not Debian, or no packages.
+    """
+    running = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    if _answers(running) and shutil.which("docker-compose"):
+        yield running
+        return
+    if os.geteuid() != 0:
+        raise NoEngine("no Docker engine runs, and only root can start one")
+    _install()
+    home = Path(tempfile.mkdtemp(prefix="engine-", dir=_roomy_memory()))
+    had_bridge = BRIDGE.exists()
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                "dockerd",
+                *(f"--{name}={home / name}" for name in ("data-root", "exec-root", "pidfile")),
+                f"--host=unix://{home}/sock",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        _wait_for(f"unix://{home}/sock", process, home / "log")
+        yield f"unix://{home}/sock"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+        if BRIDGE.exists() and not had_bridge:
+            run("ip", "link", "delete", BRIDGE.name)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _roomy_memory() -> Path | None:
+    """Return a file system in memory with room for layers of an image, if there is one: many small files, and none must last."""
+    available = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    if available is None or not SHM.is_dir():
+        return None
+    return SHM if min(int(available[1]) * 1024, shutil.disk_usage(SHM).free) > ROOM_BYTES else None
+
+
+def _answers(host: str) -> bool:
+    try:
+        client = docker.DockerClient(host, timeout=10)
+        client.ping()
+        client.close()
+    except docker.errors.DockerException:
+        return False
+    return True
+
+
+def _install() -> None:
+    if all(map(shutil.which, PROGRAMS)):
+        return
+    if shutil.which("apt-get") is None:
+        raise NoEngine("no Docker engine runs, and this is no Debian to install one")
+    quiet = {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}  # 1: no service starts
+    try:
+        run("apt-get", "update", "-q", env=quiet)
+        run("apt-get", "install", "-qy", "--no-install-recommends", *PACKAGES, env=quiet)
+    except RuntimeError as error:
+        raise NoEngine(f"no Docker engine runs, and none can be installed: {error}") from error
+
+
+def _wait_for(host: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not _answers(host):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise NoEngine(f"dockerd does not start here: {log.read_text(errors='replace')[-2000:]}")
+        time.sleep(0.2)  # between two looks; the answer ends it
+
+
+def build(host: str) -> None:
+    """Build the image offline on a base of Debian, from a copy of this checkout and a folder of wheels."""
+    if "COMPOSE_TEST_IMAGE" in os.environ:
+        return
+    with tempfile.TemporaryDirectory(prefix="context-", dir=_roomy_memory()) as name:
+        context = Path(name)
+        _copy_checkout(context)
+        fetching = subprocess.Popen([sys.executable, __file__, str(context / "deploy" / "wheels")])
+        try:
+            _import_base(host, context)
+            if fetching.wait():
+                raise RuntimeError("the wheels cannot be downloaded")
+        finally:
+            fetching.kill()
+            fetching.wait()
+        arguments = ["--build-arg", f"BASE_IMAGE={BASE}", "-f", "deploy/Dockerfile", "-t", IMAGE, "."]
+        run("docker", "build", *arguments, cwd=context, env={"DOCKER_HOST": host, "DOCKER_BUILDKIT": "0"})
+
+
+def _copy_checkout(context: Path) -> None:
+    for name in ("pyproject.toml", "constraints.txt", "README.md", ".dockerignore"):
+        shutil.copy(ROOT / name, context)
+    for name in ("peer", "coordinator_free_bootstrap", "deploy"):
+        shutil.copytree(ROOT / name, context / name, ignore=shutil.ignore_patterns("__pycache__", "*.whl"))
+
+
+def fetch_wheels(folder: Path) -> None:
+    """Fill a folder with the wheels of everything in pyproject.toml, in the versions installed here."""
+    cached = CACHE / "wheels"
+    if CACHE.name and cached.is_dir():
+        shutil.copytree(cached, folder, dirs_exist_ok=True)
+        return
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["chaos"], "setuptools>=77"]
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "-d", folder]
+    run(*pip, "-c", ROOT / "constraints.txt", "torch")  # first and alone, as in the Makefile
+    run(*pip, "-c", ROOT / "constraints.txt", "--find-links", folder, *wanted)
+    if CACHE.name:
+        shutil.copytree(folder, cached)
+
+
+def _import_base(host: str, context: Path) -> None:
+    base = CACHE / "base" if CACHE.name else context / "base"
+    if not base.is_dir():
+        run("debootstrap", "--variant=minbase", "--include=python3,python3-venv,ca-certificates", "bookworm", base)
+    left_out = [f"--exclude=./{path}" for path in ("var/cache/apt", "var/lib/apt", "usr/share/doc", "usr/share/locale")]
+    with subprocess.Popen(["tar", "-C", base, *left_out, "-c", "."], stdout=subprocess.PIPE) as tar:
+        subprocess.run(["docker", "-H", host, "import", "-", BASE], check=True, stdin=tar.stdout, capture_output=True)
+    if not CACHE.name:
+        shutil.rmtree(base)
+
+
+if __name__ == "__main__":
+    fetch_wheels(Path(sys.argv[1]))

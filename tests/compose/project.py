@@ -1,0 +1,127 @@
+"""One compose project on the test's engine: written by `peer deploy compose`, started, looked at, and taken down again."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import docker
+import yaml
+from engine import IMAGE, run
+
+from coordinator_free_bootstrap import Graph
+from peer.deploy.compose import write_compose
+
+
+class Project:
+    """A folder with a compose file; `compose` runs docker-compose in it."""
+
+    def __init__(
+        self, host: str, folder: Path, graph: Graph, override: dict[str, Any] | None = None, **environment: str
+    ) -> None:
+        self.name = f"test-{folder.name.replace('_', '-').lower()}-{int(time.time())}"
+        self.folder = folder
+        self.graph = graph
+        self.client = docker.DockerClient(host, timeout=60)
+        self.environment = {"DOCKER_HOST": host, "PEER_IMAGE": IMAGE, **environment}
+        write_compose(graph, folder)
+        if override:
+            (folder / "docker-compose.override.yml").write_text(yaml.safe_dump(override))
+
+    def __enter__(self) -> Project:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.compose("--profile", "chaos", "down", "-v", "-t", "5")
+        self.client.close()
+
+    def compose(self, *arguments: str) -> str:
+        """Run one docker-compose command to its end and return what it printed."""
+        return run("docker-compose", "-p", self.name, *arguments, cwd=self.folder, env=self.environment)
+
+    def started(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a docker-compose command that stays in the foreground; its output is a pipe."""
+        command = ["docker-compose", "-p", self.name, *arguments]
+        environment = os.environ | self.environment
+        return subprocess.Popen(
+            command, cwd=self.folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    def container(self, service: str) -> Any:
+        """Return the container of a service, as it is now.
+
+        Raises:
+            LookupError: there is none yet.
+        """
+        labels = [f"com.docker.compose.project={self.name}", f"com.docker.compose.service={service}"]
+        found = self.client.containers.list(all=True, filters={"label": labels})
+        if not found:
+            raise LookupError(service)
+        return found[0]
+
+    def peer(self, peer_id: int) -> Any:
+        """Return the container of a peer."""
+        return self.container(f"peer-{peer_id}")
+
+    def volume(self, name: str) -> str:
+        """Return the engine's name of a volume, which is made now if nobody has used it yet."""
+        return str(
+            self.client.volumes.create(f"{self.name}_{name}", labels={"com.docker.compose.project": self.name}).name
+        )
+
+    def log(self, service: str) -> str:
+        """Return what a service has written so far."""
+        return str(self.container(service).logs().decode())
+
+    def until(self, holds: Callable[[], Any], seconds: float, what: str) -> Any:
+        """Look until something holds, and return it.
+
+        Raises:
+            AssertionError: it did not within ``seconds``; the end of all logs is part of it.
+        """
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                found = holds()
+            except LookupError:
+                found = None
+            if found:
+                return found
+            time.sleep(0.2)  # between two looks
+        raise AssertionError(f"not within {seconds} s: {what}\n{self.compose('logs', '--no-color', '--tail', '15')}")
+
+    def until_live(self, peer_ids: tuple[int, ...], seconds: float) -> None:
+        """Wait until these peers listen."""
+        for peer_id in peer_ids:
+            self.until(
+                lambda i=peer_id: "listening on port" in self.log(f"peer-{i}"), seconds, f"peer {peer_id} listens"
+            )
+
+    def exit_code(self, service: str, seconds: float) -> int:
+        """Wait until a service has ended and return its exit code."""
+        state = self.until(lambda: self._ended(service), seconds, f"{service} ends")
+        return int(state["ExitCode"])
+
+    def _ended(self, service: str) -> dict[str, Any] | None:
+        state = self.container(service).attrs["State"]
+        return state if state["Status"] == "exited" else None
+
+    def health(self, service: str) -> str:
+        """Return what the engine says of a service's health: starting, healthy or unhealthy."""
+        return str(self.container(service).attrs["State"]["Health"]["Status"])
+
+    def execute(self, service: str, program: str, *arguments: str) -> tuple[int, str]:
+        """Run a Python program inside a service's container, as its own user; return exit code and output."""
+        code, output = self.container(service).exec_run(["python", "-c", program, *arguments])
+        return int(code), output.decode()
+
+
+def rounds_done(log: str) -> int:
+    """Return how many rounds a peer's log tells of."""
+    found = re.findall(r"round (\d+) of \d+ done", log)
+    return int(found[-1]) if found else 0

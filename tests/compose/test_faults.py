@@ -1,0 +1,126 @@
+"""Chaos in containers: the profile's own script, a lost volume, a peer lost for good; and what must hold nevertheless."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+from engine import IMAGE
+from project import Project, rounds_done
+
+from coordinator_free_bootstrap import make_graph, parse_manifest
+from peer.store.history import read_history
+
+pytestmark = pytest.mark.compose
+
+PEERS, LOST_DISK, LOST_FOR_GOOD, SECONDS = 6, 5, 0, 45
+READ = "import pathlib, sys; print(pathlib.Path(sys.argv[1]).read_text())"
+
+
+@pytest.fixture(scope="module")
+def survived(host, tmp_path_factory, eventful_seed):
+    """A run that suffered everything and has ended, except for the peer that was lost for good."""
+    run = {"rounds": 250, "options": {"warmup_rounds": 8}, "start": {"rule": "all", "deadline_s": 90.0}}
+    graph = make_graph("regular", PEERS, degree=4, manifest=parse_manifest(run, "test"))
+    socket = Path(host.removeprefix("unix://"))
+    override = {"services": {"chaos": {"volumes": [f"{socket}:/var/run/docker.sock"]}}}
+    seed = eventful_seed(SECONDS, list(range(PEERS)))
+    # A quarter of a core each makes the run long enough on any machine.
+    environment = {
+        "DOCKER_GID": str(socket.stat().st_gid),
+        "REPORT_PATIENCE": "5",
+        "CHAOS_SEED": str(seed),
+        "CHAOS_SECONDS": str(SECONDS),
+        "PEER_CPUS": "0.25",
+    }
+    folder = tmp_path_factory.mktemp("faults")
+    with Project(host, folder, graph, override, **environment) as project:
+        project.compose("up", "-d", *(f"peer-{i}" for i in range(PEERS)))
+        project.until_live(graph.ids, 180)
+        project.compose("--profile", "chaos", "up", "-d", "--no-deps", "chaos", "report")
+        assert project.exit_code("chaos", SECONDS + 60) == 0
+        lose_disk(project)
+        project.until(lambda: rejoined(project), 120, "the peer without a disk rejoins")
+        project.peer(LOST_FOR_GOOD).kill()
+        codes = {i: project.exit_code(f"peer-{i}", 300) for i in range(PEERS) if i != LOST_FOR_GOOD}
+        project.exit_code("report", 120)
+        yield project, codes
+
+
+def lose_disk(project):
+    """Kill a peer, empty its state volume, and start it again."""
+    container = project.peer(LOST_DISK)
+    container.kill()
+    volume = project.volume(f"peer-{LOST_DISK}-state")
+    project.client.containers.run(
+        IMAGE, ["-c", "rm -rf /state/*"], entrypoint="sh", remove=True, volumes={volume: {"bind": "/state"}}
+    )
+    container.start()
+
+
+def rejoined(project):
+    log = project.log(f"peer-{LOST_DISK}").rpartition("listening on port")[2]
+    return rounds_done(log) > 0
+
+
+def histories(project):
+    return {i: read_history(project.folder / "results" / f"peer-{i}" / "history.jsonl") for i in range(PEERS)}
+
+
+def test_every_kind_of_fault_fired(survived):
+    last = survived[0].log("chaos").strip().splitlines()[-1]
+    fired = {kind: int(count) for kind, count in re.findall(r"(kill|pause|cut) (\d+)", last)}
+    assert set(fired) == {"kill", "pause", "cut"}
+    assert all(fired.values()), last
+
+
+def test_the_survivors_finish(survived):
+    project, codes = survived
+    assert set(codes.values()) == {0}, codes
+    for peer_id in codes:
+        summary = json.loads((project.folder / "results" / f"peer-{peer_id}" / "summary.json").read_text())
+        assert (summary["status"], summary["rounds_completed"]) == ("completed", 250)
+        assert summary["accuracy"] > 0.8
+        assert math.isfinite(summary["loss"])
+
+
+def test_the_report_names_the_peer_that_was_lost(survived):
+    project = survived[0]
+    report = json.loads((project.folder / "results" / "report.json").read_text())
+    assert report["state"] == "incomplete"
+    assert report["peers"][LOST_FOR_GOOD]["status"] == "cut"
+    assert project.container("report").attrs["State"]["ExitCode"] == 1
+
+
+def test_nothing_is_folded_twice_in_one_life(survived):
+    for peer_id, history in histories(survived[0]).items():
+        rounds = [line for line in history if line["kind"] == "round"]
+        folded = [(line["incarnation"], line["round_index"], *entry) for line in rounds for entry in line["folded"]]
+        assert len(folded) == len(set(folded)), peer_id
+        assert folded
+
+
+def test_rounds_and_lives_only_grow(survived):
+    for peer_id, history in histories(survived[0]).items():
+        incarnations = [line["incarnation"] for line in history]
+        assert incarnations == sorted(incarnations), peer_id
+        for life in set(incarnations):
+            rounds = [
+                line["round_index"] for line in history if line["kind"] == "round" and line["incarnation"] == life
+            ]
+            assert rounds == sorted(set(rounds)), peer_id
+
+
+def test_a_lost_disk_is_a_new_and_greater_life(survived):
+    starts = [line for line in histories(survived[0])[LOST_DISK] if line["kind"] == "start"]
+    assert len(starts) == 1  # the disk was lost with all earlier ones
+    assert starts[0]["resumed_from"] is None
+
+
+def test_death_and_return_are_seen_by_neighbors(survived):
+    project = survived[0]
+    log = "".join(project.log(f"peer-{n}") for n in project.graph.neighbors(LOST_FOR_GOOD))
+    assert f"neighbor {LOST_FOR_GOOD} is dead" in log
+    log = "".join(project.log(f"peer-{n}") for n in project.graph.neighbors(LOST_DISK))
+    assert re.search(rf"neighbor {LOST_DISK} is alive, was (dead|suspect)", log)

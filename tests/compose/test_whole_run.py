@@ -1,0 +1,124 @@
+"""`docker-compose up` from start to end: the table, the models of the process testbed, root, time and memory."""
+
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from project import Project
+from safetensors import safe_open
+
+from coordinator_free_bootstrap import load_graph, save_graph
+from peer.testbed import free_ports
+
+pytestmark = pytest.mark.compose
+
+ROOT = Path(__file__).parents[2]
+LIVE_S_MAX = 90.0  # 8 peers import PyTorch on 2 cores
+PRIVATE_MB_MAX = 400.0
+
+
+def private_mb(pid):
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return sum(int(n) for n in re.findall(r"^Private_(?:Clean|Dirty):\s+(\d+) kB", text, re.MULTILINE)) / 1000
+
+
+def listening_at(container):
+    line = next(line for line in container.logs(timestamps=True).decode().splitlines() if "listening on port" in line)
+    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d*Z.*", r"\1+00:00", line)).timestamp()
+
+
+@pytest.fixture(scope="module")
+def finished(host, tmp_path_factory):
+    """A run of the graph at the top that has ended: the project, the output of `up`, and what was measured meanwhile."""
+    with Project(host, tmp_path_factory.mktemp("whole"), load_graph(ROOT / "deploy" / "graph.json")) as project:
+        ids, began = project.graph.ids, time.time()
+        with project.started("up", "--no-color") as process:
+            project.until_live(ids, LIVE_S_MAX + 60)
+            containers = {peer_id: project.peer(peer_id) for peer_id in ids}
+            numbers = {
+                "live_s": max(map(listening_at, containers.values())) - began,
+                "private_mb": {i: private_mb(c.attrs["State"]["Pid"]) for i, c in containers.items()},
+                "users": {row[1] for c in containers.values() for row in c.top(ps_args="-eo pid,uid")["Processes"]},
+            }
+            output, _ = process.communicate(timeout=300)
+            code = process.returncode
+        yield project, code, output, numbers
+
+
+def test_it_ends_by_itself_with_the_table_of_peer_report(finished):
+    project, code, output, _ = finished
+    assert code == 0
+    told = [line.partition("|")[2].strip() for line in output.splitlines() if line.startswith("report_1")]
+    table = subprocess.run(
+        [sys.executable, "-m", "peer", "report", project.folder / "results"], check=True, capture_output=True, text=True
+    ).stdout
+    expected = [line.strip() for line in table.splitlines()]
+    assert told[-len(expected) :] == expected
+    assert sum("completed" in line for line in expected) == 8
+    after = [line for line in output.splitlines() if line.startswith(("peer-", "keys_1"))]
+    assert output.rindex(told[-2]) > output.rindex(after[-1])  # nobody speaks after the report
+
+
+def test_a_finished_peer_stays_finished(finished):
+    project = finished[0]
+    for service in (*(f"peer-{i}" for i in project.graph.ids), "keys", "report"):
+        container = project.container(service)
+        assert (container.status, container.attrs["State"]["ExitCode"], container.attrs["RestartCount"]) == (
+            "exited",
+            0,
+            0,
+        )
+
+
+def test_the_models_are_those_of_the_process_testbed_bit_for_bit(finished, tmp_path):
+    project = finished[0]
+    ports = iter(free_ports(len(project.graph.nodes)))
+    local = replace(
+        project.graph, nodes=tuple(replace(n, address=f"127.0.0.1:{next(ports)}") for n in project.graph.nodes)
+    )
+    save_graph(local, tmp_path / "graph.json")
+    command = [
+        sys.executable,
+        "-m",
+        "peer",
+        "testbed",
+        tmp_path / "graph.json",
+        "--out",
+        tmp_path / "out",
+        "--threads",
+        "1",
+    ]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    paths = sorted((tmp_path / "out").glob("peer-*/models/*.safetensors"))
+    assert len(paths) == 8 * (project.graph.manifest.clusters + 1)
+    for path in paths:
+        assert content(project.folder / "results" / path.relative_to(tmp_path / "out")) == content(path), path
+
+
+def content(path):
+    """Return all tensors' bytes and the metadata; safetensors writes the latter in an order of its own."""
+    with safe_open(path, "np") as file:
+        return {name: file.get_tensor(name).tobytes() for name in file.keys()}, file.metadata()  # noqa: SIM118
+
+
+def test_no_container_is_root_s(finished):
+    project, _, _, numbers = finished
+    assert numbers["users"] == {"10001"}
+    for service in ("keys", "report", "peer-0"):
+        assert project.container(service).attrs["Config"]["User"] == "10001:10001"
+
+
+def test_start_up_and_memory(finished, capsys):
+    numbers = finished[3]
+    memory = sorted(numbers["private_mb"].values())
+    with capsys.disabled():
+        print(
+            f"\n8 peers live after {numbers['live_s']:.1f} s; private memory {memory[0]:.0f} to {memory[-1]:.0f} MB each"
+        )
+    assert numbers["live_s"] < LIVE_S_MAX
+    assert memory[-1] < PRIVATE_MB_MAX

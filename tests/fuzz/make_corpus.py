@@ -1,0 +1,77 @@
+"""Writes the seeds of the fuzz corpora: valid inputs of every kind, small. Run: python tests/fuzz/make_corpus.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import targets
+import xxhash
+from safetensors.numpy import save
+
+from coordinator_free_bootstrap import Manifest, canonical_json, dump_graph, make_graph
+from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.identity import spiffe_id
+from peer.core.messages import Announce, Beat, HelloReply, ModelHeader, Outcome, Phase, PushReply
+from peer.identity.certificates import make_certificate
+from peer.wire import codec, convert, frames
+from peer.wire.inbound import PullRequest
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+def seeds() -> dict[str, list[bytes]]:
+    """Return valid inputs of each target."""
+    hello = convert.pack_hello(targets.MINE)
+    replies = [
+        hello,
+        convert.pack_hello_reply(HelloReply(targets.MINE, Refusal.GRAPH_MISMATCH, "why")),
+        convert.pack_beat(Beat(1, 7, 3, 2, Phase.RUNNING)),
+        convert.pack_announce(Announce(1, 7, 0, 0, -1, 1, (1.0, 2.0), b"\0" * 8)),
+        convert.pack_acknowledgement(Refusal.NO_HANDSHAKE, "why"),
+        convert.pack_push_reply(PushReply(Outcome.REFUSED, Refusal.NON_FINITE, "why")),
+        convert.pack_pull(PullRequest(1, 7, 1)),
+        convert.pack_watch(1.0),
+        convert.pack_status({"peer_id": 1, "incarnation": 7, "round_index": 3, "phase": "running"}),
+    ]
+    theta = np.arange(targets.SCHEMA.size, dtype=np.float32)
+    header = ModelHeader(1, 7, 0, 0, 0, 0, 1, 10, 1, 1.0, (0.5,), theta.nbytes, "float32")
+    stream = [convert.pack_header(header)]
+    stream += [frames.chunk_frame(memoryview(theta.tobytes()[i : i + 16])) for i in range(0, theta.nbytes, 16)]
+    stream.append(frames.end_frame(xxhash.xxh3_128(theta.tobytes()).digest()))
+    arrays = save({"slot/0": theta})
+    whole = targets._OWNED | {"arrays": targets._described(b"")}
+    small = make_graph("ring", 3)
+    return {
+        "messages": [bytes((kind,)) + data for kind, data in enumerate(replies)],
+        "streams": [b"".join(len(f).to_bytes(2, "little") + f for f in stream)],
+        "codecs": [
+            bytes((kind,)) + bytes(codec.encode(theta, targets.SCHEMA, encoding))
+            for kind, encoding in enumerate(codec.ENCODINGS)
+        ],
+        "handshake": [hello, b'{"clusters": 3, "timeouts": {"heartbeat_s": 2}}'],
+        "graph": [
+            dump_graph(small).encode(),
+            b'{"nodes": [{"id": 0, "address": "a:1"}, {"id": 1, "address": "[::1]:2"}], "links": [{"source": 0, "target": 1}]}',
+        ],
+        "manifest": [canonical_json(Manifest()).encode(), b'{"clusters": 4, "options": {"relay": true}}'],
+        "checkpoint": [
+            b"\0" + targets._sealed(json.dumps(whole).encode()),
+            b"\1" + json.dumps(whole).encode(),
+            b"\2" + arrays,
+        ],
+        "certificate": [
+            make_certificate("lab", 3)[1].pem(),
+            make_certificate("lab", "x")[1].text().encode(),
+            spiffe_id("lab", 3).encode(),
+        ],
+    }
+
+
+if __name__ == "__main__":
+    for target, inputs in seeds().items():
+        place = CORPUS / target
+        place.mkdir(parents=True, exist_ok=True)
+        for number, data in enumerate(inputs):
+            (place / f"seed-{number}").write_bytes(data)

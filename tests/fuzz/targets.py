@@ -1,0 +1,184 @@
+"""What is fuzzed, each with one oracle: any bytes give a value, or the one error that the reader promises; nothing else.
+
+`test_corpora.py` runs every target over its checked-in corpus; `fuzz.py` runs one under atheris, guided by coverage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from coordinator_free_bootstrap import Graph, Manifest, canonical_json, check_hello, diff, parse_graph, parse_manifest
+from coordinator_free_bootstrap.errors import ConfigError, IdentityError, RemoteProtocolError
+from coordinator_free_bootstrap.identity import parse_spiffe_id
+from coordinator_free_bootstrap.strict_json import loads
+from peer.core.messages import Hello, Phase
+from peer.core.schema import Schema, TensorSpec
+from peer.identity.certificates import Certificate
+from peer.store.checkpoint import Checkpoint, CheckpointStore
+from peer.wire import codec, convert, frames
+
+SCHEMA = Schema((TensorSpec("weight", (3, 2)), TensorSpec("bias", (2,)), TensorSpec("mean", (), "buffer")))
+READERS = (
+    convert.unpack_hello,
+    convert.unpack_hello_reply,
+    convert.unpack_beat,
+    convert.unpack_announce,
+    convert.unpack_acknowledgement,
+    convert.unpack_push_reply,
+    convert.unpack_pull,
+    convert.unpack_watch,
+    convert.unpack_status,
+)
+
+
+def messages(data: bytes) -> None:
+    """Every unary message; the first byte says which."""
+    if not data:
+        return
+    try:
+        READERS[data[0] % len(READERS)](data[1:])
+    except RemoteProtocolError:
+        return
+
+
+def streams(data: bytes) -> None:
+    """A model stream: the input is cut into frames by two-byte lengths, and read as a receiver reads them."""
+    buffer = np.zeros(4 * SCHEMA.size, np.uint8)
+    intake = frames.ModelIntake(buffer, frame_bytes_max=16, float32=True)
+    position, first = 0, True
+    try:
+        while position + 2 <= len(data):
+            size = int.from_bytes(data[position : position + 2], "little")
+            frame = frames.read_frame(data[position + 2 : position + 2 + size])
+            position += 2 + size
+            if first:
+                convert.first_header(frame)
+            elif intake.take(frame):
+                assert np.isfinite(buffer.view("<f4")).all()
+                return
+            first = False
+    except RemoteProtocolError:
+        return
+
+
+def codecs(data: bytes) -> None:
+    """The four encodings, of any size; what decodes is finite or is refused by the norm."""
+    if not data:
+        return
+    encoding = [*codec.ENCODINGS, "bzip2"][data[0] % 5]
+    try:
+        theta = codec.decode(data[1:], SCHEMA, encoding)
+        assert theta.shape == (SCHEMA.size,) and theta.dtype == np.float32
+        with np.errstate(over="ignore"):
+            codec.norm_squared(theta)
+        assert np.isfinite(theta).all()
+    except RemoteProtocolError:
+        return
+
+
+MINE = Hello(0, 1, 1, "m", "g", "s", "", 0, Phase.RUNNING, canonical_json(Manifest()))
+
+
+def handshake(data: bytes) -> None:
+    """A hello from anybody, judged; and one that differs in its manifest only, which is compared key by key."""
+    try:
+        theirs = convert.unpack_hello(data)
+    except RemoteProtocolError:
+        theirs = replace(MINE, sender=1, manifest_digest="x", manifest=data.decode(errors="replace"))
+    found = check_hello(MINE, theirs, neighbors=(1, 2), last_incarnation=3)
+    assert found is None or (found[1] and "\n" not in found[1] and len(found[1]) < 20_000)
+
+
+def graph(data: bytes) -> None:
+    """A graph file."""
+    try:
+        found = parse_graph(data, "g.json")
+    except ConfigError:
+        return
+    assert isinstance(found, Graph)
+    _ = found.digest, found.components
+
+
+def manifest(data: bytes) -> None:
+    """The run object of a graph file, and the difference of two manifests."""
+    try:
+        value = loads(data.decode())
+    except ValueError:
+        return
+    with suppress(ConfigError):
+        parse_manifest(value, "g.json")
+    diff(canonical_json(Manifest()), data.decode())
+
+
+def checkpoint(data: bytes) -> None:
+    """A checkpoint directory. The first byte says what of it is hostile: the manifest, its sealed content, or the arrays."""
+    if not data:
+        return
+    place = Path(tempfile.mkdtemp(dir=_scratch))
+    try:
+        home = place / "checkpoint-0000000001"
+        home.mkdir()
+        hostile, payload = data[1:], b""
+        if data[0] % 3 == 0:
+            sealed = hostile
+        elif data[0] % 3 == 1:
+            sealed = _sealed(hostile)
+        else:
+            payload = hostile
+            sealed = _sealed(json.dumps(_OWNED | {"arrays": _described(payload)}).encode())
+        (home / "manifest.json").write_bytes(sealed)
+        (home / "arrays.safetensors").write_bytes(payload)
+        store = CheckpointStore(place, peer_id=1, manifest_digest="m", graph_digest="g", schema_digest="s")
+        found = store.load_latest()
+        assert isinstance(found, Checkpoint) or len(store.rejected) == 1
+    finally:
+        shutil.rmtree(place)
+
+
+_OWNED = {
+    "version": 1,
+    "sequence": 1,
+    "round_index": 3,
+    "peer_id": 1,
+    "manifest_digest": "m",
+    "graph_digest": "g",
+    "schema_digest": "s",
+    "state": {},
+}
+_scratch = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def _described(payload: bytes) -> dict[str, object]:
+    return {"size_bytes": len(payload), "sha256": hashlib.sha256(payload).hexdigest()}
+
+
+def _sealed(body: bytes) -> bytes:
+    return b'{"body":' + body + b',"sha256":"%s"}\n' % hashlib.sha256(body).hexdigest().encode()
+
+
+def certificate(data: bytes) -> None:
+    """A certificate's PEM, DER in a graph file, and its name."""
+    for read in (lambda: Certificate.from_pem(data, "c"), lambda: Certificate.from_text(data.decode("latin1"), "c")):
+        try:
+            found = read()
+            _ = found.fingerprint, found.may_sign_others
+        except IdentityError:
+            continue
+    try:
+        parse_spiffe_id(data.decode("latin1"))
+    except IdentityError:
+        return
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    each.__name__: each for each in (messages, streams, codecs, handshake, graph, manifest, checkpoint, certificate)
+}

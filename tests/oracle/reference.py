@@ -1,0 +1,204 @@
+"""The single-process reference: what a fault-free lockstep run must give, bit for bit.
+
+A plain loop over peers and rounds: no engine, no messages, no model store. It uses the learner it is given and the arithmetic
+of `peer.core.averaging`, in the order the runtime promises (docs/architecture.md): arrivals by neighbor id; those for a slot
+that a peer trains collect in a second average, whose first arrival is copied, and merge with the trained model at the close;
+those for other slots fold in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from coordinator_free_bootstrap.graph import Graph
+from coordinator_free_bootstrap.schedule import edge_is_up, is_active
+from coordinator_free_bootstrap.seeds import derive_seed
+from peer.core.averaging import Vector, accumulate, fold
+
+
+@dataclass
+class ReferencePeer:
+    """One peer's models and what it decided."""
+
+    peer_id: int
+    learner: Any
+    models: list[Vector]
+    cluster: int | None = None  # chosen by loss; None: not yet, or the algorithm has no clusters
+    trained: list[int] = field(default_factory=list)
+
+
+def run_reference(graph: Graph, learners: Mapping[int, Any]) -> dict[int, ReferencePeer]:
+    """Return every peer after the last round of the graph's run (algorithms dfca, dfedavg, local).
+
+    Args:
+        graph: with its manifest.
+        learners: per peer id, anything with the methods of `peer.algorithms.base.Learner`.
+    """
+    return Reference(graph, learners).run()
+
+
+def collect(arrivals: list[tuple[Vector, float]], batch: bool) -> tuple[Vector, float]:
+    """Return the second average of arrivals and their weights (batch: the weighted sum), and the sum of the weights."""
+    theta, total = arrivals[0]
+    if batch:
+        aside = theta * np.float32(total)
+        for other, weight in arrivals[1:]:
+            accumulate(aside, other, weight)
+            total += weight
+        return aside, total
+    aside = theta.copy()
+    for other, weight in arrivals[1:]:
+        total = fold(aside, total, other, weight)
+    return aside, total
+
+
+def merge(own: Vector, aside: Vector, own_weight: float, weight: float, batch: bool) -> None:
+    """Put the average of a model and of what was collected beside it into ``own``."""
+    if batch:
+        if own_weight > 0:
+            accumulate(aside, own, own_weight)
+        np.divide(aside, np.float32(own_weight + weight), out=own)
+    elif own_weight > 0:
+        fold(own, own_weight, aside, weight)
+    else:
+        own[:] = aside
+
+
+class Reference:
+    """The loop. Subclass it for further algorithms."""
+
+    def __init__(self, graph: Graph, learners: Mapping[int, Any]) -> None:
+        self.graph = graph
+        self.manifest = graph.manifest
+        self.clusters = self.manifest.clusters if self.manifest.algorithm == "dfca" else 1
+        default = "metropolis" if self.manifest.algorithm == "dfedavg" else "uniform"
+        self.mix = self.manifest.mix or default
+        self.batch = self.manifest.aggregation == "batch"
+        self.peers = {i: ReferencePeer(i, learners[i], self.initial_models(i, learners[i])) for i in graph.ids}
+
+    def run(self) -> dict[int, ReferencePeer]:
+        """All rounds."""
+        for t in range(self.manifest.rounds):
+            for peer in self.peers.values():
+                self.assign_and_train(peer, t)
+            if self.manifest.algorithm == "local":
+                continue
+            if t < self.option("warmup_rounds", 0):
+                self.relay(t)
+            else:
+                self.exchange(t)
+            for peer in self.peers.values():
+                if self.manifest.algorithm == "dfca":
+                    peer.cluster = self.nearest(peer)
+        return self.peers
+
+    def option(self, name: str, default: Any) -> Any:
+        """Return an option of the algorithm."""
+        return self.manifest.options.get(name, default)
+
+    def initial_models(self, i: int, learner: Any) -> list[Vector]:
+        """GI unless DFCA is told to draw its own models at each peer."""
+        path = (i,) if self.option("initialization", "global") == "local" else ()
+        seeds = [derive_seed(self.manifest.seed, "initial", slot, *path) for slot in range(self.clusters)]
+        return [learner.initial_model(seed) for seed in seeds]
+
+    def nearest(self, peer: ReferencePeer) -> int:
+        """DFCA Eq. 4."""
+        return int(np.argmin([peer.learner.mean_loss(theta) for theta in peer.models]))
+
+    def assign_and_train(self, peer: ReferencePeer, t: int) -> None:
+        """Choose the slot, train it, unless the peer sits this round out."""
+        m, peer.trained = self.manifest, []
+        if m.participation < 1 and not is_active(m.seed, t, peer.peer_id, m.participation):
+            return
+        slot = 0
+        if m.algorithm == "dfca":
+            peer.cluster = self.nearest(peer) if peer.cluster is None else peer.cluster
+            slot = peer.cluster
+        peer.models[slot], _ = peer.learner.train(
+            peer.models[slot],
+            epochs=m.local_epochs,
+            seed=derive_seed(m.seed, "train", peer.peer_id, t, slot),
+            learning_rate=m.learning_rate * m.learning_rate_decay ** (t // m.learning_rate_decay_rounds),
+            momentum=m.momentum,
+            weight_decay=m.weight_decay,
+            unit=m.local_unit,
+            optimizer=m.optimizer,
+            batch_size=m.batch_size,
+        )
+        peer.trained = [slot]
+
+    def around(self, i: int, t: int) -> list[int]:
+        """Return the neighbors whose edge is up in a round, ascending."""
+        m = self.manifest
+        up = [n for n in self.graph.neighbors(i) if edge_is_up(m.seed, t, i, n, m.dynamic_edges)]
+        return up if m.dynamic_edges else list(self.graph.neighbors(i))
+
+    def metropolis(self, i: int, n: int) -> float:
+        """Return the Metropolis weight of an edge of the graph file."""
+        return 1.0 / (1 + max(self.graph.degree(i), self.graph.degree(n)))
+
+    def exchange(self, t: int) -> None:
+        """One exchange of the trained slots, taken before anything is folded."""
+        offered = {i: [(slot, peer.models[slot].copy()) for slot in peer.trained] for i, peer in self.peers.items()}
+        for i, peer in self.peers.items():
+            if not peer.trained and not self.option("idle_folds", True):
+                continue
+            arrivals: dict[int, list[tuple[Vector, float]]] = {slot: [] for slot in range(self.clusters)}
+            for n in self.around(i, t):
+                for slot, theta in offered[n]:
+                    arrivals[slot].append((theta, 1.0 if self.mix == "uniform" else self.metropolis(i, n)))
+            for slot, found in arrivals.items():
+                if found:
+                    self.average(peer, slot, found)
+
+    def average(self, peer: ReferencePeer, slot: int, arrivals: list[tuple[Vector, float]]) -> None:
+        """Average a slot with what arrived for it."""
+        own, total = peer.models[slot].copy(), 0.0
+        if self.mix == "uniform" and slot not in peer.trained and not self.batch:
+            total = 1.0
+            for theta, weight in arrivals:
+                total = fold(own, total, theta, weight)
+        else:
+            aside, total = collect(arrivals, self.batch)
+            merge(own, aside, 1.0 if self.mix == "uniform" else max(0.0, 1.0 - total), total, self.batch)
+        peer.models[slot] = own
+
+    def relay(self, t: int) -> None:
+        """DFCA's warm-up: g mixing steps of the models of every cluster, each weighted by its mass."""
+        masses = {i: [float(slot in p.trained) for slot in range(self.clusters)] for i, p in self.peers.items()}
+        for _ in range(self.option("relay_steps", 3)):
+            sent = {
+                i: [theta.copy() if mass > 0 else None for theta, mass in zip(p.models, masses[i], strict=True)]
+                for i, p in self.peers.items()
+            }
+            mixed = {i: self.relay_step(peer, t, sent, masses) for i, peer in self.peers.items()}
+            masses = mixed
+
+    def relay_step(
+        self,
+        peer: ReferencePeer,
+        t: int,
+        sent: dict[int, list[Vector | None]],
+        masses: dict[int, list[float]],
+    ) -> list[float]:
+        """Mix one peer's models in place and return its new masses."""
+        i, neighbors = peer.peer_id, self.around(peer.peer_id, t)
+        own_share = 1.0 - sum(self.metropolis(i, n) for n in neighbors)
+        result = []
+        for slot in range(self.clusters):
+            arrivals = [
+                (theta, self.metropolis(i, n) * masses[n][slot])
+                for n in neighbors
+                if (theta := sent[n][slot]) is not None
+            ]
+            own, weight = own_share * masses[i][slot], 0.0
+            if arrivals:
+                aside, weight = collect(arrivals, self.batch)
+                merge(peer.models[slot], aside, own, weight, self.batch)
+            result.append(own + weight)
+        return result

@@ -1,0 +1,109 @@
+"""The command `peer` through its real entry point, as a newcomer uses it: graph file, testbed, report, evaluate, predict."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.process
+
+# The keys that `peer report --json` promises; scripts of users depend on them.
+REPORT_KEYS = {
+    "accuracy_mean",
+    "accuracy_std",
+    "accuracy_worst",
+    "accuracy_p10",
+    "cluster_ari",
+    "rounds",
+    "models_sent",
+    "models_folded",
+    "duplicates_dropped",
+    "stale_dropped",
+    "payload_bytes_sent",
+    "wire_bytes_sent",
+    "seconds",
+    "consensus_distance",
+    "peers",
+}
+PEER_KEYS = {"peer_id", "accuracy", "cluster_index", "true_cluster", "rounds_completed", "incarnation"}
+
+
+def peer(*arguments: object, code: int = 0) -> str:
+    """Run the command and return its standard output; its exit code must be ``code``."""
+    command = [sys.executable, "-m", "peer", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout if code == 0 else done.stderr
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run three peers of a new graph to the end and return the directory."""
+    place = tmp_path_factory.mktemp("command-line")
+    shape = ["--kind", "complete", "--peers", 3, "--base-port", 17410]
+    settings = ["--set", "run.rounds=3", "--set", "run.timeouts.round_deadline_s=60"]
+    peer("graph", "make", *shape, *settings, "--out", place / "graph.json")
+    peer("testbed", place / "graph.json", "--out", place / "out", "--json")
+    return place / "out"
+
+
+def test_report_keeps_its_keys(finished: Path) -> None:
+    report = json.loads(peer("report", finished, "--json"))
+    assert report.keys() >= REPORT_KEYS
+    assert all(row.keys() >= PEER_KEYS for row in report["peers"])
+    assert report["rounds"] == 3
+    assert report["models_sent"] == report["models_folded"] == 3 * 3 * 2
+
+
+def test_every_peer_leaves_the_same_files(finished: Path) -> None:
+    for peer_id in range(3):
+        place = finished / f"peer-{peer_id}"
+        assert {path.name for path in (place / "models").iterdir()} == {
+            "cluster-0.safetensors",
+            "cluster-1.safetensors",
+            "personalized.safetensors",
+        }
+        assert json.loads((place / "summary.json").read_text())["status"] == "completed"
+
+
+def test_the_trained_model_is_of_use(finished: Path, tmp_path: Path) -> None:
+    model = finished / "peer-1" / "models" / "personalized.safetensors"
+    found = json.loads(peer("evaluate", "--model", model, "--peer", 1, "--json"))
+    reported = json.loads(peer("report", finished, "--json"))["peers"][1]["accuracy"]
+    assert found["accuracy"] == pytest.approx(reported)
+    inputs = tmp_path / "inputs.npy"
+    np.save(inputs, np.zeros((2, 1, 8, 8), np.float32))
+    predictions = json.loads(peer("predict", "--model", model, "--input", inputs, "--json"))
+    assert [set(row) for row in predictions["predictions"]] == [{"class", "probability"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        ({"run": {"rounds": 0}}, 10, ["graph.json", "run.rounds", "0"]),
+        ({"run": {"clusterz": 2}}, 10, ["graph.json", "clusterz", "clusters"]),
+        ({"run": {"algorithm": "dfka"}}, 10, ["dfka", "dfca"]),
+        ({"run": {"options": {"warmup": 2}}}, 10, ["options.warmup", "warmup_rounds"]),
+    ],
+)
+def test_a_wrong_manifest_is_a_sentence(tmp_path: Path, change: dict[str, object], code: int, words: list[str]) -> None:
+    nodes = [{"id": i, "address": f"127.0.0.1:{17420 + i}"} for i in range(2)]
+    graph = {"graph": change, "nodes": nodes, "edges": [{"source": 0, "target": 1}]}
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps(graph))
+    run = ("run", "--id", 0, "--neighbors", path, "--insecure", "--state-dir", tmp_path / "state")
+    said = peer(*run, code=code)
+    assert all(word in said for word in words)
+    assert "Traceback" not in said
+
+
+def test_help_of_every_verb_shows_an_example() -> None:
+    single = ("run", "testbed", "report", "evaluate", "predict", "doctor")
+    grouped = (("graph", "make"), ("graph", "check"), ("graph", "show"), ("data", "split"), ("task", "check"))
+    for verb in [*((name,) for name in single), *grouped]:
+        assert "Example" in peer(*verb, "--help"), verb

@@ -1,0 +1,93 @@
+"""FedSPD and FedEM as real processes over loopback: the same bits as one process, at both paces, with bytes counted.
+
+Method: forked peers of a testbed run a small graph to its end; their final models are compared with `peer.in_process`, which
+has no engine, no wire and no processes. The oracle of the arithmetic itself is tests/oracle/fedspd.py.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator_free_bootstrap import Graph, Manifest, make_graph
+from coordinator_free_bootstrap.graph import Node
+from peer.in_process import InProcess
+from peer.observe.report import build_report
+from peer.store.model_file import load_model
+from peer.store.state_dir import StateDir
+from peer.testbed import Testbed, free_ports, warm_up
+
+pytestmark = pytest.mark.process
+
+SOFT = {"samples_per_peer": 60, "test_per_peer": 30}
+BASE = dict(
+    task="digits", model="mlp", model_options={"hidden": 16}, split="rotated_soft", split_options=SOFT, rounds=4
+)
+
+
+def graph_of(peers: int, kind: str = "ring", **manifest) -> Graph:
+    made = make_graph(kind, peers, seed=3)
+    nodes = tuple(Node(i, f"127.0.0.1:{port}") for i, port in zip(made.ids, free_ports(peers), strict=True))
+    return Graph(nodes, made.edges, Manifest(**(BASE | manifest)))
+
+
+def run_processes(graph: Graph, directory: Path) -> None:
+    warm_up(graph, None)
+    bed = Testbed(graph, directory, threads=1)
+    bed.start()
+    try:
+        assert set(bed.run().values()) == {0}
+    finally:
+        bed.stop()
+
+
+def flat(path: Path, schema) -> np.ndarray:
+    tensors, _ = load_model(path)
+    return np.concatenate([tensors[t.name].ravel() for t in schema.tensors])
+
+
+CASES = {
+    "fedspd": dict(algorithm="fedspd", options={"align_every": 2, "min_cluster_samples": 3}),
+    "fedspd-broadcast-metropolis": dict(
+        algorithm="fedspd", mix="metropolis", clusters=3, options={"exchange": "broadcast", "first_round": "paper"}
+    ),
+    "fedspd-dynamic-participation": dict(algorithm="fedspd", dynamic_edges=0.3, participation=0.7, mix="metropolis"),
+    "fedspd-warm": dict(algorithm="fedspd", options={"warm_rounds": 1, "hard_rounds": 1, "personalize": "confident"}),
+    "fedspd-split": dict(
+        algorithm="fedspd", rounds=7, options={"warm_rounds": 5, "hard_rounds": 1, "split": "updates"}
+    ),
+    "fedspd-local-batch": dict(algorithm="fedspd", aggregation="batch", options={"initialization": "local"}),
+    "fedem": dict(algorithm="fedem"),
+    "fedem-dynamic": dict(algorithm="fedem", dynamic_edges=0.4),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_processes_equal_one_process_bit_for_bit(name, tmp_path):
+    graph = graph_of(5, **CASES[name])
+    run_processes(graph, tmp_path)
+    peers = InProcess(graph).run()
+    sent = folded = announced = 0
+    for i, peer in peers.items():
+        place, schema = StateDir.of_peer(tmp_path, i), peer.bench.learner.schema
+        for slot in range(peer.algorithm.slots):
+            found = flat(place.cluster_model(slot), schema)
+            assert found.tobytes() == peer.bench.models.model(slot).tobytes(), (i, slot)
+        assert flat(place.personalized_model, schema).tobytes() == peer.bench.personalized.tobytes()
+        sent, folded = sent + peer.totals["models_sent"], folded + peer.totals["models_folded"]
+        announced += peer.totals["announcements_sent"]
+    report = build_report(tmp_path).values
+    assert (report["models_sent"], report["models_folded"]) == (sent, folded)
+    if not graph.manifest.dynamic_edges and graph.manifest.participation == 1:  # else passes are announcements too
+        assert report["announcements_sent"] == announced
+
+
+@pytest.mark.parametrize("name", ["fedspd", "fedem"])
+def test_async_runs_to_its_end(name, tmp_path):
+    graph = graph_of(5, algorithm=name, pace="async", rounds=12, local_epochs=10)
+    run_processes(graph, tmp_path)
+    report = build_report(tmp_path).values
+    assert report["state"] == "complete" and report["rounds"] == 12
+    assert report["models_folded"] > 0 and report["accuracy_mean"] > 0.2  # chance is 0.1
+    refused = {peer.peer_id: peer.summary["refusals"] for peer in build_report(tmp_path).run.peers}
+    assert {code for codes in refused.values() for code in codes} <= {"shutting_down"}, refused

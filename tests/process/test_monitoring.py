@@ -1,0 +1,144 @@
+"""Prometheus' own words on our files, and a real Prometheus that scrapes real peers."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
+from peer.deploy.keys import deal_keys
+from peer.testbed import free_ports
+
+pytestmark = pytest.mark.process
+
+MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
+PEERS = 3
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """Folder with prometheus and promtool: those installed, or those of Debian's package, unpacked and not installed."""
+    installed = shutil.which("prometheus")
+    if installed and shutil.which("promtool"):
+        return Path(installed).parent
+    if shutil.which("apt-get") is None:
+        pytest.skip("prometheus is not installed, and this is no Debian to fetch it")
+    folder = tmp_path_factory.mktemp("prometheus")
+    fetched = subprocess.run(
+        ["apt-get", "download", "-q", "prometheus"], check=False, cwd=folder, capture_output=True, text=True
+    )
+    packages = list(folder.glob("*.deb"))
+    if fetched.returncode or not packages:
+        pytest.skip(f"prometheus is not installed, and cannot be fetched: {fetched.stderr[-200:]}")
+    subprocess.run(["dpkg", "-x", packages[0], folder], check=True)
+    return folder / "usr" / "bin"
+
+
+def promtool(programs, *arguments):
+    return subprocess.run([programs / "promtool", "check", *arguments], check=False, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("arguments", [("config", "prometheus.yml"), ("rules", "alerts.yml")])
+def test_promtool_accepts_configuration_and_rules(programs, arguments):
+    kind, name = arguments
+    found = promtool(programs, kind, MONITORING / name)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "SUCCESS" in found.stdout
+    assert "warning" not in (found.stdout + found.stderr).lower()
+
+
+def test_promtool_would_refuse_a_wrong_rule(programs, tmp_path):
+    rules = tmp_path / "alerts.yml"
+    rules.write_text((MONITORING / "alerts.yml").read_text().replace("sum by (instance, code) (", "sum by instance ("))
+    assert promtool(programs, "rules", rules).returncode != 0
+
+
+@contextmanager
+def process(command, log):
+    with log.open("wb") as file, subprocess.Popen([str(part) for part in command], stdout=file, stderr=file) as running:
+        try:
+            yield running
+        finally:
+            running.terminate()
+
+
+@pytest.fixture(scope="module")
+def ask(programs, tmp_path_factory):
+    """The API of a Prometheus that scrapes three running peers, with the configuration and the rules at hand."""
+    home, ports = tmp_path_factory.mktemp("scraped"), free_ports(2 * PEERS + 1)
+    manifest = parse_manifest({"rounds": 100_000, "options": {"warmup_rounds": 4}}, "test")
+    graph = make_graph("complete", PEERS, manifest=manifest)
+    nodes = tuple(replace(node, address=f"127.0.0.1:{ports[node.id]}") for node in graph.nodes)
+    save_graph(deal_keys(replace(graph, nodes=nodes), home / "keys"), home / "graph.json")
+    targets = [{"targets": [f"127.0.0.1:{ports[PEERS + i]}"], "labels": {"peer_id": str(i)}} for i in range(PEERS)]
+    (home / "peers.json").write_text(json.dumps(targets))
+    shutil.copy(MONITORING / "alerts.yml", home)
+    (home / "prometheus.yml").write_text((MONITORING / "prometheus.yml").read_text().replace("5s", "1s"))
+    with ExitStack() as stack:
+        for i in range(PEERS):
+            places = [
+                "--neighbors",
+                home / "graph.json",
+                "--state-dir",
+                home / f"s{i}",
+                "--certs",
+                home / f"keys/peer-{i}",
+            ]
+            command = [sys.executable, "-m", "peer", "run", "--id", i, *places, "--metrics-port", ports[PEERS + i]]
+            stack.enter_context(process(command, home / f"peer-{i}.log"))
+        options = {"config.file": "prometheus.yml", "storage.tsdb.path": "tsdb"}
+        server = [programs / "prometheus", *(f"--{name}={home / value}" for name, value in options.items())]
+        address = f"127.0.0.1:{ports[-1]}"
+        stack.enter_context(process([*server, f"--web.listen-address={address}"], home / "prometheus.log"))
+        yield lambda path, **query: answer(f"http://{address}/api/v1/{path}?{urllib.parse.urlencode(query)}")
+
+
+def answer(url):
+    """Return the data of an API call; None while Prometheus does not answer yet, or if it refuses."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as reply:
+            return json.load(reply)["data"]
+    except OSError:
+        return None
+
+
+def values(ask, expression):
+    data = ask("query", query=expression)
+    return {row["metric"]["peer_id"]: float(row["value"][1]) for row in data["result"]} if data else {}
+
+
+def until(holds, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "Prometheus never saw it"
+        time.sleep(0.2)  # between two looks
+
+
+def test_prometheus_scrapes_running_peers(ask):
+    everybody = {str(i) for i in range(PEERS)}
+    for condition in ("up == 1", "peer_rounds_completed_total > 2", 'peer_neighbors{state="alive"} == 2'):
+        until(lambda expression=condition: values(ask, expression).keys() == everybody)
+    assert set(values(ask, "sum by (peer_id) (peer_refusals_total)").values()) == {0.0}
+    assert all(0 < accuracy <= 1 for accuracy in values(ask, "peer_accuracy_ratio").values())
+    assert all(count > 0 for count in values(ask, "peer_wire_bytes_sent_total").values())
+
+
+def test_dashboard_and_rules_name_metrics_that_there_are(ask):
+    until(lambda: len(values(ask, "peer_rounds_completed_total > 5")) == PEERS)
+    names = set(ask("label/__name__/values"))
+    dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+    panels = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    rules = [rule for group in ask("rules")["groups"] for rule in group["rules"]]
+    assert (len(panels), len(rules)) == (8, 6)
+    for expression in (*panels, *(rule["query"] for rule in rules)):
+        assert ask("query", query=expression) is not None, f"Prometheus refuses {expression}"
+        assert any(name in expression for name in names), expression
+    assert {rule["health"] for rule in rules} <= {"ok", "unknown"}

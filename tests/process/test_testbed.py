@@ -1,0 +1,70 @@
+"""Goal: real processes compute the same models bit for bit, run after run, forked or started one by one.
+
+Method: testbeds of a few rounds on the bundled digits; final model files are compared as arrays.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tools import invariants
+from tools.beds import Bed, same_models
+
+pytestmark = pytest.mark.process
+
+Make = Callable[..., Bed]
+
+
+def test_a_testbed_runs_to_completion(bed: Make) -> None:
+    run = bed(peers=6, kind="erdos-renyi", rounds=5)
+    last = run.finish()
+    assert last["failed"] == {} and set(last["exit_codes"].values()) == {0}
+    invariants.completed(run)
+    invariants.check(run)
+    for peer_id in run.graph.ids:
+        assert run.summary(peer_id)["accuracy"] is not None
+        assert {len(line["folded"]) for line in run.history(peer_id, "round")} == {run.graph.degree(peer_id)}
+
+
+def test_two_runs_give_the_same_models_bit_for_bit(bed: Make) -> None:
+    runs = [bed(name, peers=6, kind="erdos-renyi", rounds=6) for name in ("one", "two")]
+    for run in runs:
+        run.finish()
+    same_models(runs[0].models(), runs[1].models())
+
+
+def test_runs_over_tls_and_through_proxies_give_the_same_models(bed: Make) -> None:
+    plain = bed("plain", rounds=5)
+    secure = bed("secure", rounds=5, insecure=False, proxy=True)
+    plain.finish()
+    last = secure.finish()
+    assert all(counters["bytes_passed"] > 0 for counters in last["counters"].values())
+    same_models(plain.models(), secure.models())
+
+
+def test_eight_separate_peer_run_processes_give_the_testbeds_models(bed: Make, tmp_path: Path) -> None:
+    forked = bed(peers=8, kind="erdos-renyi", rounds=4, start={"rule": "all"})
+    forked.finish()
+    graph_file = forked.directory / "graph.json"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    processes = []
+    for peer_id in forked.graph.ids:
+        place = tmp_path / "separate" / f"peer-{peer_id}"
+        command = ["run", "--id", str(peer_id), "--neighbors", str(graph_file), "--state-dir", str(place), "--insecure"]
+        place.mkdir(parents=True)
+        with open(place / "peer.log", "wb") as log:
+            processes.append(subprocess.Popen([sys.executable, "-m", "peer", *command], env=environment, stderr=log))
+    separate = Bed.__new__(Bed)
+    separate.directory, separate.graph = tmp_path / "separate", forked.graph
+    try:
+        assert [process.wait(150) for process in processes] == [0] * 8, separate.logs()
+    finally:
+        for process in processes:
+            process.kill()
+    invariants.completed(separate)
+    same_models(forked.models(), separate.models())

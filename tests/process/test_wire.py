@@ -1,0 +1,559 @@
+"""The wire over real sockets: what arrives, what is refused, and what a cut leaves behind (nothing)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+import xxhash
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+from wire_support import LIMITS, TIMEOUTS, Recorder, header_of, hello_of, linked, serving
+
+from coordinator_free_bootstrap.errors import (
+    ConfigError,
+    NeighborUnavailable,
+    Refusal,
+    RemoteProtocolError,
+)
+from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from peer.core.messages import Announce, Beat, Outcome, Phase
+from peer.wire import convert, frames
+from peer.wire.client import NeighborLink
+from peer.wire.generated import peer_pb2, peer_pb2_grpc
+from peer.wire.inbound import PullRequest
+from peer.wire.server import PeerServer
+
+pytestmark = pytest.mark.process
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def model(elements: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(elements, np.float32)
+
+
+BEAT = Beat(sender=2, incarnation=7, round_index=3, persisted_round=2, phase=Phase.RUNNING)
+ANNOUNCE = Announce(
+    sender=2, incarnation=7, round_index=3, step=0, total=2, selected=1, scalars=(1.0,), sketch=b"\0" * 8
+)
+
+
+def test_every_message_arrives_as_it_was_sent() -> None:
+    async def test() -> None:
+        recorder = Recorder()
+        async with linked(recorder) as link:
+            reply = await link.hello(hello_of(2))
+            assert (reply.hello, reply.refusal) == (hello_of(1), None)
+            assert await link.beat(BEAT) is None
+            assert await link.announce(ANNOUNCE) is None
+            assert recorder.heard == [BEAT, ANNOUNCE]
+            assert (await link.status())["more"] == [1.5]
+            recorder.answer = Refusal.NO_HANDSHAKE
+            assert await link.beat(BEAT) is Refusal.NO_HANDSHAKE
+            recorder.hello_refusal = Refusal.GRAPH_MISMATCH
+            reply = await link.hello(hello_of(2))
+            assert (reply.refusal, reply.reason) == (Refusal.GRAPH_MISMATCH, "peer 2 differs")
+
+    run(test)
+
+
+@pytest.mark.parametrize("elements", [1, 1 << 14, (1 << 14) + 1, 1_500_000])
+def test_a_pushed_model_is_folded_byte_for_byte(elements: int) -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(elements)
+        async with linked(recorder) as link:
+            reply = await link.push(header_of(theta.nbytes), theta.view(np.uint8))
+            assert reply.outcome is Outcome.FOLDED
+            header, buffer, norm_squared = recorder.models[0]
+            assert header == header_of(theta.nbytes)
+            assert buffer.tobytes() == theta.tobytes()
+            assert norm_squared == pytest.approx(float(np.dot(theta.astype(float), theta.astype(float))), rel=1e-5)
+            assert link.payload_bytes_sent == theta.nbytes < link.wire_bytes_sent < theta.nbytes * 1.01 + 400
+            assert recorder.cuts == recorder.refusals == []
+
+    run(test)
+
+
+@pytest.mark.parametrize("size", [1, 3, (1 << 16) + 1])
+def test_sizes_that_are_no_multiple_of_four_travel_in_the_other_encodings(size: int) -> None:
+    async def test() -> None:
+        recorder, payload = Recorder(), np.arange(size, dtype=np.uint8)
+        async with linked(recorder) as link:
+            reply = await link.push(header_of(size, encoding="int8"), payload)
+            assert reply.outcome is Outcome.FOLDED
+            assert recorder.models[0][1].tobytes() == payload.tobytes()
+            assert recorder.models[0][2] is None
+
+    run(test)
+
+
+def test_a_held_push_waits_longer_than_the_idle_time_and_blocks_nothing_else() -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(1 << 20)
+        timeouts = Timeouts(idle_transfer_s=0.2, suspicion_s=5.0)
+        recorder.gate.clear()
+        limits = LIMITS.model_copy(update={"requests_per_second": 1e6})
+        async with linked(recorder, limits=limits, timeouts=timeouts) as link:
+            pushes = [
+                asyncio.create_task(link.push(header_of(theta.nbytes, slot=slot), theta.view(np.uint8)))
+                for slot in range(3)
+            ]
+            await recorder.until(lambda: len(recorder.offers) == 3)
+            held_until = asyncio.get_running_loop().time() + 3 * timeouts.idle_transfer_s
+            while asyncio.get_running_loop().time() < held_until:
+                assert await link.beat(BEAT) is None
+            assert not any(push.done() for push in pushes)
+            assert link.payload_bytes_sent <= 3 * LIMITS.frame_bytes_max
+            recorder.gate.set()
+            assert [reply.outcome for reply in await asyncio.gather(*pushes)] == [Outcome.FOLDED] * 3
+
+    run(test)
+
+
+def test_a_refused_push_says_why_and_sends_no_more_than_one_chunk() -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(1 << 20)
+        recorder.answer = Refusal.ROUND_TOO_FAR_AHEAD
+        async with linked(recorder) as link:
+            reply = await link.push(header_of(theta.nbytes), theta.view(np.uint8))
+            assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, Refusal.ROUND_TOO_FAR_AHEAD)
+            assert reply.reason == "not now"
+            assert link.payload_bytes_sent <= LIMITS.frame_bytes_max
+            assert recorder.refusals == []  # the runtime's own refusals are its own to count
+            recorder.answer = None
+            assert (await link.push(header_of(theta.nbytes), theta.view(np.uint8))).outcome is Outcome.FOLDED
+
+    run(test)
+
+
+def test_a_sender_that_gives_up_while_held_withdraws_its_offer() -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(1 << 16)
+        recorder.gate.clear()
+        async with linked(recorder) as link:
+            push = asyncio.create_task(link.push(header_of(theta.nbytes), theta.view(np.uint8)))
+            await recorder.until(lambda: recorder.offers)
+            push.cancel()
+            await recorder.until(lambda: recorder.withdrawn == 1)
+            with pytest.raises(asyncio.CancelledError):
+                await push
+            assert recorder.models == recorder.cuts == []
+
+    run(test)
+
+
+def test_a_model_that_is_complete_is_folded_even_if_the_sender_goes_away() -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(1 << 12)
+        recorder.fold_gate.clear()
+        async with linked(recorder) as link:
+            push = asyncio.create_task(link.push(header_of(theta.nbytes), theta.view(np.uint8)))
+            while link.payload_bytes_sent < theta.nbytes:
+                await asyncio.sleep(0)
+            assert await link.beat(BEAT) is None
+            push.cancel()
+            await asyncio.gather(push, return_exceptions=True)
+            recorder.fold_gate.set()
+            await recorder.until(lambda: recorder.models or recorder.cuts)
+            # Where the cancellation overtook the last bytes the model was cut; otherwise it is whole.
+            assert len(recorder.models) + len(recorder.cuts) == 1
+
+    run(test)
+
+
+async def stream(port: int, *messages: bytes) -> peer_pb2.PushReply:
+    """Push hand-made frames through gRPC itself, in the way a neighbor with a bug (or worse) would."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.stream_unary(f"/{frames_service()}/PushModel")()
+        try:
+            for message in messages:
+                await call.write(message)
+            await call.done_writing()
+        except asyncio.InvalidStateError:
+            assert call.done()
+        return peer_pb2.PushReply.FromString(await call)
+
+
+def frames_service() -> str:
+    return peer_pb2.DESCRIPTOR.services_by_name["PeerService"].full_name
+
+
+def chunk(data: bytes) -> bytes:
+    return frames.chunk_frame(memoryview(data))
+
+
+def end_of(data: bytes) -> bytes:
+    return frames.end_frame(xxhash.xxh3_128(data).digest())
+
+
+DATA = model(16).tobytes()
+HEADER = convert.pack_header(header_of(64))
+AT_LIMIT = bytes(LIMITS.frame_bytes_max)
+NAN = np.array([1.0, np.nan] * 8, np.float32).tobytes()
+INFINITE = np.array([1.0, -np.inf] * 8, np.float32).tobytes()
+BAD_STREAMS: dict[str, tuple[Refusal, list[bytes]]] = {
+    "nothing": (Refusal.MALFORMED, []),
+    "no header": (Refusal.MALFORMED, [chunk(DATA), end_of(DATA)]),
+    "garbage": (Refusal.MALFORMED, [b"\xff" * 40]),
+    "empty frame": (Refusal.MALFORMED, [HEADER, b""]),
+    "header and chunk": (Refusal.MALFORMED, [HEADER + chunk(DATA), end_of(DATA)]),
+    "two headers": (Refusal.MALFORMED, [HEADER, HEADER]),
+    "no end": (Refusal.MALFORMED, [HEADER, chunk(DATA)]),
+    "empty chunk": (Refusal.MALFORMED, [HEADER, chunk(b""), chunk(DATA), end_of(DATA)]),
+    "misaligned chunk": (Refusal.MALFORMED, [HEADER, chunk(DATA[:6]), chunk(DATA[6:]), end_of(DATA)]),
+    "one element short": (Refusal.WRONG_SIZE, [HEADER, chunk(DATA[:-4]), end_of(DATA[:-4])]),
+    "one byte more": (Refusal.WRONG_SIZE, [HEADER, chunk(DATA + b"\0"), end_of(DATA + b"\0")]),
+    "a second chunk more": (Refusal.WRONG_SIZE, [HEADER, chunk(DATA), chunk(DATA), end_of(DATA)]),
+    "flipped bit": (Refusal.DIGEST_MISMATCH, [HEADER, chunk(b"\x01" + DATA[1:]), end_of(DATA)]),
+    "no digest": (Refusal.DIGEST_MISMATCH, [HEADER, chunk(DATA), frames.end_frame(b"")]),
+    "end before the chunks": (Refusal.WRONG_SIZE, [HEADER, end_of(DATA), chunk(DATA)]),
+    "nan": (Refusal.NON_FINITE, [HEADER, chunk(NAN), end_of(NAN)]),
+    "infinity": (Refusal.NON_FINITE, [HEADER, chunk(INFINITE), end_of(INFINITE)]),
+    "frame over the limit": (
+        Refusal.TOO_LARGE,
+        [convert.pack_header(header_of(len(AT_LIMIT) + 4)), chunk(AT_LIMIT + bytes(4)), end_of(AT_LIMIT + bytes(4))],
+    ),
+    "model over the limit": (Refusal.TOO_LARGE, [convert.pack_header(header_of(LIMITS.model_bytes_max + 1))]),
+    "index past total": (Refusal.MALFORMED, [convert.pack_header(header_of(64, index=2, total=2))]),
+    "unknown encoding": (
+        Refusal.WRONG_ENCODING,
+        [peer_pb2.PushFrame(header=peer_pb2.ModelHeader(total=1, size_bytes=4, encoding=99)).SerializeToString()],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_STREAMS)
+def test_a_bad_stream_is_refused_with_its_code_and_leaves_no_trace(name: str) -> None:
+    code, messages = BAD_STREAMS[name]
+
+    async def test() -> None:
+        recorder = Recorder()
+        async with linked(recorder) as link:
+            reply = await stream(int(link.address.rpartition(":")[2]), *messages)
+            assert (reply.outcome, reply.refusal) == (peer_pb2.OUTCOME_REFUSED, code.value)
+            assert reply.reason
+            assert recorder.models == []
+            assert recorder.refusals == [code]
+            assert len(recorder.cuts) == len(recorder.offers)
+            theta = model(64)  # the server is up and the next good model is folded
+            assert (await link.push(header_of(theta.nbytes), theta.view(np.uint8))).outcome is Outcome.FOLDED
+
+    run(test)
+
+
+def test_a_model_refused_in_the_middle_tells_its_sender_why() -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(2_000_000)
+        theta[40_000] = np.nan
+        async with linked(recorder) as link:
+            reply = await link.push(header_of(theta.nbytes), theta.view(np.uint8))
+            assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, Refusal.NON_FINITE)
+            assert len(recorder.cuts) == 1 and recorder.models == []
+
+    run(test)
+
+
+def test_a_message_over_grpcs_own_limit_leaves_the_peer_up() -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(64)
+        async with linked(recorder) as link:
+            with pytest.raises((grpc.aio.AioRpcError, asyncio.InvalidStateError)):
+                await stream(int(link.address.rpartition(":")[2]), HEADER, chunk(bytes(5 << 20)))
+            await recorder.until(lambda: recorder.cuts)
+            assert recorder.models == []
+            assert (await link.push(header_of(theta.nbytes), theta.view(np.uint8))).outcome is Outcome.FOLDED
+
+    run(test)
+
+
+def test_a_sender_cancelled_in_the_middle_is_cut() -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(20_000_000)
+        async with linked(recorder) as link:
+            push = asyncio.create_task(link.push(header_of(theta.nbytes), theta.view(np.uint8)))
+            while link.payload_bytes_sent < 8 * LIMITS.frame_bytes_max:
+                await asyncio.sleep(0)
+            push.cancel()
+            await recorder.until(lambda: recorder.cuts)
+            with pytest.raises(asyncio.CancelledError):
+                await push
+            assert recorder.models == recorder.refusals == []
+            assert await link.beat(BEAT) is None
+
+    run(test)
+
+
+def test_a_frame_and_a_model_at_their_limits_are_accepted() -> None:
+    async def test() -> None:
+        recorder = Recorder()
+        limits = LIMITS.model_copy(update={"model_bytes_max": len(AT_LIMIT)})
+        async with serving(recorder, limits=limits) as port:
+            header = convert.pack_header(header_of(len(AT_LIMIT)))
+            reply = await stream(port, header, chunk(AT_LIMIT), end_of(AT_LIMIT))
+            assert reply.outcome == peer_pb2.OUTCOME_FOLDED
+            header = convert.pack_header(header_of(len(AT_LIMIT) + 4))
+            assert (await stream(port, header)).refusal == Refusal.TOO_LARGE
+
+    run(test)
+
+
+def test_a_stream_cut_at_any_frame_leaves_no_trace() -> None:
+    async def test() -> None:
+        recorder = Recorder()
+        data = model(64).tobytes()
+        whole = [convert.pack_header(header_of(256)), *(chunk(data[i : i + 64]) for i in range(0, 256, 64))]
+        async with serving(recorder) as port:
+            for sent in range(1, len(whole) + 1):
+                channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+                call = channel.stream_unary(f"/{frames_service()}/PushModel")()
+                for message in whole[:sent]:
+                    await call.write(message)
+                await call.initial_metadata()  # admitted
+                await channel.close(None)
+                await recorder.until(lambda expected=sent: len(recorder.cuts) == expected)
+        assert recorder.models == recorder.refusals == []
+        assert recorder.cuts == ["the stream ended before the model did"] * len(whole)
+
+    run(test)
+
+
+def test_a_transfer_that_stops_is_cut_as_too_slow() -> None:
+    async def test() -> None:
+        recorder = Recorder()
+        async with serving(recorder, timeouts=Timeouts(idle_transfer_s=0.2)) as port:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                call = channel.stream_unary(f"/{frames_service()}/PushModel")()
+                await call.write(HEADER)
+                await call.write(chunk(DATA[:32]))
+                reply = peer_pb2.PushReply.FromString(await call)
+            assert reply.refusal == Refusal.TOO_SLOW
+            assert len(recorder.cuts) == 1 and recorder.models == []
+
+    run(test)
+
+
+def test_a_trickle_of_tiny_chunks_is_cut_at_the_round_deadline() -> None:
+    async def test() -> None:
+        recorder = Recorder()
+        timeouts = Timeouts(heartbeat_s=0.05, suspicion_s=0.3, idle_transfer_s=5.0, round_deadline_s=0.3)
+        async with serving(recorder, timeouts=timeouts) as port:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                call = channel.stream_unary(f"/{frames_service()}/PushModel")()
+                await call.write(convert.pack_header(header_of(1 << 30)))
+                with pytest.raises((asyncio.InvalidStateError, grpc.aio.AioRpcError)):
+                    while True:
+                        await call.write(chunk(bytes(4)))
+            assert recorder.refusals == [Refusal.TOO_SLOW]
+            assert len(recorder.cuts) == 1 and recorder.models == []
+
+    run(test)
+
+
+def test_streams_and_messages_of_one_caller_are_limited() -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(64)
+        recorder.gate.clear()
+        limits = LIMITS.model_copy(update={"streams_per_neighbor": 2})
+        async with linked(recorder, limits=limits) as link:
+
+            def push() -> Awaitable[Any]:
+                return asyncio.create_task(link.push(header_of(theta.nbytes), theta.view(np.uint8)))
+
+            held = [push(), push()]
+            await recorder.until(lambda: len(recorder.offers) == 2)
+            assert (await push()).refusal is Refusal.TOO_MANY_STREAMS
+            recorder.gate.set()
+            assert [(await one).outcome for one in held] == [Outcome.FOLDED] * 2
+            assert (await push()).outcome is Outcome.FOLDED
+
+        slow = LIMITS.model_copy(update={"requests_per_second": 0.2})  # a bucket of one message
+        async with linked(Recorder(), limits=slow) as link:
+            assert await link.beat(BEAT) is None
+            assert await link.beat(BEAT) is Refusal.RATE_LIMITED
+            with pytest.raises(RemoteProtocolError, match="requests_per_second") as caught:
+                await link.hello(hello_of(2))
+            assert caught.value.code is Refusal.RATE_LIMITED
+
+    run(test)
+
+
+def test_a_claimed_sender_must_be_the_authenticated_one() -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(64)
+        async with linked(recorder, identify=lambda _context: 5) as link:
+            assert await link.beat(BEAT) is Refusal.IDENTITY_MISMATCH
+            assert await link.announce(ANNOUNCE) is Refusal.IDENTITY_MISMATCH
+            reply = await link.push(header_of(theta.nbytes), theta.view(np.uint8))
+            assert reply.refusal is Refusal.IDENTITY_MISMATCH
+            with pytest.raises(RemoteProtocolError) as caught:
+                await link.hello(hello_of(2))
+            assert caught.value.code is Refusal.IDENTITY_MISMATCH
+            assert recorder.heard == recorder.offers == []
+            assert set(recorder.refusals) == {Refusal.IDENTITY_MISMATCH}
+            await link.hello(hello_of(5))
+            assert recorder.callers == {5}
+
+    run(test)
+
+
+def test_a_caller_that_cannot_be_identified_is_refused_everywhere() -> None:
+    def stranger(_context: Any) -> int | None:
+        raise RemoteProtocolError(Refusal.NOT_A_NEIGHBOR, "no neighbor has this key")
+
+    async def test() -> None:
+        recorder = Recorder()
+        async with linked(recorder, identify=stranger) as link:
+            assert await link.beat(BEAT) is Refusal.NOT_A_NEIGHBOR
+            assert (await link.push(header_of(64), DATA)).refusal is Refusal.NOT_A_NEIGHBOR
+            for call in (link.status(), link.pull(PullRequest(2, 7, 0)), link.hello(hello_of(2))):
+                with pytest.raises(RemoteProtocolError, match="no neighbor has this key"):
+                    await call
+            assert len(recorder.refusals) == 5
+
+    run(test)
+
+
+def test_a_malformed_unary_message_is_an_answer() -> None:
+    async def test() -> None:
+        recorder = Recorder()
+        async with serving(recorder) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            reply = await channel.unary_unary(f"/{frames_service()}/Beat")(b"\xff\xff")
+            assert peer_pb2.Acknowledgement.FromString(reply).refusal == Refusal.MALFORMED
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await channel.unary_unary(f"/{frames_service()}/Hello")(b"\xff\xff")
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert recorder.refusals == [Refusal.MALFORMED] * 2
+
+    run(test)
+
+
+def test_another_peer_at_the_neighbors_address_is_noticed() -> None:
+    async def test() -> None:
+        async with serving(Recorder(peer_id=9)) as port:
+            link = NeighborLink(1, f"127.0.0.1:{port}", limits=LIMITS, timeouts=TIMEOUTS)
+            with pytest.raises(RemoteProtocolError, match="peer 9 answers at") as caught:
+                await link.hello(hello_of(2))
+            assert caught.value.code is Refusal.IDENTITY_MISMATCH
+            await link.close()
+
+    run(test)
+
+
+def test_a_model_is_pulled_and_a_refused_pull_has_its_code() -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(100_000)
+        async with linked(recorder) as link:
+            with pytest.raises(RemoteProtocolError) as caught:
+                await link.pull(PullRequest(2, 7, 1))
+            assert caught.value.code is Refusal.SLOT_OUT_OF_RANGE
+            recorder.pulled = header_of(theta.nbytes, sender=1), theta.view(np.uint8)
+            header, payload = await link.pull(PullRequest(2, 7, 1), size_bytes=theta.nbytes)
+            assert header == header_of(theta.nbytes, sender=1)
+            assert payload.tobytes() == theta.tobytes()
+            assert link.payload_bytes_received == theta.nbytes
+            with pytest.raises(RemoteProtocolError) as caught:
+                await link.pull(PullRequest(2, 7, 1), size_bytes=theta.nbytes - 4)
+            assert caught.value.code is Refusal.WRONG_SIZE
+
+    run(test)
+
+
+def test_a_neighbor_that_is_not_there_or_goes_away_is_unavailable() -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(1 << 20)
+        recorder.gate.clear()
+        server = PeerServer(recorder, "127.0.0.1:0", limits=LIMITS, timeouts=TIMEOUTS)
+        port = await server.start()
+        link = NeighborLink(1, f"127.0.0.1:{port}", limits=LIMITS, timeouts=TIMEOUTS)
+        push = asyncio.create_task(link.push(header_of(theta.nbytes), theta.view(np.uint8)))
+        await recorder.until(lambda: recorder.offers)
+        await server.stop(0)
+        with pytest.raises(NeighborUnavailable, match="peer 1 at 127"):
+            await push
+        for call in (link.beat(BEAT), link.push(header_of(64), DATA), link.pull(PullRequest(2, 7, 0)), link.status()):
+            with pytest.raises(NeighborUnavailable):
+                await call
+        await link.close()
+        with pytest.raises(NeighborUnavailable, match="closed"):
+            await link.beat(BEAT)
+
+    run(test)
+
+
+def test_a_standard_protobuf_peer_understands_the_stream_and_is_understood() -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(50_000)
+        recorder.pulled = header_of(theta.nbytes), theta.view(np.uint8)
+        async with serving(recorder) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub = peer_pb2_grpc.PeerServiceStub(channel)
+            got = [frame async for frame in stub.PullModel(peer_pb2.PullRequest(sender=2))]
+            assert got[0].header.size_bytes == theta.nbytes
+            assert b"".join(frame.chunk for frame in got[1:]) == theta.tobytes()
+            assert got[-1].end.digest == xxhash.xxh3_128(theta.data).digest()
+            reply = await stub.PushModel(iter(got))
+            assert reply.outcome == peer_pb2.OUTCOME_FOLDED
+            assert recorder.models[0][1].tobytes() == theta.tobytes()
+            status = await stub.Status(peer_pb2.StatusRequest())
+            assert (status.peer_id, status.phase) == (1, peer_pb2.PHASE_RUNNING)
+
+    run(test)
+
+
+def test_status_is_watched_until_the_peer_stops() -> None:
+    async def test() -> None:
+        recorder = Recorder()
+        server = PeerServer(recorder, "127.0.0.1:0", limits=LIMITS, timeouts=TIMEOUTS)
+        link = NeighborLink(1, f"127.0.0.1:{await server.start()}", limits=LIMITS, timeouts=TIMEOUTS)
+        seen = 0
+        async for status in link.watch_status(0.05):
+            assert status["peer_id"] == 1
+            seen += 1
+            if seen == 3:
+                stopping = asyncio.create_task(server.stop(10))
+        await stopping
+        assert seen >= 3
+        await link.close()
+
+    run(test)
+
+
+def test_health_and_reflection_answer() -> None:
+    async def test() -> None:
+        async with serving(Recorder()) as port:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                for service in ("", frames_service()):
+                    reply = await health_pb2_grpc.HealthStub(channel).Check(
+                        health_pb2.HealthCheckRequest(service=service)
+                    )
+                    assert reply.status == health_pb2.HealthCheckResponse.SERVING
+
+            def services() -> list[str]:
+                with grpc.insecure_channel(f"127.0.0.1:{port}") as plain:
+                    return list(ProtoReflectionDescriptorDatabase(plain).get_services())
+
+            assert frames_service() in await asyncio.to_thread(services)
+
+    run(test)
+
+
+def test_a_port_in_use_is_an_error_with_a_sentence() -> None:
+    async def test() -> None:
+        async with serving(Recorder()) as port:
+            second = PeerServer(Recorder(), f"127.0.0.1:{port}", limits=Limits(), timeouts=Timeouts())
+            with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+                await second.start()
+            await second.stop(0)
+
+    run(test)

@@ -1,0 +1,178 @@
+"""A small runtime behind a real server, for the wire's process tests: it records what the wire asks of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from peer.core.messages import Announce, Beat, Hello, HelloReply, ModelHeader, Outcome, Phase, PushReply
+from peer.wire.client import NeighborLink
+from peer.wire.codec import Payload
+from peer.wire.inbound import Admission, PullRequest
+from peer.wire.server import PeerServer
+
+LIMITS = Limits(frame_bytes_max=1 << 16)
+TIMEOUTS = Timeouts(idle_transfer_s=5.0, suspicion_s=5.0)
+
+
+def hello_of(sender: int, **changes: Any) -> Hello:
+    fields: dict[str, Any] = dict(
+        sender=sender,
+        incarnation=7,
+        wire_version=1,
+        manifest_digest="m" * 64,
+        graph_digest="g" * 64,
+        schema_digest="s" * 64,
+        initial_models_digest="",
+        round_index=3,
+        phase=Phase.RUNNING,
+        manifest="{}",
+    )
+    return Hello(**(fields | changes))
+
+
+def header_of(size_bytes: int, **changes: Any) -> ModelHeader:
+    fields: dict[str, Any] = dict(
+        sender=2,
+        incarnation=7,
+        round_index=3,
+        step=0,
+        slot=1,
+        index=0,
+        total=2,
+        sample_count=100,
+        degree=4,
+        mass=1.0,
+        scalars=(0.5, -1.0),
+        size_bytes=size_bytes,
+        encoding="float32",
+    )
+    return ModelHeader(**(fields | changes))
+
+
+class Recorder:
+    """An Inbound that keeps what it is told. ``gate``, when cleared, holds every offered model."""
+
+    def __init__(self, peer_id: int = 1) -> None:
+        self.peer_id = peer_id
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.fold_gate = asyncio.Event()
+        self.fold_gate.set()
+        self.changed = asyncio.Condition()
+        self._telling: set[asyncio.Future[None]] = set()
+        self.offers: list[ModelHeader] = []
+        self.models: list[tuple[ModelHeader, NDArray[np.uint8], float | None]] = []
+        self.cuts: list[str] = []
+        self.withdrawn = 0
+        self.refusals: list[Refusal] = []
+        self.callers: set[int | None] = set()
+        self.heard: list[Beat | Announce] = []
+        self.answer: Refusal | None = None
+        self.pulled: tuple[ModelHeader, Payload] | Refusal = Refusal.SLOT_OUT_OF_RANGE
+        self.hello_refusal: Refusal | None = None
+
+    async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
+        self.callers.add(caller)
+        reason = f"peer {hello.sender} differs" if self.hello_refusal else ""
+        return HelloReply(hello_of(self.peer_id), self.hello_refusal, reason)
+
+    async def beat(self, caller: int | None, beat: Beat) -> Refusal | None:
+        self.heard.append(beat)
+        return self.answer
+
+    async def announce(self, caller: int | None, announce: Announce) -> Refusal | None:
+        self.heard.append(announce)
+        return self.answer
+
+    async def offered(self, caller: int | None, header: ModelHeader) -> Admission | PushReply:
+        self.callers.add(caller)
+        self.offers.append(header)
+        await self._tell()
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.withdrawn += 1
+            self._tell_soon()
+            raise
+        if self.answer is not None:
+            return PushReply(Outcome.REFUSED, self.answer, "not now")
+        return Admission(header, np.zeros(header.size_bytes, np.uint8))
+
+    async def arrived(self, admission: Admission) -> PushReply:
+        await self.fold_gate.wait()
+        self.models.append((admission.header, admission.buffer, admission.norm_squared))
+        await self._tell()
+        return PushReply(Outcome.FOLDED)
+
+    def cut(self, admission: Admission, reason: str) -> None:
+        self.cuts.append(reason)
+        self._tell_soon()
+
+    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
+        return self.pulled
+
+    def status(self) -> dict[str, Any]:
+        return {"peer_id": self.peer_id, "incarnation": 7, "round_index": 3, "phase": "running", "more": [1.5]}
+
+    def refused(self, caller: int | None, code: Refusal, sentence: str) -> None:
+        self.refusals.append(code)
+        self._tell_soon()
+
+    async def until(self, condition: Any) -> None:
+        """Wait until ``condition()`` holds, looking whenever something was recorded; fails after 10 s."""
+        async with asyncio.timeout(10), self.changed:
+            await self.changed.wait_for(condition)
+
+    def _tell_soon(self) -> None:
+        task = asyncio.ensure_future(self._tell())
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _tell(self) -> None:
+        async with self.changed:
+            self.changed.notify_all()
+
+
+@asynccontextmanager
+async def serving(
+    recorder: Recorder, *, limits: Limits = LIMITS, timeouts: Timeouts = TIMEOUTS, **server: Any
+) -> AsyncIterator[int]:
+    """Serve the recorder on a free loopback port."""
+    peer_server = PeerServer(recorder, "127.0.0.1:0", limits=limits, timeouts=timeouts, **server)
+    port = await peer_server.start()
+    try:
+        yield port
+    finally:
+        await peer_server.stop(0)
+
+
+@asynccontextmanager
+async def linked(
+    recorder: Recorder,
+    *,
+    limits: Limits = LIMITS,
+    timeouts: Timeouts = TIMEOUTS,
+    sender_limits: Limits | None = None,
+    sender_timeouts: Timeouts | None = None,
+    **server: Any,
+) -> AsyncIterator[NeighborLink]:
+    """Serve the recorder and open a link to it."""
+    async with serving(recorder, limits=limits, timeouts=timeouts, **server) as port:
+        link = NeighborLink(
+            recorder.peer_id,
+            f"127.0.0.1:{port}",
+            limits=sender_limits or limits,
+            timeouts=sender_timeouts or timeouts,
+        )
+        try:
+            yield link
+        finally:
+            await link.close()

@@ -1,0 +1,157 @@
+"""What happens to processes, disks and links: planned by seed, at times drawn over the first phase."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from peer.core import events as ev
+from peer.core.engine import Stage
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Machine, World
+
+
+class Nemesis:
+    """Carries out the actions of `options.ACTIONS`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._rng = world.random("nemesis")
+        self._doomed: set[int] = set()  # peers that lose power in the middle of their next write
+
+    def late_joiners(self) -> dict[int, float]:
+        """Return when peers start that are not there at the beginning."""
+        actions, late = dict(self.world.options.actions), {}
+        for action, spread in (("late_joiner", 15.0),):
+            for _ in range(actions.get(action, 0)):
+                late[self._rng.choice(self.world.graph.ids)] = self._rng.uniform(1, spread)
+                self.world.fired[action] += 1
+        return late
+
+    def plan(self) -> None:
+        """Schedule every action."""
+        for action, times in self.world.options.actions:
+            if action != "late_joiner":
+                for _ in range(times):
+                    self.world.after(self._rng.uniform(0, self.world.options.safety_s), self._act, action)
+
+    def _act(self, action: str) -> None:
+        if self.world.healed_at is None:
+            machine = self.world.machines[self._rng.choice(self.world.graph.ids)]
+            getattr(self, f"_{action}")(machine)
+
+    def _fired(self, action: str) -> None:
+        self.world.fired[action] += 1
+
+    def _again(self, machine: Machine, low: float = 0.1, high: float = 8.0) -> None:
+        self.world.after(self._rng.uniform(low, high), machine.start)
+
+    def writes(self, machine: Machine) -> None:
+        """A checkpoint is being written."""
+        if machine.peer_id in self._doomed and self.world.healed_at is None:
+            self._doomed.discard(machine.peer_id)
+            self._kill(machine)
+
+    def _crash(self, machine: Machine) -> None:
+        if self._rng.random() < 0.5:
+            self._doomed.add(machine.peer_id)
+        else:
+            self._kill(machine)
+
+    def _kill(self, machine: Machine) -> None:
+        if machine.process is not None:
+            self._fired("crash")
+            self.world.checker.mark(f"crashed while {machine.process.engine.stage}")
+            machine.crash()
+            self._again(machine)
+
+    def _wipe(self, machine: Machine) -> None:
+        if machine.process is not None:
+            self._fired("wipe")
+            machine.crash()
+            machine.disk.wipe()
+            self._again(machine)
+
+    def _rot(self, machine: Machine) -> None:
+        if machine.process is not None:
+            machine.crash()
+            if machine.disk.rot():
+                self._fired("rot")
+            self._again(machine)
+
+    def _pause(self, machine: Machine) -> None:
+        process = machine.process
+        if process is not None and not process.paused:
+            self._fired("pause")
+            process.paused = True
+
+            def resume() -> None:
+                if process.paused:
+                    process.resume()
+
+            self.world.after(self._rng.choice((0.5, 3.0, 10.0)) * self._rng.uniform(0.5, 1.5), resume)
+
+    def _partition(self, machine: Machine) -> None:
+        mode = self._rng.choice(("isolate", "coin"))
+        ids = self.world.graph.ids
+        side = {machine.peer_id} if mode == "isolate" else {i for i in ids if self._rng.random() < 0.5}
+        edges = [edge for edge in self.world.network.links if (edge[0] in side) != (edge[1] in side)]
+        self._cut("partition", edges)
+
+    def _one_way(self, machine: Machine) -> None:
+        self._cut("one_way", [self._rng.choice(sorted(self.world.network.links))])
+
+    def _cut(self, name: str, edges: list[tuple[int, int]]) -> None:
+        if edges:
+            self._fired(name)
+            self.world.network.take_down(edges)
+            self.world.after(self._rng.choice((0.5, 3.0, 10.0)), self.world.network.bring_up, edges)
+
+    def _clog(self, machine: Machine) -> None:
+        self._fired("clog")
+        links = self.world.network.links
+        for edge in [edge for edge in sorted(links) if machine.peer_id in edge]:  # swizzled: each opens at another time
+            links[edge].clogged_until = self.world.now + self._rng.uniform(0, 5)
+
+    def _leave(self, machine: Machine) -> None:
+        process = machine.process
+        if process is not None and not process.paused and process.engine.stage is not Stage.STOPPED:
+            self._fired("leave")
+            self.world.checker.mark(f"left while {process.engine.stage}")
+            process.post(ev.LeaveRequested())
+            self._again(machine, 1.0, 10.0)
+
+    def _restart_all(self, machine: Machine) -> None:
+        self._fired("restart_all")
+        for other in self.world.machines.values():
+            if other.process is not None:
+                other.crash()
+            self._again(other, 0.1, 2.0)
+
+    def _disk_error(self, machine: Machine) -> None:
+        self._fired("disk_error")
+        machine.disk.failing = "no space left on device"
+
+        def repaired() -> None:
+            machine.disk.failing = ""
+
+        self.world.after(self._rng.uniform(0.5, 8), repaired)
+
+    def _straggler(self, machine: Machine) -> None:
+        self._fired("straggler")
+        machine.slowness = self._rng.choice((3.0, 10.0))
+
+    def _slow_disk(self, machine: Machine) -> None:
+        self._fired("slow_disk")
+        machine.disk_slowness = 100.0
+
+    def choose_core(self) -> tuple[int, ...]:
+        """Return who is healed: all, or all but a few whose loss leaves the rest connected."""
+        graph = self.world.graph.to_networkx()
+        import networkx as nx
+
+        for _ in range(self.world.options.core_loses):
+            candidates = [n for n in graph if nx.is_connected(graph.subgraph(set(graph) - {n}))]
+            graph.remove_node(self._rng.choice(sorted(candidates)))
+            self._fired("loss_for_good")
+        return tuple(sorted(graph))

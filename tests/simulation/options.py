@@ -1,0 +1,139 @@
+"""What one seed simulates: the run, and which faults exist in it and how hard (swarm testing: each seed draws its own)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from coordinator_free_bootstrap import Manifest, make_graph
+from coordinator_free_bootstrap.graph import Graph
+from tests.simulation.network import Weather
+
+# What the nemesis does to processes and links; the network's own faults are in `Weather`.
+ACTIONS = (
+    *(
+        "crash",
+        "wipe",
+        "rot",
+        "pause",
+        "partition",
+        "one_way",
+        "clog",
+        "leave",
+        "restart_all",
+        "disk_error",
+        "late_joiner",
+    ),
+    *("straggler", "slow_disk"),
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """One simulated run."""
+
+    seed: int
+    graph: Graph
+    size: int = 6
+    train_s: tuple[float, float] = (0.05, 0.3)
+    weather: Weather = field(default_factory=Weather)
+    actions: tuple[tuple[str, int], ...] = ()  # how often each happens
+    safety_s: float = 0.0
+    core_loses: int = 0  # peers that stay dead in the second phase
+
+    @property
+    def faultless(self) -> bool:
+        """Whether nothing but delay happens."""
+        w = self.weather
+        return not self.actions and not (w.loss or w.cut or w.replay or w.corrupt) and not self.core_loses
+
+
+def manifest(**changes: Any) -> Manifest:
+    """Return a manifest with the short timeouts of the simulation."""
+    base: dict[str, Any] = {
+        "algorithm": "dfca",
+        "clusters": 2,
+        "rounds": 5,
+        "local_epochs": 2,
+        "learning_rate": 0.3,
+        "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 2.0, "idle_transfer_s": 5.0, "round_deadline_s": 600.0},
+        "start": {"rule": "all", "deadline_s": 5.0},
+    }
+    return Manifest.model_validate(base | changes)
+
+
+def draw(seed: int) -> Options:
+    """Return the options of a seed."""
+    rng = Random(f"{seed}:options")
+    peers = rng.choice((2, 3, 3, 4, 4, 5, 6, 8))
+    kind = rng.choice(("ring", "line", "star", "complete", "erdos-renyi")) if peers > 2 else "line"
+    shape = {"p": rng.uniform(0.4, 0.8)} if kind == "erdos-renyi" else {}
+    calm = rng.random() < 0.15
+    graph = make_graph(kind, peers, seed=seed, manifest=_run(rng, seed), **shape)
+    if calm:
+        weather = Weather(delay_s=rng.choice((0.001, 0.01, 0.05)), bytes_per_s=rng.choice((1e2, 1e4, 1e6)))
+        return Options(seed, graph, weather=weather)
+    weather = Weather(
+        delay_s=rng.choice((0.001, 0.01, 0.05, 0.1)),
+        loss=_sometimes(rng, 0.3),
+        cut=_sometimes(rng, 0.4),
+        replay=_sometimes(rng, 0.5),
+        corrupt=_sometimes(rng, 0.2),
+        bytes_per_s=rng.choice((50, 1e3, 1e6)),
+    )
+    chosen = [action for action in ACTIONS if rng.random() < (0.5 if action == "crash" else 0.3)]
+    train_s = rng.choice(((0.05, 0.3), (0.5, 2.0)))
+    return Options(
+        seed,
+        graph,
+        train_s=train_s,
+        weather=weather,
+        actions=tuple((action, rng.randint(1, 5 if action == "crash" else 3)) for action in chosen),
+        safety_s=rng.uniform(0.5, 1.5) * (2 + graph.manifest.rounds * (train_s[1] + 0.3)),
+        core_loses=rng.choice((0, 0, 0, 1)) if peers > 2 else 0,
+    )
+
+
+def _sometimes(rng: Random, most: float) -> float:
+    return rng.uniform(0, most) if rng.random() < 0.5 else 0.0
+
+
+def _run(rng: Random, seed: int) -> Manifest:
+    algorithm = rng.choice(("dfca", "dfca", "dfca", "dfedavg", "local"))
+    options: dict[str, Any] = {}
+    if algorithm == "dfca":
+        if rng.random() < 0.3:
+            options |= {"warmup_rounds": rng.randint(1, 3), "relay_steps": rng.randint(1, 3)}
+            options |= {"split_empty": rng.random() < 0.3}
+        if rng.random() < 0.3:
+            options["initialization"] = "local"
+        if rng.random() < 0.3:
+            options["idle_folds"] = False
+    pace = rng.choice(("lockstep", "lockstep", "async"))
+    relays = "warmup_rounds" in options
+    suspicion = rng.choice((2.0, 2.0, 5.0))
+    return manifest(
+        algorithm=algorithm,
+        options=options,
+        clusters=rng.randint(1, 4),
+        rounds=rng.randint(2, 8),
+        seed=seed,
+        pace=pace,
+        aggregation=rng.choice(("sequential", "batch")),
+        mix=rng.choice((None, None, "uniform", "metropolis")),
+        participation=1.0 if relays or rng.random() < 0.7 else rng.uniform(0.4, 0.9),
+        dynamic_edges=0.0 if rng.random() < 0.7 else rng.uniform(0.1, 0.6),
+        fold_order="arrival" if pace == "lockstep" and rng.random() < 0.1 else None,
+        stale=rng.choice((None, None, "drop", "fold")),
+        stale_rounds_max=rng.choice((1, 1, 3)),
+        checkpoint_rounds=rng.choice((1, 1, 1, 2)),
+        start={"rule": rng.choice(("all", "all", "quorum", "deadline")), "deadline_s": 5.0},
+        timeouts={
+            "heartbeat_s": suspicion / rng.choice((4, 6)),
+            "suspicion_s": suspicion,
+            "idle_transfer_s": 5.0,
+            "round_deadline_s": rng.choice((600.0, 600.0, 30.0, 2 * suspicion)),
+        },
+        limits={"concurrent_receives": rng.choice((1, 2, 2, 4)), "rounds_ahead": rng.choice((1, 2, 2))},
+    )

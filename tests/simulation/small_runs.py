@@ -1,0 +1,65 @@
+"""Runs whose result is known to the bit: no fault at all, or a peer that is killed and soon restarted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from coordinator_free_bootstrap import make_graph
+from tests.oracle.reference import run_reference
+from tests.simulation.network import Weather
+from tests.simulation.options import Options, manifest
+from tests.simulation.trainer import QuadraticLearner
+from tests.simulation.world import World
+
+RUNS = {
+    "plain": {},
+    "batch": {"aggregation": "batch"},
+    "local initialization": {"options": {"initialization": "local"}},
+    "relay": {"options": {"warmup_rounds": 3, "relay_steps": 3}},
+    "relay, batch": {"options": {"warmup_rounds": 2, "relay_steps": 2}, "aggregation": "batch"},
+    "metropolis": {"mix": "metropolis"},
+    "metropolis, batch": {"mix": "metropolis", "aggregation": "batch"},
+    "participation": {"participation": 0.5},
+    "participation, paper form": {"participation": 0.5, "options": {"idle_folds": False}},
+    "dynamic edges": {"dynamic_edges": 0.5},
+    "dynamic edges, relay": {"dynamic_edges": 0.4, "options": {"warmup_rounds": 3, "relay_steps": 2}},
+    "dfedavg": {"algorithm": "dfedavg"},
+    "dfedavg, participation": {"algorithm": "dfedavg", "participation": 0.6},
+    "dfedavg, uniform, batch": {"algorithm": "dfedavg", "mix": "uniform", "aggregation": "batch"},
+    "local": {"algorithm": "local"},
+    "late arrivals are folded": {"stale": "fold"},
+}
+
+
+def assert_equals_reference(world: World) -> None:
+    """Compare every model of every peer, bit for bit."""
+    m = world.manifest
+    learners = {i: QuadraticLearner(i, m.clusters, world.options.size, m.seed) for i in world.graph.ids}
+    for i, peer in run_reference(world.graph, learners).items():
+        for slot, model in enumerate(peer.models):
+            assert np.array_equal(world.checker.final[i][slot], model), f"peer {i}, slot {slot}"
+
+
+def without_faults(name: str, seed: int, train_s: tuple[float, float] = (0.02, 1.0)) -> World:
+    """Play one of `RUNS` on one of four graphs and networks."""
+    kind, peers = (("erdos-renyi", 7), ("star", 5), ("line", 4), ("complete", 5))[seed % 4]
+    run = manifest(**RUNS[name], clusters=2 + seed % 2, seed=seed, rounds=6)
+    graph = make_graph(kind, peers, seed=seed, manifest=run, **({"p": 0.5} if kind == "erdos-renyi" else {}))
+    slow = Weather(delay_s=(0.001, 0.05)[seed % 2], bytes_per_s=(100, 1e5)[seed // 2 % 2])
+    world = World(Options(seed, graph, weather=slow, train_s=train_s))
+    world.run()
+    return world
+
+
+def with_a_kill(seed: int) -> World:
+    """Kill one peer twice and start it again within the suspicion time of the others."""
+    run = manifest(**RUNS[("plain", "relay", "batch", "dfedavg")[seed % 4]], clusters=2, seed=seed, rounds=6)
+    graph = make_graph("erdos-renyi", 6, seed=seed, manifest=run, p=0.5)
+    world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.05, 0.4)))
+    rng, machine = world.random("victim"), world.machines[seed % 6]
+    for moment in sorted(rng.uniform(1.0, 3.0) for _ in range(2)):
+        world.after(moment, machine.crash)
+        world.after(moment + rng.uniform(0.05, 0.4), machine.start)
+    world.run()
+    assert machine.lives > 1
+    return world

@@ -1,0 +1,96 @@
+"""Goal: the protocol stays safe under every fault and finishes once they end; without faults it computes the reference.
+
+Method: the real engine, model store and algorithms on a virtual clock over a seeded network (see `world`). A failing seed prints
+its last events and the command that replays it.
+"""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coordinator_free_bootstrap import make_graph
+from tests.simulation.network import Weather
+from tests.simulation.options import ACTIONS, Options, manifest
+from tests.simulation.runner import report, run_many
+from tests.simulation.small_runs import RUNS, assert_equals_reference, with_a_kill, without_faults
+from tests.simulation.world import EPOCH_S, World
+
+FAULTS = {"loss", "cut", "replay", "corrupt", "delay", "swallowed", "keepalive", "loss_for_good", *ACTIONS}
+FAULTS |= {"write kept", "write dropped", "write torn"}
+MARKS = {
+    *("folded", "folded late", "stream cut", "resumed", "closed without somebody", "outgrew an old life"),
+    *("checkpoint written", "checkpoint failed", "record caught_up", "record leave", "record end"),
+    *("record neighbor alive", "record neighbor suspect", "record neighbor dead", "record neighbor left"),
+    *("replied duplicate", "replied stale", "replied unused", "replied no_handshake", "replied round_too_far_ahead"),
+    *("refused no_handshake", "refused old_incarnation", "refused digest_mismatch", "refused round_too_far_ahead"),
+    *("crashed while training", "crashed while exchanging", "crashed while joining", "left while training"),
+    *("new life greeted while training", "new life greeted while exchanging", "new life greeted while lingering"),
+}
+
+
+def test_200_seeds():
+    summary = run_many(0, 200)
+    print(summary)
+    assert not summary.failures, "\n\n".join(map(report, summary.failures))
+    assert FAULTS - set(summary.fired) == set(), "a fault that is never carried out proves nothing"
+    assert MARKS - set(summary.marks) == set(), "nothing has led there"
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("seed", range(4))
+def test_l6_without_faults_lockstep_equals_the_reference_bit_for_bit(name, seed):
+    assert_equals_reference(without_faults(name, seed))
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_peer_killed_at_any_time_and_soon_restarted_changes_no_bit(seed):
+    assert_equals_reference(with_a_kill(seed))
+
+
+def distance(world, processes):
+    models = np.stack([machine.process.bench.models.model(0) for machine in processes]).astype(np.float64)
+    return float(np.sqrt(((models - models.mean(axis=0)) ** 2).sum(axis=1).mean()))
+
+
+def test_l2_mixing_contracts_the_consensus_distance_at_the_graphs_spectral_rate():
+    run = manifest(clusters=1, mix="metropolis", learning_rate=1e-12, rounds=12, options={"initialization": "local"})
+    graph = make_graph("ring", 6, manifest=run)
+    world = World(replace(Options(1, graph), weather=Weather()))
+    machines = world.machines.values()
+    for machine in machines:
+        machine.learner.jitter = 0.0
+        world.after(0.0, machine.start)
+    weights = np.array([[1 / 3 if (i - j) % 6 in (0, 1, 5) else 0.0 for j in range(6)] for i in range(6)])
+    rate = sorted(abs(np.linalg.eigvalsh(weights)))[-2]
+    found = []
+    for t in range(1, 9):
+        world.run_until(EPOCH_S + 60, lambda t=t: len(world.checker.history[0]) >= t)
+        world.run_until(EPOCH_S + 60, lambda t=t: all(len(world.checker.history[i]) >= t for i in graph.ids))
+        found.append(distance(world, machines))
+    for before, after in itertools.pairwise(found):
+        assert after <= rate * before * (1 + 1e-5) + 1e-6
+    assert found[-1] < found[0] * rate**6
+
+
+def test_l2_a_partition_parts_the_models_and_healing_brings_them_together():
+    run = manifest(algorithm="dfedavg", clusters=2, rounds=40, learning_rate=0.2)
+    graph = make_graph("complete", 6, manifest=run)
+    world = World(Options(3, graph))
+    machines = list(world.machines.values())
+    for machine in machines:
+        world.after(0.0, machine.start)
+
+    def after_round(t):
+        world.run_until(EPOCH_S + 600, lambda: all(len(world.checker.history[i]) >= t for i in graph.ids))
+        return distance(world, machines)
+
+    before = after_round(12)
+    halves = [edge for edge in world.network.links if edge[0] % 2 != edge[1] % 2]
+    world.network.take_down(halves)
+    apart = after_round(22)
+    world.network.bring_up(halves)
+    healed = after_round(34)
+    assert apart > 3 * before, "both sides must have trained on, each for itself"
+    assert healed < 1.5 * before

@@ -1,0 +1,97 @@
+"""A learner whose optimum is known: each sample is a point, the loss of a model is half its squared distance from it.
+
+Computed in float64 and returned as float32, from (model, seed) alone, so that the reference, a restarted peer and a
+simulated one train to the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coordinator_free_bootstrap.seeds import generator
+from peer.core.averaging import Vector
+from peer.core.schema import Schema, TensorSpec
+
+SAMPLES = 4
+
+
+@dataclass(frozen=True)
+class Result:
+    """What training and evaluation report."""
+
+    loss: float
+    samples: int = SAMPLES
+    steps: int = 1
+    metric: float = 0.0
+
+
+class QuadraticLearner:
+    """Implements `peer.algorithms.base.Learner` for points around one center.
+
+    Args:
+        peer_id: whose points these are.
+        clusters: peer i's points lie around center i modulo ``clusters``.
+        size: d.
+        seed: of centers and points.
+        jitter: standard deviation of what training adds to its target, by the seed of the training.
+    """
+
+    def __init__(self, peer_id: int, clusters: int, size: int, seed: int, jitter: float = 0.05) -> None:
+        self.size, self.jitter = size, jitter
+        self.cluster = peer_id % clusters
+        self.center = generator(seed, "center", self.cluster).normal(0, 3, size)
+        self.points = self.center + generator(seed, "points", peer_id).normal(0, 0.3, (SAMPLES, size))
+        self.optimum = self.points.mean(axis=0)
+
+    @property
+    def schema(self) -> Schema:
+        return Schema((TensorSpec("theta", (self.size,)),))
+
+    def count(self, part: str = "train") -> int:
+        return SAMPLES
+
+    def initial_model(self, seed: int) -> Vector:
+        return generator(seed, "model").normal(0, 1, self.size).astype(np.float32)
+
+    def sample_losses(self, theta: Vector, part: str = "train") -> Any:
+        return (0.5 * ((theta - self.points) ** 2).sum(axis=1)).astype(np.float32)
+
+    def mean_loss(self, theta: Vector, part: str = "train") -> float:
+        return float(0.5 * ((theta - self.points) ** 2).sum() / SAMPLES)
+
+    def train(
+        self,
+        theta: Vector,
+        *,
+        epochs: int,
+        seed: int,
+        learning_rate: float,
+        indices: Any = None,
+        sample_weights: Any = None,
+        proximal: tuple[Vector, float] | None = None,
+        **_: Any,
+    ) -> tuple[Vector, Result]:
+        points = self.points if indices is None else self.points[indices]
+        target = np.average(points, axis=0, weights=sample_weights) if len(points) else theta
+        if self.jitter:
+            target = target + generator(seed, "jitter").normal(0, self.jitter, self.size)
+        value = theta.astype(np.float64)
+        for _step in range(epochs):
+            gradient = value - target
+            if proximal is not None:
+                gradient = gradient + proximal[1] * (value - proximal[0])
+            value = value - learning_rate * gradient
+        return value.astype(np.float32), Result(self.mean_loss(value))
+
+    def evaluate(self, theta: Vector, part: str = "test") -> Result:
+        loss = self.mean_loss(theta)
+        return Result(loss, metric=-loss)
+
+    def predict_proba(self, theta: Vector, part: str = "test") -> Any:
+        return np.exp(-self.sample_losses(theta))[:, None]
+
+    def evaluate_predictions(self, predictions: Any, part: str = "test") -> Result:
+        return Result(float(np.mean(predictions)))

@@ -1,0 +1,230 @@
+"""The virtual clock and everything under it: a heap of (time, sequence, action), machines, their processes, the network.
+
+Nothing here knows the wall clock. Each concern draws from its own generator, so that one more draw in one place does not
+shift all others. A run has two phases: in the first anything may fail and only safety is checked; then a connected core is
+healed, the rest stays dead, and the core must finish within a bound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+from collections import Counter, deque
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from coordinator_free_bootstrap import canonical_json, digest
+from peer.core.effects import Effect, Log, SetTimer
+from peer.core.engine import Engine
+from peer.core.events import Event
+from tests.simulation.disk import Disk
+from tests.simulation.invariants import Checker, InvariantViolation
+from tests.simulation.nemesis import Nemesis
+from tests.simulation.network import Network
+from tests.simulation.options import Options
+from tests.simulation.process import Process
+from tests.simulation.trainer import QuadraticLearner
+
+EPOCH_S = 1000.0  # where the clock begins
+EVENTS_MAX = 60_000  # more is a livelock
+
+
+class Bugs:
+    """What a planted bug replaces."""
+
+    engine: type[Engine] = Engine
+
+
+class Machine:
+    """What outlives a process: disk, data, speed."""
+
+    def __init__(self, world: World, peer_id: int) -> None:
+        self.world, self.peer_id = world, peer_id
+        self.rng = world.random(f"machine {peer_id}")
+        self.disk = Disk(world.random(f"disk {peer_id}"))
+        m = world.manifest
+        self.learner = QuadraticLearner(peer_id, m.clusters, world.options.size, m.seed)
+        self.slowness = self.disk_slowness = 1.0
+        self.process: Process | None = None
+        self.lives = 0
+        self.completed = False
+        self.down_since: float | None = EPOCH_S
+
+    def duration_s(self, kind: str) -> float:
+        """Draw how long a piece of work takes."""
+        low, high = self.world.options.train_s if kind == "train" else (0.0005, 0.01)
+        return self.rng.uniform(low, high) * self.slowness
+
+    def start(self) -> None:
+        """Begin a new life, unless one goes on or the run is over for this peer."""
+        if self.process is None and not self.completed:
+            self.lives += 1
+            self.down_since = None
+            self.process = Process(self.world, self)
+            self.process.start()
+
+    def crash(self) -> None:
+        """Lose power."""
+        if self.process is not None:
+            self.process.end("crashed")
+            fate = self.disk.crash()
+            if fate:
+                self.world.fired[f"write {fate}"] += 1
+
+
+class World:
+    """One simulated run of one seed."""
+
+    def __init__(self, options: Options, *, bugs: Bugs | None = None, trace: bool = False) -> None:
+        self.options, self.graph, self.manifest = options, options.graph, options.graph.manifest
+        self.bugs = bugs or Bugs()
+        self._now_us = int(EPOCH_S * 1e6)
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+        self.fired: Counter[str] = Counter()
+        self.engine_events = 0
+        self.trace = trace
+        self.last = deque[str](maxlen=60 if not trace else None)
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.manifest_json = canonical_json(self.manifest)
+        self.digests = {
+            "wire_version": "1",
+            "manifest": digest(self.manifest),
+            "graph": self.graph.digest,
+            "schema": "schema",
+            "initial_models": "",
+        }
+        self.healed_at: float | None = None
+        self.core: tuple[int, ...] = self.graph.ids
+        self.checker = Checker(self)
+        self.network = Network(self, options.weather)
+        self.machines = {i: Machine(self, i) for i in self.graph.ids}
+        self.nemesis = Nemesis(self)
+
+    def random(self, concern: str) -> Random:
+        """Return the generator of one concern."""
+        return Random(f"{self.options.seed}:{concern}")
+
+    # ---- time -----------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._now_us / 1e6
+
+    def after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
+        """Schedule an action."""
+        self._sequence += 1
+        at = self._now_us + max(0, math.ceil(delay_s * 1e6))
+        heapq.heappush(self._heap, (at, self._sequence, action, arguments))
+
+    def run_until(self, end_s: float, done: Callable[[], bool] = lambda: False) -> None:
+        """Let time pass until ``end_s`` or until ``done``."""
+        while self._heap and not done():
+            if self._heap[0][0] > end_s * 1e6:
+                self._now_us = int(end_s * 1e6)
+                return
+            self._now_us, _, action, arguments = heapq.heappop(self._heap)
+            action(*arguments)
+
+    # ---- processes ------------------------------------------------------------------------------------------------
+
+    def running(self, peer_id: int) -> Process | None:
+        """Return the process that listens at a peer's address."""
+        return self.machines[peer_id].process
+
+    def ended(self, process: Process) -> None:
+        """A process is gone."""
+        machine = self.machines[process.peer_id]
+        machine.process, machine.down_since = None, self.now
+        machine.completed = machine.completed or process.ended_as == "completed"
+        if process.ended_as == "left" and self.healed_at is not None:
+            self.after(1.0, machine.start)
+
+    def note(self, process: Process, event: Event, effects: list[Effect]) -> None:
+        """Put one step into the trace."""
+        self.engine_events += 1
+        if self.engine_events > EVENTS_MAX:
+            raise InvariantViolation("L1", f"livelock: {EVENTS_MAX} events and no end")
+        if self.trace:
+            shown = [effect for effect in effects if not isinstance(effect, SetTimer)]
+            engine = process.engine
+            line = f"{self.now - EPOCH_S:10.6f} {process.peer_id} {engine.stage}:{engine.round_index}.{engine.step_index} {event}"
+            self.last.append("\n".join([line, *(f"             -> {effect}" for effect in shown)]))
+            self._hash.update(line.encode())
+        elif effects:
+            self.last.append((self._now_us, process.peer_id, event, effects))  # type: ignore[arg-type]
+
+    def tail(self) -> str:
+        """Return the last events as text."""
+        rows = []
+        for row in self.last:
+            if isinstance(row, str):
+                rows.append(row)
+                continue
+            at, peer_id, event, effects = row
+            rows.append(f"{at / 1e6 - EPOCH_S:10.6f} {peer_id} {event}")
+            rows += [f"             -> {e}" for e in effects if not isinstance(e, SetTimer | Log)]
+        return "\n".join(rows)
+
+    def fingerprint(self) -> str:
+        """Return a hash of the trace, the models and the state of the generators (trace runs only)."""
+        for machine in self.machines.values():
+            self._hash.update(repr(machine.rng.getstate()).encode())
+        for models in self.checker.final.values():
+            for model in models:
+                self._hash.update(model.tobytes())
+        return self._hash.hexdigest()
+
+    # ---- the two phases ---------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Play the whole run; raises InvariantViolation."""
+        late = self.nemesis.late_joiners()
+        for i, machine in self.machines.items():
+            self.after(late.get(i, self.random(f"start {i}").uniform(0, 0.5)), machine.start)
+        self.nemesis.plan()
+        if self.options.safety_s:
+            self.run_until(EPOCH_S + self.options.safety_s)
+        self.heal()
+        bound = self.bound_s()
+        self.run_until(self.now + bound, self.finished)
+        if not self.finished():
+            raise InvariantViolation("L1", f"not finished {bound:.0f} s after healing: {self.checker.where()}")
+        self.checker.at_the_end()
+
+    def heal(self) -> None:
+        """Choose the core, leave the rest dead, repair everything else."""
+        self.core = self.nemesis.choose_core()
+        self.healed_at = self.now
+        self.network.heal()
+        if self.options.faultless:
+            self.network.weather = self.options.weather
+        for i, machine in self.machines.items():
+            machine.slowness = machine.disk_slowness = 1.0
+            machine.disk.failing = ""
+            if i not in self.core:
+                machine.crash()
+                machine.completed = True  # never again
+                continue
+            if machine.process is not None and machine.process.paused:
+                machine.process.resume()
+            if not self.options.faultless:
+                self.after(self.random(f"revive {i}").uniform(0, 3), machine.start)
+
+    def settle_s(self) -> float:
+        """Return how long after healing the last consequences of a fault may still show."""
+        t = self.manifest.timeouts
+        slow = 20 if any(action == "straggler" for action, _ in self.options.actions) else 2
+        return 3 * t.suspicion_s + slow * self.options.train_s[1] + self.manifest.start.deadline_s + 3
+
+    def bound_s(self) -> float:
+        """Return how long a healed core may take to finish all its rounds."""
+        steps = 4
+        return self.settle_s() + self.manifest.rounds * (self.options.train_s[1] + steps * 1.0) + 20
+
+    def finished(self) -> bool:
+        """Return whether all core peers have completed their rounds or left for good."""
+        return all(self.machines[i].completed for i in self.core)

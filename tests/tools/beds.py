@@ -1,0 +1,210 @@
+"""Testbeds of real peer processes for tests: start, hurt, watch their histories until something holds, compare their models."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
+from peer.chaos.control import ask
+from peer.store.history import read_history
+from peer.store.model_file import load_model
+from peer.store.state_dir import StateDir
+from peer.testbed import free_ports
+
+LOOK_S = 0.02
+Models = dict[str, dict[str, np.ndarray]]
+
+
+class WarmParent:
+    """The forking process of one test session."""
+
+    def __init__(self) -> None:
+        place = Path(__file__).with_name("warm.py")
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = subprocess.Popen([sys.executable, str(place)], env=environment, text=True, **pipes)
+        assert json.loads(self._process.stdout.readline())["ready"]
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait(10)
+
+
+class Bed:
+    """One testbed in a directory. Manifest keys by name; the suspicion time is long unless a test says otherwise."""
+
+    def __init__(
+        self,
+        parent: WarmParent,
+        directory: Path,
+        *,
+        peers: int = 4,
+        kind: str = "ring",
+        graph: Graph | None = None,
+        late: tuple[int, ...] = (),
+        proxy: bool = False,
+        insecure: bool = True,
+        failpoints: dict[int, str] | None = None,
+        script: list[dict[str, Any]] | None = None,
+        **manifest: Any,
+    ) -> None:
+        self.directory = directory
+        self._parent = parent
+        self.pid: int | None = None
+        if graph is None:
+            timeouts = {"heartbeat_s": 0.5, "suspicion_s": 60.0, "round_deadline_s": 120.0}
+            run = {"rounds": 8, **manifest, "timeouts": timeouts | manifest.get("timeouts", {})}
+            graph = make_graph(kind, peers, seed=1, **({"degree": 3.0} if kind == "erdos-renyi" else {}))
+            graph = replace(graph, manifest=parse_manifest(run, "test"))
+        ports = free_ports(len(graph.nodes))
+        nodes = (replace(n, address=f"127.0.0.1:{port}") for n, port in zip(graph.nodes, ports, strict=True))
+        self.graph = replace(graph, nodes=tuple(nodes))
+        self._options = {
+            "late": late,
+            "proxy": proxy,
+            "insecure": insecure,
+            "failpoints": failpoints or {},
+            "script": {"event": script or []},
+        }
+
+    def __enter__(self) -> Bed:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the testbed; also again in the same directory, where it resumes."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "bed.json").unlink(missing_ok=True)
+        save_graph(self.graph, self.directory / "graph.json")
+        self.pid = self._parent.ask(do="fork", directory=str(self.directory), **self._options)["pid"]
+        self.until(lambda: (self.directory / "control.sock").exists() or self._ended(), 20, "the testbed answers")
+
+    def stop(self) -> None:
+        """End it, whatever it does."""
+        if self.pid is not None and not self._ended():
+            ask(self.directory, {"do": "stop"})
+            self.until(self._ended, 30, "the testbed ends")
+
+    def finish(self, seconds: float = 60.0) -> dict[str, Any]:
+        """Wait until all peers have ended by themselves; return the testbed's last words (failed, exit_codes, counters)."""
+        self.until(self._ended, seconds, "all peers end")
+        return json.loads((self.directory / "bed.json").read_text())
+
+    def do(self, do: str, *peers: int, **fields: Any) -> str:
+        """Carry out one event of a chaos script now."""
+        event = {"do": do, **({"peers": peers} if peers else {}), **fields}
+        return ask(self.directory, {"do": "event", "event": event})
+
+    def arm(self, peer_id: int, text: str) -> None:
+        """Set the failpoints of a peer's next life."""
+        ask(self.directory, {"do": "failpoints", "peer": peer_id, "text": text})
+
+    def state(self) -> dict[str, Any]:
+        return ask(self.directory, {"do": "state"})
+
+    def until(self, holds: Callable[[], Any], seconds: float, what: str) -> Any:
+        """Look again and again until something holds; its absence after so many seconds is a failure with the logs."""
+        deadline = time.monotonic() + seconds
+        while not (found := holds()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {seconds:g} s: {what}\n{self.logs()}")
+            time.sleep(LOOK_S)
+        return found
+
+    def until_round(self, rounds: int, *peers: int, seconds: float = 30.0) -> None:
+        """Wait until these peers (default: all) have completed so many rounds."""
+        who = peers or self.graph.ids
+        self.until(lambda: all(self.rounds(p) >= rounds for p in who), seconds, f"{rounds} rounds at {who}")
+
+    def until_ended(self, peer_id: int, seconds: float = 20.0) -> int:
+        """Wait for the end of one peer's process and return its exit code."""
+        key = str(peer_id)
+        self.until(lambda: key in self.state()["exit_codes"], seconds, f"the end of peer {peer_id}")
+        return self.state()["exit_codes"][key]
+
+    # ---- what peers have written -----------------------------------------------------------------------------------
+
+    def place(self, peer_id: int) -> StateDir:
+        return StateDir.of_peer(self.directory, peer_id)
+
+    def history(self, peer_id: int, kind: str | None = None) -> list[dict[str, Any]]:
+        lines = read_history(self.place(peer_id).history)
+        return [line for line in lines if kind is None or line["kind"] == kind]
+
+    def rounds(self, peer_id: int) -> int:
+        return max((line["round_index"] + 1 for line in self.history(peer_id, "round")), default=0)
+
+    def last_rounds(self, peer_id: int) -> dict[int, dict[str, Any]]:
+        """round_index -> its last line: a resumed peer repeats a round, and the repetition counts."""
+        return {line["round_index"]: line for line in self.history(peer_id, "round")}
+
+    def saw(self, peer_id: int, neighbor: int, state: str) -> bool:
+        """Return whether a peer has ever held a neighbor to be in a state."""
+        return any(
+            line["neighbor"] == neighbor and line["state"] == state for line in self.history(peer_id, "neighbor")
+        )
+
+    def log(self, peer_id: int) -> str:
+        path = self.place(peer_id).log
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def fired(self, peer_id: int) -> int:
+        """Return how often failpoints fired in a peer, in all its lives."""
+        return self.log(peer_id).count("failpoint ")
+
+    def summary(self, peer_id: int) -> dict[str, Any]:
+        return json.loads(self.place(peer_id).summary.read_text())
+
+    def models(self) -> dict[int, Models]:
+        """Return the final models of all peers."""
+        found = {}
+        for peer_id in self.graph.ids:
+            place = self.place(peer_id)
+            found[peer_id] = {path.name: load_model(path)[0] for path in sorted(place.models.glob("*.safetensors"))}
+        return found
+
+    def logs(self) -> str:
+        """Return the end of each log, for a failure's message."""
+        parts = []
+        for path in [self.directory / "bed.log", *(self.place(p).log for p in self.graph.ids)]:
+            text = path.read_text(errors="replace")[-1500:] if path.exists() else "(no log)"
+            parts.append(f"---- {path.parent.name}/{path.name}\n{text}")
+        return "\n".join(parts)
+
+    def _ended(self) -> bool:
+        if (self.directory / "bed.json").exists():
+            return True
+        if self._parent.ask(do="wait", pid=self.pid)["ended"]:
+            if not (self.directory / "bed.json").exists():
+                raise AssertionError(f"the testbed crashed\n{self.logs()}")
+            return True
+        return False
+
+
+def same_models(left: dict[int, Models], right: dict[int, Models]) -> None:
+    """Hold two runs' final models to be equal bit for bit."""
+    assert left.keys() == right.keys()
+    for peer_id, files in left.items():
+        assert files.keys() == right[peer_id].keys() and files, f"peer {peer_id}: {sorted(files)}"
+        for name, tensors in files.items():
+            for key, values in tensors.items():
+                assert np.array_equal(values, right[peer_id][name][key]), f"peer {peer_id}: {name}: {key} differs"

@@ -1,0 +1,32 @@
+"""Fixtures: one warm process per session forks the testbeds of all tests that need real peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools.beds import Bed, WarmParent
+
+
+@pytest.fixture(scope="session")
+def warm_parent() -> Iterator[WarmParent]:
+    parent = WarmParent()
+    yield parent
+    parent.close()
+
+
+@pytest.fixture
+def bed(warm_parent: WarmParent, tmp_path: Path) -> Iterator[Callable[..., Bed]]:
+    """Make testbeds in directories of their own, and end them after the test."""
+    beds: list[Bed] = []
+
+    def make(name: str = "bed", **options: Any) -> Bed:
+        beds.append(Bed(warm_parent, tmp_path / name, **options))
+        beds[-1].start()
+        return beds[-1]
+
+    yield make
+    for each in beds:
+        each.stop()

@@ -1,0 +1,289 @@
+"""DFCA and what holds for every algorithm: algorithms.md section 12, items 1 and 4 to 11, by number (2 and 3: property tests).
+
+Whole runs are simulated ones of the real engine, on a virtual clock and without faults.
+"""
+
+import numpy as np
+import pytest
+
+from coordinator_free_bootstrap import make_graph
+from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from peer.algorithms.base import Bench, FoldedArrival
+from peer.algorithms.dfca import Dfca
+from peer.algorithms.work import perform
+from peer.core.effects import Target, Work
+from peer.core.messages import ModelHeader
+from peer.core.model_store import ModelStore
+from tests.simulation.network import Weather
+from tests.simulation.options import Options, manifest
+from tests.simulation.trainer import QuadraticLearner
+from tests.simulation.world import World
+
+STILL = 1e-12  # a learning rate at which training changes nothing in float32
+
+
+def play(kind, peers, *, seed=1, weather=None, assigned=None, **run):
+    """Simulate a run and return the world; ``assigned``: peer -> cluster, in place of the choice by loss."""
+    graph = make_graph(kind, peers, seed=seed, manifest=manifest(seed=seed, **run))
+    world = World(Options(seed, graph, weather=weather or Weather()))
+    for i, machine in world.machines.items():
+        if assigned is not None:
+            machine.learner.mean_loss = _prefers(world, i, assigned[i])
+    world.run()
+    return world
+
+
+def _prefers(world, i, cluster):
+    def mean_loss(theta, part="train"):
+        process = world.machines[i].process
+        models = process.bench.models if process and hasattr(process, "bench") else None
+        return 0.0 if models is not None and theta is models.model(cluster) else 1.0
+
+    return mean_loss
+
+
+def stack(world, slot=0):
+    return np.stack([world.checker.final[i][slot] for i in world.graph.ids]).astype(np.float64)
+
+
+def initial(world, slot=0):
+    found = []
+    for i, machine in world.machines.items():
+        algorithm = Dfca(world.manifest, i, world.graph)
+        found.append(algorithm.initial_models(machine.learner)[0][slot])
+    return np.stack(found).astype(np.float64)
+
+
+LOCAL = {"options": {"initialization": "local"}, "clusters": 1, "learning_rate": STILL}
+
+
+@pytest.mark.parametrize("kind", ["line", "star", "complete"])
+def test_12_1_metropolis_mixing_keeps_the_mean_over_peers(kind):
+    world = play(kind, 5, rounds=4, mix="metropolis", **LOCAL)
+    before, after = initial(world).mean(axis=0), stack(world).mean(axis=0)
+    assert np.abs(after - before).max() <= 1e-6 * np.abs(initial(world)).max()
+    assert np.abs(stack(world) - initial(world)).max() > 0.1, "nothing was mixed"
+
+
+def test_12_1_uniform_mixing_keeps_the_mean_on_a_regular_graph_and_not_on_a_star():
+    ring, star = (play(kind, 5, rounds=1, mix="uniform", **LOCAL) for kind in ("ring", "star"))
+    change = [np.abs(stack(w).mean(axis=0) - initial(w).mean(axis=0)).max() for w in (ring, star)]
+    assert change[0] <= 1e-6 and change[1] > 0.01
+
+
+@pytest.mark.parametrize("aggregation", ["sequential", "batch"])
+def test_12_4_how_messages_travel_changes_no_bit(aggregation):
+    weathers = [Weather(), Weather(delay_s=0.2), Weather(bytes_per_s=20), Weather(delay_s=0.05, bytes_per_s=100)]
+    runs = [play("ring", 5, rounds=4, weather=w, aggregation=aggregation, clusters=2) for w in weathers]
+    for other in runs[1:]:
+        for slot in range(2):
+            assert np.array_equal(stack(runs[0], slot), stack(other, slot))
+
+
+def test_12_5_what_is_sent_is_the_model_before_any_fold():
+    """On a line 0 - 1 - 2 an in-place update would hand peer 0's model on to peer 2 within the round."""
+    world = play("line", 3, rounds=1, **LOCAL)
+    a, b, c = initial(world)
+    expected = np.stack([(a + b) / 2, (a + b + c) / 3, (b + c) / 2])
+    assert np.abs(stack(world) - expected).max() < 1e-6
+
+
+def bench_of(peers=3, k=3, **run):
+    graph = make_graph("complete", peers, manifest=manifest(clusters=k, **run))
+    algorithm = Dfca(graph.manifest, 0, graph)
+    learner = QuadraticLearner(0, k, 6, 1)
+    models, _ = algorithm.initial_models(learner)
+    store = ModelStore(models, batch=graph.manifest.aggregation == "batch")
+    bench = Bench(graph.manifest, 0, graph, learner, store, facts={})
+    bench.facts = algorithm.begin(bench)
+    return algorithm, bench
+
+
+def do(algorithm, bench, *kinds, round_index=0, **fields):
+    for kind in kinds:
+        perform(Work(kind, round_index, **fields), algorithm, bench, lambda: 0.0)
+
+
+@pytest.mark.parametrize("aggregation", ["sequential", "batch"])
+def test_12_6_without_reports_only_the_trained_model_changes(aggregation):
+    algorithm, bench = bench_of(aggregation=aggregation)
+    before = [bench.models.model(slot).copy() for slot in range(3)]
+    do(algorithm, bench, "assign", "train")
+    chosen = bench.facts["trained"][0]
+    trained = bench.models.model(chosen).copy()
+    do(algorithm, bench, "close")
+    for slot in range(3):
+        assert np.array_equal(bench.models.model(slot), trained if slot == chosen else before[slot])
+    assert not np.array_equal(trained, before[chosen])
+
+
+@pytest.mark.parametrize("aggregation", ["sequential", "batch"])
+@pytest.mark.parametrize("mix", ["uniform", "metropolis"])
+def test_12_7_one_cluster_is_dfedavg(aggregation, mix):
+    run = {"rounds": 4, "clusters": 1, "mix": mix, "aggregation": aggregation}
+    dfca, dfedavg = (play("line", 4, algorithm=name, **run) for name in ("dfca", "dfedavg"))
+    assert np.array_equal(stack(dfca), stack(dfedavg))
+
+
+def test_12_8_global_initialization_is_equal_everywhere_and_local_is_not():
+    for kind, equal in (("global", True), ("local", False)):
+        graph = make_graph("ring", 4, manifest=manifest(clusters=3, options={"initialization": kind}))
+        models, common = zip(
+            *(Dfca(graph.manifest, i, graph).initial_models(QuadraticLearner(i, 3, 6, 1)) for i in graph.ids),
+            strict=True,
+        )
+        assert set(common) == {equal}
+        for slot in range(3):
+            assert all(np.array_equal(models[0][slot], other[slot]) for other in models[1:]) == equal
+        assert not np.array_equal(models[0][0], models[0][1])
+
+
+@pytest.mark.parametrize("aggregation", ["sequential", "batch"])
+def test_12_9_and_11_on_a_complete_graph_trainers_end_with_the_mean_of_the_trained(aggregation):
+    """And a peer that did not train a cluster with (old + sum of the trained) / (n_j + 1)."""
+    assigned = {0: 0, 1: 0, 2: 1, 3: 0, 4: 1}
+    world = play("complete", 5, rounds=1, clusters=2, aggregation=aggregation, assigned=assigned)
+    trained = {key[0]: np.frombuffer(data, np.float32).astype(np.float64) for key, data in world.checker.sent.items()}
+    for j in range(2):
+        group = [trained[i] for i in assigned if assigned[i] == j]
+        old = initial(world, j)[0]
+        for i, own in assigned.items():
+            total = sum(group) + (0 if own == j else old)
+            expected = total / (len(group) + (own != j))
+            assert np.abs(world.checker.final[i][j] - expected).max() < 2e-6
+        ends = [world.checker.final[i][j] for i in assigned if assigned[i] == j]
+        assert all(np.abs(end - ends[0]).max() < 2e-6 for end in ends)
+
+
+def test_12_10_assignment_never_raises_the_sum_of_losses():
+    """Lemma 1, over runs from different starts: the cluster chosen is the one of lowest loss on the own training set."""
+    for seed in range(5):
+        world = play("ring", 6, seed=seed, rounds=3, clusters=3, options={"initialization": "local"})
+        for i in world.graph.ids:
+            learner, models = world.machines[i].learner, world.checker.final[i]
+            losses = [learner.mean_loss(theta) for theta in models]
+            rounds = [fields["cluster_index"] for fields in world.checker.history[i]]
+            assert losses[rounds[-1]] == min(losses)
+            for earlier in rounds:
+                assert losses[rounds[-1]] <= losses[earlier]
+
+
+def test_equal_losses_choose_the_lowest_index():
+    algorithm, bench = bench_of()
+    bench.learner.mean_loss = lambda theta, part="train": 0.5
+    do(algorithm, bench, "assign")
+    assert bench.facts["cluster_index"] == 0 and bench.facts["trained"] == [0]
+
+
+def test_clusters_are_found():
+    world = play("complete", 6, seed=2, rounds=10, clusters=2)
+    chosen = [world.checker.history[i][-1]["cluster_index"] for i in world.graph.ids]
+    assert chosen == [chosen[0], chosen[1]] * 3 and chosen[0] != chosen[1]
+
+
+# ---- the relay warm-up (1.9) --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("aggregation", ["sequential", "batch"])
+def test_on_a_complete_graph_one_relay_step_is_the_server_average(aggregation):
+    assigned = {0: 0, 1: 1, 2: 0, 3: 0}
+    options = {"warmup_rounds": 1, "relay_steps": 1}
+    world = play("complete", 4, rounds=1, clusters=2, options=options, assigned=assigned, aggregation=aggregation)
+    trained = {key[0]: np.frombuffer(data, np.float32).astype(np.float64) for key, data in world.checker.sent.items()}
+    for j in range(2):
+        mean = np.mean([trained[i] for i in assigned if assigned[i] == j], axis=0)
+        assert np.abs(stack(world, j) - mean).max() < 2e-6
+
+
+def test_relaying_keeps_the_sum_of_masses_and_of_weighted_models():
+    algorithms = {}
+    graph = make_graph("line", 4, manifest=manifest(clusters=2, options={"warmup_rounds": 1, "relay_steps": 4}))
+    benches = {}
+    for i in graph.ids:
+        algorithms[i] = Dfca(graph.manifest, i, graph)
+        learner = QuadraticLearner(i, 2, 6, 1)
+        benches[i] = Bench(graph.manifest, i, graph, learner, ModelStore(algorithms[i].initial_models(learner)[0]), {})
+        benches[i].facts = algorithms[i].begin(benches[i])
+        do(algorithms[i], benches[i], "assign", "train")
+
+    def totals(slot):
+        pairs = [(b.facts["masses"][slot], b.models.model(slot).astype(np.float64)) for b in benches.values()]
+        return sum(m for m, _ in pairs), sum(m * theta for m, theta in pairs)
+
+    before = [totals(slot) for slot in range(2)]
+    for step in range(4):
+        offers = {
+            i: [
+                (o, benches[i].models.model(o.slot).copy())
+                for o in algorithms[i].offers(benches[i].facts, 0, step, 0, None)
+            ]
+            for i in graph.ids
+        }
+        for i in graph.ids:
+            for n in graph.neighbors(i):
+                for offer, theta in offers[n]:
+                    header = header_of(sender=n, slot=offer.slot, mass=offer.mass, scalars=offer.scalars, step=step)
+                    (target,) = algorithms[i].targets(benches[i].facts, header)
+                    benches[i].models.fold(target.slot, theta, target.weight)
+                    benches[i].arrivals.append(FoldedArrival(header))
+            do(algorithms[i], benches[i], "end_step", step=step, present=graph.neighbors(i))
+    for slot in range(2):
+        mass, weighted = totals(slot)
+        assert mass == pytest.approx(before[slot][0], rel=1e-12)
+        assert np.abs(weighted - before[slot][1]).max() < 1e-5
+
+
+def header_of(**changes):
+    fields = {
+        **{"sender": 1, "incarnation": 1, "round_index": 0, "step": 0, "slot": 0, "index": 0, "total": 1},
+        **{"sample_count": 4, "degree": 2, "mass": 1.0, "scalars": (), "size_bytes": 24, "encoding": "float32"},
+    }
+    return ModelHeader(**(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"slot": 3}, Refusal.SLOT_OUT_OF_RANGE),
+        ({"slot": -1}, Refusal.SLOT_OUT_OF_RANGE),
+        ({"mass": 0.0}, Refusal.WEIGHT_OUT_OF_RANGE),
+        ({"mass": 3.5}, Refusal.WEIGHT_OUT_OF_RANGE),
+        ({"mass": float("nan")}, Refusal.WEIGHT_OUT_OF_RANGE),
+        ({"scalars": ()}, Refusal.MALFORMED),
+        ({"scalars": (1.0, 2.0)}, Refusal.MALFORMED),
+        ({"scalars": (float("inf"),)}, Refusal.MALFORMED),
+        ({}, None),
+        ({"mass": 3.0}, None),
+    ],
+)
+def test_a_relayed_header_is_checked(changes, code):
+    algorithm, _ = bench_of(options={"warmup_rounds": 1})
+    rejection = algorithm.rejects({}, header_of(**({"scalars": (0.5,)} | changes)), None)
+    assert (rejection.code if rejection else None) == code
+
+
+def test_after_the_warm_up_it_is_plain_dfca():
+    algorithm, _ = bench_of(k=2, options={"warmup_rounds": 2, "relay_steps": 5})
+    assert [algorithm.steps(t) for t in range(4)] == [5, 5, 1, 1]
+    assert algorithm.targets({"trained": [0]}, header_of(round_index=2, slot=1)) == (Target(1, 1.0),)
+    facts = {"trained": [1], "sample_count": 4, "masses": [0.5, 0.5], "relayed_losses": [1.0, 1.0]}
+    assert [offer.slot for offer in algorithm.offers(facts, 2, 0, 1, None)] == [1]
+    assert [offer.slot for offer in algorithm.offers(facts, 1, 0, 1, None)] == [0, 1]
+
+
+def test_an_empty_cluster_takes_the_peers_of_high_loss_from_the_largest():
+    algorithm, bench = bench_of(k=2, options={"warmup_rounds": 4, "split_empty": True})
+    bench.facts = {"trained": [], "sample_count": 4, "cluster_index": 0, "losses": [9.0, 20.0]}
+    bench.facts |= {"masses": [3.0, 0.0], "relayed_losses": [5.0, 0.0]}
+    do(algorithm, bench, "assign", round_index=2)
+    assert bench.facts["trained"] == [1]
+    assert np.array_equal(bench.models.model(1), bench.models.model(0)) and bench.models.model(
+        1
+    ) is not bench.models.model(0)
+
+
+@pytest.mark.parametrize("options", [{"warmup_round": 1}, {"relay_steps": 0}, {"initialization": "none"}])
+def test_wrong_options_are_named(options):
+    graph = make_graph("ring", 3, manifest=manifest(options=options))
+    with pytest.raises(ConfigError, match=rf"run\.options\.{next(iter(options))} of algorithm 'dfca'"):
+        Dfca(graph.manifest, 0, graph)

@@ -1,0 +1,75 @@
+"""Labels of samples, mixture weights, and selection (invariants 12 and 18)."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from peer.algorithms import mixture
+
+
+@pytest.mark.parametrize("u", [[0.2, 0.5, 0.3], [0.05, 0.95], [1.0, 0.0]])
+def test_selection_frequencies_match_the_mixture(u):  # 18
+    chosen = [mixture.select_cluster(u, 0.0, 7, t, peer) for t in range(200) for peer in range(20)]
+    counts = np.bincount(chosen, minlength=len(u))
+    possible = np.array(u) > 0
+    assert not counts[~possible].any()
+    assert not possible.sum() > 1 or chisquare(counts[possible], np.array(u)[possible] * 4000).pvalue > 0.001
+
+
+def test_a_floor_selects_empty_clusters_too():
+    chosen = np.bincount([mixture.select_cluster([1.0, 0.0], 0.25, 7, t, 0) for t in range(2000)], minlength=2)
+    assert chisquare(chosen, [1600, 400]).pvalue > 0.001
+
+
+def test_selection_is_a_function_of_its_arguments():
+    first = [mixture.select_cluster([0.5, 0.5], 0.0, 7, t, 3) for t in range(50)]
+    assert first == [mixture.select_cluster([0.5, 0.5], 0.0, 7, t, 3) for t in range(50)]
+    assert first != [mixture.select_cluster([0.5, 0.5], 0.0, 8, t, 3) for t in range(50)]
+    assert first != [mixture.select_cluster([0.5, 0.5], 0.0, 7, t, 4) for t in range(50)]
+
+
+@given(st.integers(1, 5), st.integers(1, 60), st.integers(0, 20), st.integers(0, 2**32))
+def test_clusters_partition_the_samples_and_respect_the_floor_where_they_can(clusters, count, least, seed):  # 12
+    losses = np.random.default_rng(seed).random((clusters, count)).astype(np.float32)
+    labels = mixture.nearest(losses, least)
+    sizes = mixture.cluster_sizes(labels, clusters)
+    assert sum(sizes) == count and sum(mixture.mixture_weights(labels, clusters)) == pytest.approx(1)
+    if count >= clusters * least:
+        assert min(sizes) >= least
+    if least == 0:
+        np.testing.assert_array_equal(labels, losses.argmin(axis=0))
+
+
+def test_the_cheapest_samples_move_out_of_the_largest_cluster():
+    losses = np.array([[0.0, 0.0, 0.0, 0.0], [0.4, 0.1, 0.3, 0.2]])
+    np.testing.assert_array_equal(mixture.nearest(losses, 2), [0, 1, 0, 1])
+
+
+def test_ties_go_to_the_lowest_index():
+    np.testing.assert_array_equal(mixture.nearest(np.zeros((3, 4))), [0, 0, 0, 0])
+
+
+def test_first_labels_break_symmetry_and_differ_between_peers():
+    random = [mixture.first_labels("random", 300, 3, 1, peer) for peer in (0, 1)]
+    assert not np.array_equal(*random) and chisquare(np.bincount(random[0], minlength=3)).pvalue > 0.001
+    np.testing.assert_array_equal(random[0], mixture.first_labels("random", 300, 3, 1, 0))
+    split = mixture.first_labels("index_split", 3000, 3, 1, 0).reshape(3, 1000)
+    assert [(part == s).mean() for s, part in enumerate(split)] == pytest.approx([2 / 3] * 3, abs=0.05)
+    assert set(mixture.first_labels("index_split", 10, 1, 1, 0)) == {0}
+
+
+def test_losses_beside_their_class_divide_within_classes_and_not_by_class():
+    classes = np.repeat([0, 1], 20)
+    hidden = np.tile(np.arange(20) < 14, 2)  # the distribution of each sample, the same share in both classes
+    taste = np.where(classes == 0, -3.0, 3.0)  # center 0 likes class 0
+    difference = taste + np.where(hidden, -0.5, 0.5)
+    losses = np.stack([4.0 + difference / 2, 4.0 - difference / 2])
+    np.testing.assert_array_equal(mixture.nearest(losses), classes)
+    np.testing.assert_array_equal(mixture.nearest(mixture.beside_class(losses, classes)), np.where(hidden, 0, 1))
+
+
+def test_confusion_counts_every_sample():
+    table = mixture.confusion(np.array([0, 0, 2, 2]), np.array([1, 1, 0, 1]), 2)
+    assert table == [[0, 2], [0, 0], [1, 1]]

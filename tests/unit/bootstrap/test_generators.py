@@ -1,0 +1,112 @@
+"""The generated graphs are what they are called, connected, and the same for the same seed."""
+
+import networkx as nx
+import pytest
+
+from coordinator_free_bootstrap import KINDS, Manifest, make_graph
+from coordinator_free_bootstrap.errors import GraphError
+
+PARAMETERS = {
+    "regular": {"degree": 4},
+    "erdos-renyi": {"p": 0.3},
+    "barabasi-albert": {"m": 2},
+    "geometric": {"radius": 0.5},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_connected_and_repeats(kind):
+    graph = make_graph(kind, 24, seed=3, **PARAMETERS.get(kind, {}))
+    again = make_graph(kind, 24, seed=3, **PARAMETERS.get(kind, {}))
+    assert graph == again
+    assert graph.ids == tuple(range(24))
+    assert len(graph.components) == 1
+    other = make_graph(kind, 24, seed=4, **PARAMETERS.get(kind, {}))
+    assert (other.edges != graph.edges) == (kind in PARAMETERS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "peers", "parameters", "degrees"),
+    [
+        ("ring", 5, {}, [2] * 5),
+        ("ring", 2, {}, [1, 1]),
+        ("line", 4, {}, [1, 1, 2, 2]),
+        ("complete", 4, {}, [3] * 4),
+        ("star", 5, {}, [1, 1, 1, 1, 4]),
+        ("torus", 12, {}, [4] * 12),
+        ("torus", 8, {}, [3] * 8),
+        ("regular", 10, {"degree": 3}, [3] * 10),
+    ],
+)
+def test_degrees(kind, peers, parameters, degrees):
+    graph = make_graph(kind, peers, **parameters)
+    assert sorted(graph.degree(i) for i in graph.ids) == degrees
+
+
+def test_the_torus_is_numbered_row_by_row():
+    assert make_graph("torus", 12).neighbors(0) == (1, 3, 4, 8)  # 3 rows of 4
+
+
+def test_erdos_renyi_is_that_of_networkx_at_the_first_connected_seed():
+    seed = next(s for s in range(1, 1000) if nx.is_connected(nx.gnp_random_graph(12, 0.2, seed=s)))
+    assert seed > 1  # otherwise nothing is redrawn here
+    graph = make_graph("erdos-renyi", 12, seed=1, p=0.2)
+    assert graph.edges == tuple(sorted(nx.gnp_random_graph(12, 0.2, seed=seed).edges))
+    assert graph.name.endswith(f"seed {seed}")
+
+
+@pytest.mark.parametrize("kind", ["erdos-renyi", "barabasi-albert", "geometric"])
+def test_a_wanted_degree_is_met_on_average(kind):
+    means = []
+    for seed in range(10):
+        graph = make_graph(kind, 100, seed=100 * seed, degree=8)
+        means.append(2 * len(graph.edges) / 100)
+    assert sum(means) / 10 == pytest.approx(8, rel=0.05)
+
+
+def test_a_geometric_graph_by_degree_is_a_geometric_graph():
+    graph = make_graph("geometric", 50, seed=1, degree=10)
+    assert 2 * len(graph.edges) == 500  # bisection meets the degree exactly where no two distances are equal
+
+
+def test_no_connected_draw_is_an_error_with_a_way_out():
+    with pytest.raises(GraphError, match="no connected graph in 1000 draws from seed 1; allowed: a larger p or degree"):
+        make_graph("erdos-renyi", 6, p=0.0)
+
+
+def test_addresses():
+    assert [node.address for node in make_graph("line", 3, base_port=9000).nodes][-1] == "127.0.0.1:9002"
+    assert make_graph("line", 3, address_template="peer-{id}:7400").node(2).address == "peer-2:7400"
+    assert make_graph("line", 3, address_template="[::1]:{port}").node(1).address == "[::1]:7401"
+
+
+def test_the_manifest_is_kept():
+    assert make_graph("ring", 4, manifest=Manifest(rounds=3)).manifest.rounds == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "peers", "parameters", "message"),
+    [
+        ("hypercube", 8, {}, "kind: found 'hypercube'; allowed: ring, "),
+        ("ring", 1, {}, "peers: found 1; allowed: from 2"),
+        ("ring", 100_001, {}, "peers: found 100001"),
+        ("ring", 8, {"p": 0.5}, "ring: found p; allowed: none"),
+        ("erdos-renyi", 8, {}, "erdos-renyi: found no parameter; allowed: one of p, degree"),
+        ("erdos-renyi", 8, {"p": 0.5, "degree": 3}, "found p and degree"),
+        ("erdos-renyi", 8, {"m": 2}, "erdos-renyi: found m; allowed: one of p, degree"),
+        ("erdos-renyi", 8, {"p": 1.5}, "p: found 1.5; allowed: from 0 to 1"),
+        ("erdos-renyi", 8, {"p": float("nan")}, "p: found nan"),
+        ("barabasi-albert", 8, {"m": 8}, "m: found 8; allowed: from 1 to 7"),
+        ("geometric", 8, {"radius": -1.0}, "radius: found -1"),
+        ("regular", 8, {"degree": 8}, "degree: found 8; allowed: from 1 to 7"),
+        ("regular", 8, {"degree": 2.5}, "degree: found 2.5; allowed: a whole number"),
+        ("regular", 7, {"degree": 3}, "degree: found 3; allowed: a whole number"),
+        ("torus", 7, {}, "torus: found 7 peers"),
+        ("ring", 3, {"address_template": "peer:7400"}, "each address once"),
+        ("ring", 3, {"base_port": 65534}, "from 1 to 65535"),
+    ],
+)
+def test_refused_parameters(kind, peers, parameters, message):
+    with pytest.raises(GraphError) as caught:
+        make_graph(kind, peers, **parameters)
+    assert message in str(caught.value)

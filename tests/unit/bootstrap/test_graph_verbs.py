@@ -1,0 +1,101 @@
+"""`peer graph make | check | show`: results on stdout, talk on stderr, errors as PeerErrors."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from coordinator_free_bootstrap import load_graph, make_graph, parse_graph, save_graph
+from coordinator_free_bootstrap.errors import ConfigError, GraphError, UsageError
+from peer.cli.graph import app
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def test_make_writes_a_file_with_settings(tmp_path):
+    out = tmp_path / "g.json"
+    command = (
+        "make",
+        "--kind",
+        "erdos-renyi",
+        "--p",
+        0.5,
+        "--peers",
+        8,
+        "--seed",
+        2,
+        "--base-port",
+        9000,
+        "--out",
+        out,
+    )
+    result = invoke(*command, "--set", "run.clusters=4", "--set", "run.options.warmup_rounds=8")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "13 edges" in result.stderr
+    graph = load_graph(out)
+    assert graph.edges == make_graph("erdos-renyi", 8, p=0.5, seed=2).edges
+    assert graph.node(7).address == "127.0.0.1:9007"
+    assert (graph.manifest.clusters, graph.manifest.options) == (4, {"warmup_rounds": 8})
+
+
+def test_make_without_out_prints_the_graph_alone():
+    result = invoke("make", "--kind", "ring", "--peers", 3, "--address-template", "peer-{id}:7400")
+    assert parse_graph(result.stdout).node(2).address == "peer-2:7400"
+
+
+def test_check_reports_facts(tmp_path):
+    graph = make_graph("torus", 12)
+    save_graph(graph, tmp_path / "g.json")
+    facts = json.loads(invoke("check", tmp_path / "g.json", "--json").stdout)
+    assert facts["valid"] is True
+    assert (facts["peers"], facts["edges"], facts["degree_mean"], facts["diameter_at_most"]) == (12, 24, 4.0, 3)
+    assert facts["graph_digest"] == graph.digest
+    assert graph.digest[:20] in invoke("check", tmp_path / "g.json").stdout
+
+
+def test_show_draws_and_lists(tmp_path):
+    save_graph(make_graph("star", 5), tmp_path / "g.json")
+    result = invoke("show", tmp_path / "g.json")
+    assert "127.0.0.1:7404" in result.stdout
+    assert (tmp_path / "g.png").read_bytes().startswith(b"\x89PNG")
+    rows = json.loads(invoke("show", tmp_path / "g.json", "--out", tmp_path / "x.png", "--json").stdout)["peers"]
+    assert rows[0] == {"peer_id": 0, "address": "127.0.0.1:7400", "neighbors": [1, 2, 3, 4]}
+    assert (tmp_path / "x.png").exists()
+
+
+def test_a_name_with_markup_is_shown_as_it_is(tmp_path):
+    text = json.dumps({"graph": {"name": "[/x] $"}, "nodes": [{"id": 0, "address": "a:1"}], "edges": []})
+    (tmp_path / "g.json").write_text(text)
+    assert "[/x] $" in invoke("show", tmp_path / "g.json").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("check", "none.json"), GraphError),
+        (("make", "--kind", "ring", "--peers", 1), GraphError),
+        (("make", "--kind", "ring", "--set", "run.rounds=0"), ConfigError),
+        (("make", "--kind", "ring", "--set", "rounds=1"), ConfigError),
+    ],
+)
+def test_errors_go_to_the_caller(arguments, error):
+    with pytest.raises(error):
+        invoke(*arguments)
+
+
+def test_a_drawing_that_cannot_be_written_is_a_usage_error(tmp_path):
+    save_graph(make_graph("ring", 3), tmp_path / "g.json")
+    for out in (tmp_path / "none" / "g.png", tmp_path / "g.xyz"):
+        with pytest.raises(UsageError, match="--out: found"):
+            invoke("show", tmp_path / "g.json", "--out", out)
+
+
+@pytest.mark.parametrize("verb", ["make", "check", "show"])
+def test_every_verb_has_help_with_an_example(verb):
+    assert f"peer graph {verb}" in invoke(verb, "--help").stdout
+
+
+def test_an_unknown_kind_is_a_usage_error():
+    assert invoke("make", "--kind", "hypercube").exit_code == 2

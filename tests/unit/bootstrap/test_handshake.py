@@ -1,0 +1,104 @@
+"""The handshake's decision: the first mismatch, by name, with both sides' values."""
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator_free_bootstrap import Manifest, Timeouts, canonical_json, check_hello, digest
+from coordinator_free_bootstrap.errors import Refusal
+from peer.core.messages import Hello, Phase
+
+MANIFEST = Manifest()
+MINE = Hello(
+    sender=1,
+    incarnation=5,
+    wire_version=1,
+    manifest_digest=digest(MANIFEST),
+    graph_digest="graph-a",
+    schema_digest="schema-a",
+    initial_models_digest="models-a",
+    round_index=0,
+    phase=Phase.STARTING,
+    manifest=canonical_json(MANIFEST),
+)
+THEIRS = replace(MINE, sender=2, incarnation=9)
+
+
+def with_manifest(manifest):
+    return replace(THEIRS, manifest=canonical_json(manifest), manifest_digest=digest(manifest))
+
+
+def test_equal_hellos_are_accepted():
+    assert check_hello(MINE, THEIRS, neighbors=(2, 3)) is None
+    assert check_hello(MINE, THEIRS, neighbors={2}, last_incarnation=9) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusal", "values"),
+    [
+        ({"sender": 4}, Refusal.NOT_A_NEIGHBOR, ("peer 4", "[2, 3]")),
+        ({"sender": 1}, Refusal.NOT_A_NEIGHBOR, ("peer 1",)),
+        ({"wire_version": 2}, Refusal.WIRE_VERSION, ("peer 1 has 1", "peer 2 has 2", "release")),
+        ({"incarnation": 8}, Refusal.OLD_INCARNATION, ("incarnation 8", "incarnation 9", "take 10")),
+        ({"graph_digest": "graph-b"}, Refusal.GRAPH_MISMATCH, ('peer 1 has "graph-a"', 'peer 2 has "graph-b"')),
+        ({"schema_digest": "schema-b"}, Refusal.SCHEMA_MISMATCH, ('"schema-a"', '"schema-b"')),
+        ({"initial_models_digest": ""}, Refusal.INITIAL_MODELS_MISMATCH, ('"models-a"', 'peer 2 has ""')),
+    ],
+)
+def test_a_mismatch_is_refused_with_both_values(changes, refusal, values):
+    found = check_hello(MINE, replace(THEIRS, **changes), neighbors=(2, 3), last_incarnation=9)
+    assert found is not None
+    code, reason = found
+    assert code is refusal
+    assert all(value in reason for value in values)
+
+
+def test_a_manifest_mismatch_names_each_key_with_both_values():
+    other = Manifest(clusters=4, timeouts=Timeouts(suspicion_s=7.0), options={"warmup_rounds": 8})
+    code, reason = check_hello(MINE, with_manifest(other), neighbors=(2,))
+    assert code is Refusal.MANIFEST_MISMATCH
+    assert MINE.manifest_digest in reason
+    assert digest(other) in reason
+    assert "run.clusters: peer 1 has 2, peer 2 has 4" in reason
+    assert "run.timeouts.suspicion_s: peer 1 has 5.0, peer 2 has 7.0" in reason
+    assert "run.options.warmup_rounds: peer 1 has absent, peer 2 has 8" in reason
+
+
+def test_both_sides_report_the_same_difference():
+    other = with_manifest(Manifest(clusters=4))
+    _, at_me = check_hello(MINE, other, neighbors=(2,))
+    _, at_them = check_hello(other, MINE, neighbors=(1,))
+    assert "run.clusters: peer 1 has 2, peer 2 has 4" in at_me
+    assert "run.clusters: peer 2 has 4, peer 1 has 2" in at_them
+
+
+def test_a_digest_that_is_not_that_of_its_manifest_is_a_mismatch():
+    code, reason = check_hello(MINE, replace(THEIRS, manifest_digest="0"), neighbors=(2,))
+    assert code is Refusal.MANIFEST_MISMATCH
+    assert "no key differs" in reason
+
+
+@pytest.mark.parametrize(
+    "manifest", ["", "[" * 50_000, '{"a\\nb": 1}', str({f"k{i}": i for i in range(99)}).replace("'", '"')]
+)
+def test_a_reason_is_one_short_printable_line_whatever_the_neighbor_says(manifest):
+    theirs = replace(THEIRS, manifest_digest="x\n" * 10_000, manifest=manifest)
+    code, reason = check_hello(MINE, theirs, neighbors=(2,))
+    assert code is Refusal.MANIFEST_MISMATCH
+    assert reason.isprintable()
+    assert len(reason) < 2500
+
+
+def test_the_cheap_checks_come_first():
+    wrong = replace(THEIRS, sender=4, wire_version=2, incarnation=0, graph_digest="", schema_digest="")
+    steps = [
+        ({"sender": 2}, Refusal.NOT_A_NEIGHBOR),
+        ({"wire_version": 1}, Refusal.WIRE_VERSION),
+        ({"incarnation": 9}, Refusal.OLD_INCARNATION),
+        ({"graph_digest": "graph-a"}, Refusal.GRAPH_MISMATCH),
+        ({"schema_digest": "schema-a"}, Refusal.SCHEMA_MISMATCH),
+    ]
+    for repair, refusal in steps:
+        assert check_hello(MINE, wrong, neighbors=(2,), last_incarnation=9)[0] is refusal
+        wrong = replace(wrong, **repair)
+    assert check_hello(MINE, wrong, neighbors=(2,), last_incarnation=9) is None

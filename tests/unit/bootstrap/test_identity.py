@@ -1,0 +1,64 @@
+"""Incarnations only grow, also after a lost disk; certificate URIs have one spelling."""
+
+import pytest
+
+from coordinator_free_bootstrap.errors import IdentityError
+from coordinator_free_bootstrap.identity import INCARNATION_MAX, next_incarnation, parse_spiffe_id, spiffe_id
+
+
+@pytest.mark.parametrize(
+    ("stored", "seen", "result"),
+    [(0, 0, 1), (7, 0, 8), (7, 7, 8), (7, 40, 41), (40, 7, 41), (INCARNATION_MAX - 1, 0, INCARNATION_MAX)],
+)
+def test_a_life_with_a_disk_is_one_above_all_that_is_known(stored, seen, result):
+    assert next_incarnation(stored, seen, entropy=12345) == result
+
+
+def test_a_life_without_a_disk_is_above_what_neighbors_saw_and_unlike_a_former_one():
+    first, second = next_incarnation(None, 0, entropy=1), next_incarnation(None, 0, entropy=2)
+    assert 0 < first < second
+    assert second - first > 1_000_000  # restarts with a disk count up from here
+    assert next_incarnation(None, second, entropy=1) == second + 1
+
+
+def test_the_largest_entropy_fits():
+    assert next_incarnation(None, 0, entropy=(1 << 64) - 1) < INCARNATION_MAX
+    assert next_incarnation(None, 0, entropy=(1 << 64) + 5) == next_incarnation(None, 0, entropy=5)
+
+
+@pytest.mark.parametrize(
+    ("stored", "seen"), [(INCARNATION_MAX, 0), (0, INCARNATION_MAX), (None, 1 << 64), (-1, 0), (3, -1)]
+)
+def test_impossible_incarnations_are_refused(stored, seen):
+    with pytest.raises(IdentityError, match="incarnation: found"):
+        next_incarnation(stored, seen, entropy=0)
+
+
+def test_a_spiffe_id_goes_there_and_back():
+    assert spiffe_id("my-lab.example", 3) == "spiffe://my-lab.example/peer/3"
+    assert parse_spiffe_id("spiffe://my-lab.example/peer/30") == ("my-lab.example", 30)
+
+
+@pytest.mark.parametrize(
+    "text",
+    (
+        *(
+            "",
+            "spiffe://a/peer/",
+            "spiffe://a/peer/03",
+            "spiffe://a/peer/-3",
+            "spiffe://a/peer/3/",
+            "spiffe://a/peer/3\n",
+        ),
+        *("spiffe:///peer/3", "spiffe://A/peer/3", "spiffe://a/peer/٣", "https://a/peer/3", " spiffe://a/peer/3"),
+    ),
+)
+def test_other_uris_are_refused(text):
+    with pytest.raises(IdentityError, match="allowed: spiffe://"):
+        parse_spiffe_id(text)
+
+
+@pytest.mark.parametrize(("federation", "peer_id"), [("a/b", 3), ("", 3), ("a", -1)])
+def test_what_cannot_stand_in_a_uri_is_refused(federation, peer_id):
+    with pytest.raises(IdentityError):
+        spiffe_id(federation, peer_id)

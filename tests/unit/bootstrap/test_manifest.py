@@ -1,0 +1,172 @@
+"""The manifest: one text and one digest for one meaning, the timeout ladder, and sentences for everything wrong."""
+
+import json
+
+import pytest
+
+from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.manifest import Manifest, Timeouts, canonical_json, digest
+from coordinator_free_bootstrap.settings import Difference, apply_settings, diff, known_keys, parse_manifest
+
+
+def test_canonical_json_is_sorted_compact_and_complete():
+    text = canonical_json(Manifest(options={"b": 1, "a": [True, None, "ü"]}))
+    value = json.loads(text)
+    assert set(value) == set(Manifest.model_fields)
+    assert text == json.dumps(value, sort_keys=True, separators=(",", ":"))
+    assert text.isascii()
+    assert Manifest.model_validate_json(text) == Manifest(options={"a": [True, None, "ü"], "b": 1})
+
+
+def test_digest_depends_on_meaning_only():
+    written = parse_manifest({"rounds": 60, "learning_rate": 1, "timeouts": {"suspicion_s": 5}}, "g.json")
+    assert digest(written) == digest(Manifest(learning_rate=1.0))
+    assert digest(written) != digest(Manifest(learning_rate=1.0, rounds=61))
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "keys"),
+    [
+        ({"heartbeat_s": 1.0, "suspicion_s": 3.9}, ("heartbeat_s 1", "suspicion_s 3.9", "raise suspicion_s to 4")),
+        ({"heartbeat_s": 5.0}, ("heartbeat_s 5", "raise suspicion_s to 20")),
+        ({"suspicion_s": 600.5}, ("suspicion_s 600.5", "round_deadline_s 600")),
+    ],
+)
+def test_a_broken_timeout_ladder_names_its_keys(timeouts, keys):
+    with pytest.raises(ConfigError) as caught:
+        parse_manifest({"timeouts": timeouts}, "g.json")
+    assert str(caught.value).startswith("g.json: run.timeouts: found ")
+    assert all(key in str(caught.value) for key in keys)
+    assert caught.value.exit_code == 10
+
+
+def test_the_timeout_ladder_holds_at_its_limits():
+    assert Timeouts(heartbeat_s=1, suspicion_s=4, round_deadline_s=4).suspicion_s == 4
+
+
+@pytest.mark.parametrize(
+    ("run", "sentence"),
+    [
+        ({"rounds": 0}, "g.json: run.rounds: found 0; allowed: greater than or equal to 1"),
+        ({"rounds": "60"}, 'g.json: run.rounds: found "60"; allowed: a valid integer'),
+        ({"rounds": True}, "g.json: run.rounds: found true; allowed: a valid integer"),
+        ({"pace": "fast"}, "g.json: run.pace: found \"fast\"; allowed: 'lockstep' or 'async'"),
+        ({"clusterz": 4}, "g.json: run.clusterz: found 4; allowed: no such key (did you mean clusters?)"),
+        (
+            {"timeouts": {"suspicion": 4}},
+            "g.json: run.timeouts.suspicion: found 4; allowed: no such key (did you mean suspicion_s?)",
+        ),
+        ({"start": {"quorum": 1.5}}, "g.json: run.start.quorum: found 1.5; allowed: less than or equal to 1"),
+        ({"options": {"x": {}}}, "g.json: run.options.x: found an object; allowed: a valid boolean or"),
+        ({"options": {"x": float("inf")}}, "g.json: run.options.x: found Infinity; allowed: "),
+        ({"learning_rate": 10**400}, "g.json: run.learning_rate: found 1000"),
+        ([], "g.json: run: found a list; allowed: a valid dictionary"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence(run, sentence):
+    with pytest.raises(ConfigError) as caught:
+        parse_manifest(run, "g.json")
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_wrong_key_gets_its_own_line():
+    with pytest.raises(ConfigError) as caught:
+        parse_manifest({f"key{i}": i for i in range(12)} | {"rounds": 0}, "g.json")
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 11
+    assert all(line.startswith("g.json: ") for line in lines)
+    assert lines[-1] == "g.json: and 3 more problems"
+
+
+def test_an_unknown_key_cannot_forge_a_line():
+    with pytest.raises(ConfigError) as caught:
+        parse_manifest({"a\nb.json: run": 1}, "g.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_are_applied_to_a_copy():
+    run = {"rounds": 5, "timeouts": {"heartbeat_s": 0.5}}
+    settings = [
+        "run.clusters=3",
+        "run.clusters=4",
+        "run.task=my.py:task=1",
+        "run.options.warmup_rounds=8",
+        "run.options.dotted.name=true",
+        "run.timeouts.suspicion_s=3",
+        "run.model=null",
+        "run.task_options.path=NaN",
+        'run.federation="7"',
+    ]
+    assert apply_settings(run, settings) == {
+        "rounds": 5,
+        "clusters": 4,
+        "task": "my.py:task=1",
+        "options": {"warmup_rounds": 8, "dotted.name": True},
+        "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 3},
+        "model": None,
+        "task_options": {"path": "NaN"},
+        "federation": "7",
+    }
+    assert run == {"rounds": 5, "timeouts": {"heartbeat_s": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ("run.clusters", "allowed: key=value"),
+        ("clusters=4", "did you mean run.clusters?"),
+        ("run.clustres=4", "run.clusters"),
+        ("run.suspicion_s=4", "did you mean run.timeouts.suspicion_s?"),
+        ("run.options.=4", "run.options"),
+        ("run.rounds.x=4", "run.rounds"),
+        ("=4", "known: run.federation"),
+    ],
+)
+def test_an_unknown_setting_lists_near_matches(setting, hint):
+    with pytest.raises(ConfigError) as caught:
+        apply_settings({}, [setting])
+    assert hint in str(caught.value)
+
+
+def test_a_setting_inside_something_that_is_no_object_is_refused():
+    with pytest.raises(ConfigError, match=r"run\.timeouts: found 3; allowed: an object"):
+        apply_settings({"timeouts": 3}, ["run.timeouts.suspicion_s=4"])
+
+
+def test_every_known_key_can_be_set():
+    defaults = json.loads(canonical_json(Manifest()))
+    for key in known_keys():
+        _, *path = key.split(".")
+        value = defaults[path[0]] if len(path) == 1 else defaults[path[0]][path[1]]
+        assert parse_manifest(apply_settings({}, [f"{key}={json.dumps(value)}"]), "--set") == Manifest()
+
+
+def test_diff_names_each_key_with_both_values():
+    ours = Manifest(clusters=2, options={"warmup_rounds": 8, "same": 1})
+    theirs = Manifest(clusters=4, options={"relay": [1, "a"], "same": 1}, timeouts=Timeouts(suspicion_s=6.0))
+    assert diff(canonical_json(ours), canonical_json(theirs)) == [
+        Difference("run.clusters", "2", "4"),
+        Difference("run.options.relay", "absent", '[1, "a"]'),
+        Difference("run.options.warmup_rounds", "8", "absent"),
+        Difference("run.timeouts.suspicion_s", "5.0", "6.0"),
+    ]
+    assert diff(canonical_json(ours), canonical_json(ours)) == []
+
+
+@pytest.mark.parametrize("theirs", ["", "{", "[1]", "3", "NaN", '{"a":1,"a":2}', "[" * 100_000, "9" * 5000])
+def test_diff_survives_whatever_a_neighbor_says(theirs):
+    (difference,) = diff(canonical_json(Manifest()), theirs)
+    assert difference.key == "run"
+
+
+def test_diff_is_short_and_printable_whatever_a_neighbor_says():
+    theirs = json.dumps({"x\ny": "z" * 10_000, "deep": [[[]]], "clusters": {"a": {"b": {}}}})
+    for difference in diff(canonical_json(Manifest()), theirs):
+        assert len(difference.theirs) <= 80
+        assert (difference.key + difference.theirs).isprintable()
+
+
+def test_diff_sees_a_difference_beyond_what_it_shows():
+    (difference,) = diff(canonical_json(Manifest(task="a" * 200 + "b")), canonical_json(Manifest(task="a" * 200 + "c")))
+    assert difference.key == "run.task"

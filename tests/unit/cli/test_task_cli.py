@@ -1,0 +1,162 @@
+"""`peer data`, `peer task`, `peer evaluate` and `peer predict`, as a user types them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import typer
+from PIL import Image
+from typer.testing import CliRunner
+
+from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.cli import data, evaluate, task
+from peer.learning.learner import Learner
+from peer.learning.saved import SavedModel, model_metadata
+from peer.store.model_file import save_model
+from peer.tasks.loading import load_task
+
+app = typer.Typer()
+app.add_typer(data.app, name="data")
+app.add_typer(task.app, name="task")
+app.command("evaluate")(evaluate.evaluate)
+app.command("predict")(evaluate.predict)
+
+
+def peer(*arguments):
+    """Run a verb and return its standard output; errors come through."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return a model file of digits, the learner and its vector."""
+    manifest = Manifest(split_options={"k": 1})
+    subject = load_task(manifest, 4)
+    learner = Learner(subject, subject.load_shard(0))
+    theta, _ = learner.train(learner.initial_model(0), epochs=20, seed=0, learning_rate=0.3)
+    path = tmp_path_factory.mktemp("models") / "personalized.safetensors"
+    save_model(path, theta, learner.schema, model_metadata(learner, manifest, 4))
+    return path, learner, theta
+
+
+def test_split_writes_shards_that_a_device_can_use(tmp_path):
+    out = tmp_path / "shards"
+    printed = json.loads(peer("data", "split", "--task", "digits", "--peers", 4, "--out", out, "--json"))
+    assert sorted(p.name for p in out.iterdir()) == [f"peer-{i}.safetensors" for i in range(4)]
+    assert [p["train"] for p in printed["peers"]] == [719, 719, 718, 718]
+    dealt = load_task(Manifest(), 4)
+    carried = load_task(Manifest(split="shard"), 4, shard_path=out / "peer-3.safetensors")
+    ours, theirs = (Learner(t, t.load_shard(3)) for t in (dealt, carried))
+    assert ours.schema == theirs.schema
+    assert np.array_equal(ours.shard.train_x, theirs.shard.train_x)
+    assert np.array_equal(ours.shard.true_cluster, theirs.shard.true_cluster)
+    (out / "peer-3.safetensors").write_bytes((out / "peer-3.safetensors").read_bytes()[:1000])
+    with pytest.raises(ShardError, match="truncated"):
+        load_task(Manifest(split="shard"), 4, shard_path=out / "peer-3.safetensors")
+
+
+def test_show_draws_what_each_peer_holds(tmp_path):
+    picture = tmp_path / "data.png"
+    arguments = ("data", "show", "--peers", 6, "--split", "rotated_soft", "--set", "run.split_options.rotation=180")
+    printed = json.loads(peer(*arguments, "--out", picture, "--json"))
+    first = printed["peers"][0]
+    assert set(first["degrees"]) == {"0", "180"}
+    assert sum(first["classes"].values()) == first["train"] == sum(first["clusters"].values())
+    with Image.open(picture) as opened:
+        assert opened.format == "PNG"
+        assert min(opened.size) > 200
+    assert "rotations" in peer(*arguments)
+
+
+def test_show_reads_shards(tmp_path):
+    peer("data", "split", "--peers", 2, "--out", tmp_path)
+    printed = json.loads(peer("data", "show", "--shards", tmp_path, "--json"))
+    assert [p["peer"] for p in printed["peers"]] == [0, 1]
+    with pytest.raises(UsageError, match="peer data split"):
+        peer("data", "show", "--shards", tmp_path / "empty")
+
+
+def test_the_graph_file_says_what_is_dealt(tmp_path):
+    from coordinator_free_bootstrap import make_graph, save_graph
+
+    manifest = Manifest(split_options={"k": 4})
+    save_graph(make_graph("ring", 5, seed=1, manifest=manifest), tmp_path / "graph.json")
+    printed = json.loads(peer("data", "show", "--graph", tmp_path / "graph.json", "--json"))
+    assert [next(iter(p["degrees"])) for p in printed["peers"]] == ["0", "90", "180", "270", "0"]
+
+
+def test_check_prints_what_works():
+    printed = json.loads(peer("task", "check", "digits", "--json"))
+    assert printed["works"]
+    assert printed["model"].startswith("19210 values")
+    assert "bit for bit" in peer("task", "check", "linear", "--set", "run.split=linear_synth")
+    with pytest.raises(TaskError, match="square images"):
+        peer("task", "check", "linear", "--peer", 1)
+
+
+def test_evaluate_needs_only_the_model_file(trained, tmp_path):
+    path, learner, theta = trained
+    printed = json.loads(peer("evaluate", "--model", path, "--peer", 0, "--json"))
+    assert printed["accuracy"] == learner.evaluate(theta).metric
+    assert printed["accuracy"] > 0.85
+    assert "accuracy 0." in peer("evaluate", "--model", path, "--peer", 2, "--part", "train")
+    peer("data", "split", "--peers", 4, "--set", "run.split_options.k=1", "--out", tmp_path)
+    shard = tmp_path / "peer-0.safetensors"
+    assert json.loads(peer("evaluate", "--model", path, "--shard", shard, "--json")) == printed
+
+
+def test_evaluate_refuses_what_does_not_fit(trained):
+    path, *_ = trained
+    with pytest.raises(StorageError, match="another task"):
+        peer("evaluate", "--model", path, "--set", "run.model_options.hidden=7")
+    with pytest.raises(StorageError, match="not in the task's model"):
+        _vector_with_one_more_tensor(path)
+    with pytest.raises(UsageError, match="--part"):
+        peer("evaluate", "--model", path, "--part", "all")
+    with pytest.raises(StorageError, match="cannot read"):
+        peer("evaluate", "--model", path.with_name("none.safetensors"))
+
+
+def _vector_with_one_more_tensor(path):
+    saved = SavedModel.read(path)
+    subject = load_task(Manifest(split_options={"k": 1}), 4)
+    schema = Learner(subject, subject.load_shard(0)).schema
+    SavedModel(path, {**saved.tensors, "more": np.zeros(2, np.float32)}, saved.metadata).vector(schema)
+
+
+def test_predict_reads_arrays_tables_and_pictures(trained, tmp_path):
+    path, learner, theta = trained
+    samples = learner.shard.test_x[:5]
+    expected = learner.predict(theta, samples).argmax(1).tolist()
+    np.save(tmp_path / "five.npy", samples)
+    np.savetxt(tmp_path / "five.csv", samples.reshape(5, -1), delimiter=",", header="a," * 63 + "b", comments="")
+    for name in ("five.npy", "five.csv"):
+        printed = json.loads(peer("predict", "--model", path, "--input", tmp_path / name, "--json"))
+        assert [row["class"] for row in printed["predictions"]] == expected, name
+        assert all(0.1 <= row["probability"] <= 1.0 for row in printed["predictions"])
+    np.save(tmp_path / "one.npy", samples[0])
+    Image.fromarray(np.rint(samples[0, 0] * 255).astype(np.uint8)).save(tmp_path / "one.png")
+    for name in ("one.npy", "one.png"):
+        assert peer("predict", "--model", path, "--input", tmp_path / name).startswith(f"0: class {expected[0]},")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("bad.npy", b"no array", "cannot be read"),
+        ("bad.csv", b"1,2,three\n1,2,x\n", "cannot be read"),
+        ("short.csv", b"1,2,3\n", "holds"),
+        ("bad.png", b"no picture", "cannot be read"),
+        ("missing.png", None, "cannot be read"),
+    ],
+)
+def test_predict_refuses_what_it_cannot_read(trained, tmp_path, name, content, words):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(TaskError, match=words):
+        peer("predict", "--model", trained[0], "--input", tmp_path / name)

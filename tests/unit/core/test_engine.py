@@ -1,0 +1,376 @@
+"""The engine, event by event: what it refuses, when it sends, when a round ends. Whole runs: tests/simulation."""
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator_free_bootstrap import make_graph
+from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal
+from peer.algorithms.dfca import Dfca
+from peer.core import effects as do
+from peer.core import events as ev
+from peer.core.engine import Engine, Stage, make_hello
+from peer.core.messages import Announce, Beat, Hello, ModelHeader, Outcome, Phase
+from tests.simulation.options import manifest
+
+START = 100.0
+
+
+class Driven:
+    """Peer 0 of a complete graph of three; its neighbors 1 and 2 are what the test says."""
+
+    def __init__(self, **run):
+        self.graph = make_graph("complete", 3, manifest=manifest(**({"clusters": 1} | run)))
+        algorithm = Dfca(self.graph.manifest, 0, self.graph)
+        self.engine = Engine(0, self.graph, algorithm, 7, model_bytes=24, facts={"trained": [0], "sample_count": 4})
+        self.now = START
+        self.streams = 0
+        self.step(ev.Tick())
+
+    def step(self, event, after=0.0):
+        self.now += after
+        return self.engine.step(event, self.now)
+
+    def hello(self, sender, incarnation=1, round_index=0, phase=Phase.RUNNING):
+        return self.step(ev.Greeted(Hello(sender, incarnation, 1, "", "", "", "", round_index, phase, "")))
+
+    def header(self, sender=1, **changes):
+        fields = {
+            **{"sender": sender, "incarnation": 1, "round_index": 0, "step": 0, "slot": 0, "index": 0, "total": 1},
+            **{"sample_count": 4, "degree": 2, "mass": 1.0, "scalars": (), "size_bytes": 24, "encoding": "float32"},
+        }
+        return ModelHeader(**(fields | changes))
+
+    def offer(self, sender=1, **changes):
+        self.streams += 1
+        return self.step(ev.Offered(self.streams, self.header(sender, **changes)))
+
+    def work(self, kind, **fields):
+        facts = {"trained": [0], "sample_count": 4, "cluster_index": 0}
+        return self.step(ev.WorkDone(kind, facts, **fields))
+
+    def begin(self):
+        """Shake hands with both neighbors and assign."""
+        self.hello(1)
+        self.hello(2)
+        assert self.engine.stage is Stage.ASSIGNING
+        return self.work("assign")
+
+    def deliver(self, sender, **changes):
+        """Let a neighbor's model arrive and be folded."""
+        effects = self.offer(sender, **changes)
+        stream = self.streams
+        effects += self.step(ev.Arrived(stream)) + self.step(ev.Folded(stream))
+        return effects
+
+    def answered(self, neighbor):
+        return self.step(ev.Sent(neighbor, Outcome.FOLDED))
+
+
+def of(effects, kind):
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def test_it_greets_all_neighbors_and_begins_when_all_have_answered():
+    driven = Driven()
+    effects = driven.engine.step(ev.Tick(), START)
+    assert driven.engine.stage is Stage.JOINING and not of(effects, do.Work)
+    driven.hello(1)
+    assert driven.engine.stage is Stage.JOINING
+    (work,) = of(driven.hello(2), do.Work)
+    assert (work.kind, work.round_index) == ("assign", 0)
+
+
+@pytest.mark.parametrize(("rule", "met"), [("all", 2), ("quorum", 1)])
+def test_the_start_rule(rule, met):
+    driven = Driven(start={"rule": rule, "quorum": 0.5, "deadline_s": 5.0})
+    for n in range(1, met + 1):
+        assert driven.engine.stage is Stage.JOINING
+        driven.hello(n)
+    assert driven.engine.stage is Stage.ASSIGNING
+
+
+def test_the_start_deadline():
+    driven = Driven(start={"rule": "deadline", "deadline_s": 5.0})
+    driven.hello(1)
+    driven.step(ev.Tick(), after=4.9)
+    assert driven.engine.stage is Stage.JOINING
+    driven.step(ev.Tick(), after=0.1)
+    assert driven.engine.stage is Stage.ASSIGNING
+
+
+def test_arrivals_are_admitted_from_training_on_and_folded_in_the_order_of_ids():
+    driven = Driven()
+    driven.hello(1)
+    driven.hello(2)
+    driven.offer(2)
+    assert not of(driven.step(ev.Tick()), do.Admit), "not before assign is done"
+    assert of(driven.work("assign"), do.Admit) == [do.Admit(1)], "a buffer is left for the neighbor in turn"
+    assert of(driven.offer(1), do.Admit) == [do.Admit(2)]
+    assert not of(driven.step(ev.Arrived(1)), do.Fold), "2 waits for 1"
+    folds = of(driven.step(ev.Arrived(2)), do.Fold)
+    assert [fold.header.sender for fold in folds] == [1, 2]
+
+
+def test_a_step_ends_when_everything_is_here_folded_and_answered():
+    driven = Driven()
+    driven.begin()
+    sent = of(driven.work("train"), do.SendModel)
+    assert [effect.neighbor for effect in sent] == [1, 2]
+    assert all(effect.header.incarnation == 7 for effect in sent)
+    driven.deliver(1)
+    assert driven.engine.waiting_for() == [2]
+    driven.deliver(2)
+    assert driven.engine.stage is Stage.EXCHANGING, "our own offers are not answered yet"
+    driven.answered(1)
+    (work,) = of(driven.answered(2), do.Work)
+    assert (work.kind, work.present) == ("close", (1, 2))
+
+
+def test_a_neighbor_that_passes_is_not_waited_for():
+    driven = Driven()
+    driven.begin()
+    driven.work("train")
+    driven.deliver(1)
+    driven.step(ev.Announced(Announce(2, 1, 0, 0, total=0)))
+    assert driven.engine.waiting_for() == []
+
+
+def test_the_next_round_is_not_offered_before_its_checkpoint_is_safe():
+    driven = Driven()
+    driven.begin()
+    driven.work("train")
+    for n in (1, 2):
+        driven.deliver(n)
+        driven.answered(n)
+    (persist,) = of(driven.work("close"), do.Persist)
+    assert persist.round_index == 1 and persist.state["marks"] == [[1, 0, 0, 0], [2, 0, 0, 0]]
+    driven.work("assign")
+    assert not of(driven.work("train"), do.SendModel)
+    assert len(of(driven.step(ev.Persisted(1)), do.SendModel)) == 2
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_run():
+    driven = Driven()
+    driven.begin()
+    driven.work("train")
+    for n in (1, 2):
+        driven.deliver(n)
+        driven.answered(n)
+    driven.work("close")
+    driven.work("assign")
+    driven.work("train")
+    effects = driven.step(ev.Persisted(1, "no space left on device"))
+    assert len(of(effects, do.SendModel)) == 2 and driven.engine.storage_error
+    assert [log.level for log in of(effects, do.Log)] == ["error"]
+
+
+def test_a_silent_neighbor_costs_the_suspicion_time_and_is_not_waited_for_again():
+    driven = Driven()
+    driven.begin()
+    driven.work("train")
+    driven.answered(1)
+    driven.deliver(1)
+    for _ in range(3):
+        effects = driven.step(ev.Heard(Beat(1, 1, 0, 0, Phase.RUNNING)), after=0.5)
+    assert driven.engine.stage is Stage.EXCHANGING
+    effects = driven.step(ev.Tick(), after=0.5)
+    assert of(effects, do.CancelSend) == [do.CancelSend(2)]
+    assert driven.engine.stage is Stage.CLOSING
+    assert driven.engine.expected() == [1]
+
+
+def test_the_round_deadline_closes_without_whom_is_missing():
+    driven = Driven(timeouts={"heartbeat_s": 0.5, "suspicion_s": 2.0, "round_deadline_s": 4.0})
+    driven.begin()
+    driven.work("train")
+    for _ in range(4):
+        for n in (1, 2):
+            driven.step(ev.Heard(Beat(n, 1, 0, 0, Phase.RUNNING)))
+        assert driven.engine.stage is Stage.EXCHANGING
+        driven.step(ev.Tick(), after=1.0)
+    assert driven.engine.stage is Stage.CLOSING
+    (record,) = [r for r in of(driven.work("close"), do.Record) if r.kind == "round"]
+    assert record.fields["missing"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"round_index": -1}, Refusal.ROUND_OUT_OF_RANGE),
+        ({"round_index": 5}, Refusal.ROUND_OUT_OF_RANGE),
+        ({"round_index": 3}, Refusal.ROUND_TOO_FAR_AHEAD),
+        ({"step": 1}, Refusal.ROUND_OUT_OF_RANGE),
+        ({"slot": 1}, Refusal.SLOT_OUT_OF_RANGE),
+        ({"slot": -1}, Refusal.SLOT_OUT_OF_RANGE),
+        ({"index": 1}, Refusal.MALFORMED),
+        ({"total": 2}, Refusal.MALFORMED),
+        ({"total": 0}, Refusal.MALFORMED),
+        ({"mass": 0.0}, Refusal.WEIGHT_OUT_OF_RANGE),
+        ({"mass": float("nan")}, Refusal.WEIGHT_OUT_OF_RANGE),
+        ({"mass": 1.1e6}, Refusal.WEIGHT_OUT_OF_RANGE),
+        ({"sample_count": 0}, Refusal.WEIGHT_OUT_OF_RANGE),
+        ({"sample_count": 10**7}, Refusal.WEIGHT_OUT_OF_RANGE),
+    ],
+)
+def test_an_impossible_header_is_refused_and_changes_nothing(changes, code):
+    driven = Driven()
+    driven.begin()
+    before = driven.engine.state()
+    (reply,) = of(driven.offer(1, **changes), do.Reply)
+    assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, code)
+    after = driven.engine.state()
+    assert after.pop("refusals") == {code: 1} and before.pop("refusals") == {}
+    assert after == before and driven.engine.inbox.buffers() == 0
+
+
+@pytest.mark.parametrize("limits", [{"round_index": 2}, {"round_index": 4}])
+def test_the_rounds_that_a_neighbor_may_be_ahead(limits):
+    driven = Driven()
+    driven.begin()
+    assert bool(of(driven.offer(1, **limits), do.Reply)) == (limits["round_index"] > 2)
+
+
+@pytest.mark.parametrize(
+    ("sender", "incarnation", "code"),
+    [(9, 1, Refusal.NOT_A_NEIGHBOR), (1, 4, Refusal.OLD_INCARNATION), (1, 6, Refusal.NO_HANDSHAKE), (1, 5, None)],
+)
+def test_only_the_greeted_life_of_a_neighbor_is_heard(sender, incarnation, code):
+    driven = Driven()
+    driven.hello(1, incarnation=5)
+    rejection = driven.engine.admits(sender, incarnation)
+    assert (rejection.code if rejection else None) == code
+
+
+def test_a_repeated_model_is_answered_as_a_duplicate_and_folded_once():
+    driven = Driven()
+    driven.begin()
+    driven.deliver(1)
+    (reply,) = of(driven.offer(1), do.Reply)
+    assert reply.outcome is Outcome.DUPLICATE and driven.engine.totals["models_folded"] == 1
+
+
+def test_a_model_of_a_closed_round_is_stale():
+    driven = Driven()
+    driven.begin()
+    driven.work("train")
+    for n in (1, 2):
+        driven.step(ev.Announced(Announce(n, 1, 0, 0, total=0)))
+        driven.answered(n)
+    driven.work("close")
+    (reply,) = of(driven.offer(1), do.Reply)
+    assert reply.outcome is Outcome.STALE
+
+
+def test_a_neighbor_that_restarts_gets_everything_again_and_what_it_delivered_stays():
+    driven = Driven()
+    driven.begin()
+    driven.work("train")
+    driven.answered(1)
+    driven.deliver(1)
+    effects = driven.hello(1, incarnation=2)
+    (again,) = of(effects, do.SendModel)
+    assert again.neighbor == 1
+    assert driven.engine.waiting_for() == [2]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "greets", "repeats"),
+    [
+        (Refusal.NO_HANDSHAKE, True, True),
+        (Refusal.OLD_INCARNATION, True, True),
+        (Refusal.TOO_MANY_STREAMS, False, True),
+        (Refusal.RATE_LIMITED, False, True),
+        (Refusal.DIGEST_MISMATCH, False, True),
+        (Refusal.NON_FINITE, False, False),
+        (Refusal.NORM_BOUND, False, False),
+    ],
+)
+def test_what_a_refusal_leads_to(refusal, greets, repeats):
+    driven = Driven()
+    driven.begin()
+    driven.work("train")
+    effects = driven.step(ev.Sent(1, Outcome.REFUSED, refusal))
+    assert bool(of(effects, do.Greet)) == greets
+    assert bool(of(driven.step(ev.Tick(), after=0.3), do.SendModel)) == repeats
+
+
+def test_a_peer_that_is_two_rounds_behind_pulls_before_it_begins():
+    driven = Driven()
+    driven.hello(1, round_index=3)
+    effects = driven.hello(2, round_index=4)
+    assert driven.engine.stage is Stage.CATCHING_UP
+    assert [pull.neighbor for pull in of(effects, do.Pull)] == [1, 2]
+    driven.step(ev.Pulled(1, True, 3))
+    effects = driven.step(ev.Pulled(2, True, 4))
+    assert [(work.kind, work.round_index) for work in of(effects, do.Work)] == [("adopt", 0)]
+    effects = driven.work("adopt")
+    assert driven.engine.round_index == 3 and of(effects, do.Persist)
+    said = {(e.neighbor, e.announce.round_index, e.announce.total) for e in of(effects, do.SendAnnounce)}
+    assert said <= {(1, 2, 0), (2, 2, 0)}
+
+
+def test_pulls_that_all_fail_do_not_hold_it_up():
+    driven = Driven()
+    driven.hello(1, round_index=3)
+    driven.hello(2)
+    effects = driven.step(ev.Pulled(1, False))
+    assert [work.kind for work in of(effects, do.Work)] == ["assign"] and driven.engine.round_index == 0
+
+
+def test_leaving_persists_what_the_disk_lacks_and_says_goodbye():
+    driven = Driven(checkpoint_rounds=0)
+    driven.begin()
+    driven.work("train")
+    for n in (1, 2):
+        driven.deliver(n)
+        driven.answered(n)
+    driven.work("close")
+    assert not of(driven.step(ev.LeaveRequested()), do.Stop), "assign is under way"
+    effects = driven.work("assign")
+    assert [persist.round_index for persist in of(effects, do.Persist)] == [1]
+    effects = driven.step(ev.Persisted(1))
+    assert of(effects, do.Stop) == [do.Stop("left")]
+    assert {beat.beat.phase for beat in of(effects, do.SendBeat)} == {Phase.LEAVING}
+    assert driven.step(ev.Tick()) == []
+
+
+def test_a_checkpoint_resumes_where_it_was_taken():
+    driven = Driven()
+    driven.begin()
+    driven.deliver(1)
+    state = driven.engine.state()
+    resumed = Engine(0, driven.graph, driven.engine.algorithm, 8, facts=None, resume=state)
+    assert resumed.state() == state | {"incarnation": 8}
+    assert resumed.inbox.is_duplicate(driven.header(1))
+    assert resumed.admits(1, 0).code is Refusal.OLD_INCARNATION
+
+
+def test_no_timer_is_asked_for_in_the_past_for_long():
+    """A tick that finds nothing to do must not ask for another one at once (it would never end)."""
+    driven = Driven()
+    driven.begin()
+    driven.work("train")
+    driven.step(ev.Sent(1, Outcome.REFUSED, Refusal.NO_HANDSHAKE))
+    for _ in range(3):
+        driven.step(ev.Tick())
+    (timer,) = of(driven.step(ev.Tick()), do.SetTimer)
+    assert timer.at > driven.now
+
+
+def test_every_effect_of_equal_histories_is_equal():
+    def history():
+        driven = Driven()
+        return [driven.begin(), driven.work("train"), driven.deliver(1), driven.deliver(2), driven.step(ev.Tick(), 1.0)]
+
+    assert history() == history()
+
+
+def test_a_hello_is_only_for_neighbors():
+    driven = Driven()
+    digests = {"wire_version": "1", "manifest": "m", "graph": "g", "schema": "s", "initial_models": "i"}
+    hello = make_hello(driven.engine, digests, "{}", 1)
+    assert (hello.sender, hello.incarnation, hello.phase) == (0, 7, Phase.STARTING)
+    assert replace(hello, sender=1).sender == 1
+    with pytest.raises(LocalProtocolError, match="no neighbor"):
+        make_hello(driven.engine, digests, "{}", 0)

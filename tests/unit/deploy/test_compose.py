@@ -1,0 +1,100 @@
+"""`peer deploy compose`: one service per node, nothing that only works on one machine, and no drift of the copies at the top."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from coordinator_free_bootstrap import load_graph, make_graph, parse_manifest, save_graph
+from coordinator_free_bootstrap.errors import UsageError
+from peer.cli.main import app
+from peer.deploy.compose import compose_file, write_compose
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def ring():
+    return make_graph("ring", 5)
+
+
+def services(text):
+    return yaml.safe_load(text)["services"]
+
+
+def test_every_node_is_a_service_with_its_own_volumes(ring):
+    content = yaml.safe_load(compose_file(ring))
+    peers = {name: row for name, row in content["services"].items() if name.startswith("peer-")}
+    assert sorted(peers) == [f"peer-{i}" for i in range(5)]
+    for peer_id in range(5):
+        row = peers[f"peer-{peer_id}"]
+        assert row["command"][:3] == ["run", "--id", str(peer_id)]
+        own = [volume.split(":")[0] for volume in row["volumes"]]
+        assert own == [f"peer-{peer_id}-state", f"peer-{peer_id}-keys", "graph"]
+        assert [volume.endswith(":ro") for volume in row["volumes"]] == [False, True, True]
+        assert set(own) <= set(content["volumes"])
+
+
+def test_every_service_is_hardened_and_none_publishes_a_port_but_the_observers(ring):
+    for name, row in services(compose_file(ring)).items():
+        if name in ("prometheus", "grafana"):
+            assert all(port.startswith("127.0.0.1:") for port in row["ports"])
+            continue
+        assert "ports" not in row
+        assert row["read_only"] is True
+        assert row["cap_drop"] == ["ALL"]
+        assert "user" not in row  # the image's own, which is not root
+        assert ("cap_add" in row) == (name == "report")
+
+
+def test_the_federation_network_leads_nowhere_else(ring):
+    content = yaml.safe_load(compose_file(ring))
+    assert content["networks"]["federation"] == {"internal": True}
+    assert all(
+        row.get("networks", []) == ["federation"] for n, row in content["services"].items() if n.startswith("peer-")
+    )
+
+
+def test_shards_are_mounted_read_only_where_asked_for(ring):
+    row = services(compose_file(ring, shards=True))["peer-3"]
+    assert row["command"][-2:] == ["--shard", "/shards/peer-3.safetensors"]
+    assert "${SHARDS:-./shards}:/shards:ro" in row["volumes"]
+
+
+def test_a_graph_of_shards_takes_them_by_itself(tmp_path):
+    save_graph(make_graph("ring", 3, manifest=parse_manifest({"split": "shard"}, "test")), tmp_path / "graph.json")
+    result = CliRunner().invoke(app, ["deploy", "compose", str(tmp_path / "graph.json")])
+    assert result.exit_code == 0
+    assert "--shard" in services(result.stdout)["peer-0"]["command"]
+
+
+def test_addresses_become_the_services_and_the_digest_stays(ring, tmp_path):
+    write_compose(ring, tmp_path)
+    written = load_graph(tmp_path / "deploy" / "graph.json")
+    assert [node.address for node in written.nodes] == [f"peer-{i}:7400" for i in range(5)]
+    assert written.digest == ring.digest
+
+
+def test_more_peers_than_the_image_has_room_for_are_refused():
+    with pytest.raises(UsageError, match="allowed in containers: 0 to 255"):
+        compose_file(make_graph("ring", 257))
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    assert re.search(r"seq 0 255\)", dockerfile)
+
+
+def test_the_files_at_the_top_are_those_that_peer_deploy_writes(tmp_path):
+    paths = write_compose(load_graph(ROOT / "deploy" / "graph.json"), tmp_path, build=".")
+    assert len(paths) == 8
+    for path in paths:
+        committed = ROOT / path.relative_to(tmp_path)
+        assert committed.read_text() == path.read_text(), (
+            f"{committed}: peer deploy compose deploy/graph.json --out . --build ."
+        )
+
+
+def test_an_unwritable_folder_is_a_sentence(ring, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_compose(ring, tmp_path / "file")

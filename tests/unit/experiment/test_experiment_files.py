@@ -1,0 +1,212 @@
+"""Experiment files, their scale, their results and the verb."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from coordinator_free_bootstrap.errors import ConfigError, UsageError
+from peer.cli.main import app
+from peer.experiment.runner import Job, done_already, run_job, skipped, slug
+from peer.experiment.scaling import Scale, scaled_degree, scaled_graph
+from peer.experiment.spec import GraphSpec, load_experiment
+from peer.experiment.table import markdown, read_blocks
+
+FILES = sorted((Path(__file__).parents[3] / "experiments").glob("*.toml"))
+
+SMALL = """
+title = "A small one"
+source = "this test"
+peers = 8
+seeds = 2
+train_samples = 480
+test_samples = 160
+
+[graph]
+kind = "erdos-renyi"
+p = 0.5
+
+[run]
+rounds = 2
+model_options = { hidden = 8 }
+split_options = { samples_per_peer = 60, test_per_peer = 20 }
+
+[[case]]
+name = "DFCA-GI"
+published = 93.7
+published_std = 0.07
+run = { algorithm = "dfca" }
+
+[[case]]
+name = "local"
+run = { algorithm = "local" }
+
+[[case]]
+name = "FedAvg (server)"
+method = "published"
+published = 88.8
+"""
+
+
+@pytest.fixture
+def small(tmp_path):
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_file_of_the_project_can_be_run_at_full_and_at_small_scale(path):
+    experiment = load_experiment(path)
+    for case in experiment.case:
+        if skipped(case) is not None:
+            continue
+        for factor in (0.1, 1.0):
+            graph = scaled_graph(experiment, case, 1, Scale(factor))
+            assert len(graph.nodes) == Scale(factor).peers(experiment)
+        assert case.run.get("algorithm", "dfca") or case.method == "ifca-server"
+
+
+def test_all_tables_are_there():
+    sources = {load_experiment(path).source for path in FILES}
+    assert {f"DFCA, Table {n}" for n in (1, 2)} <= sources
+    assert {f"FedSPD, Table {n}" for n in range(2, 10)} <= sources
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("peers = 8", "peers = 1", ["peers", "found 1", "greater than or equal to 2"]),
+        ("peers = 8", "peers = 8\ncolour = 1", ["colour", "no such key"]),
+        ("rounds = 2", "rouns = 2", ["small.toml", "run.rouns", "did you mean rounds?"]),
+        ("rounds = 2", "seed = 2", ["run.seed", "each seed of the experiment sets it"]),
+        ("p = 0.5", "p = 0.5\ndegree = 3", ["graph", "1 of p, degree"]),
+        ('kind = "erdos-renyi"', 'kind = "geometric"', ["graph.p", "allowed: degree"]),
+        ('kind = "erdos-renyi"', 'kind = "ring"', ["0 of p, degree"]),
+        ('name = "local"', 'name = "DFCA-GI"', ["'DFCA-GI' 2 times", "each name once"]),
+        ("published = 93.7", "published = 937", ["case[0].published", "found 937"]),
+        ("[run]", "[run", ["no TOML"]),
+    ],
+)
+def test_a_wrong_file_is_a_sentence(small, old, new, words):
+    small.write_text(SMALL.replace(old, new, 1))
+    with pytest.raises(ConfigError) as raised:
+        load_experiment(small)
+    for word in words:
+        assert word in str(raised.value)
+
+
+def test_a_missing_file_is_a_sentence(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_experiment(tmp_path / "none.toml")
+
+
+def test_scale_keeps_the_samples_of_a_peer_and_equal_clusters():
+    experiment = load_experiment(next(path for path in FILES if path.stem == "dfca-table2-mnist-k4"))
+    scale = Scale(0.1, ("run.rounds=30",))
+    graph = scaled_graph(experiment, experiment.case[0], 1, scale)
+    assert len(graph.nodes) == 24
+    assert graph.manifest.rounds == 30
+    assert graph.manifest.split_options == {"samples_per_peer": 1000, "test_per_peer": 166, "k": 4}
+    assert scale.sentence(experiment) == "24 of 240 peers, each with its full share of samples; rounds=30"
+    assert Scale().sentence(experiment) == "full scale"
+    assert Scale(0.001).peers(experiment) == 8
+
+
+def test_the_degree_shrinks_like_the_logarithm_and_fits():
+    spec = GraphSpec(kind="erdos-renyi", p=0.1)
+    assert scaled_degree(spec, 240, 240) == pytest.approx(23.9)
+    assert scaled_degree(spec, 240, 24) == pytest.approx(23.9 * np.log(24) / np.log(240))
+    assert scaled_degree(GraphSpec(kind="geometric", degree=14), 50, 8) == 7
+    assert scaled_degree(GraphSpec(kind="ring"), 50, 8) is None
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, 1.5])
+def test_an_impossible_scale_is_refused(small, factor):
+    experiment = load_experiment(small)
+    with pytest.raises(ConfigError, match="--scale"):
+        scaled_graph(experiment, experiment.case[0], 1, Scale(factor))
+
+
+def test_a_result_has_what_the_table_shows(small, tmp_path):
+    experiment = load_experiment(small)
+    job = Job(experiment, experiment.case[0], 1, Scale(), "simulated")
+    assert not done_already(job, tmp_path)
+    result = run_job(job, tmp_path, keep=True, command="peer experiment run", on_round=lambda completed, accuracy: None)
+    assert done_already(job, tmp_path)
+    assert not done_already(
+        Job(experiment, experiment.case[0], 1, Scale(settings=("run.rounds=3",)), "simulated"), tmp_path
+    )
+    assert result["measured"] == pytest.approx(100 * result["accuracy_mean"])
+    assert [round_ for round_, _ in result["curve"]] == [1, 2]
+    assert result["peers"] == 8
+    assert (tmp_path / "small" / "dfca-gi" / "seed-1" / "peer-0" / "history.jsonl").is_file()
+
+
+def test_the_verb_runs_resumes_and_shows(small, tmp_path):
+    out = tmp_path / "results"
+    arguments = ["experiment", "run", str(small), "--seeds", "2", "--out", str(out)]
+    first = CliRunner().invoke(app, arguments)
+    assert first.exit_code == 0, first.output
+    assert "FedAvg (server): not run: only quoted" in first.output
+    results = sorted(out.rglob("seed-*.json"))
+    assert len(results) == 4
+    kept, cut = results[0].stat().st_mtime_ns, results[-1]
+    cut.unlink()  # as if the run had been cut there
+    again = CliRunner().invoke(app, arguments)
+    assert "3 of 4 runs are there already" in again.output
+    assert results[0].stat().st_mtime_ns == kept
+    assert cut.is_file()
+
+    table = CliRunner().invoke(app, ["experiment", "table", str(out), "--markdown", str(tmp_path / "t.md")])
+    assert table.exit_code == 0, table.output
+    text = (tmp_path / "t.md").read_text()
+    assert "### A small one" in text
+    assert "| DFCA-GI | 93.7 ± 0.07 |" in text
+    assert "full scale" in text
+    assert "seeds 2" in text or "| 2 |" in text
+
+
+def test_results_of_another_scale_stand_in_another_table(small, tmp_path):
+    experiment = load_experiment(small)
+    for seed, settings in ((1, ()), (2, ("run.rounds=1",))):
+        job = Job(experiment, experiment.case[1], seed, Scale(settings=settings), "simulated")
+        run_job(job, tmp_path, keep=False, command="", on_round=lambda completed, accuracy: None)
+        assert not (tmp_path / "small" / "local" / f"seed-{seed}").exists()
+    blocks = read_blocks(tmp_path)
+    assert sorted(block.how.split(".")[0] for block in blocks) == ["Scale: full scale", "Scale: rounds=1"]
+    assert "ARI" not in markdown(blocks)  # a column without a number is left out
+
+
+def test_a_torn_result_counts_as_none(small, tmp_path):
+    experiment = load_experiment(small)
+    job = Job(experiment, experiment.case[1], 1, Scale(), "simulated")
+    job.place(tmp_path).parent.mkdir(parents=True)
+    job.place(tmp_path).write_text(json.dumps({"digest": job.digest()})[:-4])
+    assert not done_already(job, tmp_path)
+    with pytest.raises(UsageError, match="no results"):
+        read_blocks(tmp_path)
+
+
+def test_curves_are_small_pictures(small, tmp_path):
+    out = tmp_path / "results"
+    assert CliRunner().invoke(app, ["experiment", "run", str(small), "--seeds", "1", "--out", str(out)]).exit_code == 0
+    done = CliRunner().invoke(app, ["experiment", "table", str(out), "--curves", str(tmp_path / "figures")])
+    assert done.exit_code == 0, done.output
+    picture = tmp_path / "figures" / "a-small-one.png"
+    assert 1000 < picture.stat().st_size < 100_000
+    shutil.rmtree(tmp_path / "figures")
+
+
+def test_an_unknown_case_or_backend_is_a_sentence(small):
+    for arguments, word in ((["--case", "nobody"], "DFCA-GI"), (["--backend", "cloud"], "processes")):
+        done = CliRunner().invoke(app, ["experiment", "run", str(small), *arguments])
+        assert word in str(done.exception)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("DFCA-GI", "dfca-gi"), ("tau = 1", "tau-1"), ("p = 0.3", "p-0.3")])
+def test_slugs(name, expected):
+    assert slug(name) == expected

@@ -1,0 +1,83 @@
+"""IFCA with a server, the upper bound of the papers' tables."""
+
+import numpy as np
+import pytest
+
+from coordinator_free_bootstrap import make_graph, parse_manifest
+from peer.core.averaging import accumulate
+from peer.experiment.ifca_server import IfcaServerOptions, run_ifca_server
+from peer.experiment.simulated import SimulatedSettings, simulated_peers
+from peer.observe.report import build_report
+
+
+def graph_of(peers=4, **run):
+    small = {
+        "rounds": 2,
+        "model_options": {"hidden": 16},
+        "split_options": {"samples_per_peer": 80, "test_per_peer": 40},
+    }
+    return make_graph("complete", peers, manifest=parse_manifest({**small, **run}, "test"))
+
+
+def test_one_cluster_is_federated_averaging():
+    graph = graph_of(clusters=1)
+    client = run_ifca_server(graph, None)[0]
+    reference = simulated_peers(graph, SimulatedSettings())
+    model = reference[0].bench.models.model(0)
+    for round_index in range(2):
+        total = np.zeros_like(model)
+        for peer in reference.values():
+            peer.bench.round_index = round_index
+            accumulate(total, peer.bench.fit(model, peer.bench.seed("train", 0))[0])
+        model = total / np.float32(4)
+    result = reference[0].bench.learner.evaluate(model)
+    assert client.last_round["accuracy"] == result.metric
+    assert client.last_round["loss"] == result.loss
+
+
+def test_a_gradient_average_counts_all_clients():
+    """One full-batch step each, divided by the number of all clients: with one cluster, the mean of all steps."""
+    graph = graph_of(clusters=1, rounds=1)
+    client = run_ifca_server(graph, None, IfcaServerOptions(update="grad_avg"))[0]
+    reference = simulated_peers(graph, SimulatedSettings())
+    old = reference[0].bench.models.model(0)
+    steps = [
+        peer.bench.fit(old, peer.bench.seed("train", 0), unit="fullbatch_step", epochs=1)[0] - old
+        for peer in reference.values()
+    ]
+    expected = reference[0].bench.learner.evaluate(old + np.mean(steps, axis=0, dtype=np.float32))
+    assert client.last_round["loss"] == pytest.approx(expected.loss, rel=1e-5)
+
+
+def test_a_cluster_that_nobody_chooses_stays(tmp_path):
+    graph = graph_of(
+        clusters=3, peers=2, rounds=1, split="iid", split_options={"samples_per_peer": 80, "test_per_peer": 9}
+    )
+    initial = simulated_peers(graph, SimulatedSettings())[0].bench.models
+    clients = run_ifca_server(graph, tmp_path)
+    kept = [slot for slot in range(3) if np.array_equal(clients[0].bench.models.model(slot), initial.model(slot))]
+    assert 1 <= len(kept) < 3  # two clients choose at most two of three
+
+
+def test_restarts_keep_the_run_of_lowest_training_loss(tmp_path):
+    graph = graph_of()
+    losses = {}
+    for seed in (graph.manifest.seed, graph.manifest.seed + 7919):
+        one = graph_of(seed=seed)
+        clients = run_ifca_server(one, None)
+        losses[seed] = np.mean([c.last_round["loss"] for c in clients.values()])
+    rounds = []
+    run_ifca_server(graph, tmp_path, IfcaServerOptions(restarts=2), on_round=lambda done, accuracy: rounds.append(done))
+    report = build_report(tmp_path).values
+    assert rounds == [1, 2, 3, 4]
+    assert report["algorithm"] == "ifca-server"
+    assert report["state"] == "complete"
+    found = np.mean([peer["loss"] for peer in report["peers"]])
+    assert any(found == pytest.approx(loss) for loss in losses.values())
+
+
+def test_stacked_clients_train_alike():
+    graph = graph_of()
+    alone, stacked = (run_ifca_server(graph, None, settings=SimulatedSettings(stacked=s)) for s in (False, True))
+    for peer_id, client in alone.items():
+        assert stacked[peer_id].last_round["loss"] == pytest.approx(client.last_round["loss"], rel=1e-3)

@@ -1,0 +1,159 @@
+"""Stacked training gives each model what its own training would give, whatever the others need."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from peer.learning.learner import Learner
+from peer.learning.models import make_model
+from peer.learning.stacked import StackedTrainer, TrainRequest
+from peer.tasks import Shard, Task
+
+
+class Images(Task):
+    """Random images; ``model`` decides which kinds of layers are stacked."""
+
+    classes = 3
+
+    def __init__(self, model):
+        self.model = model
+
+    def make_model(self):
+        if callable(self.model):
+            return self.model()
+        return make_model(self.model, (1, 8, 8), 3, {"hidden": 12} if self.model == "mlp" else {})
+
+    def load_shard(self, peer_id):
+        draw = np.random.default_rng(peer_id)
+        n = 20 + 5 * peer_id
+        x = draw.normal(size=(n, 1, 8, 8)).astype(np.float32)
+        return Shard(train_x=x, train_y=draw.integers(0, 3, n), test_x=x[:4], test_y=draw.integers(0, 3, 4))
+
+
+def requests_for(model, peers=3, change=None, **settings):
+    task = Images(model)
+    learners = [Learner(task, task.load_shard(peer_id), batch_size=8) for peer_id in range(peers)]
+    asked = []
+    for peer_id, learner in enumerate(learners):
+        own = change(peer_id, learner) if change else {}
+        theta = learner.initial_model(peer_id)
+        asked.append(
+            TrainRequest(learner, theta, {"epochs": 2, "learning_rate": 0.05, "seed": peer_id, **settings, **own})
+        )
+    return asked
+
+
+def agree(asked, atol=1e-5):
+    expected = [request.alone() for request in asked]
+    found = StackedTrainer().train(asked)
+    for (vector, stats), (theirs, their_stats) in zip(expected, found, strict=True):
+        np.testing.assert_allclose(theirs, vector, atol=atol)
+        assert (their_stats.samples, their_stats.steps) == (stats.samples, stats.steps)
+        assert their_stats.loss == pytest.approx(stats.loss, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"momentum": 0.9},
+        {"weight_decay": 0.1, "momentum": 0.5},
+        {"unit": "fullbatch_step", "epochs": 3},
+        {"unit": "step", "epochs": 7},
+        {"batch_size": 5},
+    ],
+    ids=str,
+)
+def test_an_mlp_of_peers_with_unequal_shards(settings):
+    agree(requests_for("mlp", **settings))
+
+
+def test_convolutions_and_batch_norm_see_no_padding():
+    agree(requests_for("dfca_cnn"), atol=1e-4)
+
+
+def test_batch_norm_with_equal_batches_stacks_all():
+    agree(requests_for("dfca_cnn", change=lambda i, learner: {"indices": np.arange(16) + i}), atol=1e-4)
+
+
+def test_each_model_has_its_samples_weights_and_center():
+    def change(peer_id, learner):
+        draw = np.random.default_rng(peer_id)
+        return {
+            "indices": draw.permutation(learner.count())[: 6 + 4 * peer_id],
+            "sample_weights": draw.random(learner.count()).astype(np.float32),
+            "proximal": (learner.initial_model(99 + peer_id), 0.1 * (peer_id + 1)),
+        }
+
+    agree(requests_for("mlp", change=change))
+
+
+def test_no_samples_change_nothing():
+    asked = requests_for("mlp", change=lambda i, learner: {"indices": np.arange(0 if i == 1 else 9)})
+    found = StackedTrainer().train(asked)
+    assert np.array_equal(found[1][0], asked[1].theta)
+    assert found[1][1].steps == 0
+    assert not np.array_equal(found[0][0], asked[0].theta)
+
+
+def test_models_really_train_as_one():
+    """Proof that stacking happens: the module runs once a step, not once a step and model."""
+    calls = []
+
+    class Counting(nn.Sequential):
+        def forward(self, x):
+            calls.append(x.shape)
+            return super().forward(x)
+
+    asked = requests_for(lambda: Counting(nn.Flatten(), nn.Linear(64, 3)), peers=3, unit="step", epochs=4)
+    calls.clear()
+    StackedTrainer().train(asked)
+    assert len(calls) == 4
+
+
+def test_dropout_is_drawn_for_each_model():
+    dropout = lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3))  # noqa: E731
+    task = Images(dropout)
+    learner = Learner(task, task.load_shard(0), batch_size=8)
+    theta = learner.initial_model(0)
+    twice = [TrainRequest(learner, theta, {"epochs": 1, "learning_rate": 0.1, "seed": 1}) for _ in range(2)]
+    (first, _), (second, _) = StackedTrainer().train(twice)
+    assert not np.array_equal(first, second)
+    assert np.isfinite(first).all()
+
+
+class Untraceable(nn.Module):
+    """A model whose forward looks at values, which no vmap can do."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 3)
+
+    def forward(self, x):
+        outputs = self.linear(x.flatten(1))
+        return outputs if float(outputs.detach().sum()) > -1e9 else -outputs
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"), [(Untraceable, {}), ("mlp", {"optimizer": "adam"})], ids=["data-dependent", "adam"]
+)
+def test_what_cannot_be_stacked_is_trained_one_by_one(model, settings):
+    asked = requests_for(model, **settings)
+    expected = [request.alone()[0] for request in asked]
+    assert all(map(np.array_equal, expected, (vector for vector, _ in StackedTrainer().train(asked))))
+
+
+def test_an_error_of_the_model_itself_is_not_hidden():
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(64, 3)
+
+        def forward(self, x):
+            if self.training and torch.is_grad_enabled():
+                raise RuntimeError("the sensor is off")
+            return self.linear(x.flatten(1))
+
+    with pytest.raises(RuntimeError, match="sensor"):
+        StackedTrainer().train(requests_for(Broken))

@@ -1,0 +1,126 @@
+"""The doctor: each check can find its fault, on real sockets, disks and limits."""
+
+import json
+import resource
+import socket
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from coordinator_free_bootstrap.graph import Graph, Node
+from coordinator_free_bootstrap.graph_file import save_graph
+from peer.cli.doctor import doctor
+from peer.observe import doctor as checks
+
+
+@pytest.fixture
+def app():
+    app = typer.Typer()
+    app.command()(doctor)
+    return app
+
+
+def levels(found) -> dict[str, str]:
+    return {check.name: check.level for check in found}
+
+
+def listening() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def free_port() -> int:
+    with listening() as server:
+        return server.getsockname()[1]
+
+
+def graph_of(tmp_path, *ports: int):
+    nodes = tuple(Node(i, f"127.0.0.1:{port}") for i, port in enumerate(ports))
+    save_graph(Graph(nodes, tuple((0, i) for i in range(1, len(ports)))), tmp_path / "graph.json")
+    return tmp_path / "graph.json"
+
+
+def test_this_machine_is_healthy(tmp_path):
+    found = checks.examine(state_dir=tmp_path / "not" / "made" / "yet")
+    assert [check.name for check in found] == [
+        "python",
+        "torch",
+        "device",
+        "threads",
+        "clock",
+        "disk space",
+        "disk writing",
+    ]
+    assert "fail" not in levels(found).values() and list(tmp_path.iterdir()) == []
+
+
+def test_neighbors_and_own_port(tmp_path):
+    with listening() as here, listening() as taken:
+        path = graph_of(tmp_path, taken.getsockname()[1], here.getsockname()[1], free_port())
+        found = levels(checks.check_network(path, 0))
+        assert found == {"graph file": "ok", "open files": "ok", "own port": "fail", "peer 1": "ok", "peer 2": "warn"}
+        assert levels(checks.check_network(path, 2)).keys() == {"graph file", "open files", "own port", "peer 0"}
+        assert levels(checks.check_network(path, None)).keys() == {
+            "graph file",
+            "open files",
+            "peer 0",
+            "peer 1",
+            "peer 2",
+        }
+
+
+def test_a_name_without_an_address_fails():
+    check = checks.check_reachable(1, "no-such-host.invalid:7400")
+    assert check.level == "fail" and "has no address" in check.found
+
+
+def test_a_silent_address_is_given_up_after_the_deadline():
+    """Method: a listener whose queue is full answers no further connection."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        address = server.getsockname()
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(address)
+        check = checks.check_reachable(1, f"127.0.0.1:{address[1]}", timeout_s=0.2)
+        for filler in fillers:
+            filler.close()
+    assert check.level == "warn" and "no answer in 0.2 s" in check.found
+
+
+def test_bad_graph_file_and_unknown_id_fail(tmp_path):
+    assert levels(checks.check_network(tmp_path / "none.json", None)) == {"graph file": "fail"}
+    assert levels(checks.check_network(graph_of(tmp_path, 7400, 7401), 9)) == {"graph file": "fail"}
+
+
+def test_a_missing_gpu_fails_only_when_asked_for():
+    assert checks.check_device("cuda:99").level == "fail"
+    assert checks.check_device("auto").level == "ok"
+
+
+def test_too_few_open_files():
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert checks.check_open_files(1).level == "ok"
+    assert checks.check_open_files(soft).level == "fail"
+
+
+def test_more_threads_than_cores(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "4096")
+    assert checks.check_threads().level == "warn"
+
+
+def test_disk_that_cannot_be_written():
+    assert levels(checks.check_disk(Path("/proc/self")))["disk writing"] == "fail"
+
+
+def test_json_and_exit_codes(app, tmp_path):
+    result = CliRunner().invoke(app, ["--json", "--state-dir", str(tmp_path)])
+    assert result.exit_code == 0 and json.loads(result.stdout)["healthy"] is True
+    result = CliRunner().invoke(app, ["--json", "--neighbors", str(tmp_path / "none.json")])
+    assert result.exit_code == 1 and json.loads(result.stdout)["healthy"] is False
+
+
+def test_table_names_the_fault_and_the_fix(app, tmp_path):
+    result = CliRunner().invoke(app, ["--device", "cuda:99"], env={"COLUMNS": "200"})
+    assert result.exit_code == 1 and "cuda:99 asked for" in result.stdout and "use --device cpu" in result.stdout

@@ -1,0 +1,78 @@
+"""Prometheus metrics: counted from history records, always complete, and listed in docs/metrics.md."""
+
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+from fake_run import round_fields
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from coordinator_free_bootstrap.errors import Refusal
+from peer.observe.metrics import PeerMetrics
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def value(metrics: PeerMetrics, name: str, **labels) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_rounds_add_up():
+    metrics = PeerMetrics(3)
+    for round_index in (2, 4):
+        metrics.observe_round({**round_fields(2, round_index), "incarnation": 7 << 32 | 5})
+    assert value(metrics, "peer_rounds_completed_total") == 2 and value(metrics, "peer_round_index") == 5
+    assert value(metrics, "peer_models_sent_total") == 4 and value(metrics, "peer_duplicates_dropped_total") == 1
+    assert value(metrics, "peer_phase_seconds_total", phase="train") == pytest.approx(0.8)
+    assert value(metrics, "peer_missing_deliveries_total") == 1 and value(metrics, "peer_life_number") == 5
+    assert value(metrics, "peer_accuracy_ratio") == round_fields(2, 4)["accuracy"]
+
+
+def test_a_round_without_evaluation_keeps_the_last_accuracy():
+    metrics = PeerMetrics(3)
+    metrics.observe_round(round_fields(0, 1))
+    metrics.observe_round({"round_index": 2, "accuracy": None})
+    assert value(metrics, "peer_accuracy_ratio") == round_fields(0, 1)["accuracy"]
+    assert value(metrics, "peer_round_index") == 3
+
+
+def test_neighbors_refusals_and_checkpoints():
+    metrics = PeerMetrics(3)
+    metrics.observe_neighbor_states({1: "alive", 2: "alive", 4: "dead"})
+    metrics.observe_neighbor_states({1: "alive", 2: "suspect", 4: "dead"})
+    assert [value(metrics, "peer_neighbors", state=s) for s in ("alive", "suspect", "dead", "left")] == [1, 1, 1, 0]
+    metrics.observe_refusal(Refusal.NON_FINITE)
+    assert value(metrics, "peer_refusals_total", code="non_finite") == 1
+    assert value(metrics, "peer_refusals_total", code="norm_bound") == 0
+    with pytest.raises(ValueError, match="nonsense"):
+        metrics.observe_refusal("nonsense")
+    metrics.observe_checkpoint(written=False)
+    metrics.observe_checkpoint(written=True)
+    assert value(metrics, "peer_checkpoints_total") == value(metrics, "peer_checkpoint_failures_total") == 1
+
+
+def test_the_document_lists_the_registry_exactly():
+    text = generate_latest(PeerMetrics(0).registry).decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    exported = {
+        name + ("_total" if family.type == "counter" else "")
+        for name, family in families.items()
+        if not name.endswith("_created")
+    }
+    documented = set(re.findall(r"^\| `(peer_\w+)", DOCUMENT.read_text(), re.MULTILINE))
+    assert documented == exported
+
+
+def test_served_over_http_and_apart_from_other_registries():
+    metrics, other = PeerMetrics(3, {"task": "digits"}), PeerMetrics(4)
+    metrics.observe_round(round_fields(0, 1))
+    server, thread = metrics.serve(0)
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=10) as answer:
+        body = answer.read().decode()
+    server.shutdown()
+    server.server_close()
+    thread.join(10)
+    assert 'peer_info{peer_id="3",task="digits"} 1.0' in body and "peer_rounds_completed_total 1.0" in body
+    assert value(other, "peer_rounds_completed_total") == 0

@@ -1,0 +1,91 @@
+"""Live progress reads only what is new, in whole lines, and shows a terminal a table and a pipe single lines."""
+
+import io
+
+from fake_run import FINAL, ROUNDS, round_fields, write_graph, write_peer
+from rich.console import Console
+
+from peer.observe.report import build_report
+from peer.observe.tables import ROWS_MAX, peers_table, report_view
+from peer.observe.watch import LiveProgress, TestbedWatcher
+from peer.store.history import HistoryWriter
+
+
+def text_of(renderable, width=140) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def test_watcher_follows_appended_lines(tmp_path):
+    watcher = TestbedWatcher(tmp_path, write_graph(tmp_path))
+    watcher.refresh()
+    assert "4 starting" in watcher.line()
+    place = write_peer(tmp_path, 0, rounds=2, end=False)
+    watcher.refresh()
+    peer = watcher.progress[0]
+    assert (peer.state, peer.rounds_completed, peer.cluster_index, peer.payload_bytes_sent) == (
+        "running",
+        2,
+        1,
+        128_000,
+    )
+    with HistoryWriter(place.history) as history:
+        history.write("round", **round_fields(0, 2))
+        history.write("end", accuracy=0.5)
+    watcher.refresh()
+    watcher.refresh()
+    assert (peer.state, peer.rounds_completed, peer.accuracy, peer.payload_bytes_sent) == ("completed", 3, 0.5, 192_000)
+
+
+def test_a_half_written_line_waits_for_its_end(tmp_path):
+    watcher = TestbedWatcher(tmp_path, write_graph(tmp_path))
+    place = write_peer(tmp_path, 0, rounds=1, end=False)
+    whole = place.history.read_bytes()
+    place.history.write_bytes(whole[:-10])
+    watcher.refresh()
+    assert watcher.progress[0].state == "running" and watcher.progress[0].rounds_completed == 0
+    place.history.write_bytes(whole)
+    watcher.refresh()
+    assert watcher.progress[0].rounds_completed == 1
+
+
+def test_a_peer_that_lost_its_disk_is_followed_from_the_start(tmp_path):
+    watcher = TestbedWatcher(tmp_path, write_graph(tmp_path))
+    place = write_peer(tmp_path, 0, rounds=3, end=False)
+    watcher.refresh()
+    place.history.write_bytes(b"")
+    watcher.refresh()
+    write_peer(tmp_path, 0, rounds=1, end=False)
+    watcher.refresh()
+    assert watcher.progress[0].rounds_completed == 1
+
+
+def test_terminal_gets_a_table_and_a_pipe_gets_lines(run_directory):
+    watcher = TestbedWatcher(run_directory, write_graph(run_directory))
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=140)
+    with LiveProgress(watcher, terminal):
+        pass
+    assert "neighbors alive" in terminal.file.getvalue() and "2/2" in terminal.file.getvalue()
+    pipe = Console(file=io.StringIO(), width=20)
+    with LiveProgress(watcher, pipe) as progress:
+        progress.update(force=True)
+    lines = pipe.file.getvalue().splitlines()
+    assert lines == [f"round {ROUNDS}/{ROUNDS}  accuracy 0.900  clusters 2+2  1.5 MB sent  4 completed"]
+
+
+def test_report_view_shows_every_peer_and_every_note(run_directory):
+    (run_directory / "peer-3" / "history.jsonl").unlink()
+    shown = text_of(report_view(build_report(run_directory, 0.5).values))
+    assert all(f"{accuracy:.3f}" in shown for accuracy in FINAL.values())
+    assert "missing" in shown and "note: peer 3: left no history" in shown and "mean accuracy 0.5" in shown
+
+
+def test_report_view_of_nothing_shows_dashes(tmp_path):
+    write_graph(tmp_path)
+    assert "mean -, std -" in text_of(report_view(build_report(tmp_path).values))
+
+
+def test_long_tables_end_with_a_count(run_directory):
+    row = build_report(run_directory).values["peers"][0]
+    assert "and 7 more peers" in text_of(peers_table([row] * (ROWS_MAX + 7)))

@@ -1,0 +1,156 @@
+"""The report: stable keys, exact numbers on a known run, and runs that are cut, going on, or half there."""
+
+import re
+
+import numpy as np
+import pytest
+from fake_run import FINAL, ROUNDS, round_fields, strict, write_graph, write_peer
+
+from coordinator_free_bootstrap.errors import GraphError, StorageError, UsageError
+from peer.observe.plots import save_plots
+from peer.observe.report import METRICS, build_report
+from peer.observe.run_files import Run, accuracy_curve
+from peer.store.history import HistoryWriter
+from peer.store.identity_files import StateLock
+from peer.store.state_dir import StateDir
+
+STABLE_KEYS = {
+    "accuracy_mean", "accuracy_std", "accuracy_worst", "accuracy_p10", "cluster_ari", "rounds", "models_sent",
+    "models_folded", "duplicates_dropped", "stale_dropped", "payload_bytes_sent", "wire_bytes_sent", "seconds",
+    "consensus_distance", "peers",
+}  # fmt: skip
+STABLE_ROW_KEYS = {"peer_id", "accuracy", "cluster_index", "true_cluster", "rounds_completed", "incarnation", "status"}
+
+
+def report_of(directory, **options):
+    values = build_report(directory, **options).values
+    return strict(values)
+
+
+def test_keys_are_stable(run_directory):
+    values = report_of(run_directory)
+    assert values.keys() >= STABLE_KEYS | METRICS.keys()
+    assert all(row.keys() >= STABLE_ROW_KEYS for row in values["peers"])
+
+
+def test_numbers_of_a_known_run(run_directory):
+    values, final = report_of(run_directory), np.array(list(FINAL.values()))
+    assert values["state"] == "complete" and values["notes"] == []
+    assert values["accuracy_mean"] == pytest.approx(0.9)
+    assert values["accuracy_std"] == pytest.approx(float(np.sqrt(np.mean((final - 0.9) ** 2))))
+    assert values["accuracy_worst"] == 0.85 and values["accuracy_p10"] == 0.85
+    assert values["cluster_ari"] == 1.0 and values["cluster_accuracy"] == 1.0
+    assert values["rounds"] == ROUNDS and values["models_sent"] == 4 * ROUNDS * 2
+    assert values["duplicates_dropped"] == 4 and values["payload_bytes_sent"] == 4 * ROUNDS * 64_000
+    assert values["seconds"]["train"] == pytest.approx(0.4 * ROUNDS)
+    assert values["facts"] == {"relay": 0.5}
+    assert [row["peer_id"] for row in values["peers"]] == [0, 1, 2, 3]
+    assert values["peers"][2]["rounds_with_missing"] == 1 and values["peers"][0]["lives"] == 1
+
+
+def test_consensus_distance_is_the_mean_squared_distance_to_the_mean(run_directory):
+    """Models of cluster 1 are base + peer id: distances to the mean 1.5 in each of 8 values are 1.5, 0.5, 0.5, 1.5."""
+    values = report_of(run_directory)
+    mean = np.arange(8) + 1.5
+    assert values["consensus_distance"] == [0.0, pytest.approx(8 * np.mean([2.25, 0.25, 0.25, 2.25]))]
+    assert values["consensus_distance_relative"][1] == pytest.approx(10 / np.sum(mean**2))
+
+
+def test_broken_model_file_is_a_note(run_directory):
+    StateDir.of_peer(run_directory, 2).cluster_model(1).write_bytes(b"torn")
+    values = report_of(run_directory)
+    assert values["consensus_distance"][1] == pytest.approx(8 * np.var([0, 1, 3]))
+    assert "peer-2/models/cluster-1.safetensors" in values["notes"][0]
+
+
+def test_a_repeated_round_counts_once_as_result_and_twice_as_cost(run_directory):
+    place = StateDir.of_peer(run_directory, 0)
+    place.summary.unlink()
+    with HistoryWriter(place.history, incarnation=2 << 32) as history:
+        history.write("start", peer_id=0, round_index=5, true_cluster=0)
+        history.write("round", **{**round_fields(0, 5), "accuracy": 0.99})
+        history.write("end", rounds_completed=6, accuracy=0.97)
+    row = report_of(run_directory)["peers"][0]
+    assert (row["accuracy"], row["rounds_completed"], row["lives"], row["models_sent"]) == (0.97, 6, 2, 14)
+    assert accuracy_curve(Run.read(run_directory)).best[5] == 0.99
+
+
+def test_what_is_acknowledged_after_the_last_round_counts(run_directory):
+    with HistoryWriter(StateDir.of_peer(run_directory, 0).history) as history:
+        history.write("end", rounds_completed=ROUNDS, models_sent=1)
+    assert report_of(run_directory)["models_sent"] == 4 * ROUNDS * 2 + 1
+
+
+def test_the_end_of_an_earlier_life_is_not_the_result_of_this_one(run_directory):
+    with HistoryWriter(StateDir.of_peer(run_directory, 0).history) as history:
+        history.write("start", peer_id=0, round_index=0)
+        history.write("round", **{**round_fields(0, 0), "accuracy": 0.3})
+    row = report_of(run_directory)["peers"][0]
+    assert (row["status"], row["accuracy"], row["rounds_completed"]) == ("cut", 0.3, 1)
+
+
+def test_cut_running_missing_and_left_peers_are_told_apart(tmp_path):
+    write_graph(tmp_path)
+    write_peer(tmp_path, 0, rounds=3, end=False)
+    write_peer(tmp_path, 1, rounds=2, end=False)
+    place = write_peer(tmp_path, 2, rounds=4, end=False)
+    with HistoryWriter(place.history) as history:
+        history.write("leave", round_index=4, reason="SIGTERM")
+    with StateLock(tmp_path / "peer-1"):
+        values = report_of(tmp_path)
+        assert [row["status"] for row in values["peers"]] == ["cut", "running", "left", "missing"]
+        assert values["state"] == "running"
+    values = report_of(tmp_path)
+    assert values["state"] == "incomplete" and values["rounds"] == 4
+    assert [note.split(":")[0] for note in values["notes"]] == ["peer 0, 1", "peer 3"]
+    assert values["consensus_distance"] == [None, None]
+
+
+def test_a_run_that_has_not_begun_has_nulls_not_zeros(tmp_path):
+    write_graph(tmp_path)
+    values = report_of(tmp_path, target=0.5)
+    assert values["accuracy_mean"] is None and values["cluster_ari"] is None and values["rounds"] == 0
+    assert values["reached"]["rounds"] is None
+
+
+@pytest.mark.parametrize(("target", "rounds"), [(0.2, 1), (0.7, 3), (0.89, None), (0.99, None)])
+def test_target_must_hold_for_three_evaluations(run_directory, target, rounds):
+    """0.89 is passed by the last round alone."""
+    found = report_of(run_directory, target=target)["reached"]
+    assert found["rounds"] == rounds
+    if rounds:
+        assert found["payload_bytes_per_peer"] == 64_000 * rounds and found["seconds"] == pytest.approx(0.6 * rounds)
+
+
+def test_half_of_the_peers_in_the_wrong_cluster(run_directory):
+    place = StateDir.of_peer(run_directory, 3)
+    place.summary.unlink()
+    with HistoryWriter(place.history) as history:
+        history.write("round", **{**round_fields(3, 5), "cluster_index": 1})
+    values = report_of(run_directory)
+    assert values["cluster_accuracy"] == 0.75 and values["cluster_ari"] == pytest.approx(0.0, abs=0.3)
+
+
+def test_what_is_no_run_is_a_sentence(tmp_path):
+    with pytest.raises(UsageError, match=re.escape("no graph.json")):
+        build_report(tmp_path)
+    (tmp_path / "graph.json").write_text("{}")
+    with pytest.raises(GraphError):
+        build_report(tmp_path)
+    write_graph(tmp_path)
+    write_peer(tmp_path, 0).summary.write_text("{")
+    with pytest.raises(StorageError, match="is no JSON"):
+        build_report(tmp_path)
+
+
+def test_plots_are_written(run_directory):
+    from matplotlib.image import imread
+
+    paths = save_plots(Run.read(run_directory), run_directory / "report")
+    assert [path.name for path in paths] == ["accuracy_bytes.png", "accuracy_rounds.png", "clusters.png"]
+    assert all(imread(path).shape[0] > 300 and imread(path).std() > 0.02 for path in paths)
+
+
+def test_a_run_without_evaluations_has_only_the_graph(tmp_path):
+    write_graph(tmp_path)
+    assert [path.name for path in save_plots(Run.read(tmp_path), tmp_path)] == ["clusters.png"]

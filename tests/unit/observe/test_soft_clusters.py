@@ -1,0 +1,73 @@
+"""Mixtures against the truth: matching over all peers, errors, collapse, and what other algorithms would have sent."""
+
+import numpy as np
+import pytest
+
+from coordinator_free_bootstrap import Manifest, make_graph
+from coordinator_free_bootstrap.graph import Graph
+from peer.observe import soft_clusters
+from peer.observe.run_files import PeerRun, Run
+from peer.store.state_dir import StateDir
+
+SWAPPED = [np.array([[2, 8], [9, 1]]), np.array([[0, 10], [10, 0]])]  # [true, label]: label 1 means distribution 0
+
+
+def run_of(tmp_path, lines, **manifest) -> Run:
+    made = make_graph("ring", len(lines), seed=1)
+    graph = Graph(made.nodes, made.edges, Manifest(**manifest))
+    peers = []
+    for i, rows in enumerate(lines):
+        history = [{"kind": "start"}, *({"kind": "round", "round_index": t, **row} for t, row in enumerate(rows))]
+        peers.append(PeerRun(i, StateDir.of_peer(tmp_path, i), [*history, {"kind": "end"}], {}, False))
+    return Run(tmp_path, graph, tuple(peers))
+
+
+def test_labels_are_matched_once_over_all_peers():
+    assert soft_clusters.sample_accuracy(SWAPPED) == pytest.approx(37 / 40)
+    assert soft_clusters.mixture_error(SWAPPED) == pytest.approx(np.mean([[1 / 20, 1 / 20], [0, 0]]))
+    alone = soft_clusters.sample_accuracy(
+        [np.array([[9, 1], [8, 2]])]
+    )  # most samples in one label: no better than a half
+    assert alone == pytest.approx(11 / 20)
+
+
+def test_tables_of_different_shapes_are_padded():
+    tables = [
+        np.array([[5, 0, 1]]),
+        np.array([[0, 4, 0], [0, 0, 6]]),
+    ]  # a peer without the second distribution; 3 labels
+    padded, label_of = soft_clusters.matched(tables)
+    assert padded.shape == (2, 3, 3) and list(label_of[:2]) == [0, 2]
+    assert soft_clusters.sample_accuracy(tables) == pytest.approx(11 / 16)
+    assert 0 < soft_clusters.mixture_error(tables) < 0.5
+
+
+def test_collapse_is_one_cluster_holding_nearly_all():
+    assert soft_clusters.collapse([[0.96, 0.04], [1.0, 0.0]])
+    assert not soft_clusters.collapse([[1.0, 0.0], [0.0, 1.0]])
+    assert not soft_clusters.collapse([[0.95, 0.05]])
+
+
+def test_a_run_reports_its_last_mixtures(tmp_path):
+    early = {"accuracy": 0.1, "facts": {"mixture": [0.5, 0.5], "confusion": [[5, 5], [5, 5]]}}
+    late = [{"accuracy": 0.5, "facts": {"mixture": [0.9, 0.1], "confusion": t.tolist()}} for t in SWAPPED]
+    run = run_of(tmp_path, [[early, last] for last in late] + [[early, late[0]]])
+    assert soft_clusters.mix_err(run) == pytest.approx(soft_clusters.mixture_error([*SWAPPED, SWAPPED[0]]))
+    assert soft_clusters.sample_cluster_accuracy(run) == pytest.approx(54 / 60)
+    assert soft_clusters.collapsed(run) is False
+
+
+def test_nothing_is_claimed_where_nothing_is_known(tmp_path):
+    run = run_of(tmp_path, [[{"accuracy": 0.5}]] * 3)
+    assert soft_clusters.mix_err(run) is None and soft_clusters.sample_cluster_accuracy(run) is None
+    assert soft_clusters.collapsed(run) is None and soft_clusters.final_phase(run) is None
+
+
+@pytest.mark.parametrize(
+    ("manifest", "dfca"), [({}, 4 * 2 * 3), ({"participation": 0.5}, None), ({"dynamic_edges": 0.5}, None)]
+)
+def test_what_others_would_send_follows_the_schedule(tmp_path, manifest, dfca):
+    run = run_of(tmp_path, [[{}] * 3] * 4, clusters=3, **manifest)
+    found = soft_clusters.models_compared(run)
+    assert found["fedem"] == 3 * found["dfca"]
+    assert found["dfca"] == dfca if dfca else 0 < found["dfca"] < 24

@@ -1,0 +1,228 @@
+"""Key files: modes, dates, belonging together; certificates: exactly one name; pins in a graph."""
+
+import json
+import stat
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from certificates import authority, issue
+from typer.testing import CliRunner
+
+from coordinator_free_bootstrap import Graph, Manifest, Node, load_graph, save_graph
+from coordinator_free_bootstrap.errors import GraphError, IdentityError
+from peer.cli.main import app
+from peer.identity.certificates import Certificate, make_certificate
+from peer.identity.files import KeyFiles, keygen, load_key_pair, mode_problem
+from peer.identity.pinning import pin
+
+GRAPH = Graph((Node(0, "127.0.0.1:7400"), Node(1, "127.0.0.1:7401")), ((0, 1),))
+
+
+def test_keygen_writes_a_private_key_and_a_certificate_with_one_name(tmp_path):
+    files = keygen(tmp_path / "certs", "lab", 3)
+    assert files == KeyFiles(tmp_path / "certs/peer-3.pem", tmp_path / "certs/peer-3.key")
+    assert stat.S_IMODE(files.key.stat().st_mode) == 0o600
+    pair = load_key_pair(files)
+    assert pair.certificate.name == ("lab", 3) and not pair.certificate.may_sign_others
+    assert pair.certificate.fingerprint.startswith("sha256:") and len(pair.certificate.fingerprint) == 71
+    assert b"PRIVATE" in pair.private_key and "PRIVATE" not in repr(pair)
+    assert Certificate.from_text(pair.certificate.text(), "graph").fingerprint == pair.certificate.fingerprint
+
+
+def test_keygen_overwrites_nothing(tmp_path):
+    files = keygen(tmp_path, "lab", "laptop")
+    before = files.key.read_bytes()
+    with pytest.raises(IdentityError, match=r"laptop\.key or \.pem exists; to rotate"):
+        keygen(tmp_path, "lab", "laptop")
+    assert files.key.read_bytes() == before
+
+
+def test_keygen_says_where_it_cannot_write(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(IdentityError, match=r"cannot write .*file"):
+        keygen(tmp_path / "file", "lab", 3)
+
+
+def missing(files):
+    files.key.unlink()
+
+
+def missing_certificate(files):
+    files.certificate.unlink()
+
+
+def unreadable(files):
+    files.key.unlink()
+    files.key.mkdir(mode=0o700)
+
+
+def too_open(files):
+    files.key.chmod(0o604)
+
+
+def open_to_the_group(files):
+    files.key.chmod(0o640)
+
+
+def no_key(files):
+    files.key.write_text("hello")
+
+
+def no_certificate(files):
+    files.certificate.write_bytes(b"\xff")
+
+
+def swapped(files):
+    files.key.write_bytes(make_certificate("lab", 3)[0])
+
+
+def expired(files):
+    rewrite(files, now=datetime.now(UTC) - timedelta(days=10), days=9)
+
+
+def from_the_future(files):
+    rewrite(files, now=datetime.now(UTC) + timedelta(days=3))
+
+
+def endless(files):
+    files.certificate.write_bytes(b"-" * ((1 << 20) + 1))
+
+
+def rewrite(files, **options):
+    private, certificate = make_certificate("lab", 3, **options)
+    files.key.write_bytes(private)
+    files.certificate.write_bytes(certificate.pem())
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (missing, "private key is missing; make one with `peer keygen`"),
+        (missing_certificate, "certificate is missing; .* --insecure"),
+        (unreadable, "private key cannot be read"),
+        (too_open, "mode 0604 lets others .* run chmod 600"),
+        (open_to_the_group, "mode 0640 lets others"),
+        (no_key, "no unencrypted PEM private key"),
+        (no_certificate, "no PEM certificate"),
+        (swapped, "is not the key of"),
+        (expired, "expired on .* UTC; make a new one"),
+        (from_the_future, "valid only from .* clock"),
+        (endless, "more than 1048576 bytes"),
+    ],
+)
+def test_a_damaged_pair_is_a_sentence(tmp_path, damage, sentence):
+    files = keygen(tmp_path, "lab", 3)
+    damage(files)
+    with pytest.raises(IdentityError, match=sentence):
+        load_key_pair(files)
+
+
+@pytest.mark.parametrize(
+    ("mode", "own", "mounted"),
+    [
+        (0o600, True, True),
+        (0o400, True, True),
+        (0o440, False, True),
+        (0o640, False, True),
+        (0o660, False, False),
+        (0o644, False, False),
+        (0o604, False, False),
+        (0o610, False, False),
+        (0o602, False, False),
+    ],
+)
+def test_who_may_read_a_key(mode, own, mounted):
+    assert (mode_problem(mode, mounted=False) is None) is own
+    assert (mode_problem(mode, mounted=True) is None) is mounted
+
+
+@pytest.mark.parametrize(
+    ("uris", "sentence"),
+    [
+        ([], "found 0 URI names"),
+        (["spiffe://lab/peer/1", "spiffe://lab/peer/2"], "found 2 URI names"),
+        (["https://lab/peer/1"], "found 'https"),
+        (["spiffe://lab/peer/01"], "found 'spiffe"),
+        (["spiffe://lab/admin/1"], "found 'spiffe"),
+        (["spiffe://lab/observer/Laptop"], "found 'spiffe"),
+    ],
+)
+def test_a_certificate_has_exactly_one_name_of_ours(uris, sentence):
+    _, certificate = issue(uris, "peer-1.lab")
+    with pytest.raises(IdentityError, match=sentence):
+        Certificate.from_pem(certificate, "x.pem")
+
+
+def test_pinning_names_keys_where_they_belong_and_rotates(tmp_path):
+    first, second, laptop = (make_certificate("federation", who)[1] for who in (0, 0, "laptop"))
+    graph = pin(GRAPH, [first, laptop])
+    assert graph.node(0).pins == (first.fingerprint,) and not graph.node(1).pins
+    assert graph.observers[0].pins == (laptop.fingerprint,)
+    both = pin(graph, [second], rotate=True)
+    assert both.node(0).pins == (first.fingerprint, second.fingerprint) and len(both.node(0).certificates) == 2
+    assert both.observers == graph.observers and both.digest == GRAPH.digest
+    assert pin(both, [second]).node(0).pins == (second.fingerprint,)
+    save_graph(both, tmp_path / "g.json")
+    assert load_graph(tmp_path / "g.json") == both
+    with pytest.raises(GraphError, match="found 5; allowed: at most 4"):
+        for _ in range(3):
+            both = pin(both, [make_certificate("federation", 0)[1]], rotate=True)
+
+
+def test_what_must_not_be_pinned():
+    for certificate, sentence in (
+        (make_certificate("other", 0)[1], "the graph's federation is federation"),
+        (make_certificate("federation", 7)[1], "the graph has no peer 7"),
+        (Certificate.from_pem(authority("spiffe://federation/peer/0").pem, "a.pem"), "may sign certificates of others"),
+    ):
+        with pytest.raises(IdentityError, match=sentence):
+            pin(GRAPH, [certificate])
+
+
+def test_the_verbs(tmp_path):
+    runner, certs = CliRunner(), tmp_path / "certs"
+    save_graph(GRAPH, tmp_path / "g.json")
+    for arguments in (["--id", "0"], ["--id", "1"], ["--observer", "laptop"]):
+        made = runner.invoke(app, ["keygen", *arguments, "--out", str(certs)])
+        assert made.exit_code == 0 and made.stdout.startswith("sha256:")
+        assert "PRIVATE" not in made.output
+    pems = [str(path) for path in sorted(certs.glob("*.pem"))]
+    done = runner.invoke(app, ["graph", "pin", str(tmp_path / "g.json"), pems[1], "--out", str(tmp_path / "h.json")])
+    assert done.exit_code == 0 and "still without a pin: peers 1" in done.stderr
+    assert runner.invoke(app, ["graph", "pin", str(tmp_path / "g.json"), *pems]).exit_code == 0
+    assert all(node.pins and node.certificates for node in load_graph(tmp_path / "g.json").nodes)
+    assert runner.invoke(app, ["graph", "pin", str(tmp_path / "g.json"), *pems, "--pins-only"]).exit_code == 0
+    data = json.loads((tmp_path / "g.json").read_text())
+    assert [sorted(node) for node in data["nodes"]] == [["address", "id", "pins"]] * 2
+    assert data["graph"]["observers"][0]["name"] == "laptop"
+    for wrong in ([], ["--id", "1", "--observer", "x"]):
+        assert runner.invoke(app, ["keygen", *wrong, "--out", str(certs)]).exit_code != 0
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"certificates": ("a b",)}, "node 0: certificates: found"),
+        ({"certificates": ("A" * 8193,)}, "up to 8192 characters"),
+        ({"certificates": ("AA==",) * 5}, "certificates: found 5; allowed: at most 4"),
+    ],
+)
+def test_what_a_graph_file_may_say_about_keys(change, sentence):
+    with pytest.raises(GraphError, match=sentence):
+        replace(GRAPH, nodes=(replace(GRAPH.nodes[0], **change), GRAPH.nodes[1]))
+
+
+def test_observers_are_named_once_and_plainly():
+    from coordinator_free_bootstrap import Observer
+
+    for observers, sentence in (
+        ((Observer("a"), Observer("a")), "found .a. 2 times"),
+        ((Observer("A b"),), "lower-case letters"),
+        (tuple(Observer(f"o{i}") for i in range(257)), "found 257; allowed: at most 256"),
+        ((Observer("a", ("x",)),), "observer .a.: pins"),
+    ):
+        with pytest.raises(GraphError, match=sentence):
+            replace(GRAPH, observers=observers)
+    assert len(replace(GRAPH, observers=tuple(Observer(f"o{i}") for i in range(256))).observers) == 256
+    assert Graph(GRAPH.nodes, GRAPH.edges, Manifest(), "", (Observer("a"),)).digest == GRAPH.digest

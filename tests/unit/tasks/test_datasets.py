@@ -1,0 +1,307 @@
+"""Every built-in data set is read from files of its own form: small ones, written here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from coordinator_free_bootstrap.errors import ShardError, TaskError
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.learning.learner import Learner
+from peer.tasks.datasets import LOADERS, load_pool
+from peer.tasks.loading import load_task, preload
+from peer.tasks.torchvision_shim import import_torchvision
+
+
+def idx(path: Path, values: np.ndarray) -> None:
+    """Write the idx format of MNIST."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.tobytes())
+
+
+def mnist_files(root: Path, folder: str = "MNIST", prefix: tuple[str, str] = ("train", "t10k"), first_label: int = 0):
+    """Write 40 + 20 images whose top left pixel row names their label."""
+    for name, count in zip(prefix, (40, 20), strict=True):
+        labels = np.arange(count, dtype=np.uint8) % 10
+        images = np.zeros((count, 28, 28), np.uint8)
+        images[:, 0, :] = labels[:, None] * 20
+        idx(root / folder / "raw" / f"{name}-images-idx3-ubyte", images)
+        idx(root / folder / "raw" / f"{name}-labels-idx1-ubyte", labels + np.uint8(first_label))
+
+
+def test_digits_need_no_files_and_always_hold_out_the_same_fifth():
+    pool = load_pool("digits", {}, None, False)
+    assert pool.sample_shape == (1, 8, 8)
+    assert (len(pool.y), pool.train_count) == (1797, 1437)
+    assert (pool.x.min(), pool.x.max()) == (0.0, 1.0)
+    assert load_pool("digits", {}, None, False) is pool
+
+
+def test_mnist_comes_through_torchvision_as_bytes(tmp_path):
+    mnist_files(tmp_path)
+    pool = load_pool("mnist", {}, tmp_path, False)
+    assert pool.x.shape == (60, 1, 28, 28)
+    assert pool.x.dtype == np.uint8
+    assert (pool.train_count, pool.classes) == (40, 10)
+    assert np.array_equal(pool.x[:, 0, 0, 0], pool.y * 20)
+    standard = load_pool("mnist", {"normalize": True}, tmp_path, False).gather(np.array([0]), np.array([0]))
+    assert standard[0, 0, 5, 5] == pytest.approx(-0.1307 / 0.3081, rel=1e-4)
+
+
+def test_emnist_is_turned_upright_before_any_rotation(tmp_path):
+    mnist_files(tmp_path, "EMNIST", ("emnist-letters-train", "emnist-letters-test"), first_label=1)
+    pool = load_pool("emnist", {"split": "letters"}, tmp_path, False)
+    assert pool.y.min() == 0
+    assert np.array_equal(pool.x[:, 0, :, 0].max(1), pool.y * 20)  # the stored first row is the first column
+    assert pool.x[5, 0, 0, 1:].max() == 0
+
+
+@pytest.mark.parametrize(("name", "labels"), [("cifar10", b"labels"), ("cifar100", b"fine_labels")])
+def test_cifar_comes_through_torchvision(tmp_path, monkeypatch, name, labels):
+    """The library checks MD5 sums, so its lists are pointed at the small files."""
+    dataset = getattr(import_torchvision().datasets, name.upper())
+
+    def write(file: str, value: object) -> list[str]:
+        path = tmp_path / dataset.base_folder / file
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(pickle.dumps(value))
+        return [file, hashlib.md5(path.read_bytes()).hexdigest()]
+
+    def batch(count: int) -> dict[str, object]:
+        pixels = np.zeros((count, 3, 32, 32), np.uint8)
+        pixels[:, 2] = np.arange(count)[:, None, None]  # blue counts the images
+        return {"data": pixels.reshape(count, -1), labels.decode(): [i % 10 for i in range(count)]}
+
+    key = dataset.meta["key"]
+    meta = write(dataset.meta["filename"], {key: [str(i) for i in range(10)]})
+    monkeypatch.setattr(dataset, "train_list", [write("train_part", batch(30))])
+    monkeypatch.setattr(dataset, "test_list", [write("test_part", batch(10))])
+    monkeypatch.setattr(dataset, "meta", {"filename": meta[0], "key": key, "md5": meta[1]})
+    pool = load_pool(name, {}, tmp_path, False)
+    assert pool.x.shape == (40, 3, 32, 32)
+    assert np.array_equal(pool.x[:30, 2, 4, 4], np.arange(30))
+    assert pool.classes == (10 if name == "cifar10" else 100)
+    assert pool.mean[0] > 0  # color images are standardized by default
+
+
+def leaf_json(writers: dict[str, int]) -> str:
+    data = {
+        w: {"x": [[i / 100.0] * 784 for i in range(n)], "y": [i % 62 for i in range(n)]} for w, n in writers.items()
+    }
+    return json.dumps({"users": list(writers), "num_samples": list(writers.values()), "user_data": data})
+
+
+def test_femnist_keeps_writers_and_holds_out_a_tenth_of_each(tmp_path):
+    (tmp_path / "femnist").mkdir()
+    (tmp_path / "femnist" / "a.json").write_text(leaf_json({"w1": 20, "w0": 10}))
+    (tmp_path / "femnist" / "b.json").write_text(leaf_json({"w2": 30, "alone": 1}))
+    pool = load_pool("femnist", {}, tmp_path, False)
+    assert pool.sample_shape == (1, 28, 28)
+    assert pool.classes == 62
+    assert np.bincount(pool.writer).tolist() == [10, 20, 30]
+    assert pool.train_count == 9 + 18 + 27
+    assert load_pool("femnist", {"writers": 2}, tmp_path, False).writer.max() == 1
+    task = load_task(
+        Manifest(task="femnist", split="writers", split_options={"k": 1}, model="mlr"), 3, data_root=tmp_path
+    )
+    assert len(task.load_shard(2).train_y) == 27
+
+
+def test_femnist_uses_leafs_own_split(tmp_path):
+    for folder, count in (("train", 9), ("test", 3)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.json").write_text(leaf_json({"w": count}))
+    pool = load_pool("femnist", {}, tmp_path, False)
+    assert (pool.train_count, len(pool.y)) == (9, 12)
+
+
+def test_linear_regression_has_one_line_per_cluster():
+    options = {"clusters": 3, "features": 4, "samples_per_cluster": 500, "test_per_cluster": 50}
+    pool = load_pool("linear", options, None, False)
+    assert (pool.train_count, len(pool.y), pool.classes) == (1500, 1650, None)
+    residuals = []
+    for s in range(3):
+        mine = pool.source == s
+        theta, *_ = np.linalg.lstsq(pool.x[mine], pool.y[mine], rcond=None)
+        residuals.append((pool.y[mine] - pool.x[mine] @ theta).std())
+    np.testing.assert_allclose(residuals, 1.0, atol=0.1)
+    task = load_task(
+        Manifest(task="linear", task_options=options, split="linear_synth", split_options={"pattern": "random"}), 4
+    )
+    learner = Learner(task, task.load_shard(0))
+    assert learner.evaluate(learner.initial_model(0)).metric_name == "mse"
+
+
+def pictures(root: Path, classes: dict[str, int], mode: str = "RGB") -> None:
+    for shade, (name, count) in enumerate(classes.items()):
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            Image.new(mode, (40, 30), (50 * shade + 50,) * 3 if mode == "RGB" else 0).save(root / name / f"{i}.png")
+
+
+def test_image_folder_scales_and_sorts(tmp_path):
+    pictures(tmp_path, {"dog": 10, "cat": 10})
+    pool = load_pool("image-folder", {"size": 16, "channels": 1}, tmp_path, False)
+    assert pool.x.shape == (20, 1, 16, 16)
+    assert (pool.train_count, pool.classes) == (16, 2)
+    assert set(pool.x[pool.y == 0].ravel().tolist()) == {100}  # cat, first in the alphabet, was drawn second
+    named = load_pool("image-folder", {"classes": ["bird", "cat", "dog"]}, tmp_path, False)
+    assert named.classes == 3
+    assert set(named.y.tolist()) == {1, 2}
+
+
+def test_image_folder_with_its_own_test_set(tmp_path):
+    pictures(tmp_path / "train", {"a": 4, "b": 4})
+    pictures(tmp_path / "test", {"a": 2, "b": 1})
+    pool = load_pool("image-folder", {}, tmp_path, False)
+    assert (pool.train_count, len(pool.y)) == (8, 11)
+
+
+def table(path: Path, rows: int = 20) -> Path:
+    lines = ["a,b,label", *(f"{i},{2 * i + 1},{'yes' if i % 2 else 'no'}" for i in range(rows))]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_tabular_reads_csv(tmp_path):
+    path = table(tmp_path / "data.csv")
+    pool = load_pool("tabular", {}, tmp_path, False)
+    assert (pool.x.shape, pool.train_count, pool.classes) == ((20, 2), 16, 2)
+    np.testing.assert_allclose(pool.x[:16].mean(0), 0.0, atol=1e-6)
+    np.testing.assert_allclose(pool.x[:16].std(0), 1.0, atol=1e-5)
+    raw = load_pool(
+        "tabular",
+        {"standardize": False, "target": "b", "kind": "regression", "file": "c.csv"},
+        _numbers(tmp_path),
+        False,
+    )
+    np.testing.assert_allclose(raw.y, 2 * raw.x[:, 0] + 1)
+    assert path.is_file()
+
+
+def _numbers(root: Path) -> Path:
+    (root / "c.csv").write_text("a,b\n" + "".join(f"{i},{2 * i + 1}\n" for i in range(10)))
+    return root
+
+
+def test_tabular_reads_parquet(tmp_path):
+    pandas = pytest.importorskip("pandas", reason="Parquet needs pandas and pyarrow")
+    pytest.importorskip("pyarrow", reason="Parquet needs pandas and pyarrow")
+    pandas.DataFrame({"a": [1.0, 2, 3, 4, 5], "y": ["u", "v", "u", "v", "u"]}).to_parquet(tmp_path / "t.parquet")
+    assert load_pool("tabular", {}, tmp_path, False).classes == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("a,b\n1,x\n2,\n", {"target": "a"}, r"line 2, b: 'x'"),
+        ("a,b\n1,2\nnan,2\n", {}, "line 3, a: 'nan'"),
+        ("a,b\n1,2,3\n", {}, "line 2 has 3 cells"),
+        ("a,b\n", {}, "rows of data"),
+        ("a,b\n1,2\n3,4\n", {"target": "c"}, "columns a, b"),
+        ("a,b\n1,2\n3,2\n", {}, "1 classes"),
+        ("a,b\n1,2\n3,4\n", {"classes": ["2", "5"]}, "label '4'"),
+        ("a,b\n1,2\n3,4\n", {"kind": "ranking"}, "kind"),
+        ("a,b\n1,2\n3,4\n", {"file": "other.csv"}, "no file"),
+    ],
+)
+def test_a_bad_table_is_said_in_words(tmp_path, text, options, words):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(TaskError, match=words):
+        load_pool("tabular", options, tmp_path, False)
+
+
+def test_bad_pictures_are_said_in_words(tmp_path):
+    with pytest.raises(TaskError, match="classes"):
+        load_pool("image-folder", {}, tmp_path, False)
+    pictures(tmp_path, {"a": 1, "b": 1})
+    with pytest.raises(TaskError, match="not one of the classes"):
+        load_pool("image-folder", {"classes": ["a", "c"]}, tmp_path, False)
+    (tmp_path / "b" / "bad.png").write_bytes(b"no picture")
+    with pytest.raises(TaskError, match=r"bad\.png cannot be read"):
+        load_pool("image-folder", {}, tmp_path, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("mnits", {}, "'mnits' is unknown"),
+        ("digits", {"split": "letters"}, "task_options.split"),
+        ("emnist", {"split": "words"}, "balanced"),
+        ("mnist", {"normalize": 1.5}, "normalize"),
+        ("mnist", {"second": "svhn"}, "second"),
+        ("mnist", {}, "--download"),
+        ("femnist", {}, "no json files"),
+        ("femnist", {"writers": 0}, "writers"),
+        ("linear", {"clusters": 0}, "clusters"),
+        ("image-folder", {"size": 1}, "size"),
+        ("image-folder", {"channels": 2}, "channels"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said_in_words(tmp_path, name, options, words):
+    if name == "mnist" and options.get("second"):
+        mnist_files(tmp_path)
+    with pytest.raises(TaskError, match=words):
+        load_pool(name, options, tmp_path, False)
+
+
+def test_a_data_root_is_asked_for():
+    with pytest.raises(TaskError, match="--data-root"):
+        load_pool("mnist", {}, None, False)
+
+
+def test_femnist_of_another_form_is_refused(tmp_path):
+    (tmp_path / "a.json").write_text('{"users": ["w"]}')
+    with pytest.raises(TaskError, match="LEAF"):
+        load_pool("femnist", {}, tmp_path, False)
+
+
+def test_two_image_sets_are_joined_for_pair_mixture(tmp_path):
+    mnist_files(tmp_path)
+    mnist_files(tmp_path, "FashionMNIST")
+    manifest = Manifest(task="mnist", task_options={"second": "fmnist"}, split="pair_mixture", model="mlr")
+    shard = load_task(manifest, 3, data_root=tmp_path).load_shard(0)
+    assert set(shard.true_cluster.tolist()) == {0, 1}
+    assert shard.train_x.shape[1:] == (1, 28, 28)
+
+
+def test_every_built_in_task_has_a_default_model():
+    from peer.tasks.builtin import DEFAULT_MODELS
+
+    assert set(DEFAULT_MODELS) == set(LOADERS)
+
+
+def test_preloading_decodes_and_deals_once():
+    manifest = Manifest(split_options={"k": 2})
+    preload(manifest, 8)
+    first, second = (load_task(manifest, 8) for _ in range(2))
+    assert first.split() is second.split()
+    assert first._pool is second._pool
+    shards = [first.load_shard(i) for i in range(8)]
+    assert all(len(s.train_x) >= 359 and len(s.test_x) == 90 for s in shards)
+    assert np.array_equal(shards[0].turns, np.zeros(len(shards[0].train_x)))
+    assert set(shards[1].turns.tolist()) == {2}
+    with pytest.raises(TaskError, match=r"peers 0\.\.7"):
+        first.load_shard(8)
+
+
+def test_split_shard_asks_for_a_shard():
+    with pytest.raises(TaskError, match="--shard"):
+        load_task(Manifest(split="shard"), 8).load_shard(0)
+
+
+def test_own_data_of_a_device_replace_the_built_in_set(tmp_path):
+    pictures(tmp_path / "camera", {"a": 6, "b": 6})
+    manifest = Manifest(task="image-folder", task_options={"size": 8}, model="mlr", split="shard")
+    shard = load_task(manifest, 4, shard_path=tmp_path / "camera").load_shard(3)
+    assert shard.train_x.shape[1:] == (3, 8, 8)
+    assert len(shard.test_y) == 2
+    with pytest.raises(ShardError, match="no file"):
+        load_task(manifest, 4, shard_path=tmp_path / "peer-3.safetensors")

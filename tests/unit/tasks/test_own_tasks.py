@@ -1,0 +1,174 @@
+"""A user's own file: found, made with options, refused in words; and the examples in the repository learn."""
+
+from __future__ import annotations
+
+import importlib
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator_free_bootstrap.errors import ShardError, TaskError
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.learning.check import check_task
+from peer.learning.learner import Learner
+from peer.tasks.loading import ENTRY_POINTS, load_task
+from peer.tasks.shard_file import save_shard
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+GOOD = """
+import numpy as np
+from torch import nn
+from peer.tasks import Shard, Task
+
+class Mine(Task):
+    classes = 2
+    def __init__(self, width=4):
+        self.width = width
+    def make_model(self):
+        return nn.Sequential(nn.Linear(3, self.width), nn.ReLU(), nn.Linear(self.width, 2))
+    def load_shard(self, peer_id):
+        x = np.random.default_rng(peer_id).normal(size=(30, 3))
+        y = (x[:, 0] > 0).astype(int)
+        return Shard(train_x=x[:20], train_y=y[:20], test_x=x[20:], test_y=y[20:])
+
+task = Mine()
+number = 3
+"""
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(GOOD)
+    return path
+
+
+def test_an_object_or_a_class_with_options(mine):
+    assert load_task(Manifest(task=f"{mine}:task"), 4).width == 4
+    assert load_task(Manifest(task=f"{mine}:Mine", task_options={"width": 9}), 4).width == 9
+
+
+def test_the_check_says_what_works(mine):
+    findings = {f.what: f.seen for f in check_task(load_task(Manifest(task=f"{mine}:task"), 4), 2)}
+    assert findings["shard"] == "20 train, 0 validation, 10 test samples of 3"
+    assert findings["model"].startswith("26 values in 4 tensors")
+    assert "reproducible" in findings["training"]
+    assert findings["encoding"].startswith("104 bytes")
+
+
+def test_own_data_replace_what_the_task_would_load(mine, tmp_path):
+    task = load_task(Manifest(task=f"{mine}:task"), 4)
+    save_shard(tmp_path / "peer-1.safetensors", task.load_shard(1))
+    carried = load_task(Manifest(task=f"{mine}:task", split="shard"), 4, shard_path=tmp_path / "peer-1.safetensors")
+    learner = Learner(carried, carried.load_shard(0))
+    assert np.array_equal(learner.shard.train_x, task.load_shard(1).train_x.astype(np.float32))
+    assert learner.evaluate(learner.initial_model(0)).metric_name == "accuracy"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("mine.py:other", {}, "has no 'other'"),
+        ("mine.py:number", {}, "is a int"),
+        ("mine.py:task", {"width": 3}, "task_options must be empty"),
+        ("mine.py:Mine", {"depth": 3}, "cannot be made"),
+        ("missing.py:task", {}, "no file"),
+        ("data.txt:task", {}, "not a Python file"),
+        ("broken.py:task", {}, "ModuleNotFoundError"),
+        ("half.py:Half", {}, "abstract"),
+        ("unknown-task", {}, "installed are"),
+    ],
+)
+def test_what_is_no_task_is_said_in_words(mine, monkeypatch, name, options, words):
+    monkeypatch.chdir(mine.parent)
+    Path("data.txt").write_text("")
+    Path("broken.py").write_text("import nothing_of_this_name")
+    Path("half.py").write_text("from peer.tasks import Task\nclass Half(Task):\n    pass\n")
+    with pytest.raises(TaskError, match=words):
+        load_task(Manifest(task=name, task_options=options), 4)
+
+
+def test_a_task_may_import_the_files_beside_it(tmp_path):
+    (tmp_path / "beside_my_task.py").write_text(GOOD)
+    (tmp_path / "mine.py").write_text("from beside_my_task import task")
+    assert load_task(Manifest(task=f"{tmp_path / 'mine.py'}:task"), 4).width == 4
+
+
+def test_an_installed_entry_point(mine, monkeypatch, tmp_path):
+    (tmp_path / "installed_task.py").write_text(GOOD)
+    (tmp_path / "installed-1.dist-info").mkdir()
+    (tmp_path / "installed-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: installed\nVersion: 1\n")
+    (tmp_path / "installed-1.dist-info" / "entry_points.txt").write_text(
+        f"[{ENTRY_POINTS}]\nweather = installed_task:task\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    assert load_task(Manifest(task="weather"), 4).width == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("(30, 3)", "(30, 5)"), "does not accept samples of shape"),
+        (("(x[:, 0] > 0).astype(int)", "np.arange(30)"), "labels must be 0..1"),
+        (("classes = 2", "classes = 3"), "2 outputs, the task 3 classes"),
+        (("nn.Linear(3, self.width)", "nn.Linear(3, self.width).double()"), "float64"),
+        (("x = np.random", "x = np.load('nowhere.npy'); x = np.random"), r"load_shard\(0\) failed: FileNotFoundError"),
+        (("normal(size=(30, 3))", "normal(size=(30, 3)) * 1e30"), "not finite"),
+    ],
+)
+def test_the_check_says_what_is_wrong(tmp_path, change, words):
+    assert change[0] in GOOD
+    path = tmp_path / "wrong.py"
+    path.write_text(GOOD.replace(*change))
+    with pytest.raises((TaskError, ShardError), match=words):
+        check_task(load_task(Manifest(task=f"{path}:task"), 4))
+
+
+def test_the_check_notices_unseeded_initial_values(tmp_path):
+    path = tmp_path / "wrong.py"
+    path.write_text(
+        GOOD
+        + textwrap.dedent(
+            """
+            class Unseeded(Mine):
+                calls = 0
+                def make_model(self):
+                    model = super().make_model()
+                    Unseeded.calls += 1
+                    nn.init.constant_(model[0].bias, Unseeded.calls)
+                    return model
+            """
+        )
+    )
+    with pytest.raises(TaskError, match="other values for the same seed"):
+        check_task(load_task(Manifest(task=f"{path}:Unseeded"), 4))
+
+
+def train_two(task, **settings):
+    """Train peer 0's model; return its metric on peer 2's data (the same kind) and on peer 1's (the other kind)."""
+    learners = [Learner(task, task.load_shard(i), batch_size=20) for i in range(3)]
+    theta = learners[0].initial_model(0)
+    theta, _ = learners[0].train(theta, seed=0, **settings)
+    return learners[2].evaluate(theta).metric, learners[1].evaluate(theta).metric
+
+
+def test_the_sensor_example_learns_and_its_two_kinds_of_machine_differ():
+    task = load_task(Manifest(task=f"{EXAMPLES / 'sensor_task.py'}:task"), 6)
+    same, other = train_two(task, epochs=20, learning_rate=0.1, momentum=0.9)
+    assert same > 0.9
+    assert other < 0.6
+    assert {f.what for f in check_task(task, 3)} >= {"training", "encoding"}
+
+
+def test_the_image_folder_example_learns_and_its_two_kinds_of_camera_differ(tmp_path):
+    name = f"{EXAMPLES / 'image_folder_task.py'}:ImageFolderTask"
+    task = load_task(Manifest(task=name, task_options={"root": str(tmp_path)}), 6)
+    same, other = train_two(task, epochs=15, learning_rate=0.05, momentum=0.9)
+    assert same > 0.7
+    assert other < same - 0.2
+    assert len(list(tmp_path.glob("peer-1/*/*.png"))) == 90
+    assert "balanced accuracy" in dict((f.what, f.seen) for f in check_task(task))["evaluation"]

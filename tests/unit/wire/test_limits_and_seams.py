@@ -1,0 +1,102 @@
+"""Caller limits on a hand-held clock, options on both sides, plaintext only on loopback, stubs up to date."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordinator_free_bootstrap.errors import ConfigError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from peer.wire import limits as caller_limits
+from peer.wire.limits import CallerLimits
+from peer.wire.memory import keep_frame_memory
+from peer.wire.options import channel_options, server_options
+from peer.wire.security import require_loopback_or
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def refused(call: object) -> Refusal | None:
+    try:
+        call()  # type: ignore[operator]
+    except RemoteProtocolError as error:
+        return error.code
+    return None
+
+
+def test_a_caller_has_a_burst_and_then_its_rate() -> None:
+    clock = Clock()
+    callers = CallerLimits(Limits(requests_per_second=2.0), clock)
+    assert [refused(lambda: callers.message(1)) for _ in range(11)] == [None] * 10 + [Refusal.RATE_LIMITED]
+    assert refused(lambda: callers.message(2)) is None  # another caller has its own
+    clock.now = 1.0
+    assert [refused(lambda: callers.message(1)) for _ in range(3)] == [None, None, Refusal.RATE_LIMITED]
+    clock.now = 1000.0
+    assert [refused(lambda: callers.message(1)) for _ in range(11)] == [None] * 10 + [Refusal.RATE_LIMITED]
+
+
+def test_open_streams_are_limited_and_closed_ones_forgotten() -> None:
+    callers = CallerLimits(Limits(streams_per_neighbor=2), Clock())
+    with callers.stream(1), callers.stream(1):
+        with pytest.raises(RemoteProtocolError, match="streams_per_neighbor") as caught, callers.stream(1):
+            pass
+        assert caught.value.code is Refusal.TOO_MANY_STREAMS
+        with callers.stream(2):
+            pass
+    with callers.stream(1), callers.stream(1):
+        pass
+
+
+def test_callers_with_open_streams_are_remembered_when_others_are_forgotten() -> None:
+    callers = CallerLimits(Limits(streams_per_neighbor=1), Clock())
+    with callers.stream("held"):
+        for number in range(caller_limits.CALLERS_MAX + 1):
+            callers.message(f"passing {number}")
+        assert refused(lambda: callers.stream("held").__enter__()) is Refusal.TOO_MANY_STREAMS
+
+
+def test_keepalive_is_set_on_both_sides_and_unary_calls_are_retried() -> None:
+    timeouts = Timeouts(suspicion_s=8.0)
+    channel, server = dict(channel_options(timeouts)), dict(server_options(timeouts, Limits()))
+    for options in (channel, server):
+        assert options["grpc.keepalive_time_ms"] == 8000
+        assert options["grpc.keepalive_permit_without_calls"] == 1
+        assert options["grpc.http2.max_pings_without_data"] == 0
+        assert not any("message_length" in name for name in options)  # gRPC's 4 MiB receive limit stays
+    assert server["grpc.http2.min_ping_interval_without_data_ms"] < channel["grpc.keepalive_time_ms"]
+    assert 0 < channel["grpc.initial_reconnect_backoff_ms"] < channel["grpc.max_reconnect_backoff_ms"] <= 10_000
+    retried = {name["method"] for name in json.loads(channel["grpc.service_config"])["methodConfig"][0]["name"]}
+    assert retried == {"Hello", "Beat", "Announce", "Status"}
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.9.9.9:50051", "[::1]:50051", "localhost:1"])
+def test_plaintext_on_loopback_is_allowed(listen: str) -> None:
+    require_loopback_or(False, listen)
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:50051", "[::]:50051", "192.168.1.5:1", "peer-1:50051", "127.0.0.1.evil:1"])
+def test_plaintext_on_a_network_needs_the_flag(listen: str) -> None:
+    with pytest.raises(ConfigError, match="--insecure"):
+        require_loopback_or(False, listen)
+    require_loopback_or(True, listen)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
+def test_malloc_takes_the_thresholds() -> None:
+    assert keep_frame_memory()
+
+
+def test_the_stubs_are_generated_from_the_proto() -> None:
+    pytest.importorskip("grpc_tools", reason="grpcio-tools (extra dev) generates the stubs")
+    subprocess.run([sys.executable, ROOT / "proto/generate.py", "--check"], check=True, timeout=60)

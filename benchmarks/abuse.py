@@ -1,0 +1,347 @@
+"""Abuse of running peers: 100,000 mutated messages; a slow loris, a handshake flood and a reconnect storm beside good rounds.
+
+    python benchmarks/abuse.py [--messages 100000] [--seconds 10] [--repeats 3] [--markdown FILE]
+
+The mutating client attacks one peer in a process of its own; state, models and memory are compared before and after. For
+the other attacks three good peers run a testbed over TLS without waiting for each other (async), and a fourth node of the
+graph, in this process at a lower priority, attacks all of them. Quiet and attacked periods alternate; the number is the
+median, over pairs of neighboring periods, of the good peers' median round under attack over that in quiet. All share this
+machine's cores, so what the attacker itself burns is in it; the good peers' own processor time per round is told beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import ssl
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import grpc
+import grpc.aio
+from common import show
+from testbeds import loopback_graph
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from hostile import mutate
+from target_process import TargetProcess
+
+from coordinator_free_bootstrap import Graph, canonical_json, digest, load_graph
+from coordinator_free_bootstrap.errors import PeerError
+from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from peer.core.messages import Beat, Hello, ModelHeader, Phase
+from peer.identity.certificates import Certificate
+from peer.identity.files import load_key_pair
+from peer.store.history import read_history
+from peer.store.state_dir import StateDir
+from peer.testbed import Testbed, identity_files, warm_up
+from peer.wire import convert, frames
+from peer.wire.client import NeighborLink
+from peer.wire.options import SERVICE
+from peer.wire.security import MutualTls, SecureChannel
+
+ATTACKER = 3
+GOOD = (0, 1, 2)
+RUN = [
+    "run.pace=async",
+    "run.rounds=1000000",
+    "run.start.rule=quorum",
+    "run.start.quorum=0.6",
+    "run.model_options.hidden=[512,512]",
+    "run.local_epochs=3",
+    "run.evaluate_every=1000",
+    "run.checkpoint_rounds=0",
+]
+
+
+class Attacker:
+    """The fourth node: it has a true key, and uses it badly."""
+
+    def __init__(self, graph: Graph, directory: Path) -> None:
+        files = identity_files(directory, ATTACKER)
+        self.graph = graph
+        self.files = files
+        self.tls = MutualTls(graph, ATTACKER, load_key_pair(files))
+        self.calls: Counter[str] = Counter()
+        self.incarnation = 1
+        self.digests: dict[str, str] = {}  # told once the peers have started
+        self.model_bytes = 0
+
+    def link(self, peer_id: int) -> NeighborLink:
+        """Open a link as a good peer would."""
+        address, security = self.graph.node(peer_id).address, self.tls.channel(peer_id)
+        return NeighborLink(peer_id, address, limits=Limits(), timeouts=Timeouts(), security=security)
+
+    def pem_of(self, peer_id: int) -> bytes:
+        """Return a peer's certificate, to trust it."""
+        return Certificate.from_text(self.graph.node(peer_id).certificates[0], "graph").pem()
+
+    async def greet(self, link: NeighborLink, anew: bool = False) -> int:
+        """Shake hands by echo of the peer's own hello; return the peer's round."""
+        status, manifest, said = await link.status(), self.graph.manifest, self.digests
+        self.incarnation += anew
+        hello = Hello(
+            ATTACKER,
+            self.incarnation,
+            int(said["wire_version"]),
+            digest(manifest),
+            self.graph.digest,
+            said["schema"],
+            said["initial_models"],
+            int(status["round_index"]),
+            Phase.RUNNING,
+            canonical_json(manifest),
+        )
+        reply = await link.hello(hello)
+        if reply.refusal:
+            raise SystemExit(f"the attacker could not shake hands: {reply.reason}")
+        return int(status["round_index"])
+
+    async def loris(self, peer_id: int) -> None:
+        """Hold all streams that a neighbor may have, four bytes a second on each; and raw sockets, a byte a second on each."""
+        dribblers = [asyncio.create_task(self._dribble(peer_id)) for _ in range(16)]
+        link = self.link(peer_id)
+        try:
+            while True:
+                round_index = await self.greet(link, anew=True)
+                streams = [asyncio.create_task(self._trickle(link, round_index)) for _ in range(8)]
+                done, waiting = await asyncio.wait(streams, timeout=5)
+                await link.beat(Beat(ATTACKER, self.incarnation, round_index, 0, Phase.RUNNING))
+                self.calls["streams cut"] += len(done)
+                for stream in waiting:
+                    stream.cancel()
+        finally:
+            for dribbler in dribblers:
+                dribbler.cancel()
+            await link.close()
+
+    async def _trickle(self, link: NeighborLink, round_index: int) -> None:
+        header = ModelHeader(
+            ATTACKER, self.incarnation, round_index, 0, 0, 0, 1, 10, 3, 1.0, (), self.model_bytes, "float32"
+        )
+        call = link._push()
+        self.calls["streams opened"] += 1
+        try:
+            await call.write(convert.pack_header(header))
+            while not call.done():
+                await call.write(frames.chunk_frame(memoryview(bytes(4))))
+                await asyncio.sleep(1)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.InternalError):
+            return
+        finally:
+            call.cancel()
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.load_cert_chain(self.files.certificate, self.files.key)
+        context.set_alpn_protocols(["h2"])
+        return context
+
+    async def _dribble(self, peer_id: int) -> None:
+        host, _, port = self.graph.node(peer_id).address.rpartition(":")
+        while True:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                _reader, writer = await asyncio.open_connection(host, int(port), ssl=self._context())
+                self.calls["sockets opened"] += 1
+                for byte in b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n":
+                    writer.write(bytes((byte,)))
+                    await writer.drain()
+                    await asyncio.sleep(1)
+                writer.close()
+            await asyncio.sleep(0.1)
+
+    async def flood(self, peer_id: int) -> None:
+        """TLS handshakes and hellos without end: every other one with a certificate that nobody has pinned."""
+        address = self.graph.node(peer_id).address
+        stranger = grpc.ssl_channel_credentials(self.pem_of(peer_id))  # it has no certificate of its own
+        while True:
+            await self._hello_once(address, self.tls.channel(peer_id))
+            await self._hello_once(address, SecureChannel(stranger, f"peer-{peer_id}.federation"))
+
+    async def _hello_once(self, address: str, security: SecureChannel) -> None:
+        options = [("grpc.ssl_target_name_override", security.server_name), ("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.secure_channel(address, security.credentials, options=options) as channel:
+            self.calls["handshakes"] += 1
+            with suppress(grpc.aio.AioRpcError):
+                await channel.unary_unary(f"/{SERVICE}/Hello")(b"\x08\x03", timeout=2)
+        await asyncio.sleep(0.005)  # 100 to 200 a second: more, and this process would need a core of its own
+
+    async def storm(self, peer_id: int) -> None:
+        """Twenty links at once, each with a whole handshake, cut off, and again every second."""
+        while True:
+            links = [self.link(peer_id) for _ in range(20)]
+            answers = await asyncio.gather(*(self.greet(link) for link in links), return_exceptions=True)
+            self.calls["links"] += len(links)
+            self.calls["links without an answer"] += sum(isinstance(answer, PeerError) for answer in answers)
+            await asyncio.gather(*(link.close() for link in links))
+            await asyncio.sleep(1)
+
+
+class Period(NamedTuple):
+    """Some seconds of a run: the rounds that lie in it, and what the good peers used."""
+
+    rounds: list[float]
+    processor_s: float
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time that another process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rounds_between(directory: Path, begin: float, end: float) -> list[float]:
+    """Return the seconds of all good peers' rounds that lie in a period of wall-clock time."""
+    found = []
+    for peer_id in GOOD:
+        for line in read_history(StateDir.of_peer(directory, peer_id).history):
+            if line["kind"] != "round":
+                continue
+            ended, took = datetime.fromisoformat(line["time"]).timestamp(), sum(line["seconds"].values())
+            if begin <= ended - took and ended <= end:
+                found.append(took)
+    return found
+
+
+async def beside_rounds(
+    directory: Path, attack: Callable[[int], Awaitable[None]], used: Callable[[], float], seconds: float, repeats: int
+) -> tuple[list[Period], list[Period]]:
+    """Alternate quiet and attacked periods; return both. ``used`` gives the processor time of all good peers so far."""
+    quiet: list[Period] = []
+    attacked: list[Period] = []
+    for _ in range(repeats):
+        began, before = time.time(), used()
+        await asyncio.sleep(seconds)
+        quiet.append(Period(rounds_between(directory, began, time.time()), used() - before))
+        tasks = [asyncio.ensure_future(attack(peer_id)) for peer_id in GOOD]
+        began, before = time.time(), used()
+        done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+        attacked.append(Period(rounds_between(directory, began, time.time()), used() - before))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return quiet, attacked
+
+
+def slowdowns(seconds: float, repeats: int) -> list[list[object]]:
+    """Run the testbed and each attack on it; return a row for each."""
+    rows: list[list[object]] = []
+    with tempfile.TemporaryDirectory(prefix="abuse-") as name:
+        directory = Path(name)
+        graph = loopback_graph("complete", 4, RUN)
+        warm_up(graph, None)
+        bed = Testbed(graph, directory, threads=1)
+        bed.start(*GOOD)
+        pids = [bed.pid(peer_id) for peer_id in GOOD]
+
+        def used() -> float:
+            return sum(map(processor_seconds, pids))
+
+        os.nice(5)
+        try:
+            attacker = Attacker(load_graph(directory / "graph.json"), directory)
+            attacker.digests, attacker.model_bytes = started(directory)
+            for attack in (attacker.loris, attacker.flood, attacker.storm):
+                attacker.calls.clear()
+                quiet, attacked = asyncio.run(beside_rounds(directory, attack, used, seconds, repeats))
+                pairs = [(q.rounds, a.rounds) for q, a in zip(quiet, attacked, strict=True) if q.rounds and a.rounds]
+                slower = statistics.median(statistics.median(a) / statistics.median(q) for q, a in pairs)
+                what = ", ".join(f"{count} {kind}" for kind, count in attacker.calls.items())
+                rows.append(
+                    [
+                        attack.__name__,
+                        what,
+                        summary(quiet),
+                        summary(attacked),
+                        f"{100 * (slower - 1):+.0f} %",
+                        f"{100 * (per_round(attacked) / per_round(quiet) - 1):+.0f} %",
+                    ]
+                )
+                print(rows[-1], flush=True)
+                if set(bed.processes) != set(GOOD) or bed.poll(0):
+                    raise SystemExit("a good peer has died")
+        finally:
+            bed.stop()
+    return rows
+
+
+def per_round(periods: list[Period]) -> float:
+    """Return the processor seconds that a good peer spent on a round."""
+    return sum(period.processor_s for period in periods) / sum(len(period.rounds) for period in periods)
+
+
+def summary(periods: list[Period]) -> str:
+    """Return the median round of all periods, and how many rounds there were."""
+    rounds = [seconds for period in periods for seconds in period.rounds]
+    return f"{1000 * statistics.median(rounds):.0f} ms ({len(rounds)})"
+
+
+def started(directory: Path) -> tuple[dict[str, str], int]:
+    """Wait until the good peers have finished two rounds; return their digests and the bytes of a model."""
+    history = StateDir.of_peer(directory, 0).history
+    deadline = time.monotonic() + 120
+    while sum(line["kind"] == "round" for line in read_history(history)) < 2:
+        if time.monotonic() > deadline:
+            raise SystemExit("the good peers do not run")
+        time.sleep(0.2)
+    line = next(line for line in read_history(history) if line["kind"] == "start")
+    return line["digests"], 4 * line["parameters"]
+
+
+def mutations(messages: int) -> list[object]:
+    """Send mutated messages to one peer; return the row."""
+    run = {"limits": {"requests_per_second": 1e6, "streams_per_neighbor": 64}}
+    with tempfile.TemporaryDirectory(prefix="abuse-") as name, TargetProcess(Path(name), run) as target:
+        asyncio.run(mutate(target, 2000))
+        before = target.ask()
+        began = time.monotonic()
+        mutator = asyncio.run(mutate(target, messages, seed=2))
+        took = time.monotonic() - began
+        after = target.ask()
+    if after["digest"] != before["digest"] or after["streams"] or after["buffers"]:
+        raise SystemExit(f"the peer has changed: {before} {after}")
+    grown = (after["memory_bytes"] - before["memory_bytes"]) / 1e6
+    refused = Counter(after["refusals"]) - Counter(before["refusals"])
+    codes = ", ".join(f"{code} {count}" for code, count in sorted(refused.items(), key=lambda item: -item[1]))
+    return [mutator.sent, f"{took:.0f} s", "unchanged", f"{grown:+.1f} MB", codes]
+
+
+def main() -> None:
+    """Measure and print two tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=5, help="of a quiet or an attacked period")
+    parser.add_argument("--repeats", type=int, default=8)
+    parser.add_argument("--markdown", type=Path, help="folder for the two tables")
+    options = parser.parse_args()
+
+    def place(name: str) -> Path | None:
+        return options.markdown / name if options.markdown else None
+
+    if options.repeats:  # first: the testbed forks, which must not happen once gRPC has started here
+        rows = slowdowns(options.seconds, options.repeats)
+        header = ["attack", "what came", "round, quiet (rounds)", "round, attacked", "slower by (aim: under 20 %)"]
+        header.append("own processor time per round")
+        show("Good peers' rounds under attack", header, rows, place("slowdowns.md"))
+
+    if options.messages:
+        row = mutations(options.messages)
+        header = ["messages", "time", "state and models", "memory", "refused, by code"]
+        show("Mutated messages against a running peer", header, [row], place("mutations.md"))
+
+
+if __name__ == "__main__":
+    main()

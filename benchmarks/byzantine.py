@@ -1,0 +1,229 @@
+"""What liars cost honest peers on MNIST, with each kind of screening, and what screening costs when nobody lies.
+
+    python benchmarks/byzantine.py --data-root data --markdown results/byzantine.md
+
+Ten peers on a 6-regular graph average one model (dfedavg, lockstep) in this process, with the functions that a running peer uses
+(`clip`, `check_norm`, `ModelStore`). Liars know what an honest neighbor knows; they train too. The number is the accuracy of the
+personalized model, meaned over honest peers, each on its own test set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from common import show
+
+from coordinator_free_bootstrap import Graph, Manifest, make_graph
+from coordinator_free_bootstrap.seeds import derive_seed, generator
+from peer.core.averaging import Vector, norm_squared
+from peer.core.model_store import ModelStore
+from peer.core.screening import check_norm, clip
+from peer.tasks.loading import load_task
+
+PEERS, DEGREE = 10, 6
+LIARS = {0: (), 1: (3,), 2: (3, 7)}
+
+
+@dataclass(frozen=True)
+class Defense:
+    """One row of screening settings."""
+
+    name: str
+    norm_bound: float | None = None
+    clip: float | None = None
+    trim: float | None = None
+
+
+@dataclass
+class Lie:
+    """What a liar may use: its start and trained models, the round, and whom it talks to."""
+
+    start: Vector
+    trained: Vector
+    round_index: int
+    neighbor: int
+    drift: Vector
+
+
+def thousandfold(lie: Lie) -> Vector:
+    """Send 1000 times the model."""
+    return lie.trained * np.float32(1000)
+
+
+def sign_flip(lie: Lie) -> Vector:
+    """Send the model with all signs turned."""
+    return -lie.trained
+
+
+def nan_sometimes(lie: Lie) -> Vector:
+    """Send a NaN every third round, and an honest model otherwise."""
+    model = lie.trained.copy()
+    if lie.round_index % 3 == 2:
+        model[0] = np.nan
+    return model
+
+
+def slow_drift(lie: Lie) -> Vector:
+    """Send an honest model moved a little further in one direction each round: 0.5 a round."""
+    return lie.trained + np.float32(0.5 * (lie.round_index + 1)) * lie.drift
+
+
+def two_faced(lie: Lie) -> Vector:
+    """Be honest to neighbors of even id, turn all signs for the others."""
+    return lie.trained if lie.neighbor % 2 == 0 else -lie.trained
+
+
+def honest(lie: Lie) -> Vector:
+    """Send the trained model; for label flipping the lie is in the data."""
+    return lie.trained
+
+
+ATTACKS: dict[str, Callable[[Lie], Vector]] = {
+    "x1000": thousandfold,
+    "sign flip": sign_flip,
+    "NaN every 3rd round": nan_sometimes,
+    "slow drift": slow_drift,
+    "label flip": honest,
+    "two-faced": two_faced,
+}
+
+
+class Peers:
+    """All peers' data and local training at once: an MLP 784 - 32 - 10, as one batched matrix product for each layer.
+
+    Args:
+        data_root: where MNIST lies.
+        samples: training samples of each peer.
+        split: iid, or dirichlet with alpha 0.3.
+    """
+
+    HIDDEN, CLASSES, BATCH, LEARNING_RATE = 32, 10, 50, 0.1
+
+    def __init__(self, data_root: Path, samples: int, split: str) -> None:
+        options: dict[str, object] = {"alpha": 0.3} if split == "dirichlet" else {}
+        manifest = Manifest(task="mnist", split=split, split_options=options, clusters=1)
+        self.graph: Graph = make_graph("regular", PEERS, seed=1, degree=DEGREE, manifest=manifest)
+        task = load_task(manifest, PEERS, data_root=data_root, shard_path=None, download=False)
+        shards = [task.load_shard(peer_id) for peer_id in range(PEERS)]
+        count = min(samples, *(len(shard.train_y) for shard in shards)) // self.BATCH * self.BATCH
+        self.x = torch.stack([torch.from_numpy(s.train_x[:count]).reshape(count, -1).float() for s in shards])
+        self.y = torch.stack([torch.from_numpy(s.train_y[:count]).long() for s in shards])
+        self.test = [(torch.from_numpy(s.test_x).reshape(len(s.test_y), -1).float(), s.test_y) for s in shards]
+        inputs = self.x.shape[2]
+        self.shapes = [(inputs, self.HIDDEN), (1, self.HIDDEN), (self.HIDDEN, self.CLASSES), (1, self.CLASSES)]
+        self.size = sum(a * b for a, b in self.shapes)
+
+    def first(self, seed: int) -> Vector:
+        """Return the first model of all peers."""
+        draw = generator(seed, "initial")
+        parts = [draw.standard_normal(a * b) * (np.sqrt(2 / a) if a > 1 else 0) for a, b in self.shapes]
+        return np.concatenate(parts).astype(np.float32)
+
+    def train(self, models: Vector, flipped: tuple[int, ...], seed: int) -> Vector:
+        """Return all peers' models, float32 [N, d], after an epoch of SGD on their own data."""
+        flat, labels = torch.from_numpy(models.copy()), self.y.clone()
+        for liar in flipped:
+            labels[liar] = 9 - labels[liar]
+        w1, b1, w2, b2 = self._layers(flat)
+        order = torch.from_numpy(generator(seed, "order").permutation(self.x.shape[1]))
+        for start in range(0, len(order), self.BATCH):
+            batch = order[start : start + self.BATCH]
+            x, y = self.x[:, batch], labels[:, batch]  # (N, B, 784), (N, B)
+            hidden = torch.baddbmm(b1, x, w1).relu_()  # (N, B, H)
+            slope = torch.baddbmm(b2, hidden, w2).softmax(2)  # (N, B, C)
+            slope.scatter_add_(2, y[:, :, None], torch.full((*y.shape, 1), -1.0))
+            slope /= self.BATCH
+            back = (slope @ w2.transpose(1, 2)) * (hidden > 0)  # (N, B, H)
+            for layer, bias, source, step in ((w2, b2, hidden, slope), (w1, b1, x, back)):
+                layer.sub_(source.transpose(1, 2) @ step, alpha=self.LEARNING_RATE)
+                bias.sub_(step.sum(1, keepdim=True), alpha=self.LEARNING_RATE)
+        return flat.numpy()
+
+    def accuracy(self, peer_id: int, model: Vector) -> float:
+        """Return one model's accuracy on one peer's test set."""
+        w1, b1, w2, b2 = (layer[0] for layer in self._layers(torch.from_numpy(model.copy())[None]))
+        x, y = self.test[peer_id]
+        scores = torch.relu(x @ w1 + b1) @ w2 + b2
+        return float((scores.argmax(1).numpy() == y).mean())
+
+    def _layers(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        layers, start = [], 0
+        for a, b in self.shapes:
+            layers.append(flat[:, start : start + a * b].view(-1, a, b))
+            start += a * b
+        return layers
+
+
+def play(
+    peers: Peers, attack: str | None, liars: tuple[int, ...], defense: Defense, *, rounds: int, seed: int
+) -> tuple[float, float]:
+    """Return the honest peers' mean accuracy, and the median distance of honest arrivals from the receiver's model."""
+    stores = [ModelStore([peers.first(seed)], trim=defense.trim) for _ in range(PEERS)]
+    drift = generator(seed, "drift").standard_normal(peers.size).astype(np.float32)
+    drift /= np.linalg.norm(drift)
+    lie = ATTACKS[attack] if attack else honest
+    distances: list[float] = []
+    for round_index in range(rounds):
+        starts = np.stack([store.model(0) for store in stores])
+        path = derive_seed(seed, "train", round_index)
+        trained = peers.train(starts, liars if attack == "label flip" else (), path)
+        for peer_id, store in enumerate(stores):
+            store.replace(0, trained[peer_id].copy())
+            store.begin_round(frozenset({0}))
+            own = norm_squared(starts[peer_id])
+            for neighbor in peers.graph.neighbors(peer_id):
+                arrival = trained[neighbor].copy()
+                if neighbor in liars and peer_id not in liars:
+                    arrival = lie(Lie(starts[neighbor], arrival, round_index, peer_id, drift))
+                if check_norm(norm_squared(arrival), own, defense.norm_bound) is not None:
+                    continue
+                if neighbor not in liars and round_index >= rounds // 2:
+                    distances.append(float(np.linalg.norm(arrival - starts[peer_id])))
+                if defense.clip is not None:
+                    clip(arrival, starts[peer_id], defense.clip)
+                store.fold(0, arrival)
+            store.merge(0)
+    found = [peers.accuracy(i, stores[i].model(0)) for i in range(PEERS) if i not in liars]
+    return statistics.fmean(found), statistics.median(distances) if distances else float("nan")
+
+
+def main() -> None:
+    """Run all attacks against all defenses and print one table for each split."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--samples", type=int, default=600, help="training samples of each peer")
+    parser.add_argument("--split", default="iid")
+    parser.add_argument("--radius", type=float, nargs="+", default=[0.3, 1.0, 3.0], help="clip radii to try")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--markdown", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    peers = Peers(arguments.data_root, arguments.samples, arguments.split)
+    defenses = [Defense("off"), Defense("norm bound 2", norm_bound=2.0)]
+    defenses += [Defense(f"clip {radius:g}", clip=radius) for radius in arguments.radius]
+    defenses += [Defense(f"norm bound 2, clip {r:g}", norm_bound=2.0, clip=r) for r in arguments.radius[-2:-1]]
+    defenses += [Defense("trimmed mean 0.3", trim=0.3)]
+    rows = []
+    for count, liars in LIARS.items():
+        for attack in [None] if not liars else ATTACKS:
+            cells = []
+            for defense in defenses:
+                accuracy, distance = play(peers, attack, liars, defense, rounds=arguments.rounds, seed=arguments.seed)
+                cells.append(f"{100 * accuracy:.1f}")
+                if attack is None:
+                    print(f"{defense.name}: honest arrivals lie {distance:.2f} away (median, second half)", flush=True)
+            rows.append([count, attack or "nobody lies", *cells])
+            print(rows[-1], flush=True)
+    title = f"Accuracy of honest peers in percent, MNIST, split {arguments.split}, {arguments.rounds} rounds"
+    show(title, ["liars", "attack", *(defense.name for defense in defenses)], rows, arguments.markdown)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""A 60 s partition into halves, and peers that are stopped for 1, 10 and 30 s.
+
+Consensus distance is computed from the peers' newest checkpoints while they run: mean over peers of the squared distance to the
+mean model, over the mean model's squared norm, averaged over the cluster models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from benchmarks.common import show
+from benchmarks.faults import FaultyRun, back_after, faulty_run, pauses
+from peer.chaos.script import Event
+from peer.store.state_dir import StateDir
+
+FOREVER = ["run.rounds=100000"]
+
+
+def consensus(run: FaultyRun) -> float:
+    models = []
+    for p in run.graph.ids:
+        for path in sorted(StateDir.of_peer(run.bed.directory, p).checkpoints.glob("checkpoint-*"), reverse=True):
+            try:
+                models.append(load_file(path / "arrays.safetensors"))
+                break
+            except (OSError, SafetensorError):  # it was removed while we looked
+                continue
+    if len(models) < len(run.graph.ids):
+        return float("nan")
+    found = []
+    for name in models[0]:
+        if name.startswith("slot/"):
+            stack = np.stack([model[name] for model in models]).astype(np.float64)  # [peers, d]
+            mean = stack.mean(axis=0)
+            found.append(((stack - mean) ** 2).sum(axis=1).mean() / (mean**2).sum())
+    return float(np.mean(found))
+
+
+def partition(cut_s: float) -> tuple[list[list[object]], list[tuple[float, float]]]:
+    with faulty_run("erdos-renyi", 8, FOREVER, proxy=True, degree=4.0, seed=1) as run:
+        curve: list[tuple[float, float]] = []
+        began = time.monotonic()
+
+        def watch(seconds: float, until: float | None = None) -> None:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                run.drive(1.0)
+                curve.append((time.monotonic() - began, consensus(run)))
+                if until is not None and curve[-1][1] < until:
+                    return
+
+        watch(30)
+        before = float(np.nanmean([d for _, d in curve[-10:]]))
+        rounds = {p: len(run.history(p, "round")) for p in run.graph.ids}
+        halves = (run.graph.ids[:4], run.graph.ids[4:])
+        run.director.act(Event(do="partition", groups=halves))
+        cut_at = time.time()
+        watch(cut_s)
+        trained = [len(run.history(p, "round")) - rounds[p] for p in run.graph.ids]
+        worst = float(np.nanmax([d for _, d in curve]))
+        run.director.act(Event(do="heal"))
+        healed = time.monotonic()
+        watch(60, until=before)
+        below = time.monotonic() - healed if curve[-1][1] < before else float("nan")
+        lost = [
+            pauses([line for line in run.history(p, "round") if line["at"] < cut_at + cut_s])[0] for p in run.graph.ids
+        ]
+        held = run.director.network.total().held if run.director.network else 0
+    row = [
+        f"{cut_s:g} s",
+        held,
+        f"{min(trained)} to {max(trained)}",
+        f"{np.mean(lost):.1f}",
+        f"{before:.2e}",
+        f"{worst:.2e}",
+        f"{below:.1f}",
+    ]
+    return [row], curve
+
+
+def stopped(seconds: float) -> list[object]:
+    with faulty_run("erdos-renyi", 8, FOREVER, degree=4.0, seed=1) as run:
+        run.drive(60, lambda: all(len(run.history(p, "round")) >= 15 for p in run.graph.ids), every_s=0.5)
+        run.director.act(Event(do="stop", peers=(3,)))
+        run.drive(seconds)
+        run.director.act(Event(do="continue", peers=(3,)))
+        woke = time.time()
+        run.drive(15.0)
+        others = [p for p in run.graph.ids if p != 3]
+        lost = [
+            pauses([line for line in run.history(p, "round") if line["at"] < woke + 0.5])[0]
+            for p in run.graph.neighbors(3)
+        ]
+        buried = [
+            p
+            for p in run.graph.neighbors(3)
+            if any(line["neighbor"] == 3 and line["state"] == "dead" for line in run.history(p, "neighbor"))
+        ]
+        wrong = sum(line["state"] == "dead" for line in run.history(3, "neighbor"))
+        back = back_after(run, 3, woke)
+        after = [
+            line["at"] - woke
+            for line in run.history(3, "round")
+            if line["at"] > woke + 0.2 and len(line["folded"]) == run.graph.degree(3)
+        ]
+        behind = [max(line["round_index"] for line in run.history(p, "round")) for p in (3, others[0])]
+    return [
+        f"{seconds:g} s", f"{np.mean(lost):.1f} ({max(lost):.1f})", f"{len(buried)} of {run.graph.degree(3)}", wrong,
+        "not all" if back is None else f"{back:.1f}", f"{after[0]:.1f}" if after else "never", behind[1] - behind[0],
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cut", type=float, default=60.0)
+    parser.add_argument("--stops", type=float, nargs="*", default=[1.0, 10.0, 30.0])
+    parser.add_argument("--markdown", type=Path)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if arguments.cut:
+        rows, curve = partition(arguments.cut)
+        header = (
+            "cut", "chunks held", "rounds trained during the cut", "seconds lost, mean peer", "consensus distance before",
+            "worst", "below its value before, s after healing",
+        )  # fmt: skip
+        show("8 peers, parted into halves", header, rows, arguments.markdown)
+        print(" ".join(f"{t:.0f}:{d:.1e}" for t, d in curve[::3]))
+    if arguments.stops:
+        rows = [stopped(seconds) for seconds in arguments.stops]
+        header = (
+            "stopped for", "seconds lost, mean (worst) neighbor", "held dead by", "neighbors it held dead",
+            "alive at all neighbors after, s", "full round after, s", "rounds behind at the end",
+        )  # fmt: skip
+        place = arguments.markdown and arguments.markdown.with_stem(arguments.markdown.stem + "_stops")
+        show("8 peers, one stopped (SIGSTOP) and continued, suspicion time 5 s", header, rows, place)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Testbed runs for benchmarks: start one in a temporary directory, watch it, read its histories."""
+
+from __future__ import annotations
+
+import datetime
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from coordinator_free_bootstrap import Graph, make_graph
+from peer.store.history import read_history
+from peer.store.state_dir import StateDir
+from peer.testbed import Testbed, free_ports, warm_up, with_settings
+
+QUICK = ["run.timeouts.round_deadline_s=120", "run.timeouts.suspicion_s=60", "run.timeouts.heartbeat_s=5"]
+
+
+def loopback_graph(kind: str, peers: int, settings: list[str], **shape: Any) -> Graph:
+    """Return a graph on free loopback ports with manifest settings applied."""
+    graph = make_graph(kind, peers, **shape)  # type: ignore[arg-type]
+    nodes = (replace(n, address=f"127.0.0.1:{p}") for n, p in zip(graph.nodes, free_ports(peers), strict=True))
+    return with_settings(replace(graph, nodes=tuple(nodes)), settings)
+
+
+@dataclass
+class Outcome:
+    """What a testbed run left: exit codes, wall seconds, histories by peer."""
+
+    codes: dict[int, int]
+    seconds: float
+    started_at: float
+    histories: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def lines(self, kind: str) -> Iterator[dict[str, Any]]:
+        """Yield all peers' history lines of one kind."""
+        for history in self.histories.values():
+            yield from (line for line in history if line["kind"] == kind)
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    """Give a temporary directory for one run."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        yield Path(name)
+
+
+def run(
+    graph: Graph,
+    *,
+    while_running: Callable[[Testbed, Path], None] = lambda *_: None,
+    limit_s: float = 900,
+    **options: Any,
+) -> Outcome:
+    """Run all peers of a graph to the end.
+
+    Raises:
+        RuntimeError: a peer failed, or the run outlasted ``limit_s``.
+    """
+    with directory() as out:
+        warm_up(graph, options.get("data_root"))
+        bed = Testbed(graph, out, **options)
+        began, started_at = time.monotonic(), time.time()
+        bed.start()
+        try:
+            while bed.processes:
+                bed.poll(0.2)
+                while_running(bed, out)
+                if time.monotonic() - began > limit_s:
+                    raise RuntimeError(f"the run outlasted {limit_s:.0f} s; see {out}")
+        finally:
+            bed.stop()
+        seconds = time.monotonic() - began
+        if any(bed.exit_codes.values()):
+            raise RuntimeError(f"peers failed: {bed.exit_codes}")
+        histories = {peer: read_history(StateDir.of_peer(out, peer).history) for peer in graph.ids}
+        return Outcome(bed.exit_codes, seconds, started_at, histories)
+
+
+def wall(line: dict[str, Any]) -> float:
+    """Return the wall-clock seconds of a history line."""
+    return datetime.datetime.fromisoformat(line["time"]).timestamp()
+
+
+def private_mb(pid: int) -> float:
+    """Return the private memory of a process, MB: what ending it would give back."""
+    total = 0
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith(("Private_Clean", "Private_Dirty")):
+            total += int(line.split()[1])
+    return total / 1000

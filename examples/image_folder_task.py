@@ -1,0 +1,101 @@
+"""A camera on each device, and its pictures in folders by class: ``<folder>/peer-<id>/<class>/*.png``.
+
+So that the example runs at once, missing folders are drawn: circles, squares and crosses, dark on light at one half of the
+devices and light on dark at the other. With pictures of your own, set ``root`` and delete `draw_folder`.
+
+    peer task check examples/image_folder_task.py:ImageFolderTask --set run.task_options.root=pictures
+    peer testbed --peers 6 --task examples/image_folder_task.py:ImageFolderTask --set run.task_options.root=pictures
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+from torch import Tensor, nn
+
+from peer.tasks import Shard, Task
+
+CLASSES = ("circle", "cross", "square")
+SIDE = 24
+PICTURES_PER_CLASS = 30
+
+
+class ImageFolderTask(Task):
+    """Classify a device's own pictures, float32 [n, 1, 24, 24] in [0, 1].
+
+    Args:
+        root: folder that holds one folder per peer.
+    """
+
+    classes = len(CLASSES)
+
+    def __init__(self, root: str = "out/example-pictures") -> None:
+        self.root = Path(root)
+
+    @property
+    def metric_name(self) -> str:
+        """Name of the metric below."""
+        return "balanced accuracy"
+
+    def make_model(self) -> nn.Module:
+        """Return a small convolutional network with BatchNorm, whose statistics are averaged like parameters."""
+        return nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.MaxPool2d(4),
+            nn.Flatten(),
+            nn.Linear(8 * (SIDE // 4) ** 2, self.classes),
+        )
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> float:
+        """Return the mean over classes of the share of each that is recognized: a metric of one's own."""
+        hits = (outputs.argmax(1) == targets).float()
+        return float(np.mean([float(hits[targets == c].mean()) for c in targets.unique()]))
+
+    def load_shard(self, peer_id: int) -> Shard:
+        """Read one peer's folder; every fifth picture is for testing."""
+        folder = self.root / f"peer-{peer_id}"
+        if not folder.is_dir():
+            draw_folder(folder, peer_id)
+        pictures, labels = [], []
+        for label, name in enumerate(CLASSES):
+            for path in sorted((folder / name).glob("*.png")):
+                with Image.open(path) as opened:
+                    pictures.append(np.asarray(opened.convert("L").resize((SIDE, SIDE)), dtype=np.float32) / 255.0)
+                labels.append(label)
+        x, y = np.stack(pictures)[:, None], np.array(labels)
+        is_test = np.arange(len(y)) % 5 == 0
+        return Shard(
+            train_x=x[~is_test],
+            train_y=y[~is_test],
+            test_x=x[is_test],
+            test_y=y[is_test],
+            true_cluster=np.full(int((~is_test).sum()), peer_id % 2),
+        )
+
+
+def draw_folder(folder: Path, peer_id: int) -> None:
+    """Draw a peer's pictures; a function of its number alone."""
+    draw = np.random.default_rng(peer_id)
+    paper, ink = ((255, 40), (0, 215))[peer_id % 2]
+    for name in CLASSES:
+        (folder / name).mkdir(parents=True)
+        for number in range(PICTURES_PER_CLASS):
+            picture = Image.new("L", (SIDE, SIDE), paper)
+            pen = ImageDraw.Draw(picture)
+            (left, top), size = draw.integers(1, 8, 2), int(draw.integers(9, 15))
+            box = (int(left), int(top), int(left) + size, int(top) + size)
+            if name == "circle":
+                pen.ellipse(box, outline=ink, width=2)
+            elif name == "square":
+                pen.rectangle(box, outline=ink, width=2)
+            else:
+                pen.line(box, fill=ink, width=2)
+                pen.line((box[0], box[3], box[2], box[1]), fill=ink, width=2)
+            picture.save(folder / name / f"{number:03d}.png")
+
+
+task = ImageFolderTask()

@@ -1,0 +1,28 @@
+#!/bin/sh
+# The image's Python packages. Runs inside the build only.
+#   install.sh WHEELS TORCH_INDEX           what pyproject.toml depends on, into /opt/peer, without what no peer ever reads
+#   install.sh WHEELS TORCH_INDEX PREFIX    this project alone, into PREFIX
+set -eu
+install="/opt/tools/bin/python -m pip --python /opt/peer/bin/python install"
+
+if ls "$1"/*.whl >/dev/null 2>&1; then
+    export PIP_NO_INDEX=1 PIP_FIND_LINKS="$PWD/$1"
+fi
+if [ $# -eq 3 ]; then
+    exec $install --no-deps --prefix "$3" .
+fi
+
+/opt/peer/bin/python - >requirements.txt <<'END'
+import tomllib
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+print(*project["dependencies"], *project["optional-dependencies"]["chaos"], sep="\n")
+END
+if [ -z "${PIP_NO_INDEX:-}" ]; then # first and alone: no other index may supply another build of torch
+    $install --index-url "$2" -c constraints.txt torch torchvision
+fi
+$install -c constraints.txt -r requirements.txt
+
+cd /opt/peer/lib/python3*/site-packages
+rm -rf torch/include torch/share torch/test torch/lib/*.a # for building and testing extensions
+find torch/bin -type f ! -name torch_shm_manager -exec rm -f {} +
+find scipy sklearn sympy networkx matplotlib -type d -name tests -prune -exec rm -rf {} +

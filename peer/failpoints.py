@@ -3,7 +3,7 @@
     PEER_FAILPOINTS="fold.begin=kill@7; persist.sealed=error:ENOSPC@3-"
 
 kills the process with signal 9 when `fold.begin` is reached for the 7th time, and lets every write of a checkpoint from
-the 3rd on fail as on a full disk. Actions: ``kill``, ``stop`` (SIGSTOP), ``error:NAME`` (an `OSError` of that errno).
+the 3rd on fail as on a full disk. Actions: ``kill``, ``stop`` (SIGSTOP), ``leave`` (SIGTERM), ``error:NAME`` (an `OSError` of that errno).
 ``@n`` is the n-th time, ``@n-`` every time from it on, ``@n-m`` a span; without it, the first. Each one says on stderr that
 it has fired, so that no test can pass without its fault.
 """
@@ -21,12 +21,12 @@ from coordinator_free_bootstrap.errors import ConfigError
 
 VARIABLE = "PEER_FAILPOINTS"
 _RULE = re.compile(
-    r"(?P<point>[a-z_.]+)=(?P<action>kill|stop|error):?(?P<name>[A-Z]*)(?:@(?P<first>\d+)(?P<span>-(?P<last>\d*))?)?"
+    r"(?P<point>[a-z_.]+)=(?P<action>kill|stop|leave|error):?(?P<name>[A-Z]*)(?:@(?P<first>\d+)(?P<span>-(?P<last>\d*))?)?"
 )
 
 POINTS = (
     "hello.begin",  # before this peer's hello to a neighbor
-    "hello.end",  # after the neighbor's answer, before the engine hears of it
+    "hello.end",  # after a handshake, whoever began it, before the engine hears of it
     "train.begin",
     "train.step",  # before each step of the optimizer
     "train.end",
@@ -49,12 +49,13 @@ POINTS = (
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    action: Literal["kill", "stop", "error"]
+    action: Literal["kill", "stop", "leave", "error"]
     number: int  # errno of an error
     first: int
     last: float
 
 
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "leave": signal.SIGTERM}
 _rules: dict[str, _Rule] = {}
 _reached: dict[str, int] = {}
 
@@ -70,7 +71,7 @@ def arm(text: str) -> None:
         match = _RULE.fullmatch(part)
         if match is None or match["point"] not in POINTS or ((match["action"] == "error") != bool(match["name"])):
             raise ConfigError(
-                f"{VARIABLE}: found {part!r}; allowed: point=kill, point=stop or point=error:ENOSPC, each with @n, @n- or "
+                f"{VARIABLE}: found {part!r}; allowed: point=kill, =stop, =leave or =error:ENOSPC, each with @n, @n- or "
                 f"@n-m; the points are {', '.join(POINTS)}"
             )
         if match["name"] and not hasattr(errno, match["name"]):
@@ -102,4 +103,4 @@ def _fire(point: str, count: int, rule: _Rule) -> None:
     os.write(2, f"failpoint {point} reached {count}: {rule.action}\n".encode())
     if rule.action == "error":
         raise OSError(rule.number, os.strerror(rule.number))
-    os.kill(os.getpid(), signal.SIGKILL if rule.action == "kill" else signal.SIGSTOP)
+    os.kill(os.getpid(), _SIGNALS[rule.action])

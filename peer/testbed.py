@@ -40,22 +40,25 @@ from peer.identity.files import OBSERVER, identity_files
 from peer.store.state_dir import StateDir
 
 log = logging.getLogger("peer")
-PORT_MIN, PORT_END = 15_000, 32_768  # Linux gives outgoing connections ports from 32768 on
+PORTS = range(15_000, 65_536)
+OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PR_SET_PDEATHSIG = 1
 
 
 def free_ports(count: int) -> list[int]:
     """Return loopback ports that were free a moment ago, all different.
 
-    They lie below those that the kernel gives to outgoing connections: one of these must not sit on the port of a peer
-    that has not started yet, or is away.
+    They are not of those that the kernel gives to outgoing connections, as long as there are others: one of these must
+    not sit on the port of a peer that has not started yet, or is away.
     """
-    candidates = list(range(PORT_MIN, PORT_END))
-    random.shuffle(candidates)
+    first, last = (int(text) for text in OUTGOING.read_text().split()) if OUTGOING.exists() else (32_768, 60_999)
+    outgoing = set(range(first, last + 1))
+    candidates = random.sample(PORTS, len(PORTS))
+    candidates.sort(key=outgoing.__contains__, reverse=True)  # the last are taken first
     ports: list[int] = []
     with ExitStack() as stack:
         while len(ports) < count:
-            each, port = stack.enter_context(socket.socket()), candidates.pop() if candidates else 0
+            each, port = stack.enter_context(socket.socket()), candidates.pop()
             try:
                 each.bind(("127.0.0.1", port))
             except OSError:

@@ -7,6 +7,7 @@ Theory of operation. A peer goes through stages:
 
 - joining: handshakes until the start rule is met. catching_up: a neighbor is two or more rounds ahead, so its rounds are over for
   us: pull the models of those that are ahead, adopt them, go on in their round.
+- leaving: asked to, in any stage; what is under way is ended, the disk brought up to date, the neighbors told.
 - In every stage neighbors greet, beat, announce and offer; what comes too early waits (an offer unread, behind flow control).
 - Only in training and exchanging are arrivals admitted and folded, so the tensors that `assign` and `close` read stand still.
 - Lockstep: a step is over when each neighbor that is alive, scheduled and not left behind has delivered all it announced, or at
@@ -27,7 +28,7 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.messages import Hello, Outcome, Phase
 from peer.core.sending import Sending
-from peer.core.state import OPEN_STAGES, Effects, Stage
+from peer.core.state import OPEN_STAGES, WORKING_STAGES, Effects, Stage
 
 COUNTED = (
     "models_sent",
@@ -60,6 +61,8 @@ class Engine(Sending):
         out: Effects = []
         handler = getattr(self, f"_on_{type(event).__name__.lower()}")
         handler(event, now, out)
+        if self.leaving:
+            self._leave(now, out)
         self._watch(now, out)
         self._advance(now, out)
         self._pump(now, out)
@@ -108,6 +111,9 @@ class Engine(Sending):
         return [n for n in self.neighbors if self._reachable(n) and self.views[n].round_index >= self.round_index + 2]
 
     def _begin_or_catch_up(self, now: float, out: Effects) -> None:
+        if self.leaving:
+            self.stage = Stage.LEAVING
+            return
         if self._ahead() and (self.lockstep or self.stage is Stage.JOINING) and self.round_index < self.manifest.rounds:
             self.stage, self.pulls = Stage.CATCHING_UP, {}
             for n in self._ahead():
@@ -163,8 +169,7 @@ class Engine(Sending):
 
     def _after_assign(self, now: float, out: Effects) -> None:
         if self.leaving:
-            self.stage = Stage.EXCHANGING
-            self._leave(now, out)
+            self.stage = Stage.LEAVING
             return
         selected = self.algorithm.selects(self.facts, self.round_index) if self.active else None
         if selected is not None:
@@ -186,7 +191,7 @@ class Engine(Sending):
 
     def _exchange(self, now: float, out: Effects) -> None:
         """Post this step's offers once the last checkpoint is safe; close the step when it is complete."""
-        if self.stage is not Stage.EXCHANGING:
+        if self.stage is not Stage.EXCHANGING or self.leaving:
             return
         steps = self.algorithm.steps(self.round_index)
         if not self.posted:
@@ -195,7 +200,7 @@ class Engine(Sending):
             if steps:
                 self._post_offers(out)
             self.posted = True
-        if self.leaving or (self.lockstep and not self._step_is_over(now)) or self.inbox.folding:
+        if (self.lockstep and not self._step_is_over(now)) or self.inbox.folding:
             return
         self._close_step(steps, now, out)
 
@@ -251,9 +256,6 @@ class Engine(Sending):
         due = self.manifest.checkpoint_rounds
         if due and (self.round_index % due == 0 or self.round_index == self.manifest.rounds):
             self._persist(out)
-        if self.leaving:
-            self._leave(now, out)
-            return
         self._begin_or_catch_up(now, out)
 
     def _counted(self) -> dict[str, int]:
@@ -265,10 +267,6 @@ class Engine(Sending):
     def _after_adopt(self, now: float, out: Effects) -> None:
         if self.manifest.checkpoint_rounds:
             self._persist(out)
-        if self.leaving:
-            self.stage = Stage.EXCHANGING
-            self._leave(now, out)
-            return
         self._begin_or_catch_up(now, out)
 
     def _after_final(self, now: float, out: Effects) -> None:
@@ -300,24 +298,17 @@ class Engine(Sending):
             self.storage_error = event.error
         else:
             self.persisted_round, self.storage_error = event.round_index, ""
-        if self.leaving:
-            self._leave(now, out)
 
     def _on_leaverequested(self, event: ev.LeaveRequested, now: float, out: Effects) -> None:
         self.leaving = True
-        self._leave(now, out)
-
-    def _on_folded(self, event: ev.Folded, now: float, out: Effects) -> None:
-        super()._on_folded(event, now, out)
-        if self.leaving:
-            self._leave(now, out)
 
     def _leave(self, now: float, out: Effects) -> None:
-        """Persist if the disk is behind, tell the neighbors, stop; but not while the models are being worked on."""
-        if self.persisting is not None or self.inbox.folding or self.stage is Stage.STOPPED:
-            return
-        pulling = self.stage is Stage.CATCHING_UP and bool(self.pulls)  # nothing is adopted yet
-        if not pulling and self.stage not in (Stage.JOINING, *OPEN_STAGES, Stage.LINGERING):
+        """Persist if the disk is behind, tell the neighbors, stop; but not while the models are being worked on.
+
+        Called after every event, so that no end of work, write or fold can be missed.
+        """
+        adopting = self.stage is Stage.CATCHING_UP and not self.pulls
+        if self.persisting is not None or self.inbox.folding or adopting or self.stage in WORKING_STAGES:
             return
         behind = self.persisted_round < self.round_index and not self.storage_error
         if behind and self.stage is not Stage.JOINING:

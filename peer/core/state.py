@@ -33,12 +33,14 @@ class Stage(StrEnum):
     CLOSING = "closing"
     FINISHING = "finishing"
     LINGERING = "lingering"
+    LEAVING = "leaving"
     STOPPED = "stopped"
 
 
 NOW = 0.0  # a time that has always passed: do it at once
 
 OPEN_STAGES = (Stage.TRAINING, Stage.EXCHANGING)
+WORKING_STAGES = (Stage.ASSIGNING, Stage.ENDING_STEP, Stage.CLOSING, Stage.FINISHING)  # the models do not stand still
 
 
 class PeerState:

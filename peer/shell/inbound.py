@@ -14,6 +14,7 @@ import numpy as np
 
 from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
 from coordinator_free_bootstrap.handshake import check_hello
+from peer import failpoints
 from peer.core import events as ev
 from peer.core.averaging import Vector
 from peer.core.decisions import Rejection
@@ -86,6 +87,7 @@ class InboundCalls:
             self._on_refused(hello.sender, code, sentence)
             return HelloReply(mine, code, sentence)
         self._reached(hello.sender)
+        failpoints.reach("hello.end")
         self._post(ev.Greeted(hello))
         return HelloReply(self._hello_for(hello.sender))
 

@@ -23,6 +23,28 @@ def _ends_soon(run: Bed, peer_id: int) -> None:
     assert time.monotonic() - began < SOON_S, run.log(peer_id)
 
 
+POINTS = ("hello.end", "train.begin", "train.step", "train.end", "send.frame", "fold.begin", "close.begin", "close.end")
+
+
+@pytest.mark.parametrize("point", [*POINTS, "persist.arrays", "persist.end"])
+def test_a_peer_that_is_asked_to_leave_at_any_moment_says_goodbye_and_comes_back(bed: Make, point: str) -> None:
+    when = 1 if point == "hello.end" else 6
+    run = bed(rounds=12, failpoints={1: f"{point}=leave@{when}"})
+    _ends_soon(run, 1)
+    assert run.fired(1) == 1, "the fault has not fired"
+    assert run.summary(1)["status"] == "left"
+    assert run.history(1)[-1]["kind"] == "leave"
+    run.arm(1, "")
+    run.do("restart", 1)
+    run.finish()
+    for neighbor in run.graph.neighbors(1):
+        assert not run.saw(neighbor, 1, "dead")
+        if point != "hello.end":  # in the middle of a handshake there is nobody yet to say goodbye to
+            assert run.saw(neighbor, 1, "left") and not run.saw(neighbor, 1, "suspect")
+    invariants.completed(run)
+    invariants.check(run)
+
+
 def test_after_a_goodbye_that_all_say_at_once_all_resume(bed: Make) -> None:
     run = bed(rounds=8)
     run.until_round(3)

@@ -16,6 +16,7 @@ from peer.core.inbox import Inbox
 from peer.core.model_store import ModelStore
 from peer.core.neighbors import NeighborView
 from peer.core.outbox import Outbox
+from peer.core.state import Stage
 
 Patch = Callable[[Any], None]  # takes pytest's monkeypatch
 
@@ -100,6 +101,12 @@ def what_failed_is_not_repeated(original, outbox, neighbor, now):
 def who_leaves_is_forgotten(original, outbox, neighbor):
     outbox._lanes[neighbor].queue.clear()
     outbox._lanes[neighbor].kept.clear()
+
+
+@plant(Engine, "_leave")
+def who_is_asked_to_leave_while_it_closes_a_round_stays(original, engine, now, out):
+    if engine.stage is not Stage.LEAVING:
+        original(engine, now, out)
 
 
 @plant(Outbox, "owes")

@@ -1,4 +1,4 @@
-"""The invariants I1 to I9 and L1 to L6, checked while a simulation runs, against records that the engine never sees.
+"""The invariants I1 to I9 and L1 to L7, checked while a simulation runs, against records that the engine never sees.
 
 I1  an average is the mean of the local model and of exactly the folded arrivals (recomputed in float64)
 I2  an arrival (sender, round, step, slot) is folded at most once in a peer's line of states, across restarts
@@ -15,6 +15,7 @@ L3  nobody waits for a dead peer longer than the suspicion time
 L4  a restarted peer is alive at its neighbors soon
 L5  a healthy, connected peer is not declared dead once delays are bounded
 L6  without faults, lockstep gives the models of `tests.oracle.reference`: in its own test
+L7  who was asked to leave is gone as soon as nothing is under way
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Shadow:
     aside: frozenset[int] = frozenset()
     folded: dict[int, list[tuple[Vector, float]]] = field(default_factory=lambda: defaultdict(list))
     tensors_busy: bool = False  # assign, close and the like are under way: nothing may be folded
+    working: bool = False  # any work is under way
     round_index: int = 0
     incarnation: int = 0
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # incarnation and round of each neighbor
@@ -136,6 +138,9 @@ class Checker:
             self.require(not back, "I7", f"{process.peer_id} sees {n} go back to round {view.round_index}")
             shadow.seen[n] = view.incarnation, view.round_index
         self._limits(process)
+        if engine.leaving and engine.stage is not Stage.STOPPED:
+            under_way = shadow.working or engine.persisting is not None or bool(engine.inbox.folding)
+            self.require(under_way, "L7", f"{process.peer_id}, asked to leave, stays idle while {engine.stage}")
         if isinstance(event, ev.Tick):
             self._nobody_waits_for_the_dead(process)
         for effect in effects:

@@ -18,6 +18,7 @@ class Nemesis:
         self.world = world
         self._rng = world.random("nemesis")
         self._doomed: set[int] = set()  # peers that lose power in the middle of their next write
+        self._called_away: set[int] = set()  # peers that are asked to leave in the middle of their next piece of work
 
     def late_joiners(self) -> dict[int, float]:
         """Return when peers start that are not there at the beginning."""
@@ -51,6 +52,12 @@ class Nemesis:
         if machine.peer_id in self._doomed and self.world.healed_at is None:
             self._doomed.discard(machine.peer_id)
             self._kill(machine)
+
+    def works(self, machine: Machine) -> None:
+        """A piece of work is half done."""
+        if machine.peer_id in self._called_away and self.world.healed_at is None:
+            self._called_away.discard(machine.peer_id)
+            self._ask_to_leave(machine)
 
     def _crash(self, machine: Machine) -> None:
         if self._rng.random() < 0.5:
@@ -114,6 +121,12 @@ class Nemesis:
             links[edge].clogged_until = self.world.now + self._rng.uniform(0, 5)
 
     def _leave(self, machine: Machine) -> None:
+        if self._rng.random() < 0.5:
+            self._called_away.add(machine.peer_id)
+        else:
+            self._ask_to_leave(machine)
+
+    def _ask_to_leave(self, machine: Machine) -> None:
         process = machine.process
         if process is not None and not process.paused and process.engine.stage is not Stage.STOPPED:
             self._fired("leave")

@@ -352,12 +352,13 @@ class Process:
 
         def done() -> None:
             event = performed or self._perform(effect)
-            shadow.tensors_busy = False
+            shadow.tensors_busy = shadow.working = False
             self.post(event)
 
         performed = self._perform(effect) if early else None
-        shadow.tensors_busy = busy
+        shadow.tensors_busy, shadow.working = busy, True
         self.later(duration, done)
+        self.later(duration / 2, self.world.nemesis.works, self.machine)
 
     def _perform(self, effect: do.Work) -> ev.WorkDone:
         self.effect_present = effect.present

@@ -15,7 +15,7 @@ KILLS = 24
 FOUND_AT = {
     "duplicates_are_not_noticed": "kill 1",
     "the_same_step_is_no_duplicate": "kill 1",
-    "marks_are_not_read_from_the_checkpoint": "seed 106",
+    "marks_are_not_read_from_the_checkpoint": "seed 921",
     "buffers_that_wait_are_not_counted": "kill 1",
     "old_lives_are_heard": "seed 1",
     "a_new_life_is_not_told_again": "kill 1",
@@ -24,7 +24,7 @@ FOUND_AT = {
     "a_step_ends_while_offers_are_under_way": "kill 18",
     "a_snapshot_is_folded_into": "kill 1",
     "nobody_waits_for_the_disk": "seed 10",
-    "a_checkpoint_has_no_marks": "seed 106",
+    "a_checkpoint_has_no_marks": "seed 921",
     "silence_is_no_sign_of_death": "seed 1",
     "the_dead_stay_dead": "seed 46",
     "nobody_catches_up": "seed 10",

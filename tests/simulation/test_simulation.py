@@ -26,6 +26,7 @@ MARKS = {
     *("replied duplicate", "replied stale", "replied unused", "replied no_handshake", "replied round_too_far_ahead"),
     *("refused no_handshake", "refused old_incarnation", "refused digest_mismatch", "refused round_too_far_ahead"),
     *("crashed while training", "crashed while exchanging", "crashed while joining", "left while training"),
+    *("left while assigning", "left while closing", "left while exchanging"),
     *("new life greeted while training", "new life greeted while exchanging", "new life greeted while lingering"),
 }
 

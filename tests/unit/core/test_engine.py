@@ -46,7 +46,7 @@ class Driven:
         return self.step(ev.Offered(self.streams, self.header(sender, **changes)))
 
     def work(self, kind, **fields):
-        facts = {"trained": [0], "sample_count": 4, "cluster_index": 0}
+        facts = {"trained": [0], "sample_count": 4, "cluster_index": 0, "masses": [1.0], "relayed_losses": [0.0]}
         return self.step(ev.WorkDone(kind, facts, **fields))
 
     def begin(self):
@@ -333,6 +333,33 @@ def test_leaving_persists_what_the_disk_lacks_and_says_goodbye():
     assert of(effects, do.Stop) == [do.Stop("left")]
     assert {beat.beat.phase for beat in of(effects, do.SendBeat)} == {Phase.LEAVING}
     assert driven.step(ev.Tick()) == []
+
+
+@pytest.mark.parametrize("during", ["assign", "close", "end_step", "final"])
+def test_leaving_waits_for_the_work_under_way_and_for_nothing_more(during):
+    run = {"rounds": 1, "checkpoint_rounds": 0} | ({"options": {"warmup_rounds": 1, "relay_steps": 2}} if during == "end_step" else {})
+    driven = Driven(**run)
+    driven.hello(1)
+    driven.hello(2)
+    for kind, stage in (("assign", Stage.ASSIGNING), ("train", Stage.TRAINING)):
+        assert driven.engine.stage is stage
+        if kind == during:
+            break
+        driven.work(kind)
+    else:
+        for n in (1, 2):
+            driven.deliver(n, scalars=(0.0,) if during == "end_step" else ())
+            driven.answered(n)
+        if during == "final":
+            assert driven.engine.stage is Stage.CLOSING
+            driven.work("close")
+    assert driven.engine.stage in (Stage.ASSIGNING, Stage.CLOSING, Stage.ENDING_STEP, Stage.FINISHING)
+    assert not of(driven.step(ev.LeaveRequested()), do.Stop), f"{during} is under way"
+    effects = driven.work(during)
+    if of(effects, do.Persist):
+        effects = driven.step(ev.Persisted(driven.engine.round_index))
+    assert of(effects, do.Stop) == [do.Stop("left")]
+    assert {beat.beat.phase for beat in of(effects, do.SendBeat)} == {Phase.LEAVING}
 
 
 def test_a_checkpoint_resumes_where_it_was_taken():

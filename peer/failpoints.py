@@ -3,7 +3,8 @@
     PEER_FAILPOINTS="fold.begin=kill@7; persist.sealed=error:ENOSPC@3-"
 
 kills the process with signal 9 when `fold.begin` is reached for the 7th time, and lets every write of a checkpoint from
-the 3rd on fail as on a full disk. Actions: ``kill``, ``stop`` (SIGSTOP), ``leave`` (SIGTERM), ``error:NAME`` (an `OSError` of that errno).
+the 3rd on fail as on a full disk. Actions: ``kill``, ``stop`` (SIGSTOP), ``leave`` (SIGTERM),
+``error:NAME`` (an `OSError` of that errno).
 ``@n`` is the n-th time, ``@n-`` every time from it on, ``@n-m`` a span; without it, the first. Each one says on stderr that
 it has fired, so that no test can pass without its fault.
 """

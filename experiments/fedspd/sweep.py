@@ -1,4 +1,4 @@
-"""Every run behind the accuracy tables and the plot of docs/fedspd.md, in order of importance; rows that are there are not run again.
+"""Every run behind the accuracy tables and the plot of docs/fedspd.md; rows that are there already are not run again.
 
     python experiments/fedspd/sweep.py --data-root DATA --out rows.jsonl
 
@@ -42,10 +42,7 @@ def runs() -> Iterator[Run]:
         yield label, "fedspd", options, {"samples": 600, "degree": 9}
     for method in ("local", "dfca"):
         yield method, method, {}, {}
-    yield OURS_WARM, "fedspd", OURS[OURS_WARM], {}
-
-
-OURS_WARM = "warm 35, centered, confident"
+    yield "warm 35, centered, confident", "fedspd", OURS["warm 35, centered, confident"], {}
 
 
 def done(path: Path) -> set[str]:

@@ -337,7 +337,9 @@ def test_leaving_persists_what_the_disk_lacks_and_says_goodbye():
 
 @pytest.mark.parametrize("during", ["assign", "close", "end_step", "final"])
 def test_leaving_waits_for_the_work_under_way_and_for_nothing_more(during):
-    run = {"rounds": 1, "checkpoint_rounds": 0} | ({"options": {"warmup_rounds": 1, "relay_steps": 2}} if during == "end_step" else {})
+    run = {"rounds": 1, "checkpoint_rounds": 0} | (
+        {"options": {"warmup_rounds": 1, "relay_steps": 2}} if during == "end_step" else {}
+    )
     driven = Driven(**run)
     driven.hello(1)
     driven.hello(2)

@@ -27,8 +27,9 @@ check-proto: $(VENV)/.dev
 simulate: $(VENV)/.test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
+# The first test waits for the engine and the image, which are made here.
 test-compose: $(VENV)/.test
-	$(BIN)/pytest tests/compose -m compose
+	$(BIN)/pytest tests/compose -m compose --timeout 900
 
 # torch comes first and alone: its CPU build satisfies torchvision, whose own choice would be gigabytes of CUDA libraries.
 $(VENV)/.run: pyproject.toml constraints.txt

@@ -29,7 +29,7 @@ simulate: $(VENV)/.test
 
 # The first test waits for the engine and the image, which are made here.
 test-compose: $(VENV)/.test
-	$(BIN)/pytest tests/compose -m compose --timeout 900
+	$(BIN)/pytest tests/compose -m compose --timeout 900 -rs
 
 # torch comes first and alone: its CPU build satisfies torchvision, whose own choice would be gigabytes of CUDA libraries.
 $(VENV)/.run: pyproject.toml constraints.txt

@@ -126,3 +126,29 @@ def test_an_attack_is_refused_and_changes_nothing(path: Path, tmp_path: Path) ->
             assert np.isfinite(target.runtime.bench.models.model(0)).all()
 
     asyncio.run(test())
+
+
+def test_a_neighbor_that_holds_every_stream_it_may_does_not_keep_a_good_one_out(tmp_path: Path) -> None:
+    """Silence is not punished here (the suspicion time is long): only the spare buffer lets the good model through."""
+
+    async def test() -> None:
+        places = [(round_index, slot) for round_index in (0, 1, 2) for slot in (0, 1)]
+        limits = {"streams_per_neighbor": len(places), "concurrent_receives": 2}
+        async with asyncio.timeout(60), under_attack(tmp_path, {"limits": limits}) as target:
+            await target.greet(ATTACKER, GOOD)
+            await target.reach(Stage.EXCHANGING)
+            async with target.channel(ATTACKER) as channel:
+                headers = [target.header(ATTACKER, round_index=t, slot=slot, total=2, index=slot) for t, slot in places]
+                held = [asyncio.create_task(push(channel, [convert.pack_header(h)], hold=True)) for h in headers]
+                async with asyncio.timeout(10):
+                    while target.runtime.calls.open_streams() < len(held):
+                        await asyncio.sleep(0.005)
+                inbox = target.runtime.engine.inbox
+                assert len(inbox.reading) == 1 and len(inbox.held) == len(held) - 1, "nothing is being held"
+                reply = await target.push_good()
+                assert reply.outcome == peer_pb2.OUTCOME_FOLDED, reply
+                for task in held:
+                    task.cancel()
+                await asyncio.gather(*held, return_exceptions=True)
+
+    asyncio.run(test())

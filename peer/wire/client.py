@@ -23,6 +23,7 @@ from peer.core.messages import Announce, Beat, Hello, HelloReply, ModelHeader, P
 from peer.wire import convert, frames
 from peer.wire.codec import Payload
 from peer.wire.inbound import PullRequest
+from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, channel_options
 from peer.wire.reception import ADMITTED_METADATA
 from peer.wire.security import SecureChannel, open_channel
@@ -71,6 +72,7 @@ class NeighborLink:
         self._timeouts = timeouts
         self._security = security
         self._closing: set[asyncio.Task[None]] = set()
+        keep_frame_memory()
         self._open()
 
     def _open(self) -> None:

@@ -32,6 +32,9 @@ class NeighborState(StrEnum):
     LEFT = "left"  # it said goodbye: no suspicion, and no return in this incarnation
 
 
+_LIVE = (NeighborState.ALIVE, NeighborState.SUSPECT)
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """A neighbor's transition, with its incarnation before and after, and why, in words."""
@@ -83,7 +86,11 @@ class Membership:
     @property
     def live(self) -> tuple[int, ...]:
         """Neighbors that are alive or suspect, ascending: those a round waits for."""
-        return tuple(neighbor for neighbor, record in self._records.items() if _is_live(record))
+        return tuple(neighbor for neighbor, record in self._records.items() if record.state in _LIVE)
+
+    def is_live(self, neighbor: int) -> bool:
+        """Return whether one neighbor is alive or suspect."""
+        return self._record(neighbor).state in _LIVE
 
     def incarnation(self, neighbor: int) -> int:
         """Return the highest incarnation seen of a neighbor; 0 if none."""
@@ -121,12 +128,14 @@ class Membership:
     def tick(self, now: float) -> list[Change]:
         """Judge all silences; call it no later than `next_deadline` says, and as often as you like."""
         due = self._due()
-        if due is not None and now > due + self._timeouts.heartbeat_s:
+        if due is None or now < due:
+            return []
+        if now > due + self._timeouts.heartbeat_s:
             self._excuse(now)
         changes = []
         for neighbor, record in self._records.items():
             silence = f"silent for {now - record.heard_at:.1f} s"
-            if _is_live(record) and now >= self._death(record):
+            if record.state in _LIVE and now >= self._death(record):
                 changes += self._move(neighbor, NeighborState.DEAD, silence)
             elif record.state is NeighborState.ALIVE and now >= self._suspicion(record):
                 changes += self._move(neighbor, NeighborState.SUSPECT, silence)
@@ -185,19 +194,15 @@ class Membership:
         return record.heard_at + self._timeouts.suspicion_s
 
     def _due(self) -> float | None:
-        times = (
-            self._suspicion(record) if record.state is NeighborState.ALIVE else self._death(record)
-            for record in self._records.values()
-            if _is_live(record)
-        )
-        return min(times, default=None)
+        patience_s = {
+            NeighborState.ALIVE: self._timeouts.suspicion_s / 2,
+            NeighborState.SUSPECT: self._timeouts.suspicion_s,
+        }
+        live = (record for record in self._records.values() if record.state in _LIVE)
+        return min((record.heard_at + patience_s[record.state] for record in live), default=None)
 
     def _excuse(self, now: float) -> None:
-        silent = [record for record in self._records.values() if _is_live(record) and not record.excused]
+        silent = [record for record in self._records.values() if record.state in _LIVE and not record.excused]
         for record in silent:
             record.heard_at, record.excused = now, True
         self.pause_count += bool(silent)
-
-
-def _is_live(record: _Record) -> bool:
-    return record.state in (NeighborState.ALIVE, NeighborState.SUSPECT)

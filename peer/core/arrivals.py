@@ -179,7 +179,7 @@ class Arrivals(Liveness):
 
         Nor does the last free buffer go to a neighbor that is being read already: a slow one must not hold them all.
         """
-        if self.stage not in OPEN_STAGES or self.leaving:
+        if self.stage not in OPEN_STAGES or self.leaving or not self.inbox.held:
             return
         known = self._announcements_known(now)
         turn = self._turn()
@@ -198,7 +198,7 @@ class Arrivals(Liveness):
 
     def _fold_waiting(self, out: Effects) -> None:
         """Fold complete arrivals whose turn has come."""
-        while self.stage in OPEN_STAGES and not self.leaving:
+        while self.inbox.waiting and self.stage in OPEN_STAGES and not self.leaving:
             turn = self._turn()
             ready = [
                 (stream, header)

@@ -108,7 +108,11 @@ class Engine(Sending):
         """Return the live neighbors for whom our round is over."""
         if self.algorithm.steps(self.round_index) == 0:
             return []
-        return [n for n in self.neighbors if self._reachable(n) and self.views[n].round_index >= self.round_index + 2]
+        return [
+            n
+            for n in self.neighbors
+            if self.membership.is_live(n) and self.views[n].round_index >= self.round_index + 2
+        ]
 
     def _begin_or_catch_up(self, now: float, out: Effects) -> None:
         if self.leaving:
@@ -277,7 +281,7 @@ class Engine(Sending):
     def _linger(self, now: float, out: Effects) -> None:
         """Stay for neighbors that may still need our last models; go when each has finished, left or died."""
         done = (Phase.FINISHED, Phase.LEAVING)
-        waiting = [n for n in self.neighbors if self._reachable(n) and self.views[n].phase not in done]
+        waiting = [n for n in self.neighbors if self.membership.is_live(n) and self.views[n].phase not in done]
         if waiting or self.persisting is not None:
             return
         self._stop("completed", now, out)
@@ -335,10 +339,12 @@ class Engine(Sending):
             return None
         timeouts = self.manifest.timeouts
         times = [self.membership.next_deadline(now)]
+        soon = now + timeouts.heartbeat_s / 20
         for n, view in self.views.items():
-            times.append(None if view.greeting else view.greet_at)
-            if view.incarnation and self._reachable(n):
-                times.append(max(view.said_at + timeouts.heartbeat_s, now + timeouts.heartbeat_s / 20))
+            if view.greet_at is not None and not view.greeting:
+                times.append(view.greet_at)
+            if view.incarnation and self.membership.is_live(n):
+                times.append(max(view.said_at + timeouts.heartbeat_s, soon))
                 times.append(self.outbox.next_retry(n))
         if self.stage is Stage.JOINING:
             deadline = timeouts.suspicion_s if self.resumed else self.manifest.start.deadline_s

@@ -129,7 +129,7 @@ class Liveness(PeerState):
                 view.greeting, view.greet_at = True, None
                 out.append(do.Greet(n))
             due = now >= view.said_at + self.manifest.timeouts.heartbeat_s
-            if due and view.incarnation and not view.beating and self._reachable(n):
+            if due and view.incarnation and not view.beating and self.membership.is_live(n):
                 self._beat(view, now, out)
 
     def _beat(self, view: NeighborView, now: float, out: Effects) -> None:
@@ -140,5 +140,5 @@ class Liveness(PeerState):
 
     def _beat_all(self, now: float, out: Effects) -> None:
         for view in self.views.values():
-            if view.incarnation and self._reachable(view.neighbor):
+            if view.incarnation and self.membership.is_live(view.neighbor):
                 self._beat(view, now, out)

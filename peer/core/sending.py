@@ -70,7 +70,7 @@ class Sending(Arrivals):
     def _pump(self, now: float, out: Effects) -> None:
         """Send what is due to every neighbor that can be reached."""
         for n in self.neighbors:
-            if not self._reachable(n) or not self.views[n].incarnation:
+            if not self.membership.is_live(n) or not self.views[n].incarnation:
                 continue
             from_round = self.views[n].round_index if self.lockstep else 0
             message = self.outbox.next(n, now, from_round)

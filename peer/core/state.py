@@ -9,7 +9,7 @@ from typing import Any
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.graph import Graph
-from coordinator_free_bootstrap.membership import Membership, NeighborState
+from coordinator_free_bootstrap.membership import Membership
 from coordinator_free_bootstrap.schedule import edge_is_up, is_active
 from peer.core import effects as do
 from peer.core.decisions import Decisions, Rejection
@@ -183,7 +183,7 @@ class PeerState:
         return [
             n
             for n in self.neighbors
-            if self._reachable(n) and self.views[n].incarnation and self.views[n].round_index in near
+            if self.membership.is_live(n) and self.views[n].incarnation and self.views[n].round_index in near
         ]
 
     def _offers_to(self, neighbor: int) -> bool:
@@ -224,6 +224,3 @@ class PeerState:
         """Let go of a stream whose sender, if it is still there, has to say hello and send again."""
         self.inbox.forget(stream)
         out.append(do.Reply(stream, Outcome.REFUSED, Refusal.NO_HANDSHAKE, "taken for dead or for an older life"))
-
-    def _reachable(self, neighbor: int) -> bool:
-        return self.membership.state(neighbor) in (NeighborState.ALIVE, NeighborState.SUSPECT)

@@ -94,9 +94,15 @@ class Loop:
         return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
 
     def _do_settimer(self, effect: do.SetTimer) -> None:
-        if self._timer:
+        if self._timer is not None:
+            if self._timer.when() <= effect.at:
+                return  # almost every event moves the time a little later, and an early tick does no harm
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(effect.at, self.post, ev.Tick())
+        self._timer = asyncio.get_running_loop().call_at(effect.at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.post(ev.Tick())
 
     def _do_log(self, effect: do.Log) -> None:
         log.log(logging.getLevelNamesMapping()[effect.level.upper()], effect.message)

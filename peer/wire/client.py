@@ -188,11 +188,12 @@ class NeighborLink:
         try:
             await self._write(call, convert.pack_header(header), 0)
             await self._write(call, *next(model))
-            admitted = ADMITTED_METADATA in dict(await call.initial_metadata())
-            async with asyncio.timeout(self._timeouts.idle_transfer_s) as deadline:
-                if admitted:
-                    await self._write_ahead(call, model, deadline)
-                await _half_close(call)
+            if header.size_bytes > self._limits.frame_bytes_max:
+                admitted = ADMITTED_METADATA in dict(await call.initial_metadata())
+                async with asyncio.timeout(self._timeouts.idle_transfer_s) as deadline:
+                    if admitted:
+                        await self._write_ahead(call, model, deadline)
+            await _half_close(call)
             failpoints.reach("send.end")
         except asyncio.InvalidStateError:
             if not call.done():

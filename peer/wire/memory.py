@@ -2,7 +2,8 @@
 
 gRPC allocates and frees a few buffers of a frame's size for every frame. By default glibc returns such memory to the kernel
 at once and faults it in again, zeroed, for the next frame: measured on loopback, that is 130 to 180 page faults per MB
-received and about 40 % of the receiver's processor time; a sender makes frames at a fifth of the speed. Models are larger than the threshold and are still returned.
+received and about 40 % of the receiver's processor time; a sender makes its frames at a fifth of the speed. Models are
+larger than the threshold and are still returned.
 """
 
 from __future__ import annotations

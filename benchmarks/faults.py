@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from testbeds import loopback_graph
 
-from benchmarks.testbeds import loopback_graph
 from coordinator_free_bootstrap import Graph
 from peer.chaos.director import Director
 from peer.chaos.network import FaultyNetwork

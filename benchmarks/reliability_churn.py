@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+from common import show
+from faults import FaultyRun, faulty_run
 
-from benchmarks.common import show
-from benchmarks.faults import FaultyRun, faulty_run
 from peer.chaos.script import Event
 
 

@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+from common import show
+from faults import FaultyRun, back_after, faulty_run, pauses
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from benchmarks.common import show
-from benchmarks.faults import FaultyRun, back_after, faulty_run, pauses
 from peer.chaos.script import Event
 from peer.store.state_dir import StateDir
 

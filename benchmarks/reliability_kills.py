@@ -10,9 +10,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-
-from benchmarks.common import show
-from benchmarks.faults import FaultyRun, back_after, faulty_run, pauses
+from common import show
+from faults import FaultyRun, back_after, faulty_run, pauses
 
 SIZES = {4: ((1,), 160), 8: ((2, 5), 110), 16: ((1, 4, 7, 10, 13), 120)}
 POINTS = {

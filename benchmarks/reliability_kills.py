@@ -1,12 +1,14 @@
 """kill -9 of 1 of 4, 2 of 8 and 5 of 16 peers in the middle of training, sending, folding and persisting.
 
 For each: the seconds that the survivors lost (rounds longer than usual), their final accuracy against a run without faults, and
-how soon the restarted peers were alive at their neighbors again and had finished a round.
+how soon the restarted peers were alive at their neighbors again and had finished a round. Each victim dies when it gets to
+its failpoint: one that dies after the wait for the first costs a wait of its own, so the table tells how far apart they died.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +51,14 @@ def killed(peers: int, victims: tuple[int, ...], rounds: int, point: str) -> lis
         p: POINTS[point].format(KILL_ROUND * STEPS_PER_ROUND, KILL_ROUND * degrees[p] + 1, KILL_ROUND) for p in victims
     }
     with faulty_run(kind, peers, [f"run.rounds={rounds}"], failpoints=texts, **shape) as run:
-        run.drive(120, lambda: all(p in run.bed.exit_codes for p in victims))
+        deaths: dict[int, float] = {}
+
+        def all_dead() -> bool:
+            for p in set(victims) & set(run.bed.exit_codes):
+                deaths.setdefault(p, time.monotonic())
+            return len(deaths) == len(victims)
+
+        run.drive(120, all_dead)
         died = [run.bed.exit_codes.get(p) for p in victims]
         run.drive(AWAY_S)
         run.bed.failpoints.clear()
@@ -67,6 +76,7 @@ def killed(peers: int, victims: tuple[int, ...], rounds: int, point: str) -> lis
         known = [b for b in back if b is not None]
         return [
             f"{len(victims)} of {peers}", point, f"{died.count(-9)} of {len(died)}",
+            f"{max(deaths.values()) - min(deaths.values()):.1f}",
             f"{np.mean([s for s, _ in lost]):.1f} ({max(s for s, _ in lost):.1f})", max(n for _, n in lost),
             accuracy(run, survivors), f"{max(known):.1f}" if len(known) == len(back) else "not all",
             f"{max(first):.1f}", survivors,
@@ -85,11 +95,11 @@ def main() -> None:
         for point in POINTS:
             *shown, survivors = killed(peers, victims, rounds, point)
             free = float(np.mean([reference[p] for p in survivors]))
-            shown[5] = f"{shown[5]:.3f} ({100 * (shown[5] - free):+.1f} points)"
+            shown[6] = f"{shown[6]:.3f} ({100 * (shown[6] - free):+.1f} points)"
             rows.append([*shown, f"{noise:.1f}"])
             print(rows[-1], flush=True)
     header = (
-        "killed", "in the middle of", "fired", "seconds lost, mean (worst) survivor", "long rounds, at most",
+        "killed", "in the middle of", "fired", "killed within, s", "seconds lost, mean (worst) survivor", "long rounds, at most",
         "survivors' accuracy (against fault-free)", "alive at all neighbors after, s", "first round after, s",
         "seconds lost without faults",
     )  # fmt: skip

@@ -36,9 +36,10 @@ def main() -> None:
     parser.add_argument("rows", type=Path)
     parser.add_argument("--task", default="mnist")
     parser.add_argument("--degree", type=float, default=6)
+    parser.add_argument("--samples", type=int, default=250)
     parser.add_argument("--model", default="mlp")
     arguments = parser.parse_args()
-    wanted = {"task": arguments.task, "degree": arguments.degree, "model": arguments.model}
+    wanted = {name: getattr(arguments, name) for name in ("task", "degree", "samples", "model")}
     methods: dict[str, list[dict[str, Any]]] = {}
     for line in arguments.rows.read_text().splitlines():
         row = json.loads(line)

@@ -15,6 +15,8 @@ import pytest
 from tools import invariants
 from tools.beds import Bed, same_models
 
+from peer.testbed import free_ports
+
 pytestmark = pytest.mark.process
 
 Make = Callable[..., Bed]
@@ -68,3 +70,15 @@ def test_eight_separate_peer_run_processes_give_the_testbeds_models(bed: Make, t
             process.kill()
     invariants.completed(separate)
     same_models(forked.models(), separate.models())
+
+
+def test_ports_of_peers_are_none_that_outgoing_connections_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = tmp_path / "range"
+    monkeypatch.setattr("peer.testbed.OUTGOING", setting)
+    for first, last in ((32_768, 60_999), (16_000, 60_000), (20_000, 65_535)):
+        setting.write_text(f"{first}\t{last}\n")
+        ports = free_ports(50)
+        assert len(set(ports)) == 50
+        assert not any(first <= port <= last for port in ports)
+    setting.write_text("1024\t65535\n")  # nothing else is left
+    assert len(set(free_ports(50))) == 50

@@ -19,7 +19,7 @@ class Liveness(PeerState):
         hello, view = event.hello, self.views[event.hello.sender]
         if hello.incarnation < view.last_incarnation:
             return
-        new_life = hello.incarnation > view.incarnation
+        new_life, asked = hello.incarnation > view.incarnation, view.greeting
         view.greet_at, view.greeting, view.greet_failures = None, False, 0
         if new_life:
             self._hang_up(view, out)
@@ -28,11 +28,13 @@ class Liveness(PeerState):
             self._keep_delivered(view)
         view.phase = hello.phase
         view.heard_round(hello.round_index, anew=new_life)
-        self._changes(self.membership.heard(view.neighbor, hello.incarnation, now), out)
+        changes = self.membership.heard(view.neighbor, hello.incarnation, now)
+        self._changes(changes, out)
         if new_life:
             oldest = hello.round_index if self.lockstep else min(hello.round_index, self.round_index)
             self.outbox.repost(view.neighbor, oldest)
-        self.outbox.retry_now(view.neighbor)
+        if changes or asked:  # not for every hello: who greets without end must not make us send without end
+            self.outbox.retry_now(view.neighbor)
 
     def _keep_delivered(self, view: NeighborView) -> None:
         """A new life sends the current step again; what its old life delivered is folded and stays delivered."""

@@ -7,6 +7,7 @@ the suspicion time, transfers when no byte moves for the idle time, and all of t
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,8 @@ from peer.wire.options import SERVICE, channel_options
 from peer.wire.reception import ADMITTED_METADATA
 from peer.wire.security import SecureChannel, open_channel
 from peer.wire.service import REFUSAL_TRAILER
+
+RECONNECTS, RECONNECTS_S = 5, 10.0
 
 # What gRPC's error text says when the other end's certificate is not the one that this channel trusts.
 _UNPROVED = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed", "WRONG_VERSION_NUMBER")
@@ -72,6 +75,7 @@ class NeighborLink:
         self._timeouts = timeouts
         self._security = security
         self._closing: set[asyncio.Task[None]] = set()
+        self._reconnected_at: deque[float] = deque(maxlen=RECONNECTS)
         keep_frame_memory()
         self._open()
 
@@ -85,9 +89,15 @@ class NeighborLink:
         self._watch = self._channel.unary_stream(f"/{SERVICE}/WatchStatus")
 
     def reconnect(self) -> None:
-        """Connect anew now, if the last attempt failed: the neighbor was just heard, so do not wait out gRPC's backoff."""
-        if self._channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+        """Connect anew now, if the last attempt failed: the neighbor was just heard, so do not wait out gRPC's backoff.
+
+        Only `RECONNECTS` times in `RECONNECTS_S` seconds: who says hello without end must not make us connect without end.
+        """
+        now = asyncio.get_running_loop().time()
+        often = len(self._reconnected_at) == RECONNECTS and now - self._reconnected_at[0] < RECONNECTS_S
+        if often or self._channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
             return
+        self._reconnected_at.append(now)
         closing = asyncio.ensure_future(self._channel.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.wire import limits as caller_limits
+from peer.wire.client import RECONNECTS, NeighborLink
 from peer.wire.limits import CallerLimits
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import channel_options, server_options
@@ -100,3 +104,25 @@ def test_malloc_takes_the_thresholds() -> None:
 def test_the_stubs_are_generated_from_the_proto() -> None:
     pytest.importorskip("grpc_tools", reason="grpcio-tools (extra dev) generates the stubs")
     subprocess.run([sys.executable, ROOT / "proto/generate.py", "--check"], check=True, timeout=60)
+
+
+def test_a_flood_of_hellos_makes_a_link_connect_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    async def flood() -> None:
+        link = NeighborLink(1, "127.0.0.1:1", limits=Limits(), timeouts=Timeouts())
+        original = link._open
+
+        def counted() -> None:
+            original()
+            monkeypatch.setattr(link._channel, "get_state", lambda: grpc.ChannelConnectivity.TRANSIENT_FAILURE)
+            opened.append(link._channel)
+
+        monkeypatch.setattr(link._channel, "get_state", lambda: grpc.ChannelConnectivity.TRANSIENT_FAILURE)
+        monkeypatch.setattr(link, "_open", counted)
+        for _ in range(100):
+            link.reconnect()
+        await link.close()
+
+    asyncio.run(flood())
+    assert len(opened) == RECONNECTS

@@ -20,7 +20,7 @@ PARTS = [
     ("scale.py",),
     ("training.py",),
 ]
-THOUSAND = ("scale.py", "--peers", "1000", "--degree", "4")
+THOUSAND = ("scale.py", "--peers", "1000", "--degree", "4", "--kind", "regular")
 INTRODUCTION = """# Performance
 
 Every table was written by the command above it; `python benchmarks/performance.py` writes the whole page again. Ratios

@@ -1,7 +1,7 @@
 """Benchmark 4, scale: many peers on one machine; start-up, handshakes, three rounds, control traffic.
 
 python benchmarks/scale.py [--peers 100] [--degree 6] [--rounds 3] [--markdown FILE]
-python benchmarks/scale.py --peers 1000 --degree 4
+python benchmarks/scale.py --peers 1000 --degree 4 --kind regular
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=int, default=100)
     parser.add_argument("--degree", type=float, default=6)
+    parser.add_argument(
+        "--kind", default="erdos-renyi", help="with 1000 peers of degree 4 a random graph is never connected"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--set", dest="settings", action="append", default=[])
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     settings = [*PATIENT, f"run.rounds={options.rounds}", *options.settings]
-    graph = loopback_graph("erdos-renyi", options.peers, settings, degree=options.degree)
+    graph = loopback_graph(options.kind, options.peers, settings, degree=options.degree)
     peaks: list[float] = []
 
     def sample(bed: Testbed, out: Path) -> None:

@@ -33,14 +33,16 @@ and takes 9 to 12 s a round at 2.
 
 NOTES = """### What these numbers do not reach, and what was tried
 
-- **Round overhead at 8 peers**, aim 0.15 s. It is processor time: two cores serve eight peers, each of which uses about 70 ms of them a
-  round, 18 of these for training and evaluation, which the others wait for. A machine that was nearly twice as fast (raw TCP 2.7 GB/s) had
-  0.124 s. Tried: asking the engine fewer questions (a fifth of the main thread less, 0.230 to 0.19 s); timers that only move
-  earlier; half-closing models of one frame at once (both are in); uvloop in place of asyncio (no gain); no TLS (no gain).
-- **Pushes of 1 and 10 MB** against bare grpcio, aim 0.8: five runs on one day had 0.67 to 0.82 and 0.67 to 0.76; 100 MB had 0.71 to 0.87.
-  The rest is placing, checking and folding in the receiver, whose core is the busy one. Tried: keeping frame memory in senders too (in; up to
-  a tenth); checking chunks on a thread beside the event loop (a fifth slower: the receiver has no idle core on two);
-  folding by a fused operation of PyTorch (40 % of the fold, 5 % of a push: not worth torch in the core).
+- **Round overhead at 8 peers**, aim 0.15 s. It is processor time: two cores serve eight peers, each of which uses
+  about 70 ms of them a round, 18 of these for training and evaluation, which the others wait for. A machine that was
+  nearly twice as fast (raw TCP 2.7 GB/s) had 0.124 s. Tried: asking the engine fewer questions (a fifth of the main
+  thread less, 0.230 to 0.19 s); timers that only move earlier; half-closing models of one frame at once (both are
+  in); uvloop in place of asyncio (no gain); no TLS (no gain).
+- **Pushes of 1 and 10 MB** against bare grpcio, aim 0.8: five runs on one day had 0.67 to 0.82 and 0.67 to 0.76; 100
+  MB had 0.71 to 0.87. The rest is placing, checking and folding in the receiver, whose core is the busy one. Tried:
+  keeping frame memory in senders too (in; up to a tenth); checking chunks on a thread beside the event loop (a fifth
+  slower: the receiver has no idle core on two); folding by a fused operation of PyTorch (40 % of the fold, 5 % of a
+  push: not worth torch in the core).
 """
 
 

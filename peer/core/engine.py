@@ -100,9 +100,17 @@ class Engine(Sending):
             return True
         start = self.manifest.start
         met = sum(1 for view in self.views.values() if view.incarnation)
-        deadline = self.manifest.timeouts.suspicion_s if self.resumed else start.deadline_s
         need = {"all": len(self.neighbors), "quorum": start.quorum * len(self.neighbors), "deadline": float("inf")}
-        return met >= need[start.rule] or met == len(self.neighbors) or now >= (self.started_at or 0.0) + deadline
+        return met >= need[start.rule] or met == len(self.neighbors) or now >= self._start_deadline()
+
+    def _start_deadline(self) -> float:
+        """Return when the wait for neighbors is over; after a restart soon, but not before any is met.
+
+        Who goes on alone is ahead of all others before long, and they would skip rounds to catch up with it.
+        """
+        soon = self.resumed and any(view.incarnation for view in self.views.values())
+        wait_s = self.manifest.timeouts.suspicion_s if soon else self.manifest.start.deadline_s
+        return (self.started_at or 0.0) + wait_s
 
     def _ahead(self) -> list[int]:
         """Return the live neighbors for whom our round is over."""
@@ -347,8 +355,7 @@ class Engine(Sending):
                 times.append(max(view.said_at + timeouts.heartbeat_s, soon))
                 times.append(self.outbox.next_retry(n))
         if self.stage is Stage.JOINING:
-            deadline = timeouts.suspicion_s if self.resumed else self.manifest.start.deadline_s
-            times.append((self.started_at or 0.0) + deadline)
+            times.append(self._start_deadline())
         elif self.stage is Stage.EXCHANGING and self.lockstep and not self._deadline_over(now):
             times.append(self.round_began_at + timeouts.round_deadline_s)
         return min((t for t in times if t is not None), default=None)

@@ -69,7 +69,8 @@ def test_a_late_joiner_takes_its_place(bed: Make) -> None:
 
 
 def test_a_peer_that_comes_back_when_all_others_have_finished_still_finishes(bed: Make) -> None:
-    run = bed(rounds=6, timeouts=QUICK | {"suspicion_s": 1.0}, failpoints={1: "train.begin=kill@3"})
+    start = {"deadline_s": 4.0}  # so long it looks for neighbors before it goes on alone
+    run = bed(rounds=6, timeouts=QUICK | {"suspicion_s": 1.0}, failpoints={1: "train.begin=kill@3"}, start=start)
     assert run.until_ended(1) == -9
     run.arm(1, "")
     run.until(lambda: run.rounds(0) == 6 and run.rounds(2) == 6, 30, "the others finish")

@@ -364,6 +364,29 @@ def test_leaving_waits_for_the_work_under_way_and_for_nothing_more(during):
     assert {beat.beat.phase for beat in of(effects, do.SendBeat)} == {Phase.LEAVING}
 
 
+def test_a_restarted_peer_does_not_run_ahead_alone():
+    run = {"start": {"rule": "all", "deadline_s": 30.0}}
+    driven = Driven(**run)
+    state = driven.engine.state()
+
+    def restarted():
+        again = Driven(**run)
+        again.engine = Engine(0, again.graph, again.engine.algorithm, 8, facts=None, resume=state)
+        again.step(ev.Tick())
+        return again
+
+    suspicion_s = driven.engine.manifest.timeouts.suspicion_s
+    alone = restarted()
+    alone.step(ev.Tick(), after=suspicion_s)
+    assert alone.engine.stage is Stage.JOINING, "it has met nobody"
+    alone.step(ev.Tick(), after=30.0)
+    assert alone.engine.stage is Stage.ASSIGNING
+    met = restarted()
+    met.hello(1)
+    met.step(ev.Tick(), after=suspicion_s)
+    assert met.engine.stage is Stage.ASSIGNING, "it does not wait for the other one longer than for a death"
+
+
 def test_a_checkpoint_resumes_where_it_was_taken():
     driven = Driven()
     driven.begin()

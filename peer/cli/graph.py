@@ -23,6 +23,7 @@ from coordinator_free_bootstrap import (
     save_graph,
 )
 from coordinator_free_bootstrap.errors import UsageError
+from peer.cli.problem import TaskOption, task_settings
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -50,13 +51,14 @@ def make(
     address_template: Annotated[
         str, typer.Option(help="Address of peer i, with {id} and {port}, such as peer-{id}:7400.")
     ] = "127.0.0.1:{port}",
+    task: TaskOption = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="RUN.KEY=VALUE", help="A manifest key; repeatable.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
 ) -> None:
     """Make a graph file: peers, addresses, edges, and the manifest of the run."""
-    manifest = parse_manifest(apply_settings({}, settings or []), "--set")
+    manifest = parse_manifest(apply_settings({}, [*task_settings(task), *(settings or [])]), "--set")
     graph = make_graph(
         kind,
         peers,

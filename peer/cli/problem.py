@@ -27,6 +27,11 @@ Download = Annotated[bool, typer.Option("--download", help="Let torchvision fetc
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
+def task_settings(task: str | None) -> list[str]:
+    """Return what ``--task`` stands for among ``--set``; nothing if it was not given."""
+    return [] if task is None else [f"run.task={task}"]
+
+
 def resolve(
     graph_file: Path | None,
     task: str | None = None,

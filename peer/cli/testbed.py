@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
+from peer.cli.problem import TaskOption, task_settings
+
 
 def testbed(
     graph_file: Annotated[Path | None, typer.Argument(help="A graph file; without one, a graph is made.")] = None,
     peers: Annotated[int, typer.Option(min=1, help="Without a graph file: how many peers.")] = 8,
     kind: Annotated[str, typer.Option(help="Without a graph file: its kind, see peer graph make.")] = "erdos-renyi",
     out: Annotated[Path, typer.Option(help="Where each peer's state, log and models go.")] = Path("out"),
+    task: TaskOption = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Change a manifest key, e.g. --set run.rounds=20. Repeatable.")
     ] = None,
@@ -53,7 +56,7 @@ def testbed(
     if fresh:
         clear(out)
     graph = load_graph(graph_file) if graph_file else made_graph(kind, peers, out)
-    graph = with_settings(graph, settings or [])
+    graph = with_settings(graph, [*task_settings(task), *(settings or [])])
     script = load_script(chaos) if chaos else Script()
     script.check(graph, str(chaos))
     talk.print(f"{len(graph.nodes)} peers, {len(graph.edges)} edges, algorithm {graph.manifest.algorithm}, in {out}")

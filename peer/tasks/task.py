@@ -7,7 +7,7 @@
 
     task = Sensors()
 
-and ``peer run --task sensors.py:task``. Classification with cross-entropy and accuracy is the default;
+and ``peer testbed --task sensors.py:task``. Classification with cross-entropy and accuracy is the default;
 ``kind = "regression"`` gives squared error. `loss`, `metric` and `make_optimizer` can be replaced.
 """
 

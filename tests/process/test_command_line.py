@@ -107,3 +107,14 @@ def test_help_of_every_verb_shows_an_example() -> None:
     grouped = (("graph", "make"), ("graph", "check"), ("graph", "show"), ("data", "split"), ("task", "check"))
     for verb in [*((name,) for name in single), *grouped]:
         assert "Example" in peer(*verb, "--help"), verb
+
+
+def test_a_task_of_ones_own_runs_as_the_examples_say(tmp_path: Path) -> None:
+    task = f"{Path(__file__).parents[2] / 'examples' / 'sensor_task.py'}:task"
+    graph = tmp_path / "graph.json"
+    peer("graph", "make", "--kind", "ring", "--peers", 3, "--task", task, "--out", graph)
+    assert json.loads(graph.read_text())["graph"]["run"]["task"] == task
+    settings = ["--set", "run.rounds=2", "--set", "run.timeouts.round_deadline_s=60"]
+    peer("testbed", "--kind", "complete", "--peers", 3, "--task", task, *settings, "--out", tmp_path / "out")
+    report = json.loads(peer("report", tmp_path / "out", "--json"))
+    assert report["rounds"] == 2 and len(report["peers"]) == 3

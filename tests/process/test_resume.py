@@ -71,7 +71,8 @@ def test_a_kill_anywhere_changes_no_bit(bed: Make, undisturbed: dict[int, Models
 
 
 def test_a_neighbor_killed_in_the_same_round_changes_no_bit(bed: Make, undisturbed: dict[int, Models]) -> None:
-    run = bed(rounds=ROUNDS, failpoints={VICTIM: "fold.begin=kill@5", 2: "send.end=kill@5"})
+    """Both have sent in that round, so both have its checkpoint: without it one would need what the other cannot send again."""
+    run = bed(rounds=ROUNDS, failpoints={VICTIM: "send.begin=kill@5", 2: "send.end=kill@5"})
     for peer_id in (VICTIM, 2):
         assert run.until_ended(peer_id) == -9 and run.fired(peer_id)
         run.arm(peer_id, "")

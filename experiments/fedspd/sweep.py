@@ -19,7 +19,7 @@ PUBLISHED = ("local", "dfedavg", "dfedavg+final", "fedspd", "fedem", "dfca")
 CONFIDENT = {"center_labels": True, "personalize": "confident"}
 OURS = {
     "warm 35, centered, confident": CONFIDENT | {"warm_rounds": 35},
-    "updates, centered, confident": CONFIDENT | {"split": "updates", "warm_rounds": 35},
+    "updates, centered, confident": CONFIDENT | {"split": "updates", "warm_rounds": 35, "hard_rounds": 5},
     "warm 10, centered, confident": CONFIDENT | {"warm_rounds": 10},
 }
 

@@ -37,6 +37,11 @@ class FedSpdDecisions(Algorithm):
             self._check_split(len(graph.nodes))
 
     def _check_split(self, peers: int) -> None:
+        if not self.options.hard_rounds:
+            raise ConfigError(
+                "run.options.split 'updates' acts in hard rounds: found run.options.hard_rounds 0; allowed: 1 or more, "
+                "or split 'noise'"
+            )
         size = 4 * peers * self.options.sketch_size
         if self.options.dp_epsilon is not None or size > SKETCHES_BYTES_MAX or not self.options.warm_rounds:
             raise ConfigError(

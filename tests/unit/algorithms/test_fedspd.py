@@ -243,7 +243,7 @@ def test_an_announcement_is_a_selection_with_whole_sketches_or_a_bare_pass():
 
 
 def test_sketches_that_are_passed_on_name_each_peer_once():
-    subject = fedspd(graph_of(options={"sketch_size": 4, "warm_rounds": 5, "split": "updates"}))
+    subject = fedspd(graph_of(options={"sketch_size": 4, "warm_rounds": 5, "hard_rounds": 1, "split": "updates"}))
     row = bytes(16)
     assert subject.rejects_announce({}, said(round_index=1, scalars=(2.0, 5.0), sketch=row * 2)) is None
     assert subject.rejects_announce({}, said(round_index=1)) is None
@@ -352,8 +352,11 @@ def test_models_travel_only_over_edges_that_are_up(name):
 def test_privacy_needs_a_public_floor():
     with pytest.raises(ConfigError, match="min_cluster_samples"):
         fedspd(graph_of(options={"dp_epsilon": 1.0}))
+    updates = {"split": "updates", "warm_rounds": 3, "hard_rounds": 1}
     with pytest.raises(ConfigError, match="does not cover"):
-        fedspd(graph_of(options={"split": "updates", "dp_epsilon": 1.0, "min_cluster_samples": 5, "warm_rounds": 3}))
+        fedspd(graph_of(options=updates | {"dp_epsilon": 1.0, "min_cluster_samples": 5}))
+    with pytest.raises(ConfigError, match=r"run\.options\.hard_rounds 0"):
+        fedspd(graph_of(options=updates | {"hard_rounds": 0}))
     with pytest.raises(ConfigError, match=r"run\.options\.u_min"):
         fedspd(graph_of(options={"u_min": 2.0}))
 

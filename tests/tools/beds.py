@@ -69,7 +69,8 @@ class Bed:
         self.pid: int | None = None
         if graph is None:
             timeouts = {"heartbeat_s": 0.5, "suspicion_s": 60.0, "round_deadline_s": 120.0}
-            run = {"rounds": 8, **manifest, "timeouts": timeouts | manifest.get("timeouts", {})}
+            start = {"deadline_s": 20.0}  # so long a restarted peer looks for neighbors that may have finished
+            run = {"rounds": 8, "start": start, **manifest, "timeouts": timeouts | manifest.get("timeouts", {})}
             graph = make_graph(kind, peers, seed=1, **({"degree": 3.0} if kind == "erdos-renyi" else {}))
             graph = replace(graph, manifest=parse_manifest(run, "test"))
         ports = free_ports(len(graph.nodes))

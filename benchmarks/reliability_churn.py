@@ -14,9 +14,7 @@ from faults import FaultyRun, faulty_run
 
 from peer.chaos.script import Event
 
-SAMPLE = (
-    8  # untouched peers that are looked at while the run goes on: looking at all of them would be a load of its own
-)
+SAMPLE = 8  # untouched peers that are looked at meanwhile: to look at all of them would be a load of its own
 
 
 def resources(run: FaultyRun, peers: list[int]) -> tuple[float, float, float]:

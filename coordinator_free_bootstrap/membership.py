@@ -194,12 +194,12 @@ class Membership:
         return record.heard_at + self._timeouts.suspicion_s
 
     def _due(self) -> float | None:
-        patience_s = {
-            NeighborState.ALIVE: self._timeouts.suspicion_s / 2,
-            NeighborState.SUSPECT: self._timeouts.suspicion_s,
-        }
-        live = (record for record in self._records.values() if record.state in _LIVE)
-        return min((record.heard_at + patience_s[record.state] for record in live), default=None)
+        times = (
+            self._suspicion(record) if record.state is NeighborState.ALIVE else self._death(record)
+            for record in self._records.values()
+            if record.state in _LIVE
+        )
+        return min(times, default=None)
 
     def _excuse(self, now: float) -> None:
         silent = [record for record in self._records.values() if record.state in _LIVE and not record.excused]

@@ -23,7 +23,7 @@ from coordinator_free_bootstrap import (
     save_graph,
 )
 from coordinator_free_bootstrap.errors import UsageError
-from peer.cli.problem import TaskOption, task_settings
+from peer.cli.problem import TaskOption, with_task
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -58,7 +58,7 @@ def make(
     out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
 ) -> None:
     """Make a graph file: peers, addresses, edges, and the manifest of the run."""
-    manifest = parse_manifest(apply_settings({}, [*task_settings(task), *(settings or [])]), "--set")
+    manifest = parse_manifest(apply_settings({}, with_task(task, settings)), "--set")
     graph = make_graph(
         kind,
         peers,

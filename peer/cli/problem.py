@@ -27,9 +27,9 @@ Download = Annotated[bool, typer.Option("--download", help="Let torchvision fetc
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
-def task_settings(task: str | None) -> list[str]:
-    """Return what ``--task`` stands for among ``--set``; nothing if it was not given."""
-    return [] if task is None else [f"run.task={task}"]
+def with_task(task: str | None, settings: list[str] | None) -> list[str]:
+    """Return what ``--task`` and ``--set`` stand for together, as ``--set`` alone would say it; the latter wins."""
+    return [*([] if task is None else [f"run.task={task}"]), *(settings or [])]
 
 
 def resolve(

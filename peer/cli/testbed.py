@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.problem import TaskOption, task_settings
+from peer.cli.problem import TaskOption, with_task
 
 
 def testbed(
@@ -56,7 +56,7 @@ def testbed(
     if fresh:
         clear(out)
     graph = load_graph(graph_file) if graph_file else made_graph(kind, peers, out)
-    graph = with_settings(graph, [*task_settings(task), *(settings or [])])
+    graph = with_settings(graph, with_task(task, settings))
     script = load_script(chaos) if chaos else Script()
     script.check(graph, str(chaos))
     talk.print(f"{len(graph.nodes)} peers, {len(graph.edges)} edges, algorithm {graph.manifest.algorithm}, in {out}")

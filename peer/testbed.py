@@ -79,9 +79,12 @@ def warm_up(graph: Graph, data_root: Path | None) -> None:
     """Import everything a peer needs, touch the optimizer once, decode the data set once, and freeze it all for forking."""
     import torch
 
+    from peer.algorithms.registry import algorithms
     from peer.tasks.loading import preload
 
-    importlib.import_module("peer.process")
+    for module in ("peer.process", "peer.observe.logs"):
+        importlib.import_module(module)
+    algorithms()
     torch.set_num_threads(1)
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -163,6 +166,7 @@ class Testbed:
             raise StorageError(f"cannot make {directory}: {error}; choose another --out") from error
         self.graph = graph if insecure else with_keys(graph, directory)
         save_graph(self.graph, directory / "graph.json")
+        assert self.graph.digest and self.graph.neighbors(self.graph.ids[0])  # worked out once, not in every peer
 
     def start(self, *peer_ids: int) -> None:
         """Fork peers: all of the graph, or those named (again)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from difflib import get_close_matches
@@ -14,6 +15,7 @@ from peer.algorithms.base import Algorithm
 ENTRY_POINT_GROUP = "coordinator_free.algorithms"
 
 
+@functools.cache  # reading the metadata of all that is installed costs a forked peer 2 MB
 def algorithms() -> dict[str, type[Algorithm]]:
     """Return every algorithm of this package and of installed entry points, by name."""
     found: dict[str, type[Algorithm]] = {}

@@ -8,7 +8,7 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.messages import Beat, Phase
 from peer.core.neighbors import NeighborView
-from peer.core.outbox import backoff_s
+from peer.core.outbox import RETRY_MAX_S, backoff_s
 from peer.core.state import NOW, Effects, PeerState
 
 
@@ -47,8 +47,9 @@ class Liveness(PeerState):
         view = self.views[event.neighbor]
         view.greeting = False
         view.greet_failures += 1
-        pause = min(backoff_s(view.greet_failures, 0.5), self.manifest.timeouts.suspicion_s)
-        view.greet_at = now + pause
+        timeouts = self.manifest.timeouts  # to greet one that is away costs no more than beats to one that is there
+        pause = backoff_s(view.greet_failures, 0.5, max(RETRY_MAX_S, timeouts.heartbeat_s))
+        view.greet_at = now + min(pause, timeouts.suspicion_s)
         if event.refusal is not None:
             view.greet_at = now + self.manifest.timeouts.suspicion_s
             out.append(do.Log("error", f"peer {event.neighbor} refused the handshake: {event.reason}", "handshake"))

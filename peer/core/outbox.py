@@ -19,9 +19,9 @@ RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
 
 
-def backoff_s(failures: int, jitter: float) -> float:
+def backoff_s(failures: int, jitter: float, longest_s: float = RETRY_MAX_S) -> float:
     """Return the pause after ``failures`` >= 1 in a row: doubling, capped, and spread by ``jitter`` in [0, 1)."""
-    return float(min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(failures - 1, 16)) * (0.5 + jitter))
+    return float(min(longest_s, RETRY_FIRST_S * 2 ** min(failures - 1, 16)) * (0.5 + jitter))
 
 
 @dataclass

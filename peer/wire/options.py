@@ -26,7 +26,7 @@ def channel_options(timeouts: Timeouts) -> Options:
         *_keepalive(timeouts),
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_FIRST),
         ("grpc.min_reconnect_backoff_ms", CONNECT_MS),
-        ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+        ("grpc.max_reconnect_backoff_ms", max(RECONNECT_MS_MAX, round(timeouts.heartbeat_s * 1000))),
         ("grpc.use_local_subchannel_pool", 1),  # a channel that is opened anew must not inherit the old one's backoff
         ("grpc.enable_http_proxy", 0),  # neighbors are reached directly
         ("grpc.service_config", _service_config()),
@@ -57,7 +57,7 @@ def _keepalive(timeouts: Timeouts) -> Options:
 
 
 def _service_config() -> str:
-    """Retries of the unary calls, all of which may be repeated without harm; streams are resent by the engine."""
+    """Retries of unary calls, which may be repeated without harm; hellos and streams are sent again by the engine."""
     retry = {
         "maxAttempts": 3,
         "initialBackoff": "0.1s",
@@ -65,5 +65,5 @@ def _service_config() -> str:
         "backoffMultiplier": 2,
         "retryableStatusCodes": ["UNAVAILABLE"],
     }
-    methods = [{"service": SERVICE, "method": method} for method in ("Hello", "Beat", "Announce", "Status")]
+    methods = [{"service": SERVICE, "method": method} for method in ("Beat", "Announce", "Status")]
     return json.dumps({"methodConfig": [{"name": methods, "retryPolicy": retry}]})

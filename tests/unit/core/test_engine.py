@@ -387,6 +387,18 @@ def test_a_restarted_peer_does_not_run_ahead_alone():
     assert met.engine.stage is Stage.ASSIGNING, "it does not wait for the other one longer than for a death"
 
 
+@pytest.mark.parametrize(("heartbeat_s", "pause_s"), [(0.5, 2.0), (10.0, 10.0)])
+def test_greetings_to_who_is_away_are_as_rare_as_beats(heartbeat_s, pause_s):
+    timeouts = {"heartbeat_s": heartbeat_s, "suspicion_s": 60.0, "round_deadline_s": 600.0}
+    driven = Driven(timeouts=timeouts, start={"rule": "all", "deadline_s": 3600.0})
+    for _ in range(12):
+        driven.step(ev.GreetFailed(1, None, "away"))
+        assert of(driven.step(ev.Tick(), after=pause_s), do.Greet)
+    driven.step(ev.GreetFailed(1, None, "away"))
+    assert not of(driven.step(ev.Tick(), after=0.99 * pause_s), do.Greet)
+    assert of(driven.step(ev.Tick(), after=0.02 * pause_s), do.Greet)
+
+
 def test_a_checkpoint_resumes_where_it_was_taken():
     driven = Driven()
     driven.begin()

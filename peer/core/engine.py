@@ -5,13 +5,15 @@ Theory of operation. A peer goes through stages:
     joining -> [catching_up] -> (assigning -> training -> exchanging -> [end_step -> exchanging]* -> closing)* -> finishing
             -> lingering -> stopped
 
-- joining: handshakes until the start rule is met. catching_up: a neighbor is two or more rounds ahead, so its rounds are over for
-  us: pull the models of those that are ahead, adopt them, go on in their round.
+- joining: handshakes until the start rule is met.
+- catching_up: most neighbors are two or more rounds ahead, or some are far ahead. Our round is over: pull the models of those
+  that are ahead, adopt them, go on in their round.
 - leaving: asked to, in any stage; what is under way is ended, the disk brought up to date, the neighbors told.
 - In every stage neighbors greet, beat, announce and offer; what comes too early waits (an offer unread, behind flow control).
 - Only in training and exchanging are arrivals admitted and folded, so the tensors that `assign` and `close` read stand still.
-- Lockstep: a step is over when each neighbor that is alive, scheduled and not left behind has delivered all it announced, or at
-  the round deadline. Models are folded in the order of neighbor ids. Async: a step is over at once; folding goes on in the next.
+- Lockstep: a step is over when each neighbor that is alive and near has delivered all it announced, or at the round deadline; who
+  is cut off keeps the tempo it had in company. Models are folded in the order of neighbor ids.
+  Async: a step is over at once; folding goes on in the next.
 
 Everything a neighbor claims is checked here before it is believed; the bytes of models are checked by the wire.
 """
@@ -28,7 +30,7 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.messages import Hello, Outcome, Phase
 from peer.core.sending import Sending
-from peer.core.state import OPEN_STAGES, WORKING_STAGES, Effects, Stage
+from peer.core.state import NEAR_ROUNDS, OPEN_STAGES, WORKING_STAGES, Effects, Stage
 
 COUNTED = (
     "models_sent",
@@ -113,14 +115,16 @@ class Engine(Sending):
         return (self.started_at or 0.0) + wait_s
 
     def _ahead(self) -> list[int]:
-        """Return the live neighbors for whom our round is over."""
+        """Return the live neighbors for whom our round is over, if it is over: for most of them, or long ago for some.
+
+        A few that are a little ahead wait for us: if we skipped rounds to join them, our other neighbors would follow.
+        """
         if self.algorithm.steps(self.round_index) == 0:
             return []
-        return [
-            n
-            for n in self.neighbors
-            if self.membership.is_live(n) and self.views[n].round_index >= self.round_index + 2
-        ]
+        rounds = {n: self.views[n].round_index for n in self.neighbors if self.membership.is_live(n)}
+        ahead = [n for n, reached in rounds.items() if reached >= self.round_index + 2]
+        long_ago = any(rounds[n] > self.round_index + NEAR_ROUNDS for n in ahead)
+        return ahead if long_ago or 2 * len(ahead) >= len(rounds) else []
 
     def _begin_or_catch_up(self, now: float, out: Effects) -> None:
         if self.leaving:
@@ -214,7 +218,21 @@ class Engine(Sending):
             self.posted = True
         if (self.lockstep and not self._step_is_over(now)) or self.inbox.folding:
             return
+        if self.lockstep and steps and self._keeps_tempo(steps, now, out):
+            return
         self._close_step(steps, now, out)
+
+    def _keeps_tempo(self, steps: int, now: float, out: Effects) -> bool:
+        """Return whether this round is to be drawn out because its peer is cut off."""
+        if self.step_index + 1 < steps or now >= self.round_began_at + self.tempo.least_s() or not self._cut_off():
+            return False
+        if not self.paced:
+            self.paced = True
+            sentence = (
+                f"cut off from half of the neighbors or more: rounds last {self.tempo.least_s():.1f} s, as before"
+            )
+            out.append(do.Log("info", sentence))
+        return True
 
     def _step_is_over(self, now: float) -> bool:
         """Everything expected is here, and what live neighbors expect of us is there.
@@ -229,6 +247,8 @@ class Engine(Sending):
     def _close_step(self, steps: int, now: float, out: Effects) -> None:
         expected = self.expected()
         present = [n for n in expected if self._complete(n) and self._edge_up(n, self.round_index)]
+        for n in expected:
+            self.views[n].late = not self._complete(n)
         missing = sorted(set(self.scheduled(self.round_index)) - set(present)) if steps else []
         for stream, header in [*self.inbox.reading.items(), *self.inbox.waiting.items()]:
             if self.lockstep and (header.round_index, header.step) <= (self.round_index, self.step_index):
@@ -258,6 +278,9 @@ class Engine(Sending):
             view.forget_before((self.round_index, self.step_index))
 
     def _after_close(self, now: float, out: Effects) -> None:
+        if not self._cut_off() and not self._deadline_over(now):
+            self.tempo.add(now - self.round_began_at)
+            self.paced = False
         record, seconds = self._record, self._record.pop("seconds")
         spent = sum(seconds.values())
         seconds["other"] = max(0.0, now - self.round_began_at - spent)
@@ -358,6 +381,8 @@ class Engine(Sending):
             times.append(self._start_deadline())
         elif self.stage is Stage.EXCHANGING and self.lockstep and not self._deadline_over(now):
             times.append(self.round_began_at + timeouts.round_deadline_s)
+            if self.paced and (until := self.round_began_at + self.tempo.least_s()) > now:
+                times.append(until)
         return min((t for t in times if t is not None), default=None)
 
 

@@ -19,6 +19,7 @@ class NeighborView:
     last_incarnation: int = 0  # the highest ever seen, also before a restart of ours: lives below it are over for good
     round_index: int = 0
     persisted_round: int = 0
+    late: bool = False  # a round was closed at its deadline without it, and it has not been in time since
     phase: Phase = Phase.STARTING
     greet_at: float | None = 0.0  # when to send a hello; None: not needed or under way
     greet_failures: int = 0

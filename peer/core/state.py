@@ -9,7 +9,7 @@ from typing import Any
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.graph import Graph
-from coordinator_free_bootstrap.membership import Membership
+from coordinator_free_bootstrap.membership import Membership, NeighborState
 from coordinator_free_bootstrap.schedule import edge_is_up, is_active
 from peer.core import effects as do
 from peer.core.decisions import Decisions, Rejection
@@ -17,6 +17,7 @@ from peer.core.inbox import Inbox
 from peer.core.messages import Outcome, Phase
 from peer.core.neighbors import NeighborView
 from peer.core.outbox import Outbox
+from peer.core.tempo import Tempo
 
 Effects = list[do.Effect]
 
@@ -38,6 +39,8 @@ class Stage(StrEnum):
 
 
 NOW = 0.0  # a time that has always passed: do it at once
+
+NEAR_ROUNDS = 8  # a live neighbor that is so many rounds behind is waited for; one that is further behind skips them
 
 OPEN_STAGES = (Stage.TRAINING, Stage.EXCHANGING)
 WORKING_STAGES = (Stage.ASSIGNING, Stage.ENDING_STEP, Stage.CLOSING, Stage.FINISHING)  # the models do not stand still
@@ -92,6 +95,8 @@ class PeerState:
         self.started_at: float | None = None
         self.round_began_at = 0.0
         self.exchange_began_at = 0.0
+        self.tempo = Tempo()
+        self.paced = False  # whether rounds are drawn out, as long as this peer is cut off
         self.posted = False  # whether this step's offers are in the outbox
         self.agreed: dict[str, Any] | None = None  # what the round's announcements add to the facts, once all are known
         self.present: set[int] = set()
@@ -173,18 +178,31 @@ class PeerState:
         return [n for n in self.neighbors if self._edge_up(n, round_index) and self._active(n, round_index)]
 
     def expected(self) -> list[int]:
-        """Return whom the current step waits for: alive, not left behind and not far ahead; ascending.
+        """Return whom the current step waits for: alive, not ahead and not far behind, or late already; ascending.
 
         Neighbors that sit out or whose edge is down are among them: they pass, and so nobody runs away from them.
         """
         if self.algorithm.steps(self.round_index) == 0:
             return []
-        near = range(self.round_index - 1, self.round_index + 2)
         return [
             n
-            for n in self.neighbors
-            if self.membership.is_live(n) and self.views[n].incarnation and self.views[n].round_index in near
+            for n, view in self.views.items()
+            if view.incarnation and self.membership.is_live(n) and self._is_near(view)
         ]
+
+    def _is_near(self, view: NeighborView) -> bool:
+        behind = self.round_index - view.round_index
+        return -1 <= behind <= (1 if view.late else NEAR_ROUNDS)
+
+    def _cut_off(self) -> bool:
+        """Return whether half of the neighbors or more are dead or far away: then this is likely the small side of a cut."""
+        absent = [n for n, view in self.views.items() if self._is_absent(view)]
+        return bool(absent) and 2 * len(absent) >= len(self.neighbors)
+
+    def _is_absent(self, view: NeighborView) -> bool:
+        if self.membership.is_live(view.neighbor):
+            return not (self._is_near(view) or view.late)
+        return self.membership.state(view.neighbor) is NeighborState.DEAD
 
     def _offers_to(self, neighbor: int) -> bool:
         """Return whether models go to a neighbor in this round; both ends derive the same answer."""

@@ -20,7 +20,8 @@ from tests.simulation.world import EPOCH_S, World
 FAULTS = {"loss", "cut", "replay", "corrupt", "delay", "swallowed", "keepalive", "loss_for_good", *ACTIONS}
 FAULTS |= {"write kept", "write dropped", "write torn"}
 MARKS = {
-    *("folded", "folded late", "stream cut", "resumed", "closed without somebody", "outgrew an old life"),
+    *("folded", "folded late", "stream cut", "resumed", "outgrew an old life"),
+    *("closed without somebody", "kept its tempo"),
     *("checkpoint written", "checkpoint failed", "record caught_up", "record leave", "record end"),
     *("record neighbor alive", "record neighbor suspect", "record neighbor dead", "record neighbor left"),
     *("replied duplicate", "replied stale", "replied unused", "replied no_handshake", "replied round_too_far_ahead"),

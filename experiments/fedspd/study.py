@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from peer.in_process import InProcess, LocalPeer
+from peer.experiment.in_process import InProcess, LocalPeer
 from peer.observe.soft_clusters import collapse, mixture_error, sample_accuracy
 
 METHODS: dict[str, dict[str, Any]] = {

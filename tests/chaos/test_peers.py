@@ -43,7 +43,7 @@ def test_survivors_of_a_kill_finish_and_the_dead_one_costs_its_suspicion_once(be
     invariants.check(run, *survivors)
     for survivor in survivors:
         waits = [line["seconds"]["wait"] for line in run.history(survivor, "round")]
-        assert sum(wait > 1.0 for wait in waits) <= 1, waits
+        assert sum(wait > 1.0 for wait in waits[1:]) <= 1, waits  # in the first round some are still starting
         invariants.waited_at_most(run, survivor, 2.0 + 1.5)
 
 

@@ -1,6 +1,6 @@
 """FedSPD and FedEM as real processes over loopback: the same bits as one process, at both paces, with bytes counted.
 
-Method: forked peers of a testbed run a small graph to its end; their final models are compared with `peer.in_process`, which
+Method: forked peers of a testbed run a small graph to its end; their models are compared with `peer.experiment.in_process`, which
 has no engine, no wire and no processes. The oracle of the arithmetic itself is tests/oracle/fedspd.py.
 """
 
@@ -11,7 +11,7 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.graph import Node
-from peer.in_process import InProcess
+from peer.experiment.in_process import InProcess
 from peer.observe.report import build_report
 from peer.store.model_file import load_model
 from peer.store.state_dir import StateDir

@@ -5,7 +5,7 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from peer.algorithms.fedem import responsibilities
-from peer.in_process import InProcess
+from peer.experiment.in_process import InProcess
 
 SOFT = {"samples_per_peer": 50, "test_per_peer": 20}
 BASE = dict(task="digits", split="rotated_soft", split_options=SOFT, rounds=3, algorithm="fedem", model="mlr")

@@ -1,6 +1,6 @@
 """FedSPD: its decisions, its rounds against the float64 oracle, and invariants 12 to 18 of the specification.
 
-Method: whole small runs through `peer.in_process` (which real processes equal bit for bit, see
+Method: whole small runs through `peer.experiment.in_process` (which real processes equal bit for bit, see
 tests/process/test_fedspd_processes.py), and the algorithm's methods by themselves where one rule is meant.
 """
 
@@ -18,7 +18,7 @@ from peer.algorithms.fedspd_decisions import NOTHING
 from peer.algorithms.personalize import weighted_sum
 from peer.algorithms.registry import algorithms
 from peer.core.model_store import ModelStore
-from peer.in_process import InProcess
+from peer.experiment.in_process import InProcess
 from tests.oracle.fedspd import Data, Oracle, Settings
 from tests.unit.algorithms.engines import header, said
 

@@ -11,7 +11,7 @@ from peer.algorithms import labels, mixture
 from peer.algorithms.labels import Anchor
 from peer.core.messages import Announce
 from peer.core.model_store import SnapshotKey
-from peer.in_process import InProcess
+from peer.experiment.in_process import InProcess
 from tests.unit.algorithms.engines import header
 
 DRAW = np.random.default_rng(5)

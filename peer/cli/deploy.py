@@ -129,7 +129,7 @@ def chaos(
     try:
         import docker
 
-        client = docker.from_env()
+        client = docker.from_env(timeout=300)  # s; an engine under load answers late, and half a fault would be left
         client.ping()
     except ImportError:
         raise UsageError("chaos: needs the Docker SDK; pip install docker") from None

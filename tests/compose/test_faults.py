@@ -39,7 +39,7 @@ def survived(host, tmp_path_factory, eventful_seed):
         project.compose("up", "-d", *(f"peer-{i}" for i in range(PEERS)))
         project.until_live(graph.ids, 180)
         project.compose("--profile", "chaos", "up", "-d", "--no-deps", "chaos", "report")
-        assert project.exit_code("chaos", SECONDS + 60) == 0
+        assert project.exit_code("chaos", SECONDS + 60) == 0, project.log("chaos")
         lose_disk(project)
         project.until(lambda: rejoined(project), 120, "the peer without a disk rejoins")
         project.peer(LOST_FOR_GOOD).kill()

@@ -118,21 +118,23 @@ class Engine(Sending):
         """Return the live neighbors for whom our round is over, if it is over: for most of them, or long ago for some.
 
         A few that are a little ahead wait for us: if we skipped rounds to join them, our other neighbors would follow.
+        Not so at the start of a life: neighbors that were restarted too can no longer send what we have lost.
         """
         if self.algorithm.steps(self.round_index) == 0:
             return []
         rounds = {n: self.views[n].round_index for n in self.neighbors if self.membership.is_live(n)}
         ahead = [n for n, reached in rounds.items() if reached >= self.round_index + 2]
         long_ago = any(rounds[n] > self.round_index + NEAR_ROUNDS for n in ahead)
-        return ahead if long_ago or 2 * len(ahead) >= len(rounds) else []
+        return ahead if self.stage is Stage.JOINING or long_ago or 2 * len(ahead) >= len(rounds) else []
 
     def _begin_or_catch_up(self, now: float, out: Effects) -> None:
         if self.leaving:
             self.stage = Stage.LEAVING
             return
-        if self._ahead() and (self.lockstep or self.stage is Stage.JOINING) and self.round_index < self.manifest.rounds:
+        ahead = self._ahead()
+        if ahead and (self.lockstep or self.stage is Stage.JOINING) and self.round_index < self.manifest.rounds:
             self.stage, self.pulls = Stage.CATCHING_UP, {}
-            for n in self._ahead():
+            for n in ahead:
                 self.pulls[n] = None
                 out.append(do.Pull(n))
             out.append(

@@ -40,6 +40,11 @@ def test_200_seeds():
     assert MARKS - set(summary.marks) == set(), "nothing has led there"
 
 
+def test_a_restarted_peer_does_not_wait_for_what_nobody_can_send_again():
+    """A peer without its disk met five restarted ones, one of them two rounds ahead: it waited until the deadline."""
+    assert not run_many(3371, 1).failures
+
+
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("seed", range(4))
 def test_l6_without_faults_lockstep_equals_the_reference_bit_for_bit(name, seed):

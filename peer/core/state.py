@@ -178,7 +178,7 @@ class PeerState:
         return [n for n in self.neighbors if self._edge_up(n, round_index) and self._active(n, round_index)]
 
     def expected(self) -> list[int]:
-        """Return whom the current step waits for: alive, not ahead and not far behind, or late already; ascending.
+        """Return whom the current step waits for: alive, at most one round ahead and few behind (late ones: one); ascending.
 
         Neighbors that sit out or whose edge is down are among them: they pass, and so nobody runs away from them.
         """

@@ -2,7 +2,8 @@
 
 An incarnation is persisted before it is used and only grows. A peer that has lost its disk cannot know its last one: it
 takes a random high part, which differs from that of a former life (but for one chance in 2^32), and if a neighbor
-answers that it has seen a higher one, goes above that.
+answers that it has seen a higher one, goes above that by a random step. One more than what was seen would not do: the
+neighbor may have missed the last lives, and two lives with one number would send different models under one name.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from coordinator_free_bootstrap.errors import IdentityError
 
 INCARNATION_MAX = (1 << 53) - 1  # readers of JSON that know only float64 still show it exactly
 _LIVES_BITS = 20  # restarts with a disk before the next random part would be reached
+_STEP_BITS = 24  # of the high part: 2^33 has room for hundreds of such steps, and a step seldom meets another
+SEEN_MAX = 3 << 51  # honest lives stay below: 2^52 and 256 lost disks of average steps; a liar must not use up the rest
 
 Subject: TypeAlias = int | str  # whom a certificate is about: a peer's id, or an observer's name
 
@@ -24,20 +27,25 @@ _SPIFFE = re.compile(_FEDERATION + r"/(?:peer/(0|[1-9][0-9]{0,9})|observer/([a-z
 def next_incarnation(stored: int | None, seen: int, entropy: int) -> int:
     """Return the incarnation of a life that begins, above all former ones that are known.
 
+    It is one more than the stored one, if nobody has seen a higher one; else lives are missing from the state directory.
+
     Args:
         stored: the last incarnation in the state directory; None if there is none (first start, or a lost disk).
-        seen: the highest incarnation of this peer that its neighbors say they have seen; 0 if none.
-        entropy: a random number from the operating system, of which 32 bits are used if ``stored`` is None.
+        seen: the highest incarnation of this peer that its neighbors or a checkpoint know of; 0 if none.
+        entropy: a random number from the operating system; 32 bits of it are used if ``stored`` is None, else 24.
 
     Raises:
-        IdentityError: ``stored`` or ``seen`` is out of range, or no number above them is left.
+        IdentityError: ``stored`` or ``seen`` is out of range, ``seen`` is above `SEEN_MAX`, or no number is left.
     """
     former = stored if stored is not None else (entropy & 0xFFFFFFFF) << _LIVES_BITS
-    result = max(former, seen) + 1
-    if min(former, seen) < 0 or result > INCARNATION_MAX:
+    result = former + 1
+    if seen > former:
+        step = 1 + (entropy & ((1 << _STEP_BITS) - 1))
+        result = ((seen >> _LIVES_BITS) + step << _LIVES_BITS) + 1
+    if min(former, seen) < 0 or seen > max(former, SEEN_MAX) or result > INCARNATION_MAX:
         raise IdentityError(
             f"incarnation: found {former} in the state directory and {seen} at a neighbor; allowed: from 0 to "
-            f"{INCARNATION_MAX - 1}; give this peer a new id in the graph file"
+            f"{INCARNATION_MAX - 1} and {SEEN_MAX}; if the neighbor is right, give this peer a new id in the graph file"
         )
     return result
 

@@ -6,7 +6,6 @@ Everything here may block; it runs before the event loop starts.
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,7 +121,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     checkpoint = checkpoints.load_latest()
     incarnations = IncarnationFile(settings.state_dir)
     former = int(checkpoint.state.get("incarnation", 0)) if checkpoint else 0
-    incarnation = incarnations.claim(int.from_bytes(os.urandom(4), "little"), above=former)
+    incarnation = incarnations.claim(above=former)
     initial, common = algorithm.initial_models(learner)  # type: ignore[arg-type]
     digests["initial_models"] = _digest_of(initial) if common else ""
     models = _models_of(checkpoint, len(initial)) if checkpoint else initial

@@ -166,7 +166,10 @@ class Testbed:
             raise StorageError(f"cannot make {directory}: {error}; choose another --out") from error
         self.graph = graph if insecure else with_keys(graph, directory)
         save_graph(self.graph, directory / "graph.json")
-        _ = self.graph.digest, self.graph.neighbors(self.graph.ids[0])  # kept by the graph: once here, not in every peer
+        _ = (
+            self.graph.digest,
+            self.graph.neighbors(self.graph.ids[0]),
+        )  # kept by the graph: once here, not in every peer
 
     def start(self, *peer_ids: int) -> None:
         """Fork peers: all of the graph, or those named (again)."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from coordinator_free_bootstrap import check_hello
-from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import IdentityError, NeighborUnavailable, Refusal, RemoteProtocolError
 from peer import failpoints
 from peer.core import effects as do
 from peer.core import events as ev
@@ -59,9 +59,13 @@ class Speaking(Loop):
 
     def _outgrow(self, seen: int) -> None:
         """A neighbor knows a later life of this peer, whose disk was lost: go above it."""
-        if seen >= self.engine.incarnation:
-            self.engine.incarnation = self.history.incarnation = self.parts.incarnations.claim(0, above=seen)
+        if seen < self.engine.incarnation:
+            return
+        try:
+            self.engine.incarnation = self.history.incarnation = self.parts.incarnations.claim(above=seen)
             log.warning("a neighbor knows incarnation %d of this peer: now %d", seen, self.engine.incarnation)
+        except IdentityError as error:
+            log.error("a neighbor's claim about this peer is not believed: %s", error)
 
     def _do_sendbeat(self, effect: do.SendBeat) -> None:
         self._spawn(self._beat(effect))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import time
 from pathlib import Path
 from types import TracebackType
@@ -21,8 +22,8 @@ __all__ = ["IncarnationFile", "StateLock", "held_by", "life"]
 class IncarnationFile:
     """The incarnation of a peer, persisted before use; it only grows.
 
-    `next_incarnation` decides the number: one more on an intact disk; after a lost one a random high part, and above
-    what a neighbor has seen (``Hello.seen_incarnation``, passed as `above`).
+    `next_incarnation` decides the number: one more on an intact disk; after a lost one a random high part, and far
+    above what a neighbor has seen (``Hello.seen_incarnation``, passed as `above`).
     """
 
     def __init__(self, directory: Path) -> None:
@@ -49,18 +50,19 @@ class IncarnationFile:
             return None
         return int(value["incarnation"])
 
-    def claim(self, entropy: int, *, above: int = 0) -> int:
+    def claim(self, entropy: int | None = None, *, above: int = 0) -> int:
         """Persist and return an incarnation greater than every earlier one and than `above`.
 
         Args:
-            entropy: any integer; its low 32 bits become the random part of a life without a disk.
+            entropy: any integer; its low 32 bits become the random part of a life without a disk. None: drawn from
+                the operating system.
             above: the greatest incarnation of this peer known elsewhere (a checkpoint, a neighbor's echo).
 
         Raises:
             StorageError: it cannot be persisted; it must not be used then.
             IdentityError: no greater number is left.
         """
-        claimed = next_incarnation(self.read(), above, entropy)
+        claimed = next_incarnation(self.read(), above, secrets.randbits(32) if entropy is None else entropy)
         write_atomic(self.path, seal({"incarnation": claimed}))
         return claimed
 

@@ -40,9 +40,16 @@ def test_200_seeds():
     assert MARKS - set(summary.marks) == set(), "nothing has led there"
 
 
-def test_a_restarted_peer_does_not_wait_for_what_nobody_can_send_again():
-    """A peer without its disk met five restarted ones, one of them two rounds ahead: it waited until the deadline."""
-    assert not run_many(3371, 1).failures
+REGRESSIONS = {
+    "a peer without its disk met five restarted ones, one of them two rounds ahead: it waited until the deadline": 3371,
+    "a lost disk was met by a neighbor that had not seen the last life, whose number it took again: nothing came": 5493,
+    "the same, and two lives offered different bits under one name": 6024,
+}
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS.values(), ids=REGRESSIONS)
+def test_what_was_found_before_is_not_found_again(seed):
+    assert not run_many(seed, 1).failures
 
 
 @pytest.mark.parametrize("name", RUNS)

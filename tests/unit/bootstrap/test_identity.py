@@ -3,14 +3,14 @@
 import pytest
 
 from coordinator_free_bootstrap.errors import IdentityError
-from coordinator_free_bootstrap.identity import INCARNATION_MAX, next_incarnation, parse_spiffe_id, spiffe_id
+from coordinator_free_bootstrap.identity import INCARNATION_MAX, SEEN_MAX, next_incarnation, parse_spiffe_id, spiffe_id
 
 
 @pytest.mark.parametrize(
     ("stored", "seen", "result"),
-    [(0, 0, 1), (7, 0, 8), (7, 7, 8), (7, 40, 41), (40, 7, 41), (INCARNATION_MAX - 1, 0, INCARNATION_MAX)],
+    [(0, 0, 1), (7, 0, 8), (7, 7, 8), (40, 7, 41), (INCARNATION_MAX - 1, 0, INCARNATION_MAX)],
 )
-def test_a_life_with_a_disk_is_one_above_all_that_is_known(stored, seen, result):
+def test_a_life_with_a_disk_is_one_above_the_last(stored, seen, result):
     assert next_incarnation(stored, seen, entropy=12345) == result
 
 
@@ -18,7 +18,22 @@ def test_a_life_without_a_disk_is_above_what_neighbors_saw_and_unlike_a_former_o
     first, second = next_incarnation(None, 0, entropy=1), next_incarnation(None, 0, entropy=2)
     assert 0 < first < second
     assert second - first > 1_000_000  # restarts with a disk count up from here
-    assert next_incarnation(None, second, entropy=1) == second + 1
+    assert next_incarnation(None, second, entropy=1) > second
+
+
+@pytest.mark.parametrize("stored", [None, 7])
+def test_lives_that_no_neighbor_told_of_are_not_met_again(stored):
+    """Life 41 and 42 of this peer were seen by neighbors that are away, or have forgotten; one that is here saw 40."""
+    seen = next_incarnation(None, 0, entropy=3) + 39
+    result = next_incarnation(stored, seen, entropy=1)
+    assert result > seen + 1_000_000
+    assert next_incarnation(stored, seen, entropy=2) != result
+
+
+def test_a_neighbor_cannot_use_up_the_numbers():
+    with pytest.raises(IdentityError, match="if the neighbor is right"):
+        next_incarnation(1, SEEN_MAX + 1, entropy=0)
+    assert next_incarnation(1, SEEN_MAX, entropy=-1) < INCARNATION_MAX
 
 
 def test_the_largest_entropy_fits():

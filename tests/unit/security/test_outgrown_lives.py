@@ -1,0 +1,34 @@
+"""A peer whose disk was lost goes above the life that a neighbor has seen, once, and only as far as can be true."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from coordinator_free_bootstrap.identity import SEEN_MAX
+from peer.shell.speaking import Speaking
+from peer.store.identity_files import IncarnationFile
+
+
+@pytest.fixture
+def peer(tmp_path):
+    incarnations = IncarnationFile(tmp_path)
+    engine = SimpleNamespace(incarnation=incarnations.claim(1))
+    history = SimpleNamespace(incarnation=engine.incarnation)
+    return SimpleNamespace(engine=engine, history=history, parts=SimpleNamespace(incarnations=incarnations))
+
+
+def test_it_goes_above_and_the_file_says_so_first(peer):
+    seen = peer.engine.incarnation + 5
+    Speaking._outgrow(peer, seen)
+    assert peer.engine.incarnation > seen + 1
+    assert peer.engine.incarnation == peer.history.incarnation == peer.parts.incarnations.read()
+
+
+@pytest.mark.parametrize("seen", [0, SEEN_MAX + 1, 1 << 63])
+def test_a_lower_or_an_impossible_claim_changes_nothing(peer, seen, caplog):
+    before = peer.engine.incarnation
+    with caplog.at_level(logging.ERROR, logger="peer"):
+        Speaking._outgrow(peer, seen)
+    assert peer.engine.incarnation == peer.history.incarnation == peer.parts.incarnations.read() == before
+    assert ("is not believed" in caplog.text) == (seen > before)

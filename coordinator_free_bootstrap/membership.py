@@ -1,8 +1,11 @@
 """Who is there: each neighbor's state as this peer alone sees it. Pure; the caller passes monotonic seconds.
 
-    unknown --heard--> alive --half the suspicion time of silence, or a failed contact--> suspect
+    unknown --it answers--> alive --half the suspicion time of silence, or a failed contact--> suspect
     suspect --suspicion time of silence--> dead                alive, suspect, dead, unknown --it says so--> left
-    suspect, dead --heard--> alive (it refutes)                left --heard in a higher incarnation--> alive
+    suspect --heard--> alive          dead --it answers--> alive          left --heard in a new life--> unknown
+
+Who is heard but does not answer is not alive: a link that is cut one way, or a neighbor behind a closed port, would come
+alive with every word, and each time rounds would wait for one that cannot be reached.
 
 Incarnations only grow. What comes from an older life of a neighbor, or from one that has left, is ignored and counted.
 
@@ -28,7 +31,7 @@ class NeighborState(StrEnum):
     UNKNOWN = "unknown"  # not seen yet: it may still come
     ALIVE = "alive"
     SUSPECT = "suspect"  # silent; counts as alive until the suspicion time is over
-    DEAD = "dead"  # nobody waits for it; it is alive again as soon as it is heard
+    DEAD = "dead"  # nobody waits for it; it is alive again as soon as it answers
     LEFT = "left"  # it said goodbye: no suspicion, and no return in this incarnation
 
 
@@ -97,15 +100,18 @@ class Membership:
         return self._record(neighbor).incarnation
 
     def heard(self, neighbor: int, incarnation: int, now: float) -> list[Change]:
-        """Note a sign of life: a verified message of this neighbor in this incarnation."""
+        """Note a sign of life: a verified message that this neighbor sent by itself in this incarnation."""
         record = self._record(neighbor)
-        gone = record.state is NeighborState.LEFT and incarnation == record.incarnation
-        if incarnation < record.incarnation or gone:
-            self.ignored_count += 1
+        if not self._listens(record, incarnation):
             return []
-        record.heard_at, record.excused = now, False
-        reason = f"restarted as incarnation {incarnation}" if incarnation > record.incarnation > 0 else "heard"
-        return self._move(neighbor, NeighborState.ALIVE, reason, incarnation)
+        after = NeighborState.UNKNOWN if record.state is NeighborState.LEFT else record.state  # left: it is a new life
+        return self._lives(neighbor, NeighborState.ALIVE if after in _LIVE else after, "heard", incarnation, now)
+
+    def answered(self, neighbor: int, incarnation: int, now: float) -> list[Change]:
+        """Note that a call to this neighbor was answered by this incarnation: words pass in both directions."""
+        if not self._listens(self._record(neighbor), incarnation):
+            return []
+        return self._lives(neighbor, NeighborState.ALIVE, "answered", incarnation, now)
 
     def contact_failed(self, neighbor: int, now: float) -> list[Change]:
         """Note that a call to a neighbor failed: an alive one is suspect at once, its death waits for the silence."""
@@ -178,6 +184,19 @@ class Membership:
             return self._records[neighbor]
         except KeyError:
             raise LocalProtocolError(f"membership of peer {neighbor}: it is not a neighbor; screen it first") from None
+
+    def _listens(self, record: _Record, incarnation: int) -> bool:
+        """Return whether a life of a neighbor is still heard; count what is ignored."""
+        gone = record.state is NeighborState.LEFT and incarnation == record.incarnation
+        ignored = incarnation < record.incarnation or gone
+        self.ignored_count += ignored
+        return not ignored
+
+    def _lives(self, neighbor: int, after: NeighborState, how: str, incarnation: int, now: float) -> list[Change]:
+        record = self._records[neighbor]
+        record.heard_at, record.excused = now, False
+        reason = f"restarted as incarnation {incarnation}" if incarnation > record.incarnation > 0 else how
+        return self._move(neighbor, after, reason, incarnation)
 
     def _move(self, neighbor: int, after: NeighborState, reason: str, incarnation: int | None = None) -> list[Change]:
         record = self._records[neighbor]

@@ -101,7 +101,7 @@ class Engine(Sending):
         if self.algorithm.steps(self.round_index) == 0 and not self.neighbors:
             return True
         start = self.manifest.start
-        met = sum(1 for view in self.views.values() if view.incarnation)
+        met = sum(state is not NeighborState.UNKNOWN for state in self.membership.states.values())
         need = {"all": len(self.neighbors), "quorum": start.quorum * len(self.neighbors), "deadline": float("inf")}
         return met >= need[start.rule] or met == len(self.neighbors) or now >= self._start_deadline()
 
@@ -110,7 +110,7 @@ class Engine(Sending):
 
         Who goes on alone is ahead of all others before long, and they would skip rounds to catch up with it.
         """
-        soon = self.resumed and any(view.incarnation for view in self.views.values())
+        soon = self.resumed and bool(self.membership.live)
         wait_s = self.manifest.timeouts.suspicion_s if soon else self.manifest.start.deadline_s
         return (self.started_at or 0.0) + wait_s
 

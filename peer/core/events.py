@@ -16,9 +16,13 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
-    """A handshake with a neighbor is complete, whoever began it; all digests agree."""
+    """A handshake with a neighbor is complete, whoever began it; all digests agree.
+
+    ``answered``: it is the answer to a hello of ours, so that words pass in both directions.
+    """
 
     hello: Hello
+    answered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,13 @@ class GreetFailed:
     neighbor: int
     refusal: Refusal | None
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outgrown:
+    """A neighbor knew a later life of this peer, whose disk was lost: from now on this is the incarnation, persisted."""
+
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +152,7 @@ Event = (
     Tick
     | Greeted
     | GreetFailed
+    | Outgrown
     | Heard
     | Announced
     | Offered

@@ -8,8 +8,10 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.messages import Beat, Phase
 from peer.core.neighbors import NeighborView
-from peer.core.outbox import RETRY_MAX_S, backoff_s
+from peer.core.outbox import RETRY_FIRST_S, RETRY_MAX_S, backoff_s
 from peer.core.state import NOW, Effects, PeerState
+
+TOLD_AT = frozenset(1 << n for n in range(2, 32))  # failures in a row after which a person is told
 
 
 class Liveness(PeerState):
@@ -19,8 +21,9 @@ class Liveness(PeerState):
         hello, view = event.hello, self.views[event.hello.sender]
         if hello.incarnation < view.last_incarnation:
             return
-        new_life, asked = hello.incarnation > view.incarnation, view.greeting
-        view.greet_at, view.greeting, view.greet_failures = None, False, 0
+        new_life = hello.incarnation > view.incarnation
+        if event.answered:
+            view.greet_at, view.greeting, view.greet_failures, view.unreachable = None, False, 0, False
         if new_life:
             self._hang_up(view, out)
             view.incarnation, view.announced = hello.incarnation, {}
@@ -28,13 +31,29 @@ class Liveness(PeerState):
             self._keep_delivered(view)
         view.phase = hello.phase
         view.heard_round(hello.round_index, anew=new_life)
-        changes = self.membership.heard(view.neighbor, hello.incarnation, now)
+        changes: list[Change] = []
+        if event.answered:
+            changes = self.membership.answered(view.neighbor, hello.incarnation, now)
+        elif new_life:
+            changes = self.membership.heard(view.neighbor, hello.incarnation, now)
+        # From a life that we know, a hello of its own says that it holds us dead: no sign that it hears us.
         self._changes(changes, out)
+        self._greet_if_absent(view, now)
         if new_life:
-            oldest = hello.round_index if self.lockstep else min(hello.round_index, self.round_index)
-            self.outbox.repost(view.neighbor, oldest)
-        if changes or asked:  # not for every hello: who greets without end must not make us send without end
+            self._say_again(view)
+        if changes or event.answered:  # not for every hello: who greets without end must not make us send without end
             self.outbox.retry_now(view.neighbor)
+
+    def _say_again(self, view: NeighborView) -> None:
+        oldest = view.round_index if self.lockstep else min(view.round_index, self.round_index)
+        self.outbox.repost(view.neighbor, oldest)
+
+    def _greet_if_absent(self, view: NeighborView, now: float) -> None:
+        """It was heard, but is not alive to us: our greeting will tell whether it hears us too."""
+        view.unreachable = self.membership.state(view.neighbor) in (NeighborState.UNKNOWN, NeighborState.DEAD)
+        if view.unreachable and not view.greeting:
+            soon = now + RETRY_FIRST_S  # not at once: who talks without end must not make us greet without end
+            view.greet_at = soon if view.greet_at is None else min(view.greet_at, soon)
 
     def _keep_delivered(self, view: NeighborView) -> None:
         """A new life sends the current step again; what its old life delivered is folded and stays delivered."""
@@ -53,8 +72,20 @@ class Liveness(PeerState):
         if event.refusal is not None:
             view.greet_at = now + self.manifest.timeouts.suspicion_s
             out.append(do.Log("error", f"peer {event.neighbor} refused the handshake: {event.reason}", "handshake"))
-        else:
-            self._changes(self.membership.contact_failed(event.neighbor, now), out)
+            return
+        self._changes(self.membership.contact_failed(event.neighbor, now), out)
+        if view.unreachable and view.greet_failures in TOLD_AT:
+            sentence = (
+                f"peer {event.neighbor} is heard but does not answer, so it is not waited for: is its address in the "
+                f"graph file right, and its port open to us? {event.reason}"
+            )
+            out.append(do.Log("warning", sentence))
+
+    def _on_outgrown(self, event: ev.Outgrown, now: float, out: Effects) -> None:
+        """Neighbors take the new number for a new life, in which everything is said again."""
+        self.incarnation = event.incarnation
+        for view in self.views.values():
+            self._say_again(view)
 
     def _on_heard(self, event: ev.Heard, now: float, out: Effects) -> None:
         beat, view = event.beat, self.views[event.beat.sender]
@@ -75,6 +106,7 @@ class Liveness(PeerState):
         if changes:
             self.outbox.retry_now(view.neighbor)
         self._changes(changes, out)
+        self._greet_if_absent(view, now)
 
     def _on_beatanswered(self, event: ev.BeatAnswered, now: float, out: Effects) -> None:
         view = self.views[event.neighbor]
@@ -82,7 +114,7 @@ class Liveness(PeerState):
         if event.lost:
             self._changes(self.membership.contact_failed(event.neighbor, now), out)
         elif event.refusal is None:
-            self._changes(self.membership.heard(event.neighbor, view.incarnation, now), out)
+            self._changes(self.membership.answered(event.neighbor, view.incarnation, now), out)
         else:
             self._refused_by(event.neighbor, event.refusal, "", now, out)
 

@@ -24,6 +24,7 @@ class NeighborView:
     greet_at: float | None = 0.0  # when to send a hello; None: not needed or under way
     greet_failures: int = 0
     greeting: bool = False
+    unreachable: bool = False  # it is heard, and has not answered since
     said_at: float = float("-inf")  # when this peer last said anything to it
     beating: bool = False  # a beat is under way
     announced: dict[Place, Announce] = field(default_factory=dict)
@@ -45,7 +46,10 @@ class NeighborView:
 
     def announce(self, announce: Announce) -> None:
         """Note an announcement; of a neighbor that is far ahead (async pace) only the newest matter."""
-        self.announced[announce.round_index, announce.step] = announce
+        place = announce.round_index, announce.step
+        self.announced[place] = announce
+        if announce.total == 0:
+            self.totals.pop(place, None)  # a new life passes: the rest of what the old one began to send does not come
         if len(self.announced) > ANNOUNCED_MAX:
             del self.announced[min(self.announced)]
 

@@ -42,7 +42,7 @@ class Sending(Arrivals):
     late: LateOffers | None = None
 
     def _on_sent(self, event: ev.Sent, now: float, out: Effects) -> None:
-        self._changes(self.membership.heard(event.neighbor, self.views[event.neighbor].incarnation, now), out)
+        self._changes(self.membership.answered(event.neighbor, self.views[event.neighbor].incarnation, now), out)
         if event.refusal is not None and event.refusal in PASSING:
             self.outbox.failed(event.neighbor, now)
             if (

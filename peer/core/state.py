@@ -165,6 +165,14 @@ class PeerState:
             return Rejection(Refusal.NO_HANDSHAKE, f"incarnation {incarnation} of peer {sender} has not said hello")
         return None
 
+    def answer_to_beat(self, neighbor: int) -> Refusal | None:
+        """Return what a beat that was heard is answered: one that is not alive to us is to say hello.
+
+        If it cannot be reached it learns our round that way, and so does not wait for models that cannot come.
+        """
+        absent = self.membership.state(neighbor) in (NeighborState.UNKNOWN, NeighborState.DEAD)
+        return Refusal.NO_HANDSHAKE if absent else None
+
     def _edge_up(self, neighbor: int, round_index: int) -> bool:
         m = self.manifest
         return not m.dynamic_edges or edge_is_up(m.seed, round_index, self.peer_id, neighbor, m.dynamic_edges)

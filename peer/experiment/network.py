@@ -199,8 +199,10 @@ class VirtualNetwork:
         if other.status:
             self._post(mine, ev.GreetFailed(theirs, None, "it has ended"))
             return
-        self._post(theirs, ev.Greeted(make_hello(peer.engine, peer.digests, peer.manifest_json, theirs)))
-        self._post(mine, ev.Greeted(make_hello(other.engine, other.digests, other.manifest_json, mine)))
+        self._post(
+            theirs, ev.Greeted(make_hello(peer.engine, peer.digests, peer.manifest_json, theirs), answered=False)
+        )
+        self._post(mine, ev.Greeted(make_hello(other.engine, other.digests, other.manifest_json, mine), answered=True))
 
     def _do_sendbeat(self, peer: SimulatedPeer, effect: do.SendBeat) -> None:
         self._calls.append(partial(self._beat, peer.engine.peer_id, effect))
@@ -208,9 +210,10 @@ class VirtualNetwork:
     def _beat(self, sender: int, effect: do.SendBeat) -> None:
         other = self.peers[effect.neighbor]
         rejection = other.engine.admits(sender, effect.beat.incarnation)
+        refusal = rejection.code if rejection else None
         if rejection is None:
             self._post(effect.neighbor, ev.Heard(effect.beat))
-        refusal = rejection.code if rejection else None
+            refusal = other.engine.answer_to_beat(sender)
         self._post(sender, ev.BeatAnswered(effect.neighbor, refusal, lost=bool(other.status)))
 
     def _do_sendannounce(self, peer: SimulatedPeer, effect: do.SendAnnounce) -> None:

@@ -88,7 +88,7 @@ class InboundCalls:
             return HelloReply(mine, code, sentence)
         self._reached(hello.sender)
         failpoints.reach("hello.end")
-        self._post(ev.Greeted(hello))
+        self._post(ev.Greeted(hello, answered=False))
         return HelloReply(self._hello_for(hello.sender))
 
     async def beat(self, caller: int | None, beat: Beat) -> Refusal | None:
@@ -96,7 +96,7 @@ class InboundCalls:
         rejection = self._engine.admits(beat.sender, beat.incarnation)
         if rejection is None:
             self._post(ev.Heard(beat))
-            return None
+            return self._engine.answer_to_beat(beat.sender)
         return self.reject(beat.sender, rejection)
 
     async def announce(self, caller: int | None, announce: Announce) -> Refusal | None:

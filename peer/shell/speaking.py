@@ -55,17 +55,19 @@ class Speaking(Loop):
         if problem is not None:
             self._on_refused(neighbor, *problem)
             return ev.GreetFailed(neighbor, *problem)
-        return ev.Greeted(reply.hello)
+        return ev.Greeted(reply.hello, answered=True)
 
     def _outgrow(self, seen: int) -> None:
         """A neighbor knows a later life of this peer, whose disk was lost: go above it."""
         if seen < self.engine.incarnation:
             return
         try:
-            self.engine.incarnation = self.history.incarnation = self.parts.incarnations.claim(above=seen)
-            log.warning("a neighbor knows incarnation %d of this peer: now %d", seen, self.engine.incarnation)
+            self.history.incarnation = self.parts.incarnations.claim(above=seen)
         except IdentityError as error:
             log.error("a neighbor's claim about this peer is not believed: %s", error)
+            return
+        log.warning("a neighbor knows incarnation %d of this peer: now %d", seen, self.history.incarnation)
+        self.post(ev.Outgrown(self.history.incarnation))
 
     def _do_sendbeat(self, effect: do.SendBeat) -> None:
         self._spawn(self._beat(effect))

@@ -22,16 +22,17 @@ class Facts:
 
     life: int = 0
     heard: float = 0.0
+    met: bool = False
     goodbye: bool = False
     failed: bool = False
     buried: bool = False
     excused: bool = False
 
     def state(self, now: float) -> NeighborState:
-        if self.life == 0:
-            return NeighborState.UNKNOWN
         if self.goodbye:
             return NeighborState.LEFT
+        if not self.met:
+            return NeighborState.UNKNOWN
         if self.buried or now - self.heard >= SUSPICION:
             return NeighborState.DEAD
         late = now - self.heard >= SUSPICION / 2
@@ -66,13 +67,21 @@ class MembershipMachine(RuleBasedStateMachine):
         self.follow(self.members.heard(who, life, self.now))
         facts = self.facts[who]
         if life > facts.life or (life == facts.life and not facts.goodbye):
-            self.facts[who] = Facts(life, self.now)
+            absent = facts.state(self.judged_at) is NeighborState.DEAD
+            self.facts[who] = Facts(life, self.now, met=facts.met and not facts.goodbye, buried=absent)
+
+    @rule(who=WHO, life=LIVES)
+    def answered(self, who, life):
+        self.follow(self.members.answered(who, life, self.now))
+        facts = self.facts[who]
+        if life > facts.life or (life == facts.life and not facts.goodbye):
+            self.facts[who] = Facts(life, self.now, met=True)
 
     @rule(who=WHO, life=LIVES)
     def says_goodbye(self, who, life):
         self.follow(self.members.left(who, life, self.now))
         if life >= self.facts[who].life:
-            self.facts[who] = Facts(life, self.now, goodbye=True)
+            self.facts[who] = Facts(life, self.now, met=True, goodbye=True)
 
     @rule(who=WHO)
     def contact_fails(self, who):

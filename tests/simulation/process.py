@@ -168,7 +168,7 @@ class Process:
         if problem is not None:
             self.world.checker.mark(f"refused {problem[0]}")
             return HelloReply(mine, *problem)
-        self.post(ev.Greeted(hello))
+        self.post(ev.Greeted(hello, answered=False))
         return HelloReply(self._hello_for(hello.sender))
 
     def _greeted(self, effect: do.Greet, reply: HelloReply | None) -> None:
@@ -176,7 +176,7 @@ class Process:
             self.post(ev.GreetFailed(effect.neighbor, None, "no answer"))
         elif reply.refusal is Refusal.OLD_INCARNATION:
             if reply.hello.seen_incarnation >= self.engine.incarnation:
-                self.engine.incarnation = self.machine.disk.claim(reply.hello.seen_incarnation)
+                self.post(ev.Outgrown(self.machine.disk.claim(reply.hello.seen_incarnation)))
                 self.world.checker.mark("outgrew an old life")
             self.post(ev.GreetFailed(effect.neighbor, None, reply.reason))
         elif reply.refusal is not None:
@@ -185,7 +185,7 @@ class Process:
             known = self.engine.views[effect.neighbor].last_incarnation
             mine = self._hello_for(effect.neighbor)
             problem = check_hello(mine, reply.hello, neighbors=self.engine.neighbors, last_incarnation=known)
-            self.post(ev.GreetFailed(effect.neighbor, *problem) if problem else ev.Greeted(reply.hello))
+            self.post(ev.GreetFailed(effect.neighbor, *problem) if problem else ev.Greeted(reply.hello, answered=True))
 
     def _do_sendbeat(self, effect: do.SendBeat) -> None:
         def answered(reply: Refusal | str | None) -> None:
@@ -201,7 +201,7 @@ class Process:
             self.world.checker.mark(f"refused {rejection.code}")
             return rejection.code
         self.post(ev.Heard(beat))
-        return "ok"
+        return self.engine.answer_to_beat(beat.sender) or "ok"
 
     # ---- sending ------------------------------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ class World:
 
     def _greet(self, peer: int, effect: do.Greet) -> None:
         for me, other in ((peer, effect.neighbor), (effect.neighbor, peer)):
-            self.post(me, ev.Greeted(make_hello(self.engines[other], DIGESTS, "", me)))
+            self.post(me, ev.Greeted(make_hello(self.engines[other], DIGESTS, "", me), answered=me == peer))
 
     def _sendbeat(self, peer: int, effect: do.SendBeat) -> None:
         self.post(effect.neighbor, ev.Heard(effect.beat))

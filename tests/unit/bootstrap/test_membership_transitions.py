@@ -17,7 +17,7 @@ def members():
 
 
 def alive(members, incarnation=5, now=100.0):
-    members.heard(1, incarnation, now)
+    members.answered(1, incarnation, now)
     return members
 
 
@@ -43,8 +43,15 @@ def test_all_are_unknown_at_first(members):
     assert members.tick(1e9) == []
 
 
-def test_unknown_heard_is_alive(members):
-    assert members.heard(1, 5, 100.0) == [Change(1, UNKNOWN, ALIVE, 0, 5, "heard")]
+def test_unknown_heard_is_still_unknown_but_for_its_life(members):
+    """It has to answer first: whoever is heard and cannot be reached would hold up every round."""
+    assert members.heard(1, 5, 99.0) == [Change(1, UNKNOWN, UNKNOWN, 0, 5, "heard")]
+    assert members.heard(1, 5, 100.0) == []
+    assert members.live == () and members.next_deadline(100.0) is None
+
+
+def test_unknown_that_answers_is_alive(members):
+    assert members.answered(1, 5, 100.0) == [Change(1, UNKNOWN, ALIVE, 0, 5, "answered")]
     assert members.states == {1: ALIVE, 2: UNKNOWN}
     assert members.live == (1,)
     assert members.incarnation(1) == 5
@@ -78,8 +85,9 @@ def test_contact_failed_changes_nobody_else(members, state):
     assert members.states == before
 
 
-def test_suspect_heard_refutes(members):
-    assert suspect(members).heard(1, 5, 107.0) == [Change(1, SUSPECT, ALIVE, 5, 5, "heard")]
+@pytest.mark.parametrize("sign", ["heard", "answered"])
+def test_suspect_heard_or_answering_refutes(members, sign):
+    assert getattr(suspect(members), sign)(1, 5, 107.0) == [Change(1, SUSPECT, ALIVE, 5, 5, sign)]
     assert members.tick(110.9) == []
     assert members.next_deadline(110.9) == 111.0
 
@@ -91,13 +99,19 @@ def test_suspect_silent_for_the_suspicion_time_is_dead(members):
     assert members.next_deadline(108.0) is None
 
 
-def test_dead_same_incarnation_heard_refutes_its_own_death(members):
-    (change,) = dead(members).heard(1, 5, 120.0)
+def test_dead_heard_stays_dead(members):
+    assert dead(members).heard(1, 5, 120.0) == []
+    (change,) = members.heard(1, 6, 121.0)
+    assert (change.before, change.after, change.restarted) == (DEAD, DEAD, True)
+
+
+def test_dead_that_answers_refutes_its_own_death(members):
+    (change,) = dead(members).answered(1, 5, 120.0)
     assert (change.before, change.after, change.restarted) == (DEAD, ALIVE, False)
 
 
-def test_dead_new_incarnation_is_alive_and_restarted(members):
-    assert dead(members).heard(1, 6, 120.0) == [Change(1, DEAD, ALIVE, 5, 6, "restarted as incarnation 6")]
+def test_dead_that_answers_in_a_new_incarnation_is_alive_and_restarted(members):
+    assert dead(members).answered(1, 6, 120.0) == [Change(1, DEAD, ALIVE, 5, 6, "restarted as incarnation 6")]
 
 
 def test_dead_stays_dead(members):
@@ -134,8 +148,15 @@ def test_left_is_not_revived_by_its_own_incarnation(members):
     assert members.ignored_count == 1
 
 
-def test_left_is_revived_by_a_higher_incarnation(members):
+def test_left_heard_in_a_higher_incarnation_may_come_back(members):
     (change,) = gone(members).heard(1, 6, 102.0)
+    assert (change.before, change.after, change.restarted) == (LEFT, UNKNOWN, True)
+    (change,) = members.answered(1, 6, 102.1)
+    assert (change.before, change.after, change.restarted) == (UNKNOWN, ALIVE, False)
+
+
+def test_left_that_answers_in_a_higher_incarnation_is_back(members):
+    (change,) = gone(members).answered(1, 6, 102.0)
     assert (change.before, change.after, change.restarted) == (LEFT, ALIVE, True)
 
 
@@ -144,7 +165,7 @@ def test_left_twice_is_one_change(members):
 
 
 def test_a_peer_that_was_paused_buries_nobody(members):
-    alive(members).heard(2, 1, 100.5)
+    alive(members).answered(2, 1, 100.5)
     members.contact_failed(2, 101.0)
     assert members.tick(160.0) == []
     assert members.states == {1: ALIVE, 2: SUSPECT}
@@ -160,7 +181,7 @@ def test_a_tick_up_to_a_heartbeat_late_is_no_pause(members):
 def test_a_pause_excuses_a_silence_only_once(members):
     alive(members).tick(160.0)
     assert [change.after for change in members.tick(220.0)] == [DEAD]
-    members.heard(1, 5, 221.0)
+    members.answered(1, 5, 221.0)
     assert members.tick(280.0) == []
     assert members.pause_count == 2
 
@@ -176,7 +197,7 @@ def test_ticking_at_each_deadline_always_gets_on():
     members = Membership(range(50), Timeouts(heartbeat_s=0.1, suspicion_s=0.7))
     now = 0.1
     for neighbor in range(50):
-        members.heard(neighbor, 1, now + neighbor / 77)
+        members.answered(neighbor, 1, now + neighbor / 77)
     steps = 0
     while (deadline := members.next_deadline(now)) is not None:
         now = deadline
@@ -193,6 +214,7 @@ def test_a_deadline_is_never_in_the_past(members):
 def test_a_stranger_is_a_bug_of_the_caller(members):
     for call in (
         lambda: members.heard(7, 1, 0.0),
+        lambda: members.answered(7, 1, 0.0),
         lambda: members.left(7, 1, 0.0),
         lambda: members.contact_failed(7, 0.0),
     ):

@@ -6,6 +6,7 @@ import pytest
 
 from coordinator_free_bootstrap import make_graph
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal
+from coordinator_free_bootstrap.membership import NeighborState
 from peer.algorithms.dfca import Dfca
 from peer.core import effects as do
 from peer.core import events as ev
@@ -31,8 +32,9 @@ class Driven:
         self.now += after
         return self.engine.step(event, self.now)
 
-    def hello(self, sender, incarnation=1, round_index=0, phase=Phase.RUNNING):
-        return self.step(ev.Greeted(Hello(sender, incarnation, 1, "", "", "", "", round_index, phase, "")))
+    def hello(self, sender, incarnation=1, round_index=0, phase=Phase.RUNNING, *, answered=True):
+        hello = Hello(sender, incarnation, 1, "", "", "", "", round_index, phase, "")
+        return self.step(ev.Greeted(hello, answered))
 
     def header(self, sender=1, **changes):
         fields = {
@@ -272,6 +274,75 @@ def test_a_neighbor_that_restarts_gets_everything_again_and_what_it_delivered_st
     (again,) = of(effects, do.SendModel)
     assert again.neighbor == 1
     assert driven.engine.waiting_for() == [2]
+
+
+def test_a_new_life_that_passes_is_not_waited_for_although_its_old_one_began_to_deliver():
+    driven = Driven(clusters=2)
+    driven.begin()
+    driven.work("train")
+    driven.deliver(1, total=2)
+    driven.hello(1, incarnation=2, round_index=1)
+    assert driven.engine.waiting_for() == [1, 2]
+    driven.step(ev.Announced(Announce(1, 2, 0, 0, total=0)))
+    assert driven.engine.waiting_for() == [2]
+
+
+def test_a_peer_that_takes_a_higher_incarnation_says_everything_again():
+    driven = Driven()
+    driven.begin()
+    driven.work("train")
+    driven.answered(1)
+    driven.answered(2)
+    effects = driven.step(ev.Outgrown(70))
+    assert [(e.neighbor, e.header.incarnation) for e in of(effects, do.SendModel)] == [(1, 70), (2, 70)]
+
+
+def test_a_dead_neighbor_is_alive_when_it_answers_and_not_when_it_is_heard():
+    """Else a link that is cut one way would raise it again and again, and each time a round would wait for it."""
+    driven = Driven()
+    driven.begin()
+    timeouts = driven.engine.manifest.timeouts
+    for _ in range(3):
+        driven.step(ev.Heard(Beat(2, 1, 0, 0, Phase.RUNNING)), after=timeouts.suspicion_s / 3)
+    assert driven.engine.membership.state(1) is NeighborState.DEAD
+    driven.step(ev.GreetFailed(1, None, "no answer"))
+    heard = driven.step(ev.Heard(Beat(1, 1, 0, 0, Phase.RUNNING)))
+    heard += driven.hello(1, answered=False) + driven.offer(1)
+    assert driven.engine.membership.state(1) is NeighborState.DEAD
+    assert of(heard + driven.step(ev.Tick(), after=0.2), do.Greet) == [do.Greet(1)], "soon, and once"
+    driven.hello(1, answered=True)
+    assert driven.engine.membership.state(1) is NeighborState.ALIVE
+
+
+def test_a_hello_of_a_life_that_is_known_is_no_sign_that_it_hears_us():
+    driven = Driven()
+    driven.begin()
+    for _ in range(12):
+        driven.step(ev.Heard(Beat(2, 1, 0, 0, Phase.RUNNING)), after=driven.engine.manifest.timeouts.suspicion_s / 10)
+        driven.hello(1, answered=False)
+    assert driven.engine.membership.state(1) is NeighborState.DEAD
+
+
+def test_a_neighbor_that_says_hello_and_cannot_be_reached_is_not_waited_for():
+    driven = Driven(start={"rule": "all", "deadline_s": 30.0})
+    driven.hello(1)
+    driven.hello(2, answered=False)
+    assert driven.engine.stage is Stage.JOINING
+    driven.step(ev.Tick(), after=30.0)
+    driven.work("assign")
+    driven.work("train")
+    assert driven.engine.waiting_for() == [1]
+
+
+def test_a_person_is_told_of_a_neighbor_that_is_heard_and_cannot_be_reached_but_not_each_time():
+    driven = Driven()
+    driven.hello(1, answered=False)
+    effects = [effect for _ in range(40) for effect in driven.step(ev.GreetFailed(1, None, "nobody listens there"))]
+    sentences = [log.message for log in of(effects, do.Log) if log.level == "warning"]
+    assert len(sentences) == 4 and all("peer 1 is heard but does not answer" in s for s in sentences)
+    assert sentences[0].endswith("nobody listens there")
+    driven.hello(1, answered=True)
+    assert not driven.engine.views[1].unreachable
 
 
 @pytest.mark.parametrize(

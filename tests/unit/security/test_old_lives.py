@@ -28,20 +28,20 @@ def hello_of(incarnation: int) -> Hello:
 def test_a_restarted_peer_remembers_which_lives_are_over():
     first = engine_of(0, 1)
     first.step(ev.Tick(), 0.0)
-    first.step(ev.Greeted(hello_of(50)), 1.0)
+    first.step(ev.Greeted(hello_of(50), answered=False), 1.0)
     assert first.admits(1, 49).code is Refusal.OLD_INCARNATION and first.admits(1, 50) is None
     second = engine_of(0, 2, resume=first.state())
     assert second.admits(1, 49).code is Refusal.OLD_INCARNATION
     assert second.admits(1, 50).code is Refusal.NO_HANDSHAKE  # the same life may go on, after a handshake
     second.step(ev.Tick(), 0.0)
     before = second.state()
-    second.step(ev.Greeted(hello_of(49)), 1.0)
+    second.step(ev.Greeted(hello_of(49), answered=False), 1.0)
     assert second.views[1].incarnation == 0 and second.state() == before
     mine = make_hello(second, DIGESTS, "{}", 1)
     assert mine.seen_incarnation == 50  # so that a peer without its disk can go above it
     code, sentence = check_hello(mine, hello_of(49), neighbors=(1, 2), last_incarnation=50)
     assert code is Refusal.OLD_INCARNATION and "take 51 or higher" in sentence
-    second.step(ev.Greeted(hello_of(50)), 2.0)
+    second.step(ev.Greeted(hello_of(50), answered=False), 2.0)
     assert second.admits(1, 50) is None
 
 

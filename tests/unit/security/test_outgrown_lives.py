@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from coordinator_free_bootstrap.identity import SEEN_MAX
+from peer.core.events import Outgrown
 from peer.shell.speaking import Speaking
 from peer.store.identity_files import IncarnationFile
 
@@ -15,14 +16,17 @@ def peer(tmp_path):
     incarnations = IncarnationFile(tmp_path)
     engine = SimpleNamespace(incarnation=incarnations.claim(1))
     history = SimpleNamespace(incarnation=engine.incarnation)
-    return SimpleNamespace(engine=engine, history=history, parts=SimpleNamespace(incarnations=incarnations))
+    parts = SimpleNamespace(incarnations=incarnations)
+    events = []
+    return SimpleNamespace(engine=engine, history=history, parts=parts, events=events, post=events.append)
 
 
 def test_it_goes_above_and_the_file_says_so_first(peer):
     seen = peer.engine.incarnation + 5
     Speaking._outgrow(peer, seen)
-    assert peer.engine.incarnation > seen + 1
-    assert peer.engine.incarnation == peer.history.incarnation == peer.parts.incarnations.read()
+    claimed = peer.parts.incarnations.read()
+    assert claimed > seen + 1
+    assert peer.events == [Outgrown(claimed)] and peer.history.incarnation == claimed
 
 
 @pytest.mark.parametrize("seen", [0, SEEN_MAX + 1, 1 << 63])
@@ -30,5 +34,5 @@ def test_a_lower_or_an_impossible_claim_changes_nothing(peer, seen, caplog):
     before = peer.engine.incarnation
     with caplog.at_level(logging.ERROR, logger="peer"):
         Speaking._outgrow(peer, seen)
-    assert peer.engine.incarnation == peer.history.incarnation == peer.parts.incarnations.read() == before
+    assert peer.history.incarnation == peer.parts.incarnations.read() == before and not peer.events
     assert ("is not believed" in caplog.text) == (seen > before)

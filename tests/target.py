@@ -20,6 +20,7 @@ import numpy as np
 
 from coordinator_free_bootstrap import Graph, Node, Subject, parse_manifest
 from peer.assembly import LocalSettings, assemble
+from peer.core import events as ev
 from peer.core.messages import Hello, ModelHeader, Phase
 from peer.core.state import Stage
 from peer.identity.certificates import make_certificate
@@ -149,11 +150,12 @@ class Target:
                 await asyncio.sleep(0.005)
 
     async def greet(self, *subjects: int) -> None:
-        """Shake hands as these neighbors."""
+        """Shake hands as these neighbors, and be alive: nobody listens at their addresses, so the engine is told of an answer."""
         for subject in subjects:
             async with self.channel(subject) as channel:
                 reply = await call(channel, "Hello", convert.pack_hello(self.hello(subject)))
                 assert not peer_pb2.HelloReply.FromString(reply).refusal
+            self.runtime.post(ev.Greeted(self.hello(subject), answered=True))
 
     async def push_good(self, index: int = 0) -> peer_pb2.PushReply:
         """Push one good model as the good neighbor."""

@@ -101,14 +101,15 @@ class Peers:
         data_root: where MNIST lies.
         samples: training samples of each peer.
         split: iid, or dirichlet with alpha 0.3.
+        seed: of the dealing and of the graph.
     """
 
     HIDDEN, CLASSES, BATCH, LEARNING_RATE = 32, 10, 50, 0.1
 
-    def __init__(self, data_root: Path, samples: int, split: str) -> None:
+    def __init__(self, data_root: Path, samples: int, split: str, seed: int) -> None:
         options: dict[str, object] = {"alpha": 0.3} if split == "dirichlet" else {}
-        manifest = Manifest(task="mnist", split=split, split_options=options, clusters=1)
-        self.graph: Graph = make_graph("regular", PEERS, seed=1, degree=DEGREE, manifest=manifest)
+        manifest = Manifest(task="mnist", split=split, split_options=options, clusters=1, data_seed=seed)
+        self.graph: Graph = make_graph("regular", PEERS, seed=seed, degree=DEGREE, manifest=manifest)
         task = load_task(manifest, PEERS, data_root=data_root, shard_path=None, download=False)
         shards = [task.load_shard(peer_id) for peer_id in range(PEERS)]
         count = min(samples, *(len(shard.train_y) for shard in shards)) // self.BATCH * self.BATCH
@@ -193,6 +194,12 @@ def play(
     return statistics.fmean(found), statistics.median(distances) if distances else float("nan")
 
 
+def shown(found: list[float]) -> str:
+    """Return the mean over seeds and their deviation."""
+    deviation = f" ± {statistics.stdev(found):.1f}" if len(found) > 1 else ""
+    return f"{statistics.fmean(found):.1f}{deviation}"
+
+
 def main() -> None:
     """Run all attacks against all defenses and print one table for each split."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -201,11 +208,11 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=600, help="training samples of each peer")
     parser.add_argument("--split", default="iid")
     parser.add_argument("--radius", type=float, nargs="+", default=[0.3, 1.0, 3.0], help="clip radii to try")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    peers = Peers(arguments.data_root, arguments.samples, arguments.split)
+    peers = {seed: Peers(arguments.data_root, arguments.samples, arguments.split, seed) for seed in arguments.seeds}
     defenses = [Defense("off"), Defense("norm bound 2", norm_bound=2.0)]
     defenses += [Defense(f"clip {radius:g}", clip=radius) for radius in arguments.radius]
     defenses += [Defense(f"norm bound 2, clip {r:g}", norm_bound=2.0, clip=r) for r in arguments.radius[-2:-1]]
@@ -215,9 +222,10 @@ def main() -> None:
         for attack in [None] if not liars else ATTACKS:
             cells = []
             for defense in defenses:
-                accuracy, distance = play(peers, attack, liars, defense, rounds=arguments.rounds, seed=arguments.seed)
-                cells.append(f"{100 * accuracy:.1f}")
+                played = [play(peers[s], attack, liars, defense, rounds=arguments.rounds, seed=s) for s in peers]
+                cells.append(shown([100 * accuracy for accuracy, _ in played]))
                 if attack is None:
+                    distance = statistics.fmean(distance for _, distance in played)
                     print(f"{defense.name}: honest arrivals lie {distance:.2f} away (median, second half)", flush=True)
             rows.append([count, attack or "nobody lies", *cells])
             print(rows[-1], flush=True)

@@ -1,4 +1,4 @@
-"""A 60 s partition into halves, and peers that are stopped for 1, 10 and 30 s.
+"""A 60 s partition into halves, one edge cut in one direction for 60 s, and peers that are stopped for 1, 10 and 30 s.
 
 Consensus distance is computed from the peers' newest checkpoints while they run: mean over peers of the squared distance to the
 mean model, over the mean model's squared norm, averaged over the cluster models.
@@ -85,6 +85,39 @@ def partition(cut_s: float) -> tuple[list[list[object]], list[tuple[float, float
     return [row], curve
 
 
+def one_way(cut_s: float) -> list[object]:
+    with faulty_run("erdos-renyi", 8, FOREVER, proxy=True, degree=4.0, seed=1) as run:
+        run.drive(60, lambda: all(len(run.history(p, "round")) >= 15 for p in run.graph.ids), every_s=0.5)
+        one, other = run.graph.edges[0]
+        before = [len(run.history(p, "round")) for p in run.graph.ids]
+        run.drive(cut_s)
+        quiet = [len(run.history(p, "round")) - n for p, n in zip(run.graph.ids, before, strict=True)]
+        cut_at = time.time()
+        run.director.act(Event(do="one_way", edges=((one, other),)))
+        run.drive(cut_s)
+        total = [len(run.history(p, "round")) - n for p, n in zip(run.graph.ids, before, strict=True)]
+        deaths = [
+            sum(line["neighbor"] == b and line["state"] == "dead" for line in run.history(a, "neighbor"))
+            for a, b in ((one, other), (other, one))
+        ]
+        lost = [pauses([line for line in run.history(p, "round") if line["at"] > cut_at - 5])[0] for p in run.graph.ids]
+        run.director.act(Event(do="heal"))
+        healed = time.time()
+        run.drive(10.0)
+        back = [
+            line["at"] - healed
+            for a, b in ((one, other), (other, one))
+            for line in run.history(a, "neighbor")
+            if line["at"] > healed and line["neighbor"] == b and line["state"] == "alive"
+        ]
+    during = [t - q for t, q in zip(total, quiet, strict=True)]
+    return [
+        f"{cut_s:g} s", f"{min(quiet)} to {max(quiet)}", f"{min(during)} to {max(during)}",
+        f"{np.mean(lost):.1f} ({max(lost):.1f})", " and ".join(map(str, deaths)),
+        f"{max(back):.1f}" if len(back) > 1 else "not both",
+    ]  # fmt: skip
+
+
 def stopped(seconds: float) -> list[object]:
     with faulty_run("erdos-renyi", 8, FOREVER, degree=4.0, seed=1) as run:
         run.drive(60, lambda: all(len(run.history(p, "round")) >= 15 for p in run.graph.ids), every_s=0.5)
@@ -120,6 +153,7 @@ def stopped(seconds: float) -> list[object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cut", type=float, default=60.0)
+    parser.add_argument("--one-way", type=float, default=60.0)
     parser.add_argument("--stops", type=float, nargs="*", default=[1.0, 10.0, 30.0])
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
@@ -132,6 +166,13 @@ def main() -> None:
         )  # fmt: skip
         show("8 peers, parted into halves", header, rows, arguments.markdown)
         print(" ".join(f"{t:.0f}:{d:.1e}" for t, d in curve[::3]))
+    if arguments.one_way:
+        header = (
+            "cut", "rounds in as long a time before", "rounds during the cut", "seconds lost, mean (worst) peer",
+            "times that its ends held each other dead", "alive to each other after, s",
+        )  # fmt: skip
+        place = arguments.markdown and arguments.markdown.with_stem(arguments.markdown.stem + "_one_way")
+        show("8 peers, one edge cut in one direction", header, [one_way(arguments.one_way)], place)
     if arguments.stops:
         rows = [stopped(seconds) for seconds in arguments.stops]
         header = (

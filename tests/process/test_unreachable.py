@@ -64,7 +64,9 @@ def test_the_others_do_not_wait_for_it(home: Path, peer_id: int) -> None:
 @pytest.mark.parametrize("peer_id", [0, 2])
 def test_they_say_what_is_wrong_and_where_to_look(home: Path, peer_id: int) -> None:
     address = json.loads((home / "graph.json").read_text())["nodes"][1]["address"]
-    told = [line for line in (home / f"{peer_id}.log").read_text().splitlines() if "is heard but does not answer" in line]
+    told = [
+        line for line in (home / f"{peer_id}.log").read_text().splitlines() if "is heard but does not answer" in line
+    ]
     assert told and address in told[0] and "its port open" in told[0]
     assert len(told) <= 8, "not each time"
 

@@ -334,6 +334,17 @@ def test_a_neighbor_that_says_hello_and_cannot_be_reached_is_not_waited_for():
     assert driven.engine.waiting_for() == [1]
 
 
+def test_the_beat_of_one_that_cannot_be_reached_is_answered_so_that_it_learns_our_round():
+    driven = Driven()
+    driven.hello(1, answered=False)
+    driven.step(ev.Heard(Beat(1, 1, 0, 0, Phase.RUNNING)))
+    assert driven.engine.answer_to_beat(1) is Refusal.NO_HANDSHAKE
+    driven.hello(1, answered=True)
+    assert driven.engine.answer_to_beat(1) is None
+    driven.step(ev.Heard(Beat(1, 1, 0, 0, Phase.LEAVING)))
+    assert driven.engine.answer_to_beat(1) is None, "it said goodbye"
+
+
 def test_a_person_is_told_of_a_neighbor_that_is_heard_and_cannot_be_reached_but_not_each_time():
     driven = Driven()
     driven.hello(1, answered=False)

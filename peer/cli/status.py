@@ -9,23 +9,29 @@ import typer
 
 
 def status(
-    where: Annotated[str, typer.Argument(help="A testbed's directory, or host:port of one plaintext peer.")],
+    where: Annotated[
+        str, typer.Argument(help="A graph file, a testbed's directory, or host:port of one plaintext peer.")
+    ],
+    certs: Annotated[
+        Path | None,
+        typer.Option(help="With a graph file: the folder with an observer's key. Default: certs, beside the file."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the peers' answers as JSON.")] = False,
 ) -> None:
     """Ask running peers for their round, their neighbors, what they wait for and why. Exit code 40 if one is silent.
 
-    Example: peer status out
+    Example: peer status graph.json --certs certs
     """
-    import asyncio
     import json
 
-    from coordinator_free_bootstrap import Manifest
-    from peer.observe.ask import sentence, status_of, testbed_statuses
+    from peer.observe.ask import graph_statuses, plaintext_status, sentence, testbed_statuses
 
     if Path(where).is_dir():
         found = testbed_statuses(Path(where))
+    elif Path(where).is_file():
+        found = graph_statuses(Path(where), certs)
     else:
-        one = asyncio.run(status_of(-1, where, Manifest()))
+        one = plaintext_status(where)
         found = {one["peer_id"]: one}
     if as_json:
         typer.echo(json.dumps({str(peer_id): answer for peer_id, answer in found.items()}, indent=2))

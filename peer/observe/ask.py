@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator_free_bootstrap import Graph, Manifest, load_graph
-from coordinator_free_bootstrap.errors import NeighborUnavailable, RemoteProtocolError
+from coordinator_free_bootstrap.errors import IdentityError, NeighborUnavailable, RemoteProtocolError
 from peer.identity.files import OBSERVER, KeyFiles, identity_files
 from peer.wire.client import NeighborLink
 from peer.wire.security import MutualTls, SecureChannel, load_tls
@@ -53,6 +53,51 @@ def testbed_statuses(directory: Path) -> dict[int, Status | str]:
     files: KeyFiles = identity_files(directory, OBSERVER)
     tls = load_tls(graph, OBSERVER, files) if graph.observers and files.exist() else None
     return asyncio.run(statuses(graph, tls))
+
+
+def graph_statuses(path: Path, certs: Path | None) -> dict[int, Status | str]:
+    """Return what each peer of a graph file answers.
+
+    Args:
+        path: the graph file that the peers run with.
+        certs: the folder with an observer's certificate and key; default: ``certs`` beside the graph file. Not needed where
+            the peers speak plaintext.
+
+    Raises:
+        GraphError: the graph file cannot be used.
+        IdentityError: the peers have keys, and no observer that they know has its key here.
+    """
+    graph = load_graph(path)
+    if not any(node.pins for node in graph.nodes):
+        return asyncio.run(statuses(graph, None))
+    folder = certs or path.parent / "certs"
+    names = [observer.name for observer in graph.observers]
+    name = next((name for name in names if KeyFiles.of(folder, name).exist()), None)
+    if name is None:
+        known = (
+            f"the graph file knows the observers {', '.join(names)}" if names else "the graph file knows no observer"
+        )
+        raise IdentityError(
+            f"{folder}: no observer's key; {known}; make one with `peer keygen --observer me --out {folder}`, add it "
+            f"with `peer graph pin {path} {folder}/me.pem`, and give all peers the new graph file"
+        )
+    return asyncio.run(statuses(graph, load_tls(graph, name, KeyFiles.of(folder, name), certs=folder)))
+
+
+def plaintext_status(address: str) -> Status:
+    """Return what the one peer at ``host:port`` answers.
+
+    Raises:
+        NeighborUnavailable: it does not answer, or not in plaintext.
+    """
+    try:
+        return asyncio.run(status_of(-1, address, Manifest()))
+    except NeighborUnavailable as error:
+        reason = str(error).partition(": Status: ")[2] or str(error)
+        raise NeighborUnavailable(
+            f"{address} does not answer in plaintext ({reason}); if its peer has keys, ask with its graph file: "
+            "peer status graph.json"
+        ) from error
 
 
 def sentence(status: Status) -> str:

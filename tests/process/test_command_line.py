@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +53,49 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     peer("graph", "make", *shape, *settings, "--out", place / "graph.json")
     peer("testbed", place / "graph.json", "--out", place / "out", "--json")
     return place / "out"
+
+
+@pytest.fixture
+def first_graph(tmp_path: Path) -> Iterator[Path]:
+    """What the README's "first own graph" says, on one machine: a graph, keys, two peers that run with them."""
+    shape = ["--kind", "complete", "--peers", 2, "--base-port", 17430, "--set", "run.rounds=100000"]
+    graph, certs = tmp_path / "graph.json", tmp_path / "certs"
+    peer("graph", "make", *shape, "--out", graph)
+    for who in (("--id", 0), ("--id", 1), ("--observer", "me")):
+        peer("keygen", *who, "--out", certs)
+    peer("graph", "pin", graph, *certs.glob("*.pem"))
+    with ExitStack() as stack:
+        for i in (0, 1):
+            command = ["run", "--id", i, "--neighbors", graph, "--certs", certs, "--state-dir", tmp_path / f"peer-{i}"]
+            log = stack.enter_context((tmp_path / f"{i}.log").open("wb"))
+            running = subprocess.Popen([sys.executable, "-m", "peer", *map(str, command)], stdout=log, stderr=log)
+            stack.enter_context(running)
+            stack.callback(running.terminate)
+        yield tmp_path
+
+
+def test_the_first_own_graph_runs_and_is_watched(first_graph: Path) -> None:
+    def both_train() -> bool:
+        histories = [first_graph / f"peer-{i}" / "history.jsonl" for i in (0, 1)]
+        return all(path.exists() and '"kind":"round"' in path.read_text().replace(" ", "") for path in histories)
+
+    deadline = time.monotonic() + 60
+    while not both_train():
+        assert time.monotonic() < deadline, [(first_graph / f"{i}.log").read_text() for i in (0, 1)]
+        time.sleep(0.1)
+    lines = peer("status", first_graph / "graph.json").splitlines()
+    assert [
+        line.startswith(f"peer {i}: round ") and "1 of 1 neighbors alive" in line for i, line in enumerate(lines)
+    ] == [
+        True,
+        True,
+    ]
+    refused = peer("status", "127.0.0.1:17430", code=40)
+    assert "does not answer in plaintext" in refused and "peer status graph.json" in refused
+    (first_graph / "certs" / "me.key").unlink()
+    (first_graph / "certs" / "me.pem").unlink()
+    hint = peer("status", first_graph / "graph.json", code=20)
+    assert "the graph file knows the observers me" in hint and "peer keygen --observer" in hint
 
 
 def test_report_keeps_its_keys(finished: Path) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Nemesis:
-    """Carries out the actions of `options.ACTIONS`."""
+    """Carries out the actions of `options.draw`."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -113,6 +113,19 @@ class Nemesis:
             self._fired(name)
             self.world.network.take_down(edges)
             self.world.after(self._rng.choice((0.5, 3.0, 10.0)), self.world.network.bring_up, edges)
+
+    def _closed_port(self, machine: Machine) -> None:
+        """A firewall: nobody can call this peer, while it calls the others."""
+        self._fired("closed_port")
+        links = self.world.network.links
+        closed = [links[edge] for edge in links if edge[1] == machine.peer_id]
+
+        def let(refused: bool) -> None:
+            for link in closed:
+                link.refused = refused
+
+        let(True)
+        self.world.after(self._rng.choice((3.0, 10.0, 100.0)), let, False)
 
     def _clog(self, machine: Machine) -> None:
         self._fired("clog")

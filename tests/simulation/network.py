@@ -41,6 +41,7 @@ class Link:
 
     down_since: float | None = None
     clogged_until: float = 0.0
+    refused: bool = False  # connections in this direction: its source cannot call, but answers and is sent answers
 
 
 @dataclass(eq=False)
@@ -89,7 +90,7 @@ class Network:
         self.weather = Weather()
         self._said.clear()
         for link in self.links.values():
-            link.down_since, link.clogged_until = None, 0.0
+            link.down_since, link.clogged_until, link.refused = None, 0.0, False
 
     def _keepalive_s(self) -> float:
         return self._rng.uniform(0.5, 1.5) * self.world.manifest.timeouts.suspicion_s
@@ -113,6 +114,13 @@ class Network:
         if weather.delay_s > 0.01:
             self.world.fired["delay"] += 1
         return max(delay, link.clogged_until - self.world.now + delay)
+
+    def _connection_s(self, source: int, target: int) -> float | None:
+        """Return how long the first message of a call takes, or None if it is lost or no connection can be made."""
+        if self.links[source, target].refused:
+            self.world.fired["connection_refused"] += 1
+            return None
+        return self.travel_s(source, target)
 
     def _noticed_s(self, source: int, target: int) -> float:
         """Return after how long a side notices that its call is broken."""
@@ -162,7 +170,7 @@ class Network:
                 process.soon(ask, process)
 
         caller.later(self.world.manifest.timeouts.suspicion_s, finish, None)
-        delay = self.travel_s(caller.peer_id, target)
+        delay = self._connection_s(caller.peer_id, target)
         if delay is None:
             caller.later(self._noticed_s(caller.peer_id, target), finish, None)
         else:
@@ -175,7 +183,7 @@ class Network:
         """Open a stream to a neighbor and return the handle that `cancel` takes."""
         push = Push(sender, sender.peer_id, target, header, payload)
         self.pushes.append(push)
-        delay = self.travel_s(push.source, target)
+        delay = self._connection_s(push.source, target)
         if delay is None:
             sender.later(self._noticed_s(push.source, target), self._fail, push)
         else:

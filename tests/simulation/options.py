@@ -27,6 +27,7 @@ ACTIONS = (
     ),
     *("straggler", "slow_disk"),
 )
+ACTIONS_LATER = ("closed_port",)  # drawn from a generator of their own: what seeds drew before stays as it was
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,15 @@ def draw(seed: int) -> Options:
     )
     chosen = [action for action in ACTIONS if rng.random() < (0.5 if action == "crash" else 0.3)]
     train_s = rng.choice(((0.05, 0.3), (0.5, 2.0)))
+    later = Random(f"{seed}:later")
+    actions = [(action, rng.randint(1, 5 if action == "crash" else 3)) for action in chosen]
+    actions += [(action, later.randint(1, 2)) for action in ACTIONS_LATER if later.random() < 0.3]
     return Options(
         seed,
         graph,
         train_s=train_s,
         weather=weather,
-        actions=tuple((action, rng.randint(1, 5 if action == "crash" else 3)) for action in chosen),
+        actions=tuple(actions),
         safety_s=rng.uniform(0.5, 1.5) * (2 + graph.manifest.rounds * (train_s[1] + 0.3)),
         core_loses=rng.choice((0, 0, 0, 1)) if peers > 2 else 0,
     )

@@ -12,12 +12,13 @@ import pytest
 
 from coordinator_free_bootstrap import make_graph
 from tests.simulation.network import Weather
-from tests.simulation.options import ACTIONS, Options, manifest
+from tests.simulation.options import ACTIONS, ACTIONS_LATER, Options, manifest
 from tests.simulation.runner import report, run_many
 from tests.simulation.small_runs import RUNS, assert_equals_reference, with_a_kill, without_faults
 from tests.simulation.world import EPOCH_S, World
 
 FAULTS = {"loss", "cut", "replay", "corrupt", "delay", "swallowed", "keepalive", "loss_for_good", *ACTIONS}
+FAULTS |= {"connection_refused", *ACTIONS_LATER}
 FAULTS |= {"write kept", "write dropped", "write torn"}
 MARKS = {
     *("folded", "folded late", "stream cut", "resumed", "outgrew an old life"),

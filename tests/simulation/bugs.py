@@ -155,6 +155,11 @@ def silence_is_no_sign_of_death(original, membership, now):
 
 
 @plant(Membership, "heard")
+def who_is_heard_is_alive(original, membership, neighbor, incarnation, now):
+    return membership.answered(neighbor, incarnation, now)
+
+
+@plant(Membership, "answered")
 def the_dead_stay_dead(original, membership, neighbor, incarnation, now):
     dead = membership.state(neighbor) is NeighborState.DEAD and incarnation == membership.incarnation(neighbor)
     return [] if dead else original(membership, neighbor, incarnation, now)
@@ -183,11 +188,6 @@ def streams_of_the_dead_stay_open(original, engine, view, out):
 @plant(Engine, "_beat")
 def no_beat_is_sent(original, engine, view, now, out):
     view.said_at = now
-
-
-@plant(Engine, "_refused_by")
-def nobody_greets_who_asks_for_a_handshake(original, engine, neighbor, refusal, reason, now, out):
-    pass
 
 
 @plant(Engine, "_admit")

@@ -1,4 +1,4 @@
-"""The invariants I1 to I9 and L1 to L7, checked while a simulation runs, against records that the engine never sees.
+"""The invariants I1 to I9 and L1 to L8, checked while a simulation runs, against records that the engine never sees.
 
 I1  an average is the mean of the local model and of exactly the folded arrivals (recomputed in float64)
 I2  an arrival (sender, round, step, slot) is folded at most once in a peer's line of states, across restarts
@@ -16,6 +16,7 @@ L4  a restarted peer is alive at its neighbors soon
 L5  a healthy, connected peer is not declared dead once delays are bounded
 L6  without faults, lockstep gives the models of `tests.oracle.reference`: in its own test
 L7  who was asked to leave is gone as soon as nothing is under way
+L8  who was absent is alive again by an answer, never by words of its own alone
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Shadow:
     working: bool = False  # any work is under way
     round_index: int = 0
     incarnation: int = 0
+    states: dict[int, NeighborState] = field(default_factory=dict)  # of neighbors, as recorded
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # incarnation and round of each neighbor
     caught_up: int = -1  # the round in which pulls were sent
 
@@ -149,8 +151,10 @@ class Checker:
                 shadow.caught_up = engine.round_index
             if isinstance(effect, do.Work) and effect.kind == "assign":
                 self._nobody_lags(process, shadow)
-            if isinstance(effect, do.Record) and effect.kind == "neighbor" and world.healed_at is not None:
-                self._no_false_death(process, effect.fields)
+            if isinstance(effect, do.Record) and effect.kind == "neighbor":
+                self._back_by_an_answer(process, shadow, event, effect.fields)
+                if world.healed_at is not None:
+                    self._no_false_death(process, effect.fields)
 
     def _limits(self, process: Process) -> None:
         engine, limits = process.engine, self.world.manifest.limits
@@ -179,6 +183,15 @@ class Checker:
                 allowed = t.suspicion_s + t.heartbeat_s + (6.0 if "clog" in world.fired else 1.0)
                 allowed += 3.0 if world.options.weather.replay else 0.0
                 self.require(waited <= allowed, "L3", f"{process.peer_id} waits for dead {n} for {waited:.1f} s")
+
+    def _back_by_an_answer(self, process: Process, shadow: Shadow, event: ev.Event, fields: dict[str, Any]) -> None:
+        n, after = fields["neighbor"], NeighborState(fields["state"])
+        before, shadow.states[n] = shadow.states.get(n, NeighborState.UNKNOWN), after
+        if after is NeighborState.ALIVE and before is not NeighborState.SUSPECT:
+            answer = isinstance(event, ev.Sent)
+            answer |= isinstance(event, ev.Greeted) and event.answered
+            answer |= isinstance(event, ev.BeatAnswered) and not event.lost
+            self.require(answer, "L8", f"{process.peer_id} holds {n}, {before} before, alive after {event}")
 
     def _no_false_death(self, process: Process, fields: dict[str, Any]) -> None:
         world = self.world

@@ -1,4 +1,4 @@
-"""Runs whose result is known to the bit: no fault at all, or a peer that is killed and soon restarted."""
+"""Small runs with at most one kind of fault: none, or kills of one peer that is soon restarted."""
 
 from __future__ import annotations
 
@@ -58,6 +58,21 @@ def with_a_kill(seed: int) -> World:
     world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.05, 0.4)))
     rng, machine = world.random("victim"), world.machines[seed % 6]
     for moment in sorted(rng.uniform(1.0, 3.0) for _ in range(2)):
+        world.after(moment, machine.crash)
+        world.after(moment + rng.uniform(0.05, 0.4), machine.start)
+    world.run()
+    assert machine.lives > 1
+    return world
+
+
+def async_with_kills(seed: int) -> World:
+    """Kill a slow peer three times, whose faster neighbors have sent it models of later rounds; the invariants judge."""
+    run = manifest(algorithm="dfedavg", pace="async", stale="fold", stale_rounds_max=3, seed=seed, rounds=8)
+    graph = make_graph("complete", 4, seed=seed, manifest=run)
+    world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.1, 0.4)))
+    rng, machine = world.random("victim"), world.machines[seed % 4]
+    machine.slowness = 3.0
+    for moment in sorted(rng.uniform(0.8, 3.0) for _ in range(3)):
         world.after(moment, machine.crash)
         world.after(moment + rng.uniform(0.05, 0.4), machine.start)
     world.run()

@@ -8,14 +8,14 @@ import pytest
 from tests.simulation.bugs import PLANTED
 from tests.simulation.options import draw
 from tests.simulation.runner import run_one
-from tests.simulation.small_runs import assert_equals_reference, with_a_kill, without_faults
+from tests.simulation.small_runs import assert_equals_reference, async_with_kills, with_a_kill, without_faults
 
 SEEDS = 150
 KILLS = 24
 FOUND_AT = {
     "duplicates_are_not_noticed": "kill 1",
     "the_same_step_is_no_duplicate": "kill 1",
-    "marks_are_not_read_from_the_checkpoint": "seed 921",
+    "marks_are_not_read_from_the_checkpoint": "async kill 1",
     "buffers_that_wait_are_not_counted": "kill 1",
     "old_lives_are_heard": "seed 1",
     "a_new_life_is_not_told_again": "kill 1",
@@ -24,14 +24,14 @@ FOUND_AT = {
     "a_step_ends_while_offers_are_under_way": "kill 18",
     "a_snapshot_is_folded_into": "kill 1",
     "nobody_waits_for_the_disk": "seed 10",
-    "a_checkpoint_has_no_marks": "seed 921",
+    "a_checkpoint_has_no_marks": "async kill 1",
     "silence_is_no_sign_of_death": "seed 1",
     "the_dead_stay_dead": "seed 46",
     "nobody_catches_up": "seed 10",
     "skipped_rounds_are_not_passed": "seed 45",
     "unread_streams_are_never_answered": "seed 92",
     "streams_of_the_dead_stay_open": "kill 17",
-    "nobody_greets_who_asks_for_a_handshake": "kill 18",
+    "who_is_heard_is_alive": "seed 1",
     "models_are_folded_before_they_are_complete": "kill 0",
     "the_last_word_on_a_round_wins": "seed 1",
 }
@@ -42,9 +42,10 @@ def runs(name):
     yield "without faults", lambda: assert_equals_reference(without_faults("plain", 3))
     yield "without faults, relay", lambda: assert_equals_reference(without_faults("relay", 3))
     yield "long training", lambda: assert_equals_reference(without_faults("plain", 2, train_s=(3.0, 6.0)))
-    everywhere = [f"kill {kill}" for kill in range(KILLS)] + [f"seed {seed}" for seed in range(SEEDS)]
+    everywhere = [f"{kind} {kill}" for kind in ("kill", "async kill") for kill in range(KILLS)]
+    everywhere += [f"seed {seed}" for seed in range(SEEDS)]
     for where in [FOUND_AT.get(name, "kill 0"), *everywhere]:
-        kind, number = where.split()
+        kind, _, number = where.rpartition(" ")
         yield where, lambda play=PLAY[kind], number=int(number): play(number)
 
 
@@ -54,7 +55,11 @@ def run_seed(seed):
         raise error
 
 
-PLAY = {"seed": run_seed, "kill": lambda kill: assert_equals_reference(with_a_kill(kill))}
+PLAY = {
+    "seed": run_seed,
+    "kill": lambda kill: assert_equals_reference(with_a_kill(kill)),
+    "async kill": async_with_kills,
+}
 
 
 def hunt(name):

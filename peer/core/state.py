@@ -203,13 +203,14 @@ class PeerState:
         return -1 <= behind <= (1 if view.late else NEAR_ROUNDS)
 
     def _cut_off(self) -> bool:
-        """Return whether half of the neighbors or more are dead or far away: then this is likely the small side of a cut."""
+        """Return whether half of the neighbors or more are dead or far behind: then this is likely the small side of a cut."""
         absent = [n for n, view in self.views.items() if self._is_absent(view)]
         return bool(absent) and 2 * len(absent) >= len(self.neighbors)
 
     def _is_absent(self, view: NeighborView) -> bool:
+        """Return whether a neighbor is dead or far behind; from one that is ahead nobody can run away."""
         if self.membership.is_live(view.neighbor):
-            return not (self._is_near(view) or view.late)
+            return self.round_index - view.round_index > NEAR_ROUNDS and not view.late
         return self.membership.state(view.neighbor) is NeighborState.DEAD
 
     def _offers_to(self, neighbor: int) -> bool:

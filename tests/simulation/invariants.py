@@ -181,7 +181,7 @@ class Checker:
                 waited = world.now - max(down, process.resumed_at, engine.exchange_began_at)
                 # what it said last may still be under way, by a clogged link
                 allowed = t.suspicion_s + t.heartbeat_s + (6.0 if "clog" in world.fired else 1.0)
-                allowed += 3.0 if world.options.weather.replay else 0.0
+                allowed += 6.0 if world.options.weather.replay else 0.0  # its last words, again and again
                 self.require(waited <= allowed, "L3", f"{process.peer_id} waits for dead {n} for {waited:.1f} s")
 
     def _back_by_an_answer(self, process: Process, shadow: Shadow, event: ev.Event, fields: dict[str, Any]) -> None:

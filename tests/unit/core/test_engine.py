@@ -481,6 +481,16 @@ def test_greetings_to_who_is_away_are_as_rare_as_beats(heartbeat_s, pause_s):
     assert of(driven.step(ev.Tick(), after=0.02 * pause_s), do.Greet)
 
 
+@pytest.mark.parametrize(("theirs", "cut_off"), [(0, True), (9, False), (22, False)])
+def test_cut_off_is_who_lost_half_of_its_neighbors_or_left_them_far_behind_not_who_is_behind_itself(theirs, cut_off):
+    driven = Driven()
+    driven.begin()
+    driven.engine.round_index = 9
+    driven.hello(2, incarnation=2, round_index=9)
+    driven.hello(1, incarnation=2, round_index=theirs)
+    assert driven.engine._cut_off() is cut_off
+
+
 def test_a_checkpoint_resumes_where_it_was_taken():
     driven = Driven()
     driven.begin()

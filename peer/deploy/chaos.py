@@ -19,6 +19,7 @@ Kind = Literal["kill", "pause", "cut"]
 KINDS: tuple[Kind, ...] = ("kill", "pause", "cut")
 GAP_S = (2.0, 8.0)  # between two faults
 CONFLICT = 409  # the engine's answer for a container that is not in the state asked for
+FREEZES_MAX, FREEZE_PAUSE_S = 20, 0.25
 LENGTH_S = (1.0, 8.0)  # of a fault: shorter and longer than the usual suspicion time of 5 s
 
 
@@ -81,7 +82,10 @@ class Project:
         return dict(sorted(found.items()))
 
     def inflict(self, fault: Fault) -> bool:
-        """Carry out one fault and mend it; return whether it fired: a peer that has ended is spared."""
+        """Carry out one fault and mend it; return whether it fired: a peer that has ended is spared.
+
+        What the engine itself fails to do is told and does not count; the next fault comes all the same.
+        """
         from docker.errors import APIError
 
         container = self.peers()[fault.peer_id]
@@ -91,9 +95,11 @@ class Project:
             for _ in {"kill": _kill, "pause": _pause, "cut": self._cut}[fault.kind](container):
                 time.sleep(fault.length_s)
         except APIError as error:
-            if error.status_code != CONFLICT:
+            if error.is_server_error():
+                log.warning("%s peer %d: the engine could not: %s", fault.kind, fault.peer_id, error.explanation)
+            elif error.status_code != CONFLICT:  # that one means: it ended in this very moment
                 raise
-            return False  # it ended in this very moment
+            return False
         return True
 
     def _cut(self, container: Any) -> Iterator[None]:
@@ -117,11 +123,25 @@ def _kill(container: Any) -> Iterator[None]:
 
 
 def _pause(container: Any) -> Iterator[None]:
-    container.pause()
+    _freeze(container)
     try:
         yield
     finally:
         container.unpause()
+
+
+def _freeze(container: Any) -> None:
+    """Pause a container; runc gives up on one that its processor quota holds back just then, so ask it again."""
+    from docker.errors import APIError
+
+    for asked in range(1, FREEZES_MAX + 1):
+        try:
+            container.pause()
+            return
+        except APIError as error:
+            if "unable to freeze" not in str(error) or asked == FREEZES_MAX:
+                raise
+        time.sleep(FREEZE_PAUSE_S)
 
 
 def wreak(project: Project, faults: list[Fault]) -> dict[Kind, int]:

@@ -12,14 +12,17 @@ ROUNDS = 8  # remembered
 
 
 class Tempo:
-    """The lengths of the last rounds in company, seconds."""
+    """The lengths of the last rounds in company, seconds; but for the first of a life, in which everything warms up."""
 
     def __init__(self) -> None:
+        self._warm = False
         self._rounds: deque[float] = deque(maxlen=ROUNDS)
 
     def add(self, seconds: float) -> None:
         """Remember a round that ended in company."""
-        self._rounds.append(seconds)
+        if self._warm:
+            self._rounds.append(seconds)
+        self._warm = True
 
     def least_s(self) -> float:
         """Return how long a round apart from the others lasts at least: the upper quartile, 0 before the first.

@@ -1,0 +1,142 @@
+"""Goal: a pulled cable and a real firewall cost what the fault proxies say they cost.
+
+Method: three peers with keys, each in a network namespace of its own on a bridge in a fourth; a link is set down, and iptables
+drops what would connect to one peer. Needs root, ip and iptables; nothing of the machine's own network is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
+from peer.deploy.keys import at_addresses, deal_keys
+from peer.store.history import read_history
+
+missing = [program for program in ("ip", "iptables") if shutil.which(program) is None]
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.skipif(os.geteuid() != 0 or bool(missing), reason=f"needs root, ip and iptables; missing: {missing}"),
+]
+
+PEERS, PORT = 3, 7400
+RUN = {
+    "rounds": 100_000,
+    "start": {"rule": "all", "deadline_s": 4.0},
+    "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 2.0},
+}
+
+
+def ip(*words: object) -> None:
+    """Run ip; its own words are the error if it fails."""
+    done = subprocess.run(["ip", *map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"ip {words}: {done.stderr}"
+
+
+class Net:
+    """Peers in namespaces; `home` has their state."""
+
+    def __init__(self, home: Path, stack: ExitStack) -> None:
+        self.home, self._stack = home, stack
+        self._name = f"cf{os.getpid()}"
+        graph = make_graph("complete", PEERS, manifest=parse_manifest(RUN, "test"))
+        graph = at_addresses(graph, f"10.99.0.{{id}}:{PORT}")  # .0 is an address like any other in a /16
+        save_graph(deal_keys(graph, home / "keys"), home / "graph.json")
+        self._namespace("hub")
+        ip("-n", self.of("hub"), "link", "add", "hub", "type", "bridge")
+        ip("-n", self.of("hub"), "link", "set", "hub", "up")
+        for i in range(PEERS):
+            self._namespace(i)
+            ip("link", "add", "wire", "netns", self.of(i), "type", "veth", "peer", f"to{i}", "netns", self.of("hub"))
+            ip("-n", self.of("hub"), "link", "set", f"to{i}", "master", "hub", "up")
+            ip("-n", self.of(i), "address", "add", f"10.99.0.{i}/16", "dev", "wire")
+            ip("-n", self.of(i), "link", "set", "wire", "up")
+
+    def of(self, which: int | str) -> str:
+        """Return the name of a namespace."""
+        return f"{self._name}-{which}"
+
+    def _namespace(self, which: int | str) -> None:
+        ip("netns", "add", self.of(which))
+        self._stack.callback(ip, "netns", "delete", self.of(which))
+
+    def run(self, peer_id: int) -> None:
+        """Start a peer; it is asked to leave at the end."""
+        place = ["--state-dir", self.home / f"peer-{peer_id}", "--certs", self.home / "keys" / f"peer-{peer_id}"]
+        command = [
+            sys.executable,
+            "-m",
+            "peer",
+            "run",
+            "--id",
+            peer_id,
+            "--neighbors",
+            self.home / "graph.json",
+            *place,
+        ]
+        log = self._stack.enter_context((self.home / f"{peer_id}.log").open("wb"))
+        words = ["ip", "netns", "exec", self.of(peer_id), *map(str, command)]
+        running = self._stack.enter_context(subprocess.Popen(words, stdout=log, stderr=log))
+        self._stack.callback(running.terminate)
+
+    def history(self, peer_id: int, kind: str) -> list[dict[str, Any]]:
+        path = self.home / f"peer-{peer_id}" / "history.jsonl"
+        return [line for line in read_history(path) if line["kind"] == kind] if path.exists() else []
+
+    def saw(self, peer_id: int, neighbor: int, state: str) -> bool:
+        rows = self.history(peer_id, "neighbor")
+        return any(line["neighbor"] == neighbor and line["state"] == state for line in rows)
+
+    def until(self, holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+        """Look again and again until something holds."""
+        deadline = time.monotonic() + seconds
+        while not holds():
+            logs = "\n".join((self.home / f"{i}.log").read_text()[-1500:] for i in range(PEERS))
+            assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}\n{logs}"
+            time.sleep(0.1)
+
+    def folds(self, peer_id: int, neighbor: int) -> bool:
+        """Return whether a peer's newest round has a model of a neighbor."""
+        rounds = self.history(peer_id, "round")
+        return bool(rounds) and neighbor in {row[0] for row in rounds[-1]["folded"]}
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Iterator[Net]:
+    with ExitStack() as stack:
+        yield Net(tmp_path, stack)
+
+
+def test_a_pulled_cable_costs_one_wait_and_is_forgotten_when_it_is_back(net: Net) -> None:
+    for i in range(PEERS):
+        net.run(i)
+    net.until(lambda: len(net.history(0, "round")) >= 5 and net.folds(0, 1) and net.folds(1, 0), "all exchange models")
+    ip("-n", net.of("hub"), "link", "set", "to1", "down")
+    net.until(lambda: net.saw(0, 1, "dead") and net.saw(1, 0, "dead"), "both ends notice")
+    before = len(net.history(0, "round"))
+    net.until(lambda: len(net.history(0, "round")) >= before + 10, "the others go on")
+    ip("-n", net.of("hub"), "link", "set", "to1", "up")
+    net.until(lambda: net.folds(0, 1) and net.folds(1, 0), "they exchange models again")
+    waits = [line["seconds"]["wait"] for line in net.history(0, "round")]
+    assert sum(wait > 1.0 for wait in waits) <= 2, waits
+
+
+def test_a_peer_behind_a_firewall_that_it_can_only_call_through_holds_nobody_up(net: Net) -> None:
+    rule = ["INPUT", "-p", "tcp", "--dport", str(PORT), "-j", "DROP"]
+    subprocess.run(["ip", "netns", "exec", net.of(1), "iptables", "-A", *rule], check=True)
+    for i in range(PEERS):
+        net.run(i)
+    net.until(lambda: len(net.history(0, "round")) >= 10 and bool(net.history(1, "caught_up")), "all go on")
+    assert not net.saw(0, 1, "alive") and not net.folds(0, 1) and net.folds(0, 2)
+    net.until(lambda: "peer 1 is heard but does not answer" in (net.home / "0.log").read_text(), "a sentence says so")
+    subprocess.run(["ip", "netns", "exec", net.of(1), "iptables", "-D", *rule], check=True)
+    net.until(lambda: net.folds(0, 1) and net.folds(1, 0), "they exchange models once the port is open")

@@ -158,7 +158,7 @@ class Engine(Sending):
             return
         skipped = self.round_index
         out.append(do.Work("adopt", skipped))
-        self.round_index = min([*reached, self.manifest.rounds])
+        self.round_index, self.step_index = min([*reached, self.manifest.rounds]), 0
         out.append(do.Record("caught_up", {"from_round": skipped, "to_round": self.round_index}))
         self._pass_round(self.round_index - 1)
         self._beat_all(now, out)
@@ -289,7 +289,7 @@ class Engine(Sending):
         alive = sum(1 for n in self.neighbors if self.membership.state(n) is NeighborState.ALIVE)
         fields = {"round_index": self.round_index, "neighbors_alive": alive, "active": self.active}
         out.append(do.Record("round", fields | record | self._counted() | {"seconds": dict(seconds)}))
-        self.round_index += 1
+        self.round_index, self.step_index = self.round_index + 1, 0
         due = self.manifest.checkpoint_rounds
         if due and (self.round_index % due == 0 or self.round_index == self.manifest.rounds):
             self._persist(out)

@@ -45,6 +45,7 @@ REGRESSIONS = {
     "a peer without its disk met five restarted ones, one of them two rounds ahead: it waited until the deadline": 3371,
     "a lost disk was met by a neighbor that had not seen the last life, whose number it took again: nothing came": 5493,
     "a peer kept its tempo, cut off from one that was not far behind but ahead of it, which it could have joined": 1201,
+    "between two rounds, with relay steps, what came for the next one was held for late, and waited for ever after": 22444,
     "the same as the second, and two lives offered different bits under one name": 6024,
 }
 

@@ -274,10 +274,19 @@ class NeighborLink:
 
     @contextmanager
     def _failures(self, method: str) -> Iterator[None]:
-        """Turn what gRPC raises into our errors; the caller's own cancellation passes."""
+        """Turn what gRPC raises into our errors; the caller's own cancellation passes.
+
+        A channel that is closed, also for being opened anew, raises CancelledError in its calls, though nobody cancelled their
+        task: taken for that, the call would end without a word, and whoever waits for its answer would wait for ever.
+        """
         where = f"peer {self.peer_id} at {self.address}: {method}"
+        task = asyncio.current_task()
         try:
             yield
+        except asyncio.CancelledError as error:
+            if task is None or task.cancelling():
+                raise
+            raise NeighborUnavailable(f"{where}: the link was closed") from error
         except grpc.aio.AioRpcError as error:
             details = error.details() or error.code().name
             code = dict(error.trailing_metadata() or ()).get(REFUSAL_TRAILER)

@@ -492,6 +492,37 @@ def test_a_neighbor_that_is_not_there_or_goes_away_is_unavailable() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("call", [lambda link: link.beat(BEAT), lambda link: link.announce(ANNOUNCE)])
+def test_a_call_in_flight_when_its_link_connects_anew_fails_and_is_not_cancelled(call: Callable[..., Any]) -> None:
+    async def test() -> None:
+        link = NeighborLink(1, "127.0.0.1:1", limits=LIMITS, timeouts=TIMEOUTS)
+        asking, first = asyncio.create_task(call(link)), link._channel
+        while link._channel is first:
+            await asyncio.sleep(0)
+            link.reconnect()  # as when the neighbor says hello: it acts once the first attempt has failed
+        assert not asking.done(), "it was to try again"
+        with pytest.raises(NeighborUnavailable, match="the link was closed"):
+            await asking
+        await link.close()
+
+    run(test)
+
+
+def test_a_push_in_flight_when_its_link_is_closed_fails_and_is_not_cancelled() -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(1 << 20)
+        recorder.gate.clear()
+        async with linked(recorder) as link:
+            push = asyncio.create_task(link.push(header_of(theta.nbytes), theta.view(np.uint8)))
+            await recorder.until(lambda: recorder.offers)
+            await link.close()
+            with pytest.raises(NeighborUnavailable, match="PushModel"):
+                await push
+            await recorder.until(lambda: recorder.withdrawn)
+
+    run(test)
+
+
 def test_a_standard_protobuf_peer_understands_the_stream_and_is_understood() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(50_000)

@@ -110,7 +110,7 @@ class Engine(Sending):
 
         Who goes on alone is ahead of all others before long, and they would skip rounds to catch up with it.
         """
-        soon = self.resumed and bool(self.membership.live)
+        soon = self.returned and bool(self.membership.live)
         wait_s = self.manifest.timeouts.suspicion_s if soon else self.manifest.start.deadline_s
         return (self.started_at or 0.0) + wait_s
 
@@ -169,7 +169,7 @@ class Engine(Sending):
             out.append(do.Work("final", self.round_index))
             return
         self.stage, self.step_index, self.posted, self.agreed = Stage.ASSIGNING, 0, False, None
-        self.round_began_at = now
+        self.round_began_at, self.bereft = now, False
         self.active = self._active(self.peer_id, self.round_index)
         self._record = {"folded": [], "seconds": Counter()}
         announced_from = self.round_index - self.stale_rounds_max if self.lockstep else 0
@@ -280,9 +280,10 @@ class Engine(Sending):
             view.forget_before((self.round_index, self.step_index))
 
     def _after_close(self, now: float, out: Effects) -> None:
-        if not self._cut_off() and not self._deadline_over(now):
-            self.tempo.add(now - self.round_began_at)
+        if not self._cut_off():
             self.paced = False
+            if not self.bereft and not self._deadline_over(now):
+                self.tempo.add(now - self.round_began_at)
         record, seconds = self._record, self._record.pop("seconds")
         spent = sum(seconds.values())
         seconds["other"] = max(0.0, now - self.round_began_at - spent)

@@ -29,6 +29,7 @@ class Liveness(PeerState):
             view.incarnation, view.announced = hello.incarnation, {}
             view.last_incarnation = hello.incarnation
             self._keep_delivered(view)
+        self.returned |= 0 < hello.seen_incarnation < self.incarnation
         view.phase = hello.phase
         view.heard_round(hello.round_index, anew=new_life)
         changes: list[Change] = []
@@ -140,6 +141,7 @@ class Liveness(PeerState):
             sentence = f"neighbor {change.neighbor} is {change.after}, was {change.before}: {change.reason}"
             out.append(do.Log("warning" if dead else "info", sentence))
             if dead:
+                self.bereft = True
                 self._buried(self.views[change.neighbor], out)
 
     def _buried(self, view: NeighborView, out: Effects) -> None:

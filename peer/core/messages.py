@@ -40,7 +40,7 @@ class Hello:
     round_index: int  # the round it is in; rounds_total when finished
     phase: Phase
     manifest: str  # canonical JSON, for the named diff
-    seen_incarnation: int = 0  # the last incarnation of the receiver that the sender knows
+    seen_incarnation: int = 0  # the last incarnation of the receiver that the sender knew before this handshake
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ class PeerState:
         self.step_index = 0
         self.active = True
         self.facts: dict[str, Any] = facts or {}
-        self.resumed = resume is not None
+        self.returned = resume is not None  # an earlier life took part in the run: our disk or a neighbor says so
         self.persisted_round = 0
         self.persisting: int | None = None
         self.leaving = False
@@ -97,6 +97,7 @@ class PeerState:
         self.exchange_began_at = 0.0
         self.tempo = Tempo()
         self.paced = False  # whether rounds are drawn out, as long as this peer is cut off
+        self.bereft = False  # whether a neighbor died in this round, which says nothing about the tempo then
         self.posted = False  # whether this step's offers are in the outbox
         self.agreed: dict[str, Any] | None = None  # what the round's announcements add to the facts, once all are known
         self.present: set[int] = set()

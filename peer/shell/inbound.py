@@ -89,7 +89,7 @@ class InboundCalls:
         self._reached(hello.sender)
         failpoints.reach("hello.end")
         self._post(ev.Greeted(hello, answered=False))
-        return HelloReply(self._hello_for(hello.sender))
+        return HelloReply(mine)  # made before: it says which earlier life of the caller is known
 
     async def beat(self, caller: int | None, beat: Beat) -> Refusal | None:
         """Note a sign of life."""

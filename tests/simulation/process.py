@@ -169,7 +169,7 @@ class Process:
             self.world.checker.mark(f"refused {problem[0]}")
             return HelloReply(mine, *problem)
         self.post(ev.Greeted(hello, answered=False))
-        return HelloReply(self._hello_for(hello.sender))
+        return HelloReply(mine)
 
     def _greeted(self, effect: do.Greet, reply: HelloReply | None) -> None:
         if reply is None:

@@ -18,10 +18,10 @@ START = 100.0
 
 
 class Driven:
-    """Peer 0 of a complete graph of three; its neighbors 1 and 2 are what the test says."""
+    """Peer 0 of a complete graph, of three unless said; its neighbors 1, 2, ... are what the test says."""
 
-    def __init__(self, **run):
-        self.graph = make_graph("complete", 3, manifest=manifest(**({"clusters": 1} | run)))
+    def __init__(self, peers=3, **run):
+        self.graph = make_graph("complete", peers, manifest=manifest(**({"clusters": 1} | run)))
         algorithm = Dfca(self.graph.manifest, 0, self.graph)
         self.engine = Engine(0, self.graph, algorithm, 7, model_bytes=24, facts={"trained": [0], "sample_count": 4})
         self.now = START
@@ -32,8 +32,8 @@ class Driven:
         self.now += after
         return self.engine.step(event, self.now)
 
-    def hello(self, sender, incarnation=1, round_index=0, phase=Phase.RUNNING, *, answered=True):
-        hello = Hello(sender, incarnation, 1, "", "", "", "", round_index, phase, "")
+    def hello(self, sender, incarnation=1, round_index=0, phase=Phase.RUNNING, *, answered=True, seen=0):
+        hello = Hello(sender, incarnation, 1, "", "", "", "", round_index, phase, "", seen)
         return self.step(ev.Greeted(hello, answered))
 
     def header(self, sender=1, **changes):
@@ -52,9 +52,9 @@ class Driven:
         return self.step(ev.WorkDone(kind, facts, **fields))
 
     def begin(self):
-        """Shake hands with both neighbors and assign."""
-        self.hello(1)
-        self.hello(2)
+        """Shake hands with all neighbors and assign."""
+        for n in self.engine.neighbors:
+            self.hello(n)
         assert self.engine.stage is Stage.ASSIGNING
         return self.work("assign")
 
@@ -467,6 +467,41 @@ def test_a_restarted_peer_does_not_run_ahead_alone():
     met.hello(1)
     met.step(ev.Tick(), after=suspicion_s)
     assert met.engine.stage is Stage.ASSIGNING, "it does not wait for the other one longer than for a death"
+
+
+@pytest.mark.parametrize(("seen", "starts"), [(3, True), (7, False), (0, False)])
+def test_who_lost_its_disk_learns_from_a_neighbor_that_it_returns_and_does_not_wait_for_the_dead(seen, starts):
+    driven = Driven(start={"rule": "all", "deadline_s": 30.0})
+    driven.hello(1, seen=seen)
+    driven.step(ev.Tick(), after=driven.engine.manifest.timeouts.suspicion_s)
+    assert (driven.engine.stage is Stage.ASSIGNING) is starts
+
+
+def test_a_round_in_which_a_neighbor_died_says_nothing_about_the_tempo():
+    driven = Driven(peers=4, rounds=20)
+    driven.begin()
+
+    def round_of(seconds, *senders):
+        now = driven.engine.round_index
+        driven.work("train")
+        for n in senders:
+            driven.answered(n)
+            driven.deliver(n, round_index=now)
+        for _ in range(round(seconds / 0.25)):
+            for n in senders:
+                driven.step(ev.Heard(Beat(n, 1, now, 0, Phase.RUNNING)), after=0.25 / len(senders))
+        assert driven.engine.stage is Stage.CLOSING
+        driven.work("close")
+        driven.step(ev.Persisted(now + 1))
+        driven.work("assign")
+
+    for _ in range(3):
+        round_of(0.25, 1, 2, 3)
+    assert driven.engine.tempo.least_s() == pytest.approx(0.25)
+    round_of(driven.engine.manifest.timeouts.suspicion_s, 1, 2)
+    assert driven.engine.membership.state(3) is NeighborState.DEAD
+    assert not driven.engine._cut_off()
+    assert driven.engine.tempo.least_s() == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(("heartbeat_s", "pause_s"), [(0.5, 2.0), (10.0, 10.0)])

@@ -36,6 +36,7 @@ class NeighborState(StrEnum):
 
 
 _LIVE = (NeighborState.ALIVE, NeighborState.SUSPECT)
+_ONCE_HEARD = {NeighborState.SUSPECT: NeighborState.ALIVE, NeighborState.LEFT: NeighborState.UNKNOWN}  # left: a new life
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,10 @@ class Membership:
         """Return whether one neighbor is alive or suspect."""
         return self._record(neighbor).state in _LIVE
 
+    def must_answer(self, neighbor: int) -> bool:
+        """Return whether a neighbor, though heard, is not alive before a call to it is answered."""
+        return self._record(neighbor).state in (NeighborState.UNKNOWN, NeighborState.DEAD)
+
     def incarnation(self, neighbor: int) -> int:
         """Return the highest incarnation seen of a neighbor; 0 if none."""
         return self._record(neighbor).incarnation
@@ -104,8 +109,7 @@ class Membership:
         record = self._record(neighbor)
         if not self._listens(record, incarnation):
             return []
-        after = NeighborState.UNKNOWN if record.state is NeighborState.LEFT else record.state  # left: it is a new life
-        return self._lives(neighbor, NeighborState.ALIVE if after in _LIVE else after, "heard", incarnation, now)
+        return self._lives(neighbor, _ONCE_HEARD.get(record.state, record.state), "heard", incarnation, now)
 
     def answered(self, neighbor: int, incarnation: int, now: float) -> list[Change]:
         """Note that a call to this neighbor was answered by this incarnation: words pass in both directions."""

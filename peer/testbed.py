@@ -166,10 +166,8 @@ class Testbed:
             raise StorageError(f"cannot make {directory}: {error}; choose another --out") from error
         self.graph = graph if insecure else with_keys(graph, directory)
         save_graph(self.graph, directory / "graph.json")
-        _ = (
-            self.graph.digest,
-            self.graph.neighbors(self.graph.ids[0]),
-        )  # kept by the graph: once here, not in every peer
+        # The graph keeps what it has worked out: once here, and not in every peer after the fork.
+        _ = self.graph.digest, self.graph.neighbors(self.graph.ids[0])
 
     def start(self, *peer_ids: int) -> None:
         """Fork peers: all of the graph, or those named (again)."""

@@ -51,7 +51,7 @@ class Liveness(PeerState):
 
     def _greet_if_absent(self, view: NeighborView, now: float) -> None:
         """It was heard, but is not alive to us: our greeting will tell whether it hears us too."""
-        view.unreachable = self.membership.state(view.neighbor) in (NeighborState.UNKNOWN, NeighborState.DEAD)
+        view.unreachable = self.membership.must_answer(view.neighbor)
         if view.unreachable and not view.greeting:
             soon = now + RETRY_FIRST_S  # not at once: who talks without end must not make us greet without end
             view.greet_at = soon if view.greet_at is None else min(view.greet_at, soon)

@@ -171,8 +171,7 @@ class PeerState:
 
         If it cannot be reached it learns our round that way, and so does not wait for models that cannot come.
         """
-        absent = self.membership.state(neighbor) in (NeighborState.UNKNOWN, NeighborState.DEAD)
-        return Refusal.NO_HANDSHAKE if absent else None
+        return Refusal.NO_HANDSHAKE if self.membership.must_answer(neighbor) else None
 
     def _edge_up(self, neighbor: int, round_index: int) -> bool:
         m = self.manifest

@@ -210,10 +210,9 @@ class VirtualNetwork:
     def _beat(self, sender: int, effect: do.SendBeat) -> None:
         other = self.peers[effect.neighbor]
         rejection = other.engine.admits(sender, effect.beat.incarnation)
-        refusal = rejection.code if rejection else None
         if rejection is None:
             self._post(effect.neighbor, ev.Heard(effect.beat))
-            refusal = other.engine.answer_to_beat(sender)
+        refusal = rejection.code if rejection else other.engine.answer_to_beat(sender)
         self._post(sender, ev.BeatAnswered(effect.neighbor, refusal, lost=bool(other.status)))
 
     def _do_sendannounce(self, peer: SimulatedPeer, effect: do.SendAnnounce) -> None:

@@ -40,8 +40,8 @@ def survived(host, tmp_path_factory, eventful_seed):
         project.until_live(graph.ids, 180)
         project.compose("--profile", "chaos", "up", "-d", "--no-deps", "chaos", "report")
         assert project.exit_code("chaos", SECONDS + 60) == 0, project.log("chaos")
-        lose_disk(project)
-        project.until(lambda: rejoined(project), 120, "the peer without a disk rejoins")
+        said_before = lose_disk(project)
+        project.until(lambda: rejoined(project, said_before), 120, "the peer without a disk rejoins")
         project.peer(LOST_FOR_GOOD).kill()
         codes = {i: project.exit_code(f"peer-{i}", 300) for i in range(PEERS) if i != LOST_FOR_GOOD}
         project.exit_code("report", 120)
@@ -49,19 +49,20 @@ def survived(host, tmp_path_factory, eventful_seed):
 
 
 def lose_disk(project):
-    """Kill a peer, empty its state volume, and start it again."""
+    """Kill a peer, empty its state volume, and start it again; return how long its log was before that."""
     container = project.peer(LOST_DISK)
     container.kill()
     volume = project.volume(f"peer-{LOST_DISK}-state")
     project.client.containers.run(
         IMAGE, ["-c", "rm -rf /state/*"], entrypoint="sh", remove=True, volumes={volume: {"bind": "/state"}}
     )
+    said_before = len(container.logs())
     container.start()
+    return said_before
 
 
-def rejoined(project):
-    log = project.log(f"peer-{LOST_DISK}").rpartition("listening on port")[2]
-    return rounds_done(log) > 0
+def rejoined(project, said_before):
+    return rounds_done(project.peer(LOST_DISK).logs()[said_before:].decode()) > 0
 
 
 def histories(project):

@@ -30,7 +30,7 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.messages import Hello, Outcome, Phase
 from peer.core.sending import Sending
-from peer.core.state import NEAR_ROUNDS, OPEN_STAGES, WORKING_STAGES, Effects, Stage
+from peer.core.state import LONG_WAIT, NEAR_ROUNDS, OPEN_STAGES, WORKING_STAGES, Effects, Stage
 
 COUNTED = (
     "models_sent",
@@ -67,6 +67,7 @@ class Engine(Sending):
             self._leave(now, out)
         self._watch(now, out)
         self._advance(now, out)
+        self._tell_wait(now, out)
         self._pump(now, out)
         at = self._next_time(now)
         if at is not None:
@@ -204,8 +205,12 @@ class Engine(Sending):
             self._after_train(now, out)
 
     def _after_train(self, now: float, out: Effects) -> None:
+        self._begin_exchange(now)
+
+    def _begin_exchange(self, now: float) -> None:
         self.stage = Stage.EXCHANGING
         self.exchange_began_at = now
+        self.wait_told_s = LONG_WAIT * self.manifest.timeouts.suspicion_s
 
     def _exchange(self, now: float, out: Effects) -> None:
         """Post this step's offers once the last checkpoint is safe; close the step when it is complete."""
@@ -246,6 +251,18 @@ class Engine(Sending):
             self._complete(n) and not self.outbox.owes(n, place) for n in self.expected()
         )
 
+    def _tell_wait(self, now: float, out: Effects) -> None:
+        """Say what a long wait is for, ever more rarely: a graph that stands still must not be silent about it."""
+        waited_s = now - self.exchange_began_at
+        if self.stage is not Stage.EXCHANGING or waited_s < self.wait_told_s:  # looked at with every beat
+            return
+        offered, owed = self.inbox.offered_by((self.round_index, self.step_index)), self.owed_to()
+        silent = [n for n in self.waiting_for() if n not in offered]  # what is here waits for its turn only
+        reasons = [f"for the models of {silent}"] * bool(silent) + [f"for {owed} to take ours"] * bool(owed)
+        if reasons:
+            self.wait_told_s = 2 * waited_s
+            out.append(do.Log("info", f"round {self.round_index} has waited {waited_s:.0f} s {' and '.join(reasons)}"))
+
     def _close_step(self, steps: int, now: float, out: Effects) -> None:
         expected = self.expected()
         present = [n for n in expected if self._complete(n) and self._edge_up(n, self.round_index)]
@@ -274,8 +291,7 @@ class Engine(Sending):
             return
         self.step_index += 1
         self.posted = False
-        self.stage = Stage.EXCHANGING
-        self.exchange_began_at = now
+        self._begin_exchange(now)
         for view in self.views.values():
             view.forget_before((self.round_index, self.step_index))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from peer.core.messages import ModelHeader
+from peer.core.neighbors import Place
 
 
 @dataclass
@@ -33,6 +34,11 @@ class Inbox:
     def is_read_from(self, neighbor: int) -> bool:
         """Return whether a neighbor's bytes are coming in."""
         return any(header.sender == neighbor for header in self.reading.values())
+
+    def offered_by(self, place: Place) -> set[int]:
+        """Return the neighbors whose models of a (round, step) are here, unread or complete."""
+        headers = [*self.held.values(), *self.waiting.values()]
+        return {header.sender for header in headers if (header.round_index, header.step) == place}
 
     def same(self, header: ModelHeader) -> int | None:
         """Return an unread or half-read stream that carries the same model, left over from a broken connection."""

@@ -40,6 +40,8 @@ class Stage(StrEnum):
 
 NOW = 0.0  # a time that has always passed: do it at once
 
+LONG_WAIT = 4  # suspicion times: a death costs one, so who waits for longer says what for
+
 NEAR_ROUNDS = 8  # a live neighbor that is so many rounds behind is waited for; one that is further behind skips them
 
 OPEN_STAGES = (Stage.TRAINING, Stage.EXCHANGING)
@@ -95,6 +97,7 @@ class PeerState:
         self.started_at: float | None = None
         self.round_began_at = 0.0
         self.exchange_began_at = 0.0
+        self.wait_told_s = 0.0  # how long a wait in this exchange becomes worth a line (again)
         self.tempo = Tempo()
         self.paced = False  # whether rounds are drawn out, as long as this peer is cut off
         self.bereft = False  # whether a neighbor died in this round, which says nothing about the tempo then
@@ -241,6 +244,12 @@ class PeerState:
         """Return the neighbors that the current step still waits for."""
         if self.stage is Stage.EXCHANGING and self.lockstep:
             return [n for n in self.expected() if not self._complete(n)]
+        return []
+
+    def owed_to(self) -> list[int]:
+        """Return the neighbors that have not yet taken what this peer has for them in the current step."""
+        if self.stage is Stage.EXCHANGING and self.lockstep:
+            return [n for n in self.expected() if self.outbox.owes(n, (self.round_index, self.step_index))]
         return []
 
     def _reply(self, stream: int, outcome: Outcome, out: Effects) -> None:

@@ -196,6 +196,21 @@ def test_the_round_deadline_closes_without_whom_is_missing():
     assert record.fields["missing"] == [1, 2]
 
 
+def test_a_long_wait_says_what_it_is_for_and_ever_more_rarely():
+    driven = Driven(timeouts={"heartbeat_s": 1.0, "suspicion_s": 5.0, "round_deadline_s": 600.0})
+    driven.begin()
+    driven.work("train")
+    driven.answered(1)
+    driven.deliver(2)
+    told = {}
+    for second in range(1, 101):
+        for n in (1, 2):
+            for log in of(driven.step(ev.Heard(Beat(n, 1, 0, 0, Phase.RUNNING)), after=0.5), do.Log):
+                told[second] = log.message
+    assert list(told) == [20, 40, 80]
+    assert told[20] == "round 0 has waited 20 s for the models of [1] and for [2] to take ours"
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

@@ -1,8 +1,8 @@
 """How long rounds take beside the others: who is cut off keeps to that, and so does not run ahead of them. Pure.
 
 Nobody waits in a round of one, and rounds of few are short. Without a tempo a peer that lost its neighbors for ten seconds can be
-fifty rounds ahead when they are back, and all others would skip those rounds to catch up with it. Rounds in which a neighbor died are
-no measure: they last as long as a suspicion, and two dead of four neighbors would slow everybody down to that.
+fifty rounds ahead when they are back, and all others would skip those rounds to catch up with it. Rounds in which a neighbor died
+are no measure: they last as long as a suspicion, and two dead of four neighbors would slow everybody down to that.
 """
 
 from __future__ import annotations

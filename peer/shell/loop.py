@@ -71,6 +71,9 @@ class Loop:
             while self._events:
                 now = asyncio.get_running_loop().time()
                 self._execute(self.engine.step(self._events.popleft(), now))
+        except Exception as error:
+            self._fail(error)
+            raise
         finally:
             self._draining = False
 
@@ -87,8 +90,13 @@ class Loop:
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None and self._stopped and not self._stopped.done():
-            self._stopped.set_exception(task.exception())  # type: ignore[arg-type]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End this peer with an error: with effects lost it would be alive and do nothing; started again it resumes."""
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.set_exception(error)
 
     async def _on(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)

@@ -1,7 +1,8 @@
 """Goal: a pulled cable and a real firewall cost what the fault proxies say they cost.
 
 Method: three peers with keys, each in a network namespace of its own on a bridge in a fourth; a link is set down, and iptables
-drops what would connect to one peer. Needs root, ip and iptables; nothing of the machine's own network is touched.
+drops what would connect to one peer. Needs root, ip, iptables and leave to make namespaces; nothing of the machine's
+own network is touched.
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.running import running_peer, until
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from peer.deploy.keys import at_addresses, deal_keys
 from peer.store.history import read_history
+from peer.store.state_dir import StateDir
 
 missing = [program for program in ("ip", "iptables") if shutil.which(program) is None]
 pytestmark = [
@@ -71,38 +72,18 @@ class Net:
 
     def run(self, peer_id: int) -> None:
         """Start a peer; it is asked to leave at the end."""
-        place = ["--state-dir", self.home / f"peer-{peer_id}", "--certs", self.home / "keys" / f"peer-{peer_id}"]
-        command = [
-            sys.executable,
-            "-m",
-            "peer",
-            "run",
-            "--id",
-            peer_id,
-            "--neighbors",
-            self.home / "graph.json",
-            *place,
-        ]
-        log = self._stack.enter_context((self.home / f"{peer_id}.log").open("wb"))
-        words = ["ip", "netns", "exec", self.of(peer_id), *map(str, command)]
-        running = self._stack.enter_context(subprocess.Popen(words, stdout=log, stderr=log))
-        self._stack.callback(running.terminate)
+        certs, inside = self.home / "keys" / f"peer-{peer_id}", ("ip", "netns", "exec", self.of(peer_id))
+        self._stack.enter_context(running_peer(peer_id, self.home, "--certs", certs, prefix=inside))
 
     def history(self, peer_id: int, kind: str) -> list[dict[str, Any]]:
-        path = self.home / f"peer-{peer_id}" / "history.jsonl"
-        return [line for line in read_history(path) if line["kind"] == kind] if path.exists() else []
+        return [line for line in read_history(StateDir.of_peer(self.home, peer_id).history) if line["kind"] == kind]
 
     def saw(self, peer_id: int, neighbor: int, state: str) -> bool:
         rows = self.history(peer_id, "neighbor")
         return any(line["neighbor"] == neighbor and line["state"] == state for line in rows)
 
-    def until(self, holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-        """Look again and again until something holds."""
-        deadline = time.monotonic() + seconds
-        while not holds():
-            logs = "\n".join((self.home / f"{i}.log").read_text()[-1500:] for i in range(PEERS))
-            assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}\n{logs}"
-            time.sleep(0.1)
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        until(holds, what, logs=self.home.glob("*.log"))
 
     def folds(self, peer_id: int, neighbor: int) -> bool:
         """Return whether a peer's newest round has a model of a neighbor."""
@@ -110,8 +91,18 @@ class Net:
         return bool(rounds) and neighbor in {row[0] for row in rounds[-1]["folded"]}
 
 
+@pytest.fixture(scope="module")
+def namespaces() -> None:
+    """Skip where even root may not make network namespaces, as in most containers."""
+    name = f"cf{os.getpid()}-probe"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip(f"root cannot make network namespaces here: {made.stderr.strip()}")
+    ip("netns", "delete", name)
+
+
 @pytest.fixture
-def net(tmp_path: Path) -> Iterator[Net]:
+def net(namespaces: None, tmp_path: Path) -> Iterator[Net]:
     with ExitStack() as stack:
         yield Net(tmp_path, stack)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.running import running_peer, until
 
 pytestmark = pytest.mark.process
 
@@ -66,11 +66,7 @@ def first_graph(tmp_path: Path) -> Iterator[Path]:
     peer("graph", "pin", graph, *certs.glob("*.pem"))
     with ExitStack() as stack:
         for i in (0, 1):
-            command = ["run", "--id", i, "--neighbors", graph, "--certs", certs, "--state-dir", tmp_path / f"peer-{i}"]
-            log = stack.enter_context((tmp_path / f"{i}.log").open("wb"))
-            running = subprocess.Popen([sys.executable, "-m", "peer", *map(str, command)], stdout=log, stderr=log)
-            stack.enter_context(running)
-            stack.callback(running.terminate)
+            stack.enter_context(running_peer(i, tmp_path, "--certs", certs))
         yield tmp_path
 
 
@@ -79,17 +75,11 @@ def test_the_first_own_graph_runs_and_is_watched(first_graph: Path) -> None:
         histories = [first_graph / f"peer-{i}" / "history.jsonl" for i in (0, 1)]
         return all(path.exists() and '"kind":"round"' in path.read_text().replace(" ", "") for path in histories)
 
-    deadline = time.monotonic() + 60
-    while not both_train():
-        assert time.monotonic() < deadline, [(first_graph / f"{i}.log").read_text() for i in (0, 1)]
-        time.sleep(0.1)
+    until(both_train, "both train", logs=first_graph.glob("*.log"))
     lines = peer("status", first_graph / "graph.json").splitlines()
-    assert [
-        line.startswith(f"peer {i}: round ") and "1 of 1 neighbors alive" in line for i, line in enumerate(lines)
-    ] == [
-        True,
-        True,
-    ]
+    assert len(lines) == 2
+    for i, line in enumerate(lines):
+        assert line.startswith(f"peer {i}: round ") and "1 of 1 neighbors alive" in line
     refused = peer("status", "127.0.0.1:17430", code=40)
     assert "does not answer in plaintext" in refused and "peer status graph.json" in refused
     (first_graph / "certs" / "me.key").unlink()

@@ -3,14 +3,13 @@
 import subprocess
 import sys
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
+from tools.running import on_loopback, running_peer, until
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from peer.deploy.keys import deal_keys
 from peer.store.state_dir import StateDir
-from peer.testbed import free_ports
 
 pytestmark = pytest.mark.process
 
@@ -18,45 +17,29 @@ pytestmark = pytest.mark.process
 @pytest.fixture
 def place(tmp_path):
     """A folder with a graph of two peers on free ports, and their keys."""
-    graph = make_graph("complete", 2, manifest=parse_manifest({"rounds": 2}, "test"))
-    nodes = tuple(replace(n, address=f"127.0.0.1:{port}") for n, port in zip(graph.nodes, free_ports(2), strict=True))
-    save_graph(deal_keys(replace(graph, nodes=nodes), tmp_path / "keys"), tmp_path / "graph.json")
-    return tmp_path, nodes[0].address
+    graph = on_loopback(make_graph("complete", 2, manifest=parse_manifest({"rounds": 2}, "test")))
+    save_graph(deal_keys(graph, tmp_path / "keys"), tmp_path / "graph.json")
+    return tmp_path, graph.node(0).address
 
 
 @contextmanager
 def running(folder, *options):
     """Run peer 0, whose neighbor never comes; give the process once it listens."""
-    command = [
-        sys.executable,
-        "-m",
-        "peer",
-        "run",
-        "--id",
-        "0",
-        "--neighbors",
-        "graph.json",
-        "--state-dir",
-        "s",
-        *options,
-    ]
-    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert any("listening on port" in line for line in process.stderr)
-            yield process
-        finally:
-            process.kill()
+    with running_peer(0, folder, *options) as process:
+        log = folder / "0.log"
+        until(lambda: "listening on port" in log.read_text(), "it listens", logs=[log])
+        yield process
 
 
 def health(folder, address, *options):
-    command = [sys.executable, "-m", "peer", "health", "--address", address, "--state-dir", "s", *options]
+    command = [sys.executable, "-m", "peer", "health", "--address", address, "--state-dir", "peer-0", *options]
     found = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True)
     return found.returncode, found.stdout.strip() or found.stderr.replace("\n", " ")
 
 
 def test_a_peer_is_asked_as_itself_and_by_nobody_else(place):
     folder, address = place
-    with running(folder, "--certs", "keys/peer-0") as process:
+    with running(folder, "--certs", folder / "keys/peer-0") as process:
         assert health(folder, address, "--certs", "keys/peer-0") == (0, "serving")
         code, said = health(folder, address, "--certs", "keys/peer-1")
         assert (code, "no answer" in said) == (40, True)
@@ -77,29 +60,17 @@ def test_plaintext_where_it_was_asked_for(place):
 
 def test_a_completed_run_is_healthy_without_a_process(place):
     folder, address = place
-    StateDir(folder / "s").create()
-    StateDir(folder / "s").summary.write_text('{"status": "completed"}')
+    StateDir.of_peer(folder, 0).create()
+    StateDir.of_peer(folder, 0).summary.write_text('{"status": "completed"}')
     assert health(folder, address, "--insecure") == (0, "completed")
 
 
 def test_a_metrics_port_that_is_taken_is_a_sentence(place):
     folder, address = place
-    command = [
-        sys.executable,
-        "-m",
-        "peer",
-        "run",
-        "--id",
-        "0",
-        "--neighbors",
-        "graph.json",
-        "--state-dir",
-        "s",
-        "--insecure",
-    ]
+    command = [sys.executable, "-m", "peer", "run", "--id", "0", "--neighbors", "graph.json", "--state-dir", "t"]
+    command += ["--insecure", "--metrics-port", address.rpartition(":")[2]]
     with running(folder, "--insecure"):
-        taken = [*command[:-2], "t", "--insecure", "--metrics-port", address.rpartition(":")[2]]
-        found = subprocess.run(taken, check=False, cwd=folder, capture_output=True, text=True, timeout=60)
+        found = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=60)
     assert found.returncode == 10
     assert "--metrics-port" in found.stderr
     assert "free port" in found.stderr

@@ -3,15 +3,13 @@
 import json
 import shutil
 import subprocess
-import sys
-import time
 import urllib.parse
 import urllib.request
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tools.running import on_loopback, running, running_peer, until
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from peer.deploy.keys import deal_keys
@@ -61,43 +59,25 @@ def test_promtool_would_refuse_a_wrong_rule(programs, tmp_path):
     assert promtool(programs, "rules", rules).returncode != 0
 
 
-@contextmanager
-def process(command, log):
-    with log.open("wb") as file, subprocess.Popen([str(part) for part in command], stdout=file, stderr=file) as running:
-        try:
-            yield running
-        finally:
-            running.terminate()
-
-
 @pytest.fixture(scope="module")
 def ask(programs, tmp_path_factory):
     """The API of a Prometheus that scrapes three running peers, with the configuration and the rules at hand."""
     home, ports = tmp_path_factory.mktemp("scraped"), free_ports(2 * PEERS + 1)
     manifest = parse_manifest({"rounds": 100_000, "options": {"warmup_rounds": 4}}, "test")
-    graph = make_graph("complete", PEERS, manifest=manifest)
-    nodes = tuple(replace(node, address=f"127.0.0.1:{ports[node.id]}") for node in graph.nodes)
-    save_graph(deal_keys(replace(graph, nodes=nodes), home / "keys"), home / "graph.json")
+    graph = on_loopback(make_graph("complete", PEERS, manifest=manifest), ports[:PEERS])
+    save_graph(deal_keys(graph, home / "keys"), home / "graph.json")
     targets = [{"targets": [f"127.0.0.1:{ports[PEERS + i]}"], "labels": {"peer_id": str(i)}} for i in range(PEERS)]
     (home / "peers.json").write_text(json.dumps(targets))
     shutil.copy(MONITORING / "alerts.yml", home)
     (home / "prometheus.yml").write_text((MONITORING / "prometheus.yml").read_text().replace("5s", "1s"))
     with ExitStack() as stack:
         for i in range(PEERS):
-            places = [
-                "--neighbors",
-                home / "graph.json",
-                "--state-dir",
-                home / f"s{i}",
-                "--certs",
-                home / f"keys/peer-{i}",
-            ]
-            command = [sys.executable, "-m", "peer", "run", "--id", i, *places, "--metrics-port", ports[PEERS + i]]
-            stack.enter_context(process(command, home / f"peer-{i}.log"))
+            place = ("--certs", home / f"keys/peer-{i}", "--metrics-port", ports[PEERS + i])
+            stack.enter_context(running_peer(i, home, *place))
         options = {"config.file": "prometheus.yml", "storage.tsdb.path": "tsdb"}
         server = [programs / "prometheus", *(f"--{name}={home / value}" for name, value in options.items())]
         address = f"127.0.0.1:{ports[-1]}"
-        stack.enter_context(process([*server, f"--web.listen-address={address}"], home / "prometheus.log"))
+        stack.enter_context(running(*server, f"--web.listen-address={address}", log=home / "prometheus.log"))
         yield lambda path, **query: answer(f"http://{address}/api/v1/{path}?{urllib.parse.urlencode(query)}")
 
 
@@ -115,24 +95,17 @@ def values(ask, expression):
     return {row["metric"]["peer_id"]: float(row["value"][1]) for row in data["result"]} if data else {}
 
 
-def until(holds, seconds=90):
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "Prometheus never saw it"
-        time.sleep(0.2)  # between two looks
-
-
 def test_prometheus_scrapes_running_peers(ask):
     everybody = {str(i) for i in range(PEERS)}
     for condition in ("up == 1", "peer_rounds_completed_total > 2", 'peer_neighbors{state="alive"} == 2'):
-        until(lambda expression=condition: values(ask, expression).keys() == everybody)
+        until(lambda expression=condition: values(ask, expression).keys() == everybody, f"scraped: {condition}", 90)
     assert set(values(ask, "sum by (peer_id) (peer_refusals_total)").values()) == {0.0}
     assert all(0 < accuracy <= 1 for accuracy in values(ask, "peer_accuracy_ratio").values())
     assert all(count > 0 for count in values(ask, "peer_wire_bytes_sent_total").values())
 
 
 def test_dashboard_and_rules_name_metrics_that_there_are(ask):
-    until(lambda: len(values(ask, "peer_rounds_completed_total > 5")) == PEERS)
+    until(lambda: len(values(ask, "peer_rounds_completed_total > 5")) == PEERS, "scraped: six rounds", 90)
     names = set(ask("label/__name__/values"))
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())
     panels = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]

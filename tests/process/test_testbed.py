@@ -5,16 +5,16 @@ Method: testbeds of a few rounds on the bundled digits; final model files are co
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from tools import invariants
 from tools.beds import Bed, same_models
+from tools.running import ends, running_peer
 
+from coordinator_free_bootstrap import save_graph
 from peer.testbed import free_ports
 
 pytestmark = pytest.mark.process
@@ -52,22 +52,12 @@ def test_runs_over_tls_and_through_proxies_give_the_same_models(bed: Make) -> No
 def test_eight_separate_peer_run_processes_give_the_testbeds_models(bed: Make, tmp_path: Path) -> None:
     forked = bed(peers=8, kind="erdos-renyi", rounds=4, start={"rule": "all"})
     forked.finish()
-    graph_file = forked.directory / "graph.json"
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    processes = []
-    for peer_id in forked.graph.ids:
-        place = tmp_path / "separate" / f"peer-{peer_id}"
-        command = ["run", "--id", str(peer_id), "--neighbors", str(graph_file), "--state-dir", str(place), "--insecure"]
-        place.mkdir(parents=True)
-        with open(place / "peer.log", "wb") as log:
-            processes.append(subprocess.Popen([sys.executable, "-m", "peer", *command], env=environment, stderr=log))
     separate = Bed.__new__(Bed)
-    separate.directory, separate.graph = tmp_path / "separate", forked.graph
-    try:
-        assert [process.wait(150) for process in processes] == [0] * 8, separate.logs()
-    finally:
-        for process in processes:
-            process.kill()
+    separate.directory, separate.graph = tmp_path, forked.graph
+    save_graph(forked.graph, tmp_path / "graph.json")
+    with ExitStack() as stack:
+        peers = [stack.enter_context(running_peer(i, tmp_path, "--insecure")) for i in forked.graph.ids]
+        assert [process.wait(150) for process in peers] == [0] * 8, ends(tmp_path.glob("*.log"))
     invariants.completed(separate)
     same_models(forked.models(), separate.models())
 

@@ -7,13 +7,11 @@ learns from their answers where they are, and goes on with the models that it pu
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tools.running import on_loopback, running_peer
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from peer.store.history import read_history
@@ -33,19 +31,14 @@ RUN = {
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where three peers have run to their end, side by side."""
-    home, ports = tmp_path_factory.mktemp("unreachable"), free_ports(4)
+    home, (*ports, elsewhere) = tmp_path_factory.mktemp("unreachable"), free_ports(4)
     graph = make_graph("complete", 3, manifest=parse_manifest(RUN, "test"))
-    nodes = tuple(replace(node, address=f"127.0.0.1:{ports[node.id]}") for node in graph.nodes)
-    save_graph(replace(graph, nodes=nodes), home / "graph.json")
+    save_graph(on_loopback(graph, ports), home / "graph.json")
+    options = {i: ["--insecure"] for i in graph.ids}
+    options[1] += ["--listen", f"127.0.0.1:{elsewhere}"]
     with ExitStack() as stack:
-        running = []
-        for i in graph.ids:
-            command = [sys.executable, "-m", "peer", "run", "--id", str(i), "--neighbors", str(home / "graph.json")]
-            command += ["--state-dir", str(StateDir.of_peer(home, i).root), "--insecure"]
-            command += ["--listen", f"127.0.0.1:{ports[3]}"] if i == 1 else []
-            log = stack.enter_context((home / f"{i}.log").open("wb"))
-            running.append(stack.enter_context(subprocess.Popen(command, stdout=log, stderr=log)))
-        assert [process.wait(90) for process in running] == [0, 0, 0]
+        peers = [stack.enter_context(running_peer(i, home, *options[i])) for i in graph.ids]
+        assert [process.wait(90) for process in peers] == [0, 0, 0]
     return home
 
 

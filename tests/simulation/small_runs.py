@@ -56,13 +56,7 @@ def with_a_kill(seed: int) -> World:
     run = manifest(**RUNS[("plain", "relay", "batch", "dfedavg")[seed % 4]], clusters=2, seed=seed, rounds=6)
     graph = make_graph("erdos-renyi", 6, seed=seed, manifest=run, p=0.5)
     world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.05, 0.4)))
-    rng, machine = world.random("victim"), world.machines[seed % 6]
-    for moment in sorted(rng.uniform(1.0, 3.0) for _ in range(2)):
-        world.after(moment, machine.crash)
-        world.after(moment + rng.uniform(0.05, 0.4), machine.start)
-    world.run()
-    assert machine.lives > 1
-    return world
+    return _with_kills(world, seed % 6, kills=2, earliest_s=1.0)
 
 
 def async_with_kills(seed: int) -> World:
@@ -70,9 +64,14 @@ def async_with_kills(seed: int) -> World:
     run = manifest(algorithm="dfedavg", pace="async", stale="fold", stale_rounds_max=3, seed=seed, rounds=8)
     graph = make_graph("complete", 4, seed=seed, manifest=run)
     world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.1, 0.4)))
-    rng, machine = world.random("victim"), world.machines[seed % 4]
-    machine.slowness = 3.0
-    for moment in sorted(rng.uniform(0.8, 3.0) for _ in range(3)):
+    world.machines[seed % 4].slowness = 3.0
+    return _with_kills(world, seed % 4, kills=3, earliest_s=0.8)
+
+
+def _with_kills(world: World, victim: int, kills: int, earliest_s: float) -> World:
+    """Play a run in which one peer is killed at random moments, and started again soon after each."""
+    rng, machine = world.random("victim"), world.machines[victim]
+    for moment in sorted(rng.uniform(earliest_s, 3.0) for _ in range(kills)):
         world.after(moment, machine.crash)
         world.after(moment + rng.uniform(0.05, 0.4), machine.start)
     world.run()

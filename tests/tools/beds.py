@@ -6,20 +6,19 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tools.running import ends, on_loopback, until
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
 from peer.chaos.control import ask
 from peer.store.history import read_history
 from peer.store.model_file import load_model
 from peer.store.state_dir import StateDir
-from peer.testbed import free_ports
 
 LOOK_S = 0.02
 Models = dict[str, dict[str, np.ndarray]]
@@ -73,9 +72,7 @@ class Bed:
             run = {"rounds": 8, "start": start, **manifest, "timeouts": timeouts | manifest.get("timeouts", {})}
             graph = make_graph(kind, peers, seed=1, **({"degree": 3.0} if kind == "erdos-renyi" else {}))
             graph = replace(graph, manifest=parse_manifest(run, "test"))
-        ports = free_ports(len(graph.nodes))
-        nodes = (replace(n, address=f"127.0.0.1:{port}") for n, port in zip(graph.nodes, ports, strict=True))
-        self.graph = replace(graph, nodes=tuple(nodes))
+        self.graph = on_loopback(graph)
         self._options = {
             "late": late,
             "proxy": proxy,
@@ -124,12 +121,7 @@ class Bed:
 
     def until(self, holds: Callable[[], Any], seconds: float, what: str) -> Any:
         """Look again and again until something holds; its absence after so many seconds is a failure with the logs."""
-        deadline = time.monotonic() + seconds
-        while not (found := holds()):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"not within {seconds:g} s: {what}\n{self.logs()}")
-            time.sleep(LOOK_S)
-        return found
+        return until(holds, what, seconds, logs=self._logs(), look_s=LOOK_S)
 
     def until_round(self, rounds: int, *peers: int, seconds: float = 30.0) -> None:
         """Wait until these peers (default: all) have completed so many rounds."""
@@ -185,11 +177,10 @@ class Bed:
 
     def logs(self) -> str:
         """Return the end of each log, for a failure's message."""
-        parts = []
-        for path in [self.directory / "bed.log", *(self.place(p).log for p in self.graph.ids)]:
-            text = path.read_text(errors="replace")[-1500:] if path.exists() else "(no log)"
-            parts.append(f"---- {path.parent.name}/{path.name}\n{text}")
-        return "\n".join(parts)
+        return ends(self._logs())
+
+    def _logs(self) -> list[Path]:
+        return [self.directory / "bed.log", *(self.place(p).log for p in self.graph.ids)]
 
     def _ended(self) -> bool:
         if (self.directory / "bed.json").exists():

@@ -1,0 +1,76 @@
+"""Processes of tests, started as a user starts them: graphs on free ports, peers and other programs, waits for what they do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from coordinator_free_bootstrap import Graph
+from peer.store.state_dir import StateDir
+from peer.testbed import free_ports
+
+Running = subprocess.Popen[bytes]
+
+
+def on_loopback(graph: Graph, ports: Sequence[int] = ()) -> Graph:
+    """Return a graph whose peers are at these ports of this machine (default: free ones)."""
+    ports = ports or free_ports(len(graph.nodes))
+    nodes = (replace(node, address=f"127.0.0.1:{port}") for node, port in zip(graph.nodes, ports, strict=True))
+    return replace(graph, nodes=tuple(nodes))
+
+
+@contextmanager
+def running(*command: object, log: Path) -> Iterator[Running]:
+    """Run a program that writes into a log file; it is asked to end with the block."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with (
+        log.open("wb") as file,
+        subprocess.Popen([*map(str, command)], env=environment, stdout=file, stderr=file) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def running_peer(
+    peer_id: int, home: Path, *options: object, prefix: Sequence[str] = ()
+) -> AbstractContextManager[Running]:
+    """Run a peer of `home`/graph.json; its state is in `home` as in a testbed's, its log in `home`/ID.log.
+
+    Args:
+        peer_id: which.
+        home: the directory.
+        options: of `peer run`, beside these.
+        prefix: a command that runs the peer.
+    """
+    command = [*prefix, sys.executable, "-m", "peer", "run", "--id", peer_id, "--neighbors", home / "graph.json"]
+    state = StateDir.of_peer(home, peer_id).root
+    return running(*command, "--state-dir", state, *options, log=home / f"{peer_id}.log")
+
+
+def until(
+    holds: Callable[[], Any], what: str, seconds: float = 60.0, *, logs: Iterable[Path] = (), look_s: float = 0.1
+) -> Any:
+    """Look again and again until something holds, and return it; its absence after so many seconds fails, with the logs."""
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() <= deadline, f"not within {seconds:g} s: {what}\n{ends(logs)}"
+        time.sleep(look_s)
+    return found
+
+
+def ends(logs: Iterable[Path]) -> str:
+    """Return the end of each log, for a failure's message."""
+    parts = []
+    for path in logs:
+        text = path.read_text(errors="replace")[-1500:] if path.exists() else "(no log)"
+        parts.append(f"---- {path.parent.name}/{path.name}\n{text}")
+    return "\n".join(parts)

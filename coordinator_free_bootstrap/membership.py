@@ -36,7 +36,10 @@ class NeighborState(StrEnum):
 
 
 _LIVE = (NeighborState.ALIVE, NeighborState.SUSPECT)
-_ONCE_HEARD = {NeighborState.SUSPECT: NeighborState.ALIVE, NeighborState.LEFT: NeighborState.UNKNOWN}  # left: a new life
+_ONCE_HEARD = {
+    NeighborState.SUSPECT: NeighborState.ALIVE,
+    NeighborState.LEFT: NeighborState.UNKNOWN,
+}  # left: a new life
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ class PeerRuntime(Working):
         """Return what this peer is doing, as JSON-ready values."""
         engine, now = self.engine, asyncio.get_running_loop().time()
         described = engine.membership.as_dict(now)["neighbors"]
-        waiting_for = engine.waiting_for()
+        waiting_for, owed_to = engine.waiting_for(), engine.owed_to()
         return {
             "peer_id": self.peer_id,
             "incarnation": engine.incarnation,
@@ -140,7 +140,8 @@ class PeerRuntime(Working):
             "rounds_total": self.manifest.rounds,
             "persisted_round": engine.persisted_round,
             "waiting_for": waiting_for,
-            "waiting_s": max(0.0, now - engine.exchange_began_at) if waiting_for else 0.0,
+            "owed_to": owed_to,
+            "waiting_s": max(0.0, now - engine.exchange_began_at) if waiting_for or owed_to else 0.0,
             "suspicion_s": self.manifest.timeouts.suspicion_s,
             "neighbors": {str(n): str(state) for n, state in engine.membership.states.items()},
             "neighbor_rounds": {str(n): view.round_index for n, view in engine.views.items()},

@@ -107,15 +107,15 @@ def sentence(status: Status) -> str:
     line += f"; {sum(state == 'alive' for state in neighbors.values())} of {len(neighbors)} neighbors alive"
     others = [f"{n} {state}" for n, state in neighbors.items() if state != "alive"]
     line += f" ({', '.join(others)})" if others else ""
-    if status["waiting_for"]:
-        line += f"; waits {status.get('waiting_s', 0.0):.1f} s for {_reasons(status)}"
+    if reasons := _reasons(status):
+        line += f"; waits {status.get('waiting_s', 0.0):.1f} s for {'; for '.join(reasons)}"
     if status["storage_error"]:
         line += f"; {status['storage_error']}"
     return line
 
 
-def _reasons(status: Status) -> str:
-    """Say of each neighbor that is waited for what it is doing, and when its silence would end the wait."""
+def _reasons(status: Status) -> list[str]:
+    """Say of each neighbor waited for what it is doing and when its silence would end the wait, and who owes an answer."""
     reasons = []
     for n in map(str, status["waiting_for"]):
         text = f"{n}, which is in round {status.get('neighbor_rounds', {}).get(n, '?')}"
@@ -123,4 +123,4 @@ def _reasons(status: Status) -> str:
             silent, limit = status.get("silent_s", {}).get(n) or 0.0, status.get("suspicion_s", 0.0)
             text = f"{n}, silent for {silent:.1f} s and held dead after {limit:g} s"
         reasons.append(text)
-    return "; for ".join(reasons)
+    return reasons + [f"{n} to take our models" for n in status.get("owed_to", ())]

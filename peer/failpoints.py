@@ -4,7 +4,7 @@
 
 kills the process with signal 9 when `fold.begin` is reached for the 7th time, and lets every write of a checkpoint from
 the 3rd on fail as on a full disk. Actions: ``kill``, ``stop`` (SIGSTOP), ``leave`` (SIGTERM),
-``error:NAME`` (an `OSError` of that errno).
+``error:NAME`` (an `OSError` of that errno), ``lose`` (what comes there never comes; only at `send.answer`).
 ``@n`` is the n-th time, ``@n-`` every time from it on, ``@n-m`` a span; without it, the first. Each one says on stderr that
 it has fired, so that no test can pass without its fault.
 """
@@ -22,7 +22,7 @@ from coordinator_free_bootstrap.errors import ConfigError
 
 VARIABLE = "PEER_FAILPOINTS"
 _RULE = re.compile(
-    r"(?P<point>[a-z_.]+)=(?P<action>kill|stop|leave|error):?(?P<name>[A-Z]*)(?:@(?P<first>\d+)(?P<span>-(?P<last>\d*))?)?"
+    r"(?P<point>[a-z_.]+)=(?P<action>kill|stop|leave|lose|error):?(?P<name>[A-Z]*)(?:@(?P<first>\d+)(?P<span>-(?P<last>\d*))?)?"
 )
 
 POINTS = (
@@ -34,6 +34,7 @@ POINTS = (
     "send.begin",  # before a model's header
     "send.frame",  # after each frame of a model
     "send.end",  # after the last frame, before the receiver's reply is read
+    "send.answer",  # before each wait for a receiver's admission or reply
     "receive.frame",  # after each frame of a model
     "fold.begin",
     "fold.end",
@@ -50,7 +51,7 @@ POINTS = (
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    action: Literal["kill", "stop", "leave", "error"]
+    action: Literal["kill", "stop", "leave", "lose", "error"]
     number: int  # errno of an error
     first: int
     last: float
@@ -72,7 +73,7 @@ def arm(text: str) -> None:
         match = _RULE.fullmatch(part)
         if match is None or match["point"] not in POINTS or ((match["action"] == "error") != bool(match["name"])):
             raise ConfigError(
-                f"{VARIABLE}: found {part!r}; allowed: point=kill, =stop, =leave or =error:ENOSPC, each with @n, @n- or "
+                f"{VARIABLE}: found {part!r}; allowed: point=kill, =stop, =leave, =lose or =error:ENOSPC, each with @n, @n- or "
                 f"@n-m; the points are {', '.join(POINTS)}"
             )
         if match["name"] and not hasattr(errno, match["name"]):
@@ -88,8 +89,8 @@ def arm(text: str) -> None:
     _rules.update(rules)
 
 
-def reach(point: str) -> None:
-    """Say that a point is reached.
+def reach(point: str) -> bool:
+    """Say that a point is reached; return whether what comes there is to be lost.
 
     Raises:
         OSError: a rule says so.
@@ -98,10 +99,13 @@ def reach(point: str) -> None:
         _reached[point] = count = _reached.get(point, 0) + 1
         if rule.first <= count <= rule.last:
             _fire(point, count, rule)
+            return rule.action == "lose"
+    return False
 
 
 def _fire(point: str, count: int, rule: _Rule) -> None:
     os.write(2, f"failpoint {point} reached {count}: {rule.action}\n".encode())
     if rule.action == "error":
         raise OSError(rule.number, os.strerror(rule.number))
-    os.kill(os.getpid(), _SIGNALS[rule.action])
+    if rule.action in _SIGNALS:
+        os.kill(os.getpid(), _SIGNALS[rule.action])

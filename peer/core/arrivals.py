@@ -130,6 +130,9 @@ class Arrivals(Liveness):
                 self.totals["duplicates_dropped"] += 1
                 self._reply(stream, Outcome.DUPLICATE, out)
                 self._delivered(header)
+            elif self.inbox.is_here(header):
+                self.totals["duplicates_dropped"] += 1
+                self._reply(stream, Outcome.DUPLICATE, out)
             elif self._is_late(header) and self.round_index - header.round_index > self._age_allowed(header):
                 self.totals["stale_dropped"] += 1
                 self._reply(stream, Outcome.STALE, out)

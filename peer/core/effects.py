@@ -48,6 +48,14 @@ class CancelSend:
 
 
 @dataclass(frozen=True, slots=True)
+class SendAgain:
+    """Give up a push that has nothing left to do but wait, if no byte has moved for so long -> `Unanswered`; else let it be."""
+
+    neighbor: int
+    quiet_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Admit:
     """Read an offered stream into a reserved buffer -> `Arrived` or `Cut`."""
 
@@ -162,6 +170,7 @@ Effect = (
     | SendAnnounce
     | SendModel
     | CancelSend
+    | SendAgain
     | Admit
     | Reply
     | Fold

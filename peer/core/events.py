@@ -107,6 +107,13 @@ class SendFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A push to a neighbor that is alive was given up after a long silence, to be made again."""
+
+    neighbor: int
+
+
+@dataclass(frozen=True, slots=True)
 class BeatAnswered:
     """A neighbor acknowledged a beat (``refusal`` None), refused it, or did not answer (``lost``)."""
 
@@ -161,6 +168,7 @@ Event = (
     | Folded
     | Sent
     | SendFailed
+    | Unanswered
     | BeatAnswered
     | WorkDone
     | Pulled

@@ -60,6 +60,10 @@ class Inbox:
         mark = self.marks.get((header.sender, header.slot))
         return mark is not None and mark >= (header.round_index, header.step)
 
+    def is_here(self, header: ModelHeader) -> bool:
+        """Return whether this very model is complete already and waits for its turn."""
+        return any(other.key == header.key for other in self.waiting.values())
+
     def mark(self, header: ModelHeader) -> None:
         """Remember that a model is folded (or kept for the close), for good."""
         self.marks[header.sender, header.slot] = (header.round_index, header.step)

@@ -30,6 +30,8 @@ class _Lane:
     in_flight: Message | None = None
     failures: int = 0
     retry_at: float = 0.0
+    asked_at: float = 0.0  # when the message in flight was sent, or its sending last looked into
+    asks: int = 0
     kept: list[Message] = field(default_factory=list)  # of the last two rounds, answered or not
 
 
@@ -81,7 +83,16 @@ class Outbox:
         while lane.queue and lane.queue[0].round_index < from_round:
             lane.queue.popleft()
         lane.in_flight = lane.queue.popleft() if lane.queue else None
+        lane.asked_at = now
         return lane.in_flight
+
+    def overdue(self, neighbor: int, now: float, patience_s: float) -> bool:
+        """Return, ever more rarely, whether the model in flight has gone unanswered for long: has it been lost on the way?"""
+        lane = self._lanes[neighbor]
+        if not isinstance(lane.in_flight, ModelHeader) or now < lane.asked_at + patience_s * 2**lane.asks:
+            return False
+        lane.asked_at, lane.asks = now, lane.asks + 1
+        return True
 
     def in_flight(self, neighbor: int) -> Message | None:
         """Return the message that is being sent."""
@@ -90,7 +101,7 @@ class Outbox:
     def answered(self, neighbor: int) -> Message | None:
         """The message in flight was answered: return it and go on with the next."""
         lane = self._lanes[neighbor]
-        message, lane.in_flight, lane.failures, lane.retry_at = lane.in_flight, None, 0, 0.0
+        message, lane.in_flight, lane.failures, lane.retry_at, lane.asks = lane.in_flight, None, 0, 0.0, 0
         return message
 
     def failed(self, neighbor: int, now: float) -> None:

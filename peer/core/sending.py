@@ -1,4 +1,8 @@
-"""The part of the engine that sends: this step's offers to each neighbor, answers, failures, repeats. Pure."""
+"""The part of the engine that sends: this step's offers to each neighbor, answers, failures, repeats. Pure.
+
+A push may wait long for its answer, because its neighbor still trains. So may one that was lost without a word, by a bug or by
+what lies between; it is therefore made again after `LONG_WAIT`, and ever more rarely then. The receiver knows both for one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from peer.core.arrivals import Arrivals
 from peer.core.decisions import Facts, Offer
 from peer.core.messages import Announce, ModelHeader
 from peer.core.neighbors import Place
-from peer.core.state import Effects
+from peer.core.state import LONG_WAIT, NOW, Effects
 
 # Refusals of the moment, not of the message: it is sent again.
 PASSING = frozenset(
@@ -67,11 +71,18 @@ class Sending(Arrivals):
         out.append(do.Log("debug", f"sending to peer {event.neighbor} failed, to be repeated: {event.reason}"))
         self._changes(self.membership.contact_failed(event.neighbor, now), out)
 
+    def _on_unanswered(self, event: ev.Unanswered, now: float, out: Effects) -> None:
+        self.outbox.failed(event.neighbor, NOW)
+        out.append(do.Log("debug", f"peer {event.neighbor} has not answered a model for long: sent again"))
+
     def _pump(self, now: float, out: Effects) -> None:
         """Send what is due to every neighbor that can be reached."""
         for n in self.neighbors:
             if not self.membership.is_live(n) or not self.views[n].incarnation:
                 continue
+            patience_s = LONG_WAIT * self.manifest.timeouts.suspicion_s
+            if self.outbox.overdue(n, now, patience_s):
+                out.append(do.SendAgain(n, patience_s))
             from_round = self.views[n].round_index if self.lockstep else 0
             message = self.outbox.next(n, now, from_round)
             if message is None:

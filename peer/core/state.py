@@ -40,7 +40,7 @@ class Stage(StrEnum):
 
 NOW = 0.0  # a time that has always passed: do it at once
 
-LONG_WAIT = 4  # suspicion times: a death costs one, so who waits for longer says what for
+LONG_WAIT = 4  # suspicion times: a death costs one; who waits for longer says what for, and asks again
 
 NEAR_ROUNDS = 8  # a live neighbor that is so many rounds behind is waited for; one that is further behind skips them
 

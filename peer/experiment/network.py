@@ -290,8 +290,10 @@ class VirtualNetwork:
         peer.folds.append((effect, peer.streams.pop(effect.stream).model))
         self._post(peer.engine.peer_id, ev.Folded(effect.stream))
 
-    def _do_cancelsend(self, peer: SimulatedPeer, effect: do.CancelSend) -> None:
-        """Nothing stays in flight here."""
+    def _do_cancelsend(self, peer: SimulatedPeer, effect: do.CancelSend | do.SendAgain) -> None:
+        """Nothing stays in flight here, and nothing is lost."""
+
+    _do_sendagain = _do_cancelsend
 
     def _refuse(self, peer: SimulatedPeer, rejection: Rejection) -> None:
         if rejection.code is not Refusal.NO_HANDSHAKE:

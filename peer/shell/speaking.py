@@ -133,6 +133,11 @@ class Speaking(Loop):
         if task is not None:
             task.cancel()
 
+    def _do_sendagain(self, effect: do.SendAgain) -> None:
+        if self._links[effect.neighbor].quiet_for_s() >= effect.quiet_s:
+            self._do_cancelsend(do.CancelSend(effect.neighbor))
+            self.post(ev.Unanswered(effect.neighbor))
+
     def _do_snapshot(self, effect: do.Snapshot) -> None:
         for slot in effect.slots:
             key = SnapshotKey(effect.round_index, effect.step, slot)

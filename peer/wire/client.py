@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -74,6 +74,7 @@ class NeighborLink:
         self._limits = limits
         self._timeouts = timeouts
         self._security = security
+        self._quiet_since: float | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._reconnected_at: deque[float] = deque(maxlen=RECONNECTS)
         keep_frame_memory()
@@ -153,11 +154,23 @@ class NeighborLink:
         try:
             with self._failures("PushModel"):
                 await self._write_model(call, header, payload)
-                data: bytes = await call
+                data: bytes = await self._patiently(call)
         finally:
             call.cancel()
         self._received(data)
         return convert.unpack_push_reply(data)
+
+    def quiet_for_s(self) -> float:
+        """Return for how long a push has had nothing to do but to wait for its neighbor, seconds; 0 if bytes may be moving."""
+        return 0.0 if self._quiet_since is None else asyncio.get_running_loop().time() - self._quiet_since
+
+    async def _patiently(self, answer: Awaitable[Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        self._quiet_since = loop.time()
+        try:
+            return await (loop.create_future() if failpoints.reach("send.answer") else answer)
+        finally:
+            self._quiet_since = None
 
     async def pull(
         self, request: PullRequest, *, size_bytes: int | None = None
@@ -199,7 +212,7 @@ class NeighborLink:
             await self._write(call, convert.pack_header(header), 0)
             await self._write(call, *next(model))
             if header.size_bytes > self._limits.frame_bytes_max:
-                admitted = ADMITTED_METADATA in dict(await call.initial_metadata())
+                admitted = ADMITTED_METADATA in dict(await self._patiently(call.initial_metadata()))
                 async with asyncio.timeout(self._timeouts.idle_transfer_s) as deadline:
                     if admitted:
                         await self._write_ahead(call, model, deadline)

@@ -70,6 +70,21 @@ def test_a_kill_anywhere_changes_no_bit(bed: Make, undisturbed: dict[int, Models
     same_models(undisturbed, run.models())
 
 
+@pytest.mark.parametrize("lost", ["send.answer=lose@3", "send.answer=lose@4-6"])
+def test_an_answer_that_never_comes_is_asked_for_again_and_changes_no_bit(
+    bed: Make, undisturbed: dict[int, Models], lost: str
+) -> None:
+    timeouts = {"heartbeat_s": 0.25, "suspicion_s": 1.0}  # it is missed after four of these
+    run = bed(rounds=ROUNDS, failpoints={VICTIM: lost}, timeouts=timeouts)
+    assert run.finish()["failed"] == {}
+    assert run.fired(VICTIM)
+    assert any(line["seconds"]["wait"] > 3.0 for line in run.history(VICTIM, "round")), "the loss has cost nothing"
+    assert not any(line["missing"] for line in run.history(VICTIM, "round"))
+    invariants.completed(run)
+    invariants.check(run)
+    same_models(undisturbed, run.models())
+
+
 def test_a_neighbor_killed_in_the_same_round_changes_no_bit(bed: Make, undisturbed: dict[int, Models]) -> None:
     """Both have sent in that round, so both have its checkpoint: without it one would need what the other cannot send again."""
     run = bed(rounds=ROUNDS, failpoints={VICTIM: "send.begin=kill@5", 2: "send.end=kill@5"})

@@ -508,6 +508,23 @@ def test_a_call_in_flight_when_its_link_connects_anew_fails_and_is_not_cancelled
     run(test)
 
 
+def test_a_link_says_for_how_long_a_push_has_only_waited() -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(1 << 20)
+        async with linked(recorder) as link:
+            for gate in (recorder.gate, recorder.fold_gate):  # for the admission, for the reply
+                gate.clear()
+                push = asyncio.create_task(link.push(header_of(theta.nbytes), theta.view(np.uint8)))
+                while link.quiet_for_s() < 0.05:
+                    assert not push.done()
+                    await asyncio.sleep(0)
+                gate.set()
+                await push
+                assert link.quiet_for_s() == 0.0
+
+    run(test)
+
+
 def test_a_push_in_flight_when_its_link_is_closed_fails_and_is_not_cancelled() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(1 << 20)

@@ -97,6 +97,11 @@ def what_failed_is_not_repeated(original, outbox, neighbor, now):
         lane.queue.popleft()
 
 
+@plant(Outbox, "overdue")
+def what_is_lost_without_a_word_is_not_sent_again(original, outbox, neighbor, now, patience_s):
+    return False
+
+
 @plant(Outbox, "clear")
 def who_leaves_is_forgotten(original, outbox, neighbor):
     outbox._lanes[neighbor].queue.clear()

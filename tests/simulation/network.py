@@ -32,6 +32,7 @@ class Weather:
     cut: float = 0.0
     replay: float = 0.0
     corrupt: float = 0.0
+    forgotten: float = 0.0  # pushes and answers that vanish without an error at either end
     bytes_per_s: float = 1e6
 
 
@@ -55,6 +56,7 @@ class Push:
     payload: Vector
     receiver: Process | None = None
     stream: int = 0
+    moving: bool = False  # bytes are on their way
     sender_done: bool = False
     receiver_done: bool = False
 
@@ -65,6 +67,7 @@ class Network:
     def __init__(self, world: World, weather: Weather) -> None:
         self.world, self.weather = world, weather
         self._rng = world.random("network")
+        self._fate = world.random("forgotten")
         self.links = {edge: Link() for a, b in world.graph.edges for edge in ((a, b), (b, a))}
         self.pushes: list[Push] = []
         self._said: list[Callable[[], None]] = []
@@ -182,6 +185,8 @@ class Network:
     def push(self, sender: Process, target: int, header: ModelHeader, payload: Vector) -> Push:
         """Open a stream to a neighbor and return the handle that `cancel` takes."""
         push = Push(sender, sender.peer_id, target, header, payload)
+        if self._forgets():
+            return push
         self.pushes.append(push)
         delay = self._connection_s(push.source, target)
         if delay is None:
@@ -190,6 +195,11 @@ class Network:
             self.world.after(delay, self._open, push)
             self._may_replay(lambda: self._ghost(push))
         return push
+
+    def _forgets(self) -> bool:
+        forgotten = bool(self.weather.forgotten) and self._fate.random() < self.weather.forgotten
+        self.world.fired["forgotten"] += forgotten
+        return forgotten
 
     def _ghost(self, push: Push) -> None:
         copy = Push(None, push.source, push.target, push.header, push.payload, sender_done=True)
@@ -209,6 +219,7 @@ class Network:
 
     def transfer(self, push: Push) -> None:
         """The receiver reads: bytes flow, or break off somewhere in the middle."""
+        push.moving = True
         duration = self._rng.uniform(0.5, 1.5) * push.header.size_bytes / self.weather.bytes_per_s
         if self.weather.cut and self._rng.random() < self.weather.cut:
             self.world.fired["cut"] += 1
@@ -233,9 +244,11 @@ class Network:
 
     def reply(self, push: Push, reply: PushReply) -> None:
         """The receiver answers, once."""
+        push.moving = False
         if not push.receiver_done:
             push.receiver_done = True
-            self._back(push, self._answered, push, reply)
+            if not self._forgets():
+                self._back(push, self._answered, push, reply)
 
     def _back(self, push: Push, action: Callable[..., None], *arguments: Any) -> None:
         delay = self.travel_s(push.target, push.source)

@@ -252,6 +252,13 @@ class Process:
         if isinstance(sending, Push):
             self.network.cancel(sending)
 
+    def _do_sendagain(self, effect: do.SendAgain) -> None:
+        sending = self._sending.get(effect.neighbor)
+        if isinstance(sending, Push) and not sending.moving:
+            self.world.checker.mark("sent again")
+            self._do_cancelsend(do.CancelSend(effect.neighbor))
+            self.post(ev.Unanswered(effect.neighbor))
+
     def _do_snapshot(self, effect: do.Snapshot) -> None:
         for slot in effect.slots:
             key = SnapshotKey(effect.round_index, effect.step, slot)

@@ -59,6 +59,16 @@ def with_a_kill(seed: int) -> World:
     return _with_kills(world, seed % 6, kills=2, earliest_s=1.0)
 
 
+def with_forgotten_pushes(seed: int) -> World:
+    """Let some pushes or their answers vanish, which no end notices."""
+    run = manifest(**RUNS[("plain", "relay", "batch", "dfedavg")[seed % 4]], clusters=2, seed=seed, rounds=6)
+    graph = make_graph("erdos-renyi", 6, seed=seed, manifest=run, p=0.5)
+    world = World(Options(seed, graph, weather=Weather(delay_s=0.01, forgotten=0.02), train_s=(0.05, 0.4)))
+    world.run()
+    assert world.fired["forgotten"]
+    return world
+
+
 def async_with_kills(seed: int) -> World:
     """Kill a slow peer three times, whose faster neighbors have sent it models of later rounds; the invariants judge."""
     run = manifest(algorithm="dfedavg", pace="async", stale="fold", stale_rounds_max=3, seed=seed, rounds=8)

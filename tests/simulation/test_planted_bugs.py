@@ -8,7 +8,13 @@ import pytest
 from tests.simulation.bugs import PLANTED
 from tests.simulation.options import draw
 from tests.simulation.runner import run_one
-from tests.simulation.small_runs import assert_equals_reference, async_with_kills, with_a_kill, without_faults
+from tests.simulation.small_runs import (
+    assert_equals_reference,
+    async_with_kills,
+    with_a_kill,
+    with_forgotten_pushes,
+    without_faults,
+)
 
 SEEDS = 150
 KILLS = 24
@@ -20,6 +26,7 @@ FOUND_AT = {
     "old_lives_are_heard": "seed 1",
     "a_new_life_is_not_told_again": "kill 1",
     "what_failed_is_not_repeated": "kill 1",
+    "what_is_lost_without_a_word_is_not_sent_again": "vanished 0",
     "who_leaves_is_forgotten": "seed 106",
     "a_step_ends_while_offers_are_under_way": "kill 18",
     "a_snapshot_is_folded_into": "kill 1",
@@ -59,6 +66,7 @@ PLAY = {
     "seed": run_seed,
     "kill": lambda kill: assert_equals_reference(with_a_kill(kill)),
     "async kill": async_with_kills,
+    "vanished": with_forgotten_pushes,
 }
 
 

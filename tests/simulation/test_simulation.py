@@ -14,7 +14,14 @@ from coordinator_free_bootstrap import make_graph
 from tests.simulation.network import Weather
 from tests.simulation.options import ACTIONS, ACTIONS_LATER, Options, manifest
 from tests.simulation.runner import report, run_many
-from tests.simulation.small_runs import RUNS, assert_equals_reference, async_with_kills, with_a_kill, without_faults
+from tests.simulation.small_runs import (
+    RUNS,
+    assert_equals_reference,
+    async_with_kills,
+    with_a_kill,
+    with_forgotten_pushes,
+    without_faults,
+)
 from tests.simulation.world import EPOCH_S, World
 
 FAULTS = {"loss", "cut", "replay", "corrupt", "delay", "swallowed", "keepalive", "loss_for_good", *ACTIONS}
@@ -64,6 +71,13 @@ def test_l6_without_faults_lockstep_equals_the_reference_bit_for_bit(name, seed)
 @pytest.mark.parametrize("seed", range(24))
 def test_a_peer_killed_at_any_time_and_soon_restarted_changes_no_bit(seed):
     assert_equals_reference(with_a_kill(seed))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_push_or_an_answer_that_vanishes_is_made_good_and_changes_no_bit(seed):
+    world = with_forgotten_pushes(seed)
+    assert world.checker.marks["sent again"]
+    assert_equals_reference(world)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -19,6 +19,7 @@ from coordinator_free_bootstrap import canonical_json, digest
 from peer.core.effects import Effect, Log, SetTimer
 from peer.core.engine import Engine
 from peer.core.events import Event
+from peer.core.state import LONG_WAIT
 from tests.simulation.disk import Disk
 from tests.simulation.invariants import Checker, InvariantViolation
 from tests.simulation.nemesis import Nemesis
@@ -223,7 +224,8 @@ class World:
     def bound_s(self) -> float:
         """Return how long a healed core may take to finish all its rounds."""
         steps = 4
-        return self.settle_s() + self.manifest.rounds * (self.options.train_s[1] + steps * 1.0) + 20
+        lost_s = 3 * LONG_WAIT * self.manifest.timeouts.suspicion_s * bool(self.options.weather.forgotten)
+        return self.settle_s() + self.manifest.rounds * (self.options.train_s[1] + steps * 1.0 + lost_s) + 20
 
     def finished(self) -> bool:
         """Return whether all core peers have completed their rounds or left for good."""

@@ -267,6 +267,32 @@ def test_a_repeated_model_is_answered_as_a_duplicate_and_folded_once():
     assert reply.outcome is Outcome.DUPLICATE and driven.engine.totals["models_folded"] == 1
 
 
+def test_a_push_that_goes_unanswered_is_made_again_ever_more_rarely():
+    driven = Driven(timeouts={"heartbeat_s": 1.0, "suspicion_s": 5.0, "round_deadline_s": 600.0})
+    driven.begin()
+    driven.work("train")
+    driven.answered(1)
+    asked = []
+    for second in range(1, 150):
+        for n in (1, 2):
+            for again in of(driven.step(ev.Heard(Beat(n, 1, 0, 0, Phase.RUNNING)), after=0.5), do.SendAgain):
+                assert again == do.SendAgain(2, 20.0)
+                asked.append(second)
+    assert asked == [20, 60, 140]
+    (sent,) = of(driven.step(ev.Unanswered(2)), do.SendModel)
+    assert sent.neighbor == 2
+
+
+def test_a_model_that_comes_again_while_it_waits_for_its_turn_is_answered_and_not_read_twice():
+    driven = Driven()
+    driven.begin()
+    driven.offer(2)
+    driven.step(ev.Arrived(1))
+    assert of(driven.offer(2), do.Reply) == [do.Reply(2, Outcome.DUPLICATE)]
+    driven.deliver(1)
+    assert 1 in driven.engine.inbox.folding, "the first of the two"
+
+
 def test_a_model_of_a_closed_round_is_stale():
     driven = Driven()
     driven.begin()

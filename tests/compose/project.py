@@ -93,7 +93,7 @@ class Project:
             if found:
                 return found
             time.sleep(0.2)  # between two looks
-        raise AssertionError(f"not within {seconds} s: {what}\n{self.compose('logs', '--no-color', '--tail', '15')}")
+        raise AssertionError(f"not within {seconds} s: {what}\n{self.compose('logs', '--no-color', '--tail', '8')}")
 
     def until_live(self, peer_ids: tuple[int, ...], seconds: float) -> None:
         """Wait until these peers listen."""

@@ -4,6 +4,8 @@
     suspect --suspicion time of silence--> dead                alive, suspect, dead, unknown --it says so--> left
     suspect --heard--> alive          dead --it answers--> alive          left --heard in a new life--> unknown
 
+    alive, suspect --calls fail, and only fail, for twice the suspicion time--> dead
+
 Who is heard but does not answer is not alive: a link that is cut one way, or a neighbor behind a closed port, would come
 alive with every word, and each time rounds would wait for one that cannot be reached.
 
@@ -65,6 +67,7 @@ class _Record:
     incarnation: int = 0  # 0: never seen
     heard_at: float = 0.0
     excused: bool = False  # this silence has been measured anew once
+    failing_since: float | None = None  # the first of the failed calls since it last answered in this life
 
 
 class Membership:
@@ -118,12 +121,23 @@ class Membership:
         """Note that a call to this neighbor was answered by this incarnation: words pass in both directions."""
         if not self._listens(self._record(neighbor), incarnation):
             return []
+        self._record(neighbor).failing_since = None
         return self._lives(neighbor, NeighborState.ALIVE, "answered", incarnation, now)
 
     def contact_failed(self, neighbor: int, now: float) -> list[Change]:
-        """Note that a call to a neighbor failed: an alive one is suspect at once, its death waits for the silence."""
+        """Note that a call to a neighbor failed: an alive one is suspect at once.
+
+        Its death waits for the silence; or, as long as it is heard, until calls have failed for twice the suspicion time.
+        """
         record = self._record(neighbor)
-        if record.state is not NeighborState.ALIVE:
+        if record.state not in _LIVE:
+            return []
+        if record.failing_since is None:
+            record.failing_since = now
+        failing_s = now - record.failing_since
+        if failing_s >= 2 * self._timeouts.suspicion_s:
+            return self._move(neighbor, NeighborState.DEAD, f"heard, but answers no call for {failing_s:.1f} s")
+        if record.state is NeighborState.SUSPECT:
             return []
         return self._move(
             neighbor, NeighborState.SUSPECT, f"contact failed {now - record.heard_at:.1f} s after it was heard"
@@ -135,7 +149,7 @@ class Membership:
         if incarnation < record.incarnation:
             self.ignored_count += 1
             return []
-        record.heard_at, record.excused = now, False
+        record.heard_at, record.excused, record.failing_since = now, False, None
         return self._move(neighbor, NeighborState.LEFT, "said goodbye", incarnation)
 
     def tick(self, now: float) -> list[Change]:
@@ -168,6 +182,7 @@ class Membership:
                     "incarnation": record.incarnation,
                     "silence_s": now - record.heard_at if record.incarnation else None,
                     "excused": record.excused,
+                    "failing_s": None if record.failing_since is None else now - record.failing_since,
                 }
                 for neighbor, record in self._records.items()
             },
@@ -183,6 +198,7 @@ class Membership:
             record = self._records[int(neighbor)]
             record.state, record.incarnation = NeighborState(row["state"]), row["incarnation"]
             record.heard_at, record.excused = now - (row["silence_s"] or 0.0), row["excused"]
+            record.failing_since = None if row["failing_s"] is None else now - row["failing_s"]
         self.ignored_count, self.pause_count = data["ignored_count"], data["pause_count"]
         return self
 
@@ -202,6 +218,8 @@ class Membership:
     def _lives(self, neighbor: int, after: NeighborState, how: str, incarnation: int, now: float) -> list[Change]:
         record = self._records[neighbor]
         record.heard_at, record.excused = now, False
+        if incarnation > record.incarnation:
+            record.failing_since = None
         reason = f"restarted as incarnation {incarnation}" if incarnation > record.incarnation > 0 else how
         return self._move(neighbor, after, reason, incarnation)
 

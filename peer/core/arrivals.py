@@ -130,9 +130,6 @@ class Arrivals(Liveness):
                 self.totals["duplicates_dropped"] += 1
                 self._reply(stream, Outcome.DUPLICATE, out)
                 self._delivered(header)
-            elif self.inbox.is_here(header):
-                self.totals["duplicates_dropped"] += 1
-                self._reply(stream, Outcome.DUPLICATE, out)
             elif self._is_late(header) and self.round_index - header.round_index > self._age_allowed(header):
                 self.totals["stale_dropped"] += 1
                 self._reply(stream, Outcome.STALE, out)
@@ -190,6 +187,8 @@ class Arrivals(Liveness):
         for stream, header in order:
             ahead = (header.round_index, header.step) > (self.round_index, self.step_index)
             if self.lockstep and (ahead or not (known or self._is_late(header))):
+                continue
+            if self.inbox.is_here(header):  # sent again: answered once the first is folded, read if that one is lost
                 continue
             free = self.manifest.limits.concurrent_receives - self.inbox.buffers()
             in_turn = turn is None or header.sender == turn or self._is_late(header)

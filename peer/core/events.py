@@ -115,11 +115,12 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class BeatAnswered:
-    """A neighbor acknowledged a beat (``refusal`` None), refused it, or did not answer (``lost``)."""
+    """A neighbor acknowledged a beat (``refusal`` None), refused it, or did not answer (``lost``), perhaps behind a model."""
 
     neighbor: int
     refusal: Refusal | None = None
     lost: bool = False
+    moving: bool = False  # meanwhile it took bytes of a model, behind which the beat may wait
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,8 @@ class Liveness(PeerState):
     def _on_beatanswered(self, event: ev.BeatAnswered, now: float, out: Effects) -> None:
         view = self.views[event.neighbor]
         view.beating = False
+        if event.lost and event.moving:
+            return
         if event.lost:
             self._changes(self.membership.contact_failed(event.neighbor, now), out)
         elif event.refusal is None:

@@ -73,11 +73,13 @@ class Speaking(Loop):
         self._spawn(self._beat(effect))
 
     async def _beat(self, effect: do.SendBeat) -> None:
+        link = self._links[effect.neighbor]
+        sent_before = link.payload_bytes_sent
         try:
-            refusal = await self._links[effect.neighbor].beat(effect.beat)
-            self.post(ev.BeatAnswered(effect.neighbor, refusal))
+            self.post(ev.BeatAnswered(effect.neighbor, await link.beat(effect.beat)))
         except NeighborUnavailable:
-            self.post(ev.BeatAnswered(effect.neighbor, lost=True))
+            moving = link.payload_bytes_sent > sent_before
+            self.post(ev.BeatAnswered(effect.neighbor, lost=True, moving=moving))
         except RemoteProtocolError as error:
             self.post(ev.BeatAnswered(effect.neighbor, error.code))
 

@@ -121,13 +121,33 @@ def test_a_pulled_cable_costs_one_wait_and_is_forgotten_when_it_is_back(net: Net
     assert sum(wait > 1.0 for wait in waits) <= 2, waits
 
 
-def test_a_peer_behind_a_firewall_that_it_can_only_call_through_holds_nobody_up(net: Net) -> None:
+def firewall(net: Net, action: str) -> None:
+    """Append (-A) or delete (-D) the rule behind which peer 1 can call the others and nobody can call it."""
     rule = ["INPUT", "-p", "tcp", "--dport", str(PORT), "-j", "DROP"]
-    subprocess.run(["ip", "netns", "exec", net.of(1), "iptables", "-A", *rule], check=True)
+    subprocess.run(["ip", "netns", "exec", net.of(1), "iptables", action, *rule], check=True)
+
+
+def test_a_peer_behind_a_firewall_that_it_can_only_call_through_holds_nobody_up(net: Net) -> None:
+    firewall(net, "-A")
     for i in range(PEERS):
         net.run(i)
     net.until(lambda: len(net.history(0, "round")) >= 10 and bool(net.history(1, "caught_up")), "all go on")
     assert not net.saw(0, 1, "alive") and not net.folds(0, 1) and net.folds(0, 2)
     net.until(lambda: "peer 1 is heard but does not answer" in (net.home / "0.log").read_text(), "a sentence says so")
-    subprocess.run(["ip", "netns", "exec", net.of(1), "iptables", "-D", *rule], check=True)
+    firewall(net, "-D")
     net.until(lambda: net.folds(0, 1) and net.folds(1, 0), "they exchange models once the port is open")
+
+
+def test_a_firewall_that_comes_late_costs_the_others_one_wait(net: Net) -> None:
+    for i in range(PEERS):
+        net.run(i)
+    net.until(lambda: len(net.history(0, "round")) >= 5 and net.folds(0, 1) and net.folds(1, 0), "all exchange models")
+    firewall(net, "-A")
+    net.until(lambda: net.saw(0, 1, "dead") and net.saw(2, 1, "dead"), "the others notice")
+    before = len(net.history(0, "round"))
+    net.until(lambda: len(net.history(0, "round")) >= before + 20, "they go on")
+    net.until(lambda: bool(net.history(1, "caught_up")), "peer 1 goes on with what it pulls")
+    firewall(net, "-D")
+    net.until(lambda: net.folds(0, 1) and net.folds(1, 0), "they exchange models once the port is open")
+    waits = [line["seconds"]["wait"] for line in net.history(0, "round")]
+    assert sum(wait > 1.0 for wait in waits) <= 2 and max(waits) < 20.0, waits

@@ -27,6 +27,7 @@ class Facts:
     failed: bool = False
     buried: bool = False
     excused: bool = False
+    failing: float | None = None
 
     def state(self, now: float) -> NeighborState:
         if self.goodbye:
@@ -68,7 +69,8 @@ class MembershipMachine(RuleBasedStateMachine):
         facts = self.facts[who]
         if life > facts.life or (life == facts.life and not facts.goodbye):
             absent = facts.state(self.judged_at) is NeighborState.DEAD
-            self.facts[who] = Facts(life, self.now, met=facts.met and not facts.goodbye, buried=absent)
+            failing = facts.failing if life == facts.life else None
+            self.facts[who] = Facts(life, self.now, met=facts.met and not facts.goodbye, buried=absent, failing=failing)
 
     @rule(who=WHO, life=LIVES)
     def answered(self, who, life):
@@ -86,7 +88,11 @@ class MembershipMachine(RuleBasedStateMachine):
     @rule(who=WHO)
     def contact_fails(self, who):
         self.follow(self.members.contact_failed(who, self.now))
-        self.facts[who].failed |= self.facts[who].state(self.judged_at) is NeighborState.ALIVE
+        facts = self.facts[who]
+        if facts.state(self.judged_at) in (NeighborState.ALIVE, NeighborState.SUSPECT):
+            facts.failed = True
+            facts.failing = self.now if facts.failing is None else facts.failing
+            facts.buried = self.now - facts.failing >= 2 * SUSPICION
 
     @rule(quarters=st.integers(0, 40))
     def time_passes(self, quarters):

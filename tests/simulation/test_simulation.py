@@ -54,6 +54,7 @@ REGRESSIONS = {
     "a peer kept its tempo, cut off from one that was not far behind but ahead of it, which it could have joined": 1201,
     "between two rounds, with relay steps, what came for the next one was held for late, and waited for ever after": 22444,
     "the same as the second, and two lives offered different bits under one name": 6024,
+    "a model made again was answered as known while the first of the two waited its turn, which was then cut off": 27913,
 }
 
 
@@ -83,6 +84,26 @@ def test_a_push_or_an_answer_that_vanishes_is_made_good_and_changes_no_bit(seed)
 @pytest.mark.parametrize("seed", range(12))
 def test_an_async_peer_killed_among_faster_neighbors_folds_nothing_twice(seed):
     async_with_kills(seed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_port_that_closes_in_mid_run_costs_the_others_one_wait(seed):
+    """A firewall rule that comes late: peer 1 goes on to call the others, and is answered, but nobody reaches it."""
+    run = manifest(clusters=1, rounds=60, seed=seed)
+    world = World(Options(seed, make_graph("complete", 4, manifest=run), train_s=(0.1, 0.3)))
+    others, suspicion_s = (0, 2, 3), run.timeouts.suspicion_s
+    for machine in world.machines.values():
+        world.after(0.0, machine.start)
+    world.run_until(EPOCH_S + 60, lambda: len(world.checker.history[0]) == 5)
+    for edge, link in world.network.links.items():
+        link.refused = edge[1] == 1
+    world.run_until(EPOCH_S + 120, lambda: all(world.machines[i].completed for i in others))
+    assert world.fired["connection_refused"]
+    for i in others:
+        waits = [line["seconds"]["wait"] for line in world.checker.history[i]]
+        assert len(waits) == 60
+        assert sum(wait > 1.0 for wait in waits) == 1 and max(waits) < 3.5 * suspicion_s, waits
+    assert world.checker.marks["record caught_up"], "peer 1 goes on with what it pulls"
 
 
 def distance(world, processes):

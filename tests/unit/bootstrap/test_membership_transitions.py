@@ -85,6 +85,26 @@ def test_contact_failed_changes_nobody_else(members, state):
     assert members.states == before
 
 
+def test_who_is_heard_and_answers_no_call_for_twice_the_suspicion_time_is_dead(members):
+    alive(members)
+    for now in range(101, 117):
+        members.contact_failed(1, float(now))
+        members.heard(1, 5, now + 0.5)
+        assert members.is_live(1)
+    (change,) = members.contact_failed(1, 117.0)
+    assert (change.after, change.reason) == (DEAD, "heard, but answers no call for 16.0 s")
+    assert members.heard(1, 5, 117.5) == []
+    assert [change.after for change in members.answered(1, 5, 118.0)] == [ALIVE]
+
+
+@pytest.mark.parametrize("sign", [lambda m: m.answered(1, 5, 110.0), lambda m: m.heard(1, 6, 110.0)])
+def test_an_answer_and_a_new_life_forget_the_calls_that_failed(members, sign):
+    alive(members).contact_failed(1, 101.0)
+    members.heard(1, 5, 105.0)
+    sign(members)
+    assert [change.after for change in members.contact_failed(1, 117.5)] == [SUSPECT]
+
+
 @pytest.mark.parametrize("sign", ["heard", "answered"])
 def test_suspect_heard_or_answering_refutes(members, sign):
     assert getattr(suspect(members), sign)(1, 5, 107.0) == [Change(1, SUSPECT, ALIVE, 5, 5, sign)]

@@ -283,14 +283,20 @@ def test_a_push_that_goes_unanswered_is_made_again_ever_more_rarely():
     assert sent.neighbor == 2
 
 
-def test_a_model_that_comes_again_while_it_waits_for_its_turn_is_answered_and_not_read_twice():
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_model_that_comes_again_while_it_waits_for_its_turn_is_read_only_if_the_first_is_lost(lost):
     driven = Driven()
     driven.begin()
     driven.offer(2)
     driven.step(ev.Arrived(1))
-    assert of(driven.offer(2), do.Reply) == [do.Reply(2, Outcome.DUPLICATE)]
-    driven.deliver(1)
-    assert 1 in driven.engine.inbox.folding, "the first of the two"
+    effects = driven.offer(2)
+    assert not of(effects, do.Admit) and not of(effects, do.Reply)
+    if lost:
+        assert of(driven.step(ev.Cut(1)), do.Admit) == [do.Admit(2)]
+    else:
+        effects = driven.deliver(1)
+        assert {fold.stream for fold in of(effects, do.Fold)} == {1, 3}
+        assert do.Reply(2, Outcome.DUPLICATE) in effects
 
 
 def test_a_model_of_a_closed_round_is_stale():

@@ -13,9 +13,7 @@ from peer.core.decisions import Facts, Offer, Rejection
 from peer.core.effects import Target
 from peer.core.messages import Announce, ModelHeader
 
-NOTHING = (
-    -1
-)  # no cluster was selected: this peer sits out, or the round is one in which all of its centers are exchanged
+NOTHING = -1  # is selected by a peer that sits out, and in a round in which all centers are exchanged
 SKETCHES_BYTES_MAX = 1 << 20  # of one announcement, as the wire allows
 
 

@@ -12,6 +12,7 @@ from peer.core.outbox import RETRY_FIRST_S, RETRY_MAX_S, backoff_s
 from peer.core.state import NOW, Effects, PeerState
 
 TOLD_AT = frozenset(1 << n for n in range(2, 32))  # failures in a row after which a person is told
+MENDED_BY_HELLO = frozenset({Refusal.NO_HANDSHAKE, Refusal.OLD_INCARNATION})  # its answer says what to outgrow
 
 
 class Liveness(PeerState):
@@ -123,15 +124,11 @@ class Liveness(PeerState):
 
     def _refused_by(self, neighbor: int, refusal: Refusal, reason: str, now: float, out: Effects) -> None:
         """A neighbor refused what we sent; it may need our hello, otherwise it is worth a line."""
-        if refusal in (
-            Refusal.NO_HANDSHAKE,
-            Refusal.OLD_INCARNATION,
-        ):  # the answer to a hello says how to outgrow that one
+        if refusal in MENDED_BY_HELLO:
             self.views[neighbor].greet_at = now
         else:
-            out.append(
-                do.Log("warning", f"peer {neighbor} refused a message of ours: {refusal} {reason}", f"r{refusal}")
-            )
+            sentence = f"peer {neighbor} refused a message of ours: {refusal} {reason}"
+            out.append(do.Log("warning", sentence, f"r{refusal}"))
 
     def _changes(self, changes: list[Change], out: Effects) -> None:
         for change in changes:

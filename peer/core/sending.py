@@ -49,9 +49,7 @@ class Sending(Arrivals):
         self._changes(self.membership.answered(event.neighbor, self.views[event.neighbor].incarnation, now), out)
         if event.refusal is not None and event.refusal in PASSING:
             self.outbox.failed(event.neighbor, now)
-            if (
-                event.refusal is Refusal.ROUND_TOO_FAR_AHEAD
-            ):  # it was away: let it know our round, so that it catches up
+            if event.refusal is Refusal.ROUND_TOO_FAR_AHEAD:  # it was away: told our round, it catches up
                 self._beat(self.views[event.neighbor], now, out)
             else:
                 self._refused_by(event.neighbor, event.refusal, event.reason, now, out)

@@ -78,9 +78,7 @@ class MutualTls:
         roots = b"".join([pem for pems in self._roots.values() for pem in pems] + [self._authorities or b""])
         if not roots:
             raise IdentityError("no neighbor and no observer has a certificate: nobody could be let in")
-        roots += (
-            self._pair.certificate.pem()
-        )  # `peer health` asks as the peer itself; `identify` lets it do nothing else
+        roots += self._pair.certificate.pem()  # for `peer health`: it asks as the peer itself, and may do nothing else
         return grpc.ssl_server_credentials(
             [(self._pair.private_key, self._pair.chain)], roots, require_client_auth=True
         )

@@ -35,22 +35,47 @@ async def connect(target: TargetProcess) -> None:
         pass
 
 
-async def _hello(target: TargetProcess, credentials: grpc.ChannelCredentials) -> None:
+def _channel(target: TargetProcess, credentials: grpc.ChannelCredentials) -> grpc.aio.Channel:
     options = [("grpc.ssl_target_name_override", "peer-0.federation"), ("grpc.use_local_subchannel_pool", 1)]
-    async with grpc.aio.secure_channel(f"127.0.0.1:{target.port}", credentials, options=options) as channel:
-        with suppress(grpc.aio.AioRpcError):
-            await channel.unary_unary(f"/{SERVICE}/Hello")(b"\x08\x03", timeout=2)
+    return grpc.aio.secure_channel(f"127.0.0.1:{target.port}", credentials, options=options)
+
+
+def _proved(target: TargetProcess) -> grpc.ChannelCredentials:
+    pair = target.pairs[ATTACKER]
+    return grpc.ssl_channel_credentials(target.pairs[0].chain, pair.private_key, pair.chain)
+
+
+async def _call(target: TargetProcess, credentials: grpc.ChannelCredentials, *methods: str) -> None:
+    async with _channel(target, credentials) as channel:
+        for method in methods:
+            with suppress(grpc.aio.AioRpcError):
+                await channel.unary_unary(f"/{SERVICE}/{method}")(b"\x08\x03", timeout=2)
 
 
 async def stranger(target: TargetProcess) -> None:
     """A TLS handshake without a certificate: it fails."""
-    await _hello(target, grpc.ssl_channel_credentials(target.pairs[0].chain))
+    await _call(target, grpc.ssl_channel_credentials(target.pairs[0].chain), "Hello")
+
+
+async def silent(target: TargetProcess) -> None:
+    """A TLS handshake with a neighbor's certificate, and no call."""
+    async with _channel(target, _proved(target)) as channel:
+        await channel.channel_ready()
+
+
+async def unknown(target: TargetProcess) -> None:
+    """The same, and a call of a method that does not exist: gRPC alone answers."""
+    await _call(target, _proved(target), "Nothing")
 
 
 async def neighbor(target: TargetProcess) -> None:
-    """A TLS handshake with a neighbor's certificate, and a hello that is refused."""
-    pair = target.pairs[ATTACKER]
-    await _hello(target, grpc.ssl_channel_credentials(target.pairs[0].chain, pair.private_key, pair.chain))
+    """The same, and a hello that is refused."""
+    await _call(target, _proved(target), "Hello")
+
+
+async def ten(target: TargetProcess) -> None:
+    """The same, and ten such hellos on the one connection."""
+    await _call(target, _proved(target), *["Hello"] * 10)
 
 
 def measure(target: TargetProcess, deed: Deed, count: int) -> list[object]:
@@ -80,7 +105,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as place,
         TargetProcess(Path(place), {"limits": {"requests_per_second": 1e6}}) as target,
     ):
-        rows = [measure(target, deed, arguments.count) for deed in (connect, stranger, neighbor)]
+        rows = [measure(target, deed, arguments.count) for deed in (connect, stranger, silent, unknown, neighbor, ten)]
     header = ["what the caller does", "the peer, ms", "the caller, ms", "a second that take a fifth of a core"]
     show("The processor time of one handshake", header, rows, arguments.markdown)
 

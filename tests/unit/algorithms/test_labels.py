@@ -44,9 +44,8 @@ def test_only_a_clear_conflict_is_refused():
     rejection = labels.conflict(own, 0, centers, reference, 0.1)
     assert rejection.code is Refusal.LABEL_CONFLICT
     assert labels.conflict(own, 1, centers, reference, 0.1) is None
-    assert (
-        labels.conflict(own, 0, centers, None, 0.1) is None
-    )  # uncentered, both look alike: that is why it is centered
+    uncentered = labels.conflict(own, 0, centers, None, 0.1)
+    assert uncentered is None, "both look alike: that is why they are centered"
     between = reference + (centers[0] - reference) + (centers[1] - reference) * 1.02
     assert labels.conflict(between, 0, centers, reference, 0.1) is None
     assert labels.conflict(between, 0, centers, reference, 0.0).code is Refusal.LABEL_CONFLICT

@@ -25,9 +25,8 @@ def run_of(tmp_path, lines, **manifest) -> Run:
 def test_labels_are_matched_once_over_all_peers():
     assert soft_clusters.sample_accuracy(SWAPPED) == pytest.approx(37 / 40)
     assert soft_clusters.mixture_error(SWAPPED) == pytest.approx(np.mean([[1 / 20, 1 / 20], [0, 0]]))
-    alone = soft_clusters.sample_accuracy(
-        [np.array([[9, 1], [8, 2]])]
-    )  # most samples in one label: no better than a half
+    most_in_one_label = [np.array([[9, 1], [8, 2]])]  # no better than a half
+    alone = soft_clusters.sample_accuracy(most_in_one_label)
     assert alone == pytest.approx(11 / 20)
 
 

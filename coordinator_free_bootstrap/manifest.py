@@ -32,11 +32,11 @@ class StartRule(_Section):
 
 
 class Timeouts(_Section):
-    """Three knobs for the user, an ordered ladder: heartbeat < suspicion <= round deadline."""
+    """The user's knobs, an ordered ladder: 4 x heartbeat <= suspicion <= round deadline, and idle transfer <= that, too."""
 
     heartbeat_s: float = Field(1.0, gt=0, description="a neighbor hears from this peer at least this often")
     suspicion_s: float = Field(5.0, gt=0, description="silence after which a neighbor is dead; 4 heartbeats or more")
-    idle_transfer_s: float = Field(10.0, gt=0, description="a transfer without one new byte for this long is cut")
+    idle_transfer_s: float = Field(10.0, ge=0.1, description="a transfer without one new byte for this long is cut")
     round_deadline_s: float = Field(600.0, gt=0, description="a round closes after this long with whoever delivered")
 
     @model_validator(mode="after")
@@ -48,11 +48,12 @@ class Timeouts(_Section):
                 f"found suspicion_s {self.suspicion_s:g} with heartbeat_s {self.heartbeat_s:g}; allowed: suspicion_s "
                 f"of at least 4 times heartbeat_s; raise suspicion_s to {least:g} or lower heartbeat_s"
             )
-        if self.suspicion_s > self.round_deadline_s:
-            raise ValueError(
-                f"found suspicion_s {self.suspicion_s:g} with round_deadline_s {self.round_deadline_s:g}; allowed: "
-                f"suspicion_s of at most round_deadline_s; lower suspicion_s or raise round_deadline_s"
-            )
+        for name in ("suspicion_s", "idle_transfer_s"):
+            if (found := getattr(self, name)) > self.round_deadline_s:
+                raise ValueError(
+                    f"found {name} {found:g} with round_deadline_s {self.round_deadline_s:g}; allowed: {name} of at most "
+                    f"round_deadline_s; lower {name} or raise round_deadline_s"
+                )
         return self
 
 
@@ -66,6 +67,10 @@ class Limits(_Section):
     requests_per_second: float = Field(200.0, gt=0, description="messages of one neighbor, averaged; bursts of 5 s")
     rounds_ahead: int = Field(2, ge=1, le=16, description="lockstep: rounds a neighbor may be ahead of this peer")
     weight_max: float = Field(1e6, gt=0, description="largest weight or sample count believed from a neighbor")
+    weight_min: float = Field(1e-9, ge=1e-12, description="smallest one; what weighs less is not sent")
+    models_per_round: int = Field(
+        2, ge=1, description="async: models of one neighbor and slot folded in one round; two of a pace drift by one"
+    )
 
 
 class Screening(_Section):

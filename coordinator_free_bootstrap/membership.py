@@ -68,6 +68,7 @@ class _Record:
     heard_at: float = 0.0
     excused: bool = False  # this silence has been measured anew once
     failing_since: float | None = None  # the first of the failed calls since it last answered in this life
+    failed_at: float = 0.0  # the last of them
 
 
 class Membership:
@@ -127,15 +128,18 @@ class Membership:
     def contact_failed(self, neighbor: int, now: float) -> list[Change]:
         """Note that a call to a neighbor failed: an alive one is suspect at once.
 
-        Its death waits for the silence; or, as long as it is heard, until calls have failed for twice the suspicion time.
+        Its death waits for the silence; or, as long as it is heard, until calls have failed for twice the suspicion time,
+        one soon after another: between two failures that are further apart this peer was paused itself.
         """
         record = self._record(neighbor)
         if record.state not in _LIVE:
             return []
-        if record.failing_since is None:
+        patience_s = 2 * self._timeouts.suspicion_s
+        if record.failing_since is None or now - record.failed_at >= patience_s:
             record.failing_since = now
+        record.failed_at = now
         failing_s = now - record.failing_since
-        if failing_s >= 2 * self._timeouts.suspicion_s:
+        if failing_s >= patience_s:
             return self._move(neighbor, NeighborState.DEAD, f"heard, but answers no call for {failing_s:.1f} s")
         if record.state is NeighborState.SUSPECT:
             return []
@@ -183,6 +187,7 @@ class Membership:
                     "silence_s": now - record.heard_at if record.incarnation else None,
                     "excused": record.excused,
                     "failing_s": None if record.failing_since is None else now - record.failing_since,
+                    "failed_s": None if record.failing_since is None else now - record.failed_at,
                 }
                 for neighbor, record in self._records.items()
             },
@@ -198,7 +203,8 @@ class Membership:
             record = self._records[int(neighbor)]
             record.state, record.incarnation = NeighborState(row["state"]), row["incarnation"]
             record.heard_at, record.excused = now - (row["silence_s"] or 0.0), row["excused"]
-            record.failing_since = None if row["failing_s"] is None else now - row["failing_s"]
+            if row["failing_s"] is not None:
+                record.failing_since, record.failed_at = now - row["failing_s"], now - row["failed_s"]
         self.ignored_count, self.pause_count = data["ignored_count"], data["pause_count"]
         return self
 

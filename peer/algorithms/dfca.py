@@ -24,6 +24,8 @@ from peer.core.decisions import Facts, Offer, Rejection
 from peer.core.effects import Target
 from peer.core.messages import Announce, ModelHeader
 
+LOSS_MAX = 1e30  # of relayed losses: what a diverged model or a liar says, times a mass, must stay a number
+
 
 class DfcaOptions(BaseModel):
     """``run.options`` of algorithm ``dfca``."""
@@ -56,24 +58,25 @@ class Dfca(Algorithm):
     def offers(
         self, facts: Facts, round_index: int, step: int, neighbor: int, announced: Announce | None
     ) -> tuple[Offer, ...]:
-        """Offer the trained cluster; when relaying, every cluster that has a mass."""
+        """Offer the trained cluster; when relaying, every cluster that has a mass worth the bytes."""
         if not self.warming_up(round_index):
             return super().offers(facts, round_index, step, neighbor, announced)
         masses, losses = facts["masses"], facts["relayed_losses"]
         return tuple(
             Offer(slot, facts["sample_count"], masses[slot], (losses[slot],))
             for slot in range(self.slots)
-            if masses[slot] > 0
+            if masses[slot] >= self.manifest.limits.weight_min
         )
 
     def rejects(self, facts: Facts, header: ModelHeader, announced: Announce | None) -> Rejection | None:
-        """A slot must exist; a mass is at most the number of peers; a relayed loss is a finite number."""
+        """A slot must exist; a mass is at most the number of peers; a relayed loss is a number that stays one."""
         rejection = refuse_slot(header, self.slots)
         if rejection is None and self.warming_up(header.round_index):
             if not 0 < header.mass <= len(self.graph.nodes):
                 return Rejection(Refusal.WEIGHT_OUT_OF_RANGE, f"mass {header.mass}, allowed up to the number of peers")
-            if len(header.scalars) != 1 or not np.isfinite(header.scalars[0]):
-                return Rejection(Refusal.MALFORMED, f"a relayed model carries one finite loss, found {header.scalars}")
+            if len(header.scalars) != 1 or not abs(header.scalars[0]) <= LOSS_MAX:
+                found = f"a relayed model carries one loss of at most {LOSS_MAX:g}, found {header.scalars}"
+                return Rejection(Refusal.MALFORMED, found)
         return rejection
 
     def targets(self, facts: Facts, header: ModelHeader) -> tuple[Target, ...] | None:
@@ -106,7 +109,8 @@ class Dfca(Algorithm):
         facts["trained"] = [cluster]
         if self.warming_up(bench.round_index):
             facts["masses"] = [1.0 if slot == cluster else 0.0 for slot in range(self.slots)]
-            facts["relayed_losses"] = [loss if slot == cluster else 0.0 for slot, loss in enumerate(facts["losses"])]
+            own = float(np.nan_to_num(facts["losses"][cluster], nan=LOSS_MAX).clip(-LOSS_MAX, LOSS_MAX))
+            facts["relayed_losses"] = [own if slot == cluster else 0.0 for slot in range(self.slots)]
         return facts
 
     def idle(self, bench: Bench) -> Facts:

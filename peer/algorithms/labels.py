@@ -120,12 +120,13 @@ def anchor_of(announce: Announce) -> Anchor:
     return Anchor(int(announce.scalars[0]), int(announce.scalars[1]))
 
 
-def better_anchor(own: Anchor, announced: dict[int, Announce]) -> int | None:
+def better_anchor(own: Anchor, announced: dict[int, Announce], hops_max: int) -> int | None:
     """Return the neighbor to take labels from: it knows the smallest anchor, over the fewest edges; None: keep the own.
 
-    A peer whose labels descend from another goes on following it, so that later switches are undone too.
+    A peer whose labels descend from another goes on following it, so that later switches are undone too. Nobody is more
+    than ``hops_max`` edges away: to follow who says so would make this peer say what all others refuse.
     """
-    known = {n: anchor_of(a) for n, a in announced.items() if a.sketch}
+    known = {n: anchor_of(a) for n, a in announced.items() if a.sketch and anchor_of(a).hops < hops_max}
     if not known:
         return None
     parent = min(known, key=lambda n: (*known[n], n))

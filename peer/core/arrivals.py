@@ -83,8 +83,10 @@ class Arrivals(Liveness):
         if not 0 <= header.index < header.total <= max(self.algorithm.slots, 1):
             return Rejection(Refusal.MALFORMED, f"model {header.index} of {header.total}")
         weights = (header.mass, float(header.sample_count))
-        if not all(0 < w <= limits.weight_max for w in weights):
-            return Rejection(Refusal.WEIGHT_OUT_OF_RANGE, f"mass and sample count {weights}, up to {limits.weight_max}")
+        least, most = limits.weight_min, limits.weight_max
+        if not all(least <= w <= most for w in weights):
+            found = f"mass and sample count {weights}, allowed are {least:g} to {most:g}"
+            return Rejection(Refusal.WEIGHT_OUT_OF_RANGE, found)
         if (rejection := self._too_far(header.round_index)) is not None:
             return rejection
         if self._is_late(header) and self.round_index - header.round_index > self._age_allowed(header):
@@ -133,6 +135,17 @@ class Arrivals(Liveness):
             elif self._is_late(header) and self.round_index - header.round_index > self._age_allowed(header):
                 self.totals["stale_dropped"] += 1
                 self._reply(stream, Outcome.STALE, out)
+            elif self._outvotes(header):
+                self._unused(stream, out)
+
+    def _outvotes(self, header: ModelHeader) -> bool:
+        """Async pace: a neighbor that is fast, or claims rounds to come, must not count for many in one of our rounds."""
+        most = 1 if self.manifest.screening.trimmed_mean else self.manifest.limits.models_per_round
+        return not self.lockstep and self.inbox.is_outvoting(header, most)
+
+    def _unused(self, stream: int, out: Effects) -> None:
+        self.totals["models_unused"] += 1
+        self._reply(stream, Outcome.UNUSED, out)
 
     def _age_allowed(self, header: ModelHeader) -> int:
         # Within a relay a late mass must not be counted in a later step; age is measured in whole rounds only.
@@ -227,13 +240,15 @@ class Arrivals(Liveness):
             self.totals["stale_dropped"] += 1
             self._reply(stream, Outcome.STALE, out)
             return
+        if self._outvotes(header):
+            self._unused(stream, out)
+            return
         self.inbox.mark(header)
         if not late:
             self._delivered(header)
         targets = self.algorithm.targets(self.facts | (self.agreed or {}), header)
         if targets is None:
-            self.totals["models_unused"] += 1
-            self._reply(stream, Outcome.UNUSED, out)
+            self._unused(stream, out)
             return
         rho = self.manifest.stale_weight**age
         targets = tuple(replace(t, weight=t.weight * rho) for t in targets)

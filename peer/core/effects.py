@@ -143,11 +143,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Tell the operator."""
+    """Tell the operator; of what a neighbor causes, of each kind, only so many times a minute."""
 
     level: Literal["debug", "info", "warning", "error"]
     message: str
-    key: str = ""
+    neighbor: int | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

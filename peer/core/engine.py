@@ -58,9 +58,11 @@ class Engine(Sending):
         """Take one event at monotonic time ``now`` (seconds) and return what is to be done, in order."""
         if self.stage is Stage.STOPPED:
             return []
+        out: Effects = []
         if self.started_at is None:
             self.started_at = now
-        out: Effects = []
+            wait_s = self._start_deadline() - now
+            out.append(do.Log("info", f"waits up to {wait_s:g} s for neighbors {list(self.neighbors)}"))
         handler = getattr(self, f"_on_{type(event).__name__.lower()}")
         handler(event, now, out)
         if self.leaving:
@@ -84,6 +86,9 @@ class Engine(Sending):
         while True:
             before = (self.stage, self.round_index, self.step_index)
             if self.stage is Stage.JOINING and self._may_start(now):
+                if unmet := self._unmet():
+                    sentence = f"begins without {unmet}, not met in {now - (self.started_at or 0.0):.0f} s"
+                    out.append(do.Log("warning", f"{sentence}; the wait is run.start of the graph file"))
                 self._pass_round(self.round_index - 1)
                 self._begin_or_catch_up(now, out)
             elif self.stage is Stage.CATCHING_UP:
@@ -102,16 +107,19 @@ class Engine(Sending):
         if self.algorithm.steps(self.round_index) == 0 and not self.neighbors:
             return True
         start = self.manifest.start
-        met = sum(state is not NeighborState.UNKNOWN for state in self.membership.states.values())
+        met = len(self.neighbors) - len(self._unmet())
         need = {"all": len(self.neighbors), "quorum": start.quorum * len(self.neighbors), "deadline": float("inf")}
         return met >= need[start.rule] or met == len(self.neighbors) or now >= self._start_deadline()
 
+    def _unmet(self) -> list[int]:
+        return [n for n, state in self.membership.states.items() if state is NeighborState.UNKNOWN]
+
     def _start_deadline(self) -> float:
-        """Return when the wait for neighbors is over; after a restart soon, but not before any is met.
+        """Return when the wait for neighbors is over; after a restart soon, but not before any is met or the run is over.
 
         Who goes on alone is ahead of all others before long, and they would skip rounds to catch up with it.
         """
-        soon = self.returned and bool(self.membership.live)
+        soon = self.returned and (bool(self.membership.live) or self.round_index >= self.manifest.rounds)
         wait_s = self.manifest.timeouts.suspicion_s if soon else self.manifest.start.deadline_s
         return (self.started_at or 0.0) + wait_s
 
@@ -171,6 +179,7 @@ class Engine(Sending):
             return
         self.stage, self.step_index, self.posted, self.agreed = Stage.ASSIGNING, 0, False, None
         self.round_began_at, self.bereft = now, False
+        self.inbox.taken.clear()
         self.active = self._active(self.peer_id, self.round_index)
         self._record = {"folded": [], "seconds": Counter()}
         announced_from = self.round_index - self.stale_rounds_max if self.lockstep else 0
@@ -188,7 +197,7 @@ class Engine(Sending):
 
     def _after_assign(self, now: float, out: Effects) -> None:
         if self.leaving:
-            self.stage = Stage.LEAVING
+            self._begin_exchange(now)
             return
         selected = self.algorithm.selects(self.facts, self.round_index) if self.active else None
         if selected is not None:
@@ -276,9 +285,15 @@ class Engine(Sending):
         self._record["seconds"]["wait"] += waited
         if self.lockstep:
             self._record["missing"] = sorted({*self._record.get("missing", ()), *missing})
-            if missing:
-                out.append(do.Log("warning", f"round {self.round_index} closes without {missing}", "missing"))
-        last = self.step_index + 1 >= steps
+            if missing != self.missed:
+                self.missed = missing
+                sentence = (
+                    f"closes without {missing}, as rounds will until that changes"
+                    if missing
+                    else "closes with all neighbors again"
+                )
+                out.append(do.Log("warning" if missing else "info", f"round {self.round_index} {sentence}"))
+        last = self.step_index + 1 >= steps or self.leaving
         self.stage = Stage.CLOSING if last else Stage.ENDING_STEP
         every = self.manifest.evaluate_every
         evaluate = (self.round_index + 1) % every == 0 or self.round_index + 1 == self.manifest.rounds
@@ -359,16 +374,21 @@ class Engine(Sending):
     def _leave(self, now: float, out: Effects) -> None:
         """Persist if the disk is behind, tell the neighbors, stop; but not while the models are being worked on.
 
+        What is written stands between two rounds: in the middle of one the models hold what the marks do not say, and the
+        reverse. So a round that began after the last checkpoint is closed with what has come; otherwise it is begun again.
         Called after every event, so that no end of work, write or fold can be missed.
         """
-        adopting = self.stage is Stage.CATCHING_UP and not self.pulls
-        if self.persisting is not None or self.inbox.folding or adopting or self.stage in WORKING_STAGES:
-            return
         behind = self.persisted_round < self.round_index and not self.storage_error
-        if behind and self.stage is not Stage.JOINING:
-            self._persist(out)
+        adopting = self.stage is Stage.CATCHING_UP and not self.pulls
+        working = adopting or self.stage in WORKING_STAGES or (behind and self.stage is Stage.TRAINING)
+        if self.persisting is not None or self.inbox.folding or working:
             return
-        self._stop("left", now, out)
+        if behind and self.stage is Stage.EXCHANGING:
+            self._close_step(self.algorithm.steps(self.round_index), now, out)
+        elif behind and self.stage is not Stage.JOINING:
+            self._persist(out)
+        else:
+            self._stop("left", now, out)
 
     def _stop(self, status: Any, now: float, out: Effects) -> None:
         self.leaving = True

@@ -6,6 +6,7 @@ neighbor's new life that sends the same round again is answered `duplicate`. Pur
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ class Inbox:
     waiting: dict[int, ModelHeader] = field(default_factory=dict)  # complete in their buffers, not their turn yet
     folding: dict[int, ModelHeader] = field(default_factory=dict)
     marks: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    taken: Counter[tuple[int, int, int]] = field(default_factory=Counter)  # this round: of (neighbor, slot, step)
 
     def buffers(self) -> int:
         """Return how many model buffers are in use."""
@@ -67,6 +69,11 @@ class Inbox:
     def mark(self, header: ModelHeader) -> None:
         """Remember that a model is folded (or kept for the close), for good."""
         self.marks[header.sender, header.slot] = (header.round_index, header.step)
+        self.taken[header.sender, header.slot, header.step] += 1
+
+    def is_outvoting(self, header: ModelHeader, models_per_round: int) -> bool:
+        """Return whether its sender, faster than this peer, has had its say about a slot in this round."""
+        return self.taken[header.sender, header.slot, header.step] >= models_per_round
 
     def as_rows(self) -> list[list[int]]:
         """Return the marks for a checkpoint."""

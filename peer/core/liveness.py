@@ -57,6 +57,12 @@ class Liveness(PeerState):
             soon = now + RETRY_FIRST_S  # not at once: who talks without end must not make us greet without end
             view.greet_at = soon if view.greet_at is None else min(view.greet_at, soon)
 
+    def _greet_anew(self, view: NeighborView, now: float) -> None:
+        """It misses our hello; but who answers hellos and refuses all else must not make us greet without end."""
+        timeouts = self.manifest.timeouts
+        pause = max(timeouts.heartbeat_s, backoff_s(view.greet_failures + 1, 0.5, timeouts.suspicion_s))
+        view.greet_at = max(now, view.greeted_at + pause)
+
     def _keep_delivered(self, view: NeighborView) -> None:
         """A new life sends the current step again; what its old life delivered is folded and stays delivered."""
         place = (self.round_index, self.step_index)
@@ -73,7 +79,8 @@ class Liveness(PeerState):
         view.greet_at = now + min(pause, timeouts.suspicion_s)
         if event.refusal is not None:
             view.greet_at = now + self.manifest.timeouts.suspicion_s
-            out.append(do.Log("error", f"peer {event.neighbor} refused the handshake: {event.reason}", "handshake"))
+            sentence = f"peer {event.neighbor} refused the handshake: {event.reason}"
+            out.append(do.Log("error", sentence, event.neighbor, "handshake"))
             return
         self._changes(self.membership.contact_failed(event.neighbor, now), out)
         if view.unreachable and view.greet_failures in TOLD_AT:
@@ -81,7 +88,7 @@ class Liveness(PeerState):
                 f"peer {event.neighbor} is heard but does not answer, so it is not waited for: is its address in the "
                 f"graph file right, and its port open to us? {event.reason}"
             )
-            out.append(do.Log("warning", sentence))
+            out.append(do.Log("warning", sentence, event.neighbor, "unreachable"))
 
     def _on_outgrown(self, event: ev.Outgrown, now: float, out: Effects) -> None:
         """Neighbors take the new number for a new life, in which everything is said again."""
@@ -125,10 +132,10 @@ class Liveness(PeerState):
     def _refused_by(self, neighbor: int, refusal: Refusal, reason: str, now: float, out: Effects) -> None:
         """A neighbor refused what we sent; it may need our hello, otherwise it is worth a line."""
         if refusal in MENDED_BY_HELLO:
-            self.views[neighbor].greet_at = now
+            self._greet_anew(self.views[neighbor], now)
         else:
             sentence = f"peer {neighbor} refused a message of ours: {refusal} {reason}"
-            out.append(do.Log("warning", sentence, f"r{refusal}"))
+            out.append(do.Log("warning", sentence, neighbor, str(refusal)))
 
     def _changes(self, changes: list[Change], out: Effects) -> None:
         for change in changes:
@@ -138,7 +145,7 @@ class Liveness(PeerState):
             fields = {"neighbor": change.neighbor, "state": str(change.after), "reason": change.reason}
             out.append(do.Record("neighbor", fields))
             sentence = f"neighbor {change.neighbor} is {change.after}, was {change.before}: {change.reason}"
-            out.append(do.Log("warning" if dead else "info", sentence))
+            out.append(do.Log("warning" if dead else "info", sentence, change.neighbor, "state"))
             if dead:
                 self.bereft = True
                 self._buried(self.views[change.neighbor], out)
@@ -162,7 +169,7 @@ class Liveness(PeerState):
         self._changes(self.membership.tick(now), out)
         for n, view in self.views.items():
             if view.greet_at is not None and view.greet_at <= now and not view.greeting:
-                view.greeting, view.greet_at = True, None
+                view.greeting, view.greet_at, view.greeted_at = True, None, now
                 out.append(do.Greet(n))
             due = now >= view.said_at + self.manifest.timeouts.heartbeat_s
             if due and view.incarnation and not view.beating and self.membership.is_live(n):

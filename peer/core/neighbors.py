@@ -22,6 +22,7 @@ class NeighborView:
     late: bool = False  # a round was closed at its deadline without it, and it has not been in time since
     phase: Phase = Phase.STARTING
     greet_at: float | None = 0.0  # when to send a hello; None: not needed or under way
+    greeted_at: float = float("-inf")
     greet_failures: int = 0
     greeting: bool = False
     unreachable: bool = False  # it is heard, and has not answered since

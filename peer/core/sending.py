@@ -66,12 +66,14 @@ class Sending(Arrivals):
 
     def _on_sendfailed(self, event: ev.SendFailed, now: float, out: Effects) -> None:
         self.outbox.failed(event.neighbor, now)
-        out.append(do.Log("debug", f"sending to peer {event.neighbor} failed, to be repeated: {event.reason}"))
+        sentence = f"sending to peer {event.neighbor} failed, to be repeated: {event.reason}"
+        out.append(do.Log("debug", sentence, event.neighbor, "send"))
         self._changes(self.membership.contact_failed(event.neighbor, now), out)
 
     def _on_unanswered(self, event: ev.Unanswered, now: float, out: Effects) -> None:
         self.outbox.failed(event.neighbor, NOW)
-        out.append(do.Log("debug", f"peer {event.neighbor} has not answered a model for long: sent again"))
+        sentence = f"peer {event.neighbor} has not answered a model for long: sent again"
+        out.append(do.Log("debug", sentence, event.neighbor, "send"))
 
     def _pump(self, now: float, out: Effects) -> None:
         """Send what is due to every neighbor that can be reached."""

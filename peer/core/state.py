@@ -101,6 +101,7 @@ class PeerState:
         self.tempo = Tempo()
         self.paced = False  # whether rounds are drawn out, as long as this peer is cut off
         self.bereft = False  # whether a neighbor died in this round, which says nothing about the tempo then
+        self.missed: list[int] = []  # who was missing in the last round: told when it changes
         self.posted = False  # whether this step's offers are in the outbox
         self.agreed: dict[str, Any] | None = None  # what the round's announcements add to the facts, once all are known
         self.present: set[int] = set()

@@ -17,7 +17,7 @@ from peer.core.averaging import Vector
 from peer.core.engine import make_hello
 from peer.core.messages import Hello
 from peer.core.model_store import SnapshotKey
-from peer.refusals import RefusalLines
+from peer.neighbor_lines import CHANGES_PER_MINUTE_MAX, NeighborLines
 from peer.store.history import HistoryWriter
 from peer.wire.client import NeighborLink
 from peer.wire.codec import ErrorFeedback, Payload
@@ -54,7 +54,7 @@ class Loop:
         self._disk = ThreadPoolExecutor(1, "disk")
         self._fold_seconds = 0.0
         self._wire_before = 0
-        self._refusal_lines = RefusalLines()
+        self._lines = NeighborLines()
         self.last_round: dict[str, Any] = {}
         self.history_error = ""
         self._ended = False
@@ -113,10 +113,13 @@ class Loop:
         self.post(ev.Tick())
 
     def _do_log(self, effect: do.Log) -> None:
-        log.log(logging.getLevelNamesMapping()[effect.level.upper()], effect.message)
+        level = logging.getLevelNamesMapping()[effect.level.upper()]
+        log.log(level, effect.message, extra={"neighbor": effect.neighbor, "message_kind": effect.kind})
 
     def _do_record(self, effect: do.Record) -> None:
         fields = effect.fields
+        if effect.kind == "neighbor" and not self._lines.take(fields["neighbor"], "state", CHANGES_PER_MINUTE_MAX):
+            return
         if effect.kind in ("round", "end", "leave"):
             wire = sum(link.wire_bytes_sent for link in self._links.values())
             fields = fields | {"wire_bytes_sent": wire - self._wire_before}
@@ -161,7 +164,7 @@ class Loop:
 
     def _on_refused(self, sender: int | None, code: Refusal, sentence: str) -> None:
         """Log and record a refusal; of one kind by one sender only a few a minute, so that nobody can fill the disk."""
-        if code is Refusal.SHUTTING_DOWN or not self._refusal_lines.take(sender, code):
+        if code is Refusal.SHUTTING_DOWN or not self._lines.take(sender, code):
             return  # that a neighbor calls while we leave is no misbehavior; `leave` stays the last line
         who = f"peer {sender}" if sender is not None else "a caller"
         log.warning("refused %s: %s: %s", who, code, sentence, extra={"neighbor": who, "message_kind": code})

@@ -8,7 +8,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from coordinator_free_bootstrap import check_hello
-from coordinator_free_bootstrap.errors import IdentityError, NeighborUnavailable, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import (
+    IdentityError,
+    NeighborUnavailable,
+    Refusal,
+    RemoteProtocolError,
+    StorageError,
+)
 from peer import failpoints
 from peer.core import effects as do
 from peer.core import events as ev
@@ -45,7 +51,7 @@ class Speaking(Loop):
     def _judge(self, neighbor: int, reply: HelloReply) -> ev.Event:
         if reply.refusal is not None:
             if reply.refusal is Refusal.OLD_INCARNATION:
-                self._outgrow(reply.hello.seen_incarnation)
+                self._outgrow(neighbor, reply.hello.seen_incarnation)
                 return ev.GreetFailed(neighbor, None, reply.reason)
             return ev.GreetFailed(neighbor, reply.refusal, reply.reason)
         known = self.engine.views[neighbor].last_incarnation
@@ -57,16 +63,23 @@ class Speaking(Loop):
             return ev.GreetFailed(neighbor, *problem)
         return ev.Greeted(reply.hello, answered=True)
 
-    def _outgrow(self, seen: int) -> None:
+    def _outgrow(self, neighbor: int, seen: int) -> None:
         """A neighbor knows a later life of this peer, whose disk was lost: go above it."""
+        about = {"neighbor": neighbor, "message_kind": "incarnation"}
         if seen < self.engine.incarnation:
             return
         try:
             self.history.incarnation = self.parts.incarnations.claim(above=seen)
-        except IdentityError as error:
-            log.error("a neighbor's claim about this peer is not believed: %s", error)
+        except (IdentityError, StorageError) as error:  # a number that is not on disk must not be used: later, perhaps
+            log.error(
+                "peer %d knows a later life of this peer, and that cannot be gone above: %s",
+                neighbor,
+                error,
+                extra=about,
+            )
             return
-        log.warning("a neighbor knows incarnation %d of this peer: now %d", seen, self.history.incarnation)
+        new = self.history.incarnation
+        log.warning("peer %d knows incarnation %d of this peer: now %d", neighbor, seen, new, extra=about)
         self.post(ev.Outgrown(self.history.incarnation))
 
     def _do_sendbeat(self, effect: do.SendBeat) -> None:
@@ -171,7 +184,8 @@ class Speaking(Loop):
                     models.append(model)
                     round_index = max(round_index, header.round_index)
         except (NeighborUnavailable, RemoteProtocolError, TimeoutError) as error:
-            log.warning("pull from peer %d failed: %s", neighbor, error)
+            about = {"neighbor": neighbor, "message_kind": "pull"}
+            log.warning("pull from peer %d failed: %s", neighbor, error, extra=about)
             self.post(ev.Pulled(neighbor, False, reason=str(error)))
             return
         self.bench.pulled[neighbor] = models

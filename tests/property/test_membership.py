@@ -28,6 +28,7 @@ class Facts:
     buried: bool = False
     excused: bool = False
     failing: float | None = None
+    failed_at: float = 0.0
 
     def state(self, now: float) -> NeighborState:
         if self.goodbye:
@@ -69,8 +70,9 @@ class MembershipMachine(RuleBasedStateMachine):
         facts = self.facts[who]
         if life > facts.life or (life == facts.life and not facts.goodbye):
             absent = facts.state(self.judged_at) is NeighborState.DEAD
-            failing = facts.failing if life == facts.life else None
-            self.facts[who] = Facts(life, self.now, met=facts.met and not facts.goodbye, buried=absent, failing=failing)
+            self.facts[who] = Facts(life, self.now, met=facts.met and not facts.goodbye, buried=absent)
+            if life == facts.life:
+                self.facts[who].failing, self.facts[who].failed_at = facts.failing, facts.failed_at
 
     @rule(who=WHO, life=LIVES)
     def answered(self, who, life):
@@ -91,7 +93,9 @@ class MembershipMachine(RuleBasedStateMachine):
         facts = self.facts[who]
         if facts.state(self.judged_at) in (NeighborState.ALIVE, NeighborState.SUSPECT):
             facts.failed = True
-            facts.failing = self.now if facts.failing is None else facts.failing
+            paused = self.now - facts.failed_at >= 2 * SUSPICION
+            facts.failing = self.now if facts.failing is None or paused else facts.failing
+            facts.failed_at = self.now
             facts.buried = self.now - facts.failing >= 2 * SUSPICION
 
     @rule(quarters=st.integers(0, 40))

@@ -100,7 +100,12 @@ class Script:
         deadline = float(changes.pop("round_deadline_s", 600))
         if "relay_steps" in changes:
             changes["options"] = {"warmup_rounds": 1, "relay_steps": changes.pop("relay_steps")}
-        timeouts = {"heartbeat_s": 0.5, "suspicion_s": 2.0, "idle_transfer_s": 5.0, "round_deadline_s": deadline}
+        timeouts = {
+            "heartbeat_s": 0.5,
+            "suspicion_s": 2.0,
+            "idle_transfer_s": min(5.0, deadline),
+            "round_deadline_s": deadline,
+        }
         graph = make_graph(kind, int(peers), manifest=manifest(**changes, timeouts=timeouts))  # type: ignore[arg-type]
         self.world = Stage(Options(1, graph, weather=NO_DELAY, train_s=(1.0, 1.0)))
 

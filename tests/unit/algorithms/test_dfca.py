@@ -269,6 +269,17 @@ def test_after_the_warm_up_it_is_plain_dfca():
     facts = {"trained": [1], "sample_count": 4, "masses": [0.5, 0.5], "relayed_losses": [1.0, 1.0]}
     assert [offer.slot for offer in algorithm.offers(facts, 2, 0, 1, None)] == [1]
     assert [offer.slot for offer in algorithm.offers(facts, 1, 0, 1, None)] == [0, 1]
+    facts["masses"] = [0.5, 1e-10]
+    assert [offer.slot for offer in algorithm.offers(facts, 1, 0, 1, None)] == [0], "what receivers would refuse"
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1e200])
+def test_a_diverged_model_relays_a_loss_that_neighbors_take(loss):
+    algorithm, bench = bench_of(k=2, options={"warmup_rounds": 2})
+    bench.facts = {"trained": [], "sample_count": 4, "cluster_index": 0, "losses": [loss, 1.0]}
+    do(algorithm, bench, "assign", round_index=1)
+    (offer,) = algorithm.offers(bench.facts, 1, 0, 1, None)
+    assert algorithm.rejects({}, header_of(round_index=1, scalars=offer.scalars), None) is None
 
 
 def test_an_empty_cluster_takes_the_peers_of_high_loss_from_the_largest():

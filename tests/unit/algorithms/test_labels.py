@@ -101,13 +101,15 @@ def test_the_smallest_anchor_over_the_fewest_hops_is_followed():
         return Announce(n, 1, 1, 0, -1, 0, (float(anchor), float(hops)), sketch)
 
     own = Anchor(5, 0)
-    assert labels.better_anchor(own, {}) is None
-    assert labels.better_anchor(own, {6: said(6, 6, 0), 7: said(7, 7, 0)}) is None
-    assert labels.better_anchor(own, {6: said(6, 2, 3), 7: said(7, 2, 1), 3: said(3, 3, 0)}) == 7
-    assert labels.better_anchor(own, {3: said(3, 3, 0, b"")}) is None  # without a sketch there is nothing to match
-    assert labels.better_anchor(Anchor(2, 2), {7: said(7, 2, 1)}) == 7  # goes on following
-    assert labels.better_anchor(Anchor(2, 0), {7: said(7, 2, 1)}) is None  # the anchor itself never permutes
-    assert labels.better_anchor(Anchor(0, 1), {7: said(7, 2, 0)}) is None
+    assert labels.better_anchor(own, {}, 7) is None
+    assert labels.better_anchor(own, {6: said(6, 6, 0), 7: said(7, 7, 0)}, 7) is None
+    assert labels.better_anchor(own, {6: said(6, 2, 3), 7: said(7, 2, 1), 3: said(3, 3, 0)}, 7) == 7
+    assert labels.better_anchor(own, {3: said(3, 3, 0, b"")}, 7) is None  # without a sketch there is nothing to match
+    assert labels.better_anchor(Anchor(2, 2), {7: said(7, 2, 1)}, 7) == 7  # goes on following
+    assert labels.better_anchor(Anchor(2, 0), {7: said(7, 2, 1)}, 7) is None  # the anchor itself never permutes
+    assert labels.better_anchor(Anchor(0, 1), {7: said(7, 2, 0)}, 7) is None
+    liar, honest = said(3, 0, 7), said(6, 1, 2)
+    assert labels.better_anchor(own, {3: liar, 6: honest}, 7) == 6, "what nobody else would believe is not taken over"
 
 
 # ---- over a graph ------------------------------------------------------------------------------------------------------------

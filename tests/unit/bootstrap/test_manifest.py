@@ -41,7 +41,7 @@ def test_a_broken_timeout_ladder_names_its_keys(timeouts, keys):
 
 
 def test_the_timeout_ladder_holds_at_its_limits():
-    assert Timeouts(heartbeat_s=1, suspicion_s=4, round_deadline_s=4).suspicion_s == 4
+    assert Timeouts(heartbeat_s=1, suspicion_s=4, idle_transfer_s=4, round_deadline_s=4).suspicion_s == 4
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,12 @@ def test_who_is_heard_and_answers_no_call_for_twice_the_suspicion_time_is_dead(m
     assert [change.after for change in members.answered(1, 5, 118.0)] == [ALIVE]
 
 
+def test_a_call_that_fails_before_and_one_after_a_pause_of_ones_own_bury_nobody(members):
+    alive(members).contact_failed(1, 101.0)
+    assert members.contact_failed(1, 131.0) == []
+    assert members.is_live(1)
+
+
 @pytest.mark.parametrize("sign", [lambda m: m.answered(1, 5, 110.0), lambda m: m.heard(1, 6, 110.0)])
 def test_an_answer_and_a_new_life_forget_the_calls_that_failed(members, sign):
     alive(members).contact_failed(1, 101.0)

@@ -183,7 +183,7 @@ def test_a_silent_neighbor_costs_the_suspicion_time_and_is_not_waited_for_again(
 
 
 def test_the_round_deadline_closes_without_whom_is_missing():
-    driven = Driven(timeouts={"heartbeat_s": 0.5, "suspicion_s": 2.0, "round_deadline_s": 4.0})
+    driven = Driven(timeouts={"heartbeat_s": 0.5, "suspicion_s": 2.0, "idle_transfer_s": 4.0, "round_deadline_s": 4.0})
     driven.begin()
     driven.work("train")
     for _ in range(4):
@@ -419,9 +419,23 @@ def test_what_a_refusal_leads_to(refusal, greets, repeats):
     driven = Driven()
     driven.begin()
     driven.work("train")
-    effects = driven.step(ev.Sent(1, Outcome.REFUSED, refusal))
+    effects = driven.step(ev.Sent(1, Outcome.REFUSED, refusal), after=1.0)
     assert bool(of(effects, do.Greet)) == greets
     assert bool(of(driven.step(ev.Tick(), after=0.3), do.SendModel)) == repeats
+
+
+def test_who_answers_hellos_and_refuses_all_else_is_greeted_now_and_then_only():
+    driven = Driven()
+    driven.begin()
+    driven.work("train")
+    greetings = 0
+    for _ in range(1000):
+        effects = driven.step(ev.Sent(1, Outcome.REFUSED, Refusal.NO_HANDSHAKE), after=0.01)
+        if do.Greet(1) in effects:
+            greetings += 1
+            driven.hello(1)
+    beats = 10 / driven.engine.manifest.timeouts.heartbeat_s
+    assert beats / 2 <= greetings <= beats, "in ten seconds"
 
 
 def test_a_peer_that_is_two_rounds_behind_pulls_before_it_begins():
@@ -457,11 +471,75 @@ def test_leaving_persists_what_the_disk_lacks_and_says_goodbye():
     driven.work("close")
     assert not of(driven.step(ev.LeaveRequested()), do.Stop), "assign is under way"
     effects = driven.work("assign")
-    assert [persist.round_index for persist in of(effects, do.Persist)] == [1]
-    effects = driven.step(ev.Persisted(1))
+    assert not of(effects, do.Persist), "in the middle of a round"
+    effects = driven.work("close")
+    assert [persist.round_index for persist in of(effects, do.Persist)] == [2]
+    effects = driven.step(ev.Persisted(2))
     assert of(effects, do.Stop) == [do.Stop("left")]
     assert {beat.beat.phase for beat in of(effects, do.SendBeat)} == {Phase.LEAVING}
     assert driven.step(ev.Tick()) == []
+
+
+def test_a_neighbor_that_is_faster_or_claims_to_be_has_two_says_in_a_round():
+    driven = Driven(pace="async", rounds=9)
+    driven.begin()
+    for round_index in range(5):
+        driven.deliver(1, round_index=round_index)
+    driven.deliver(2)
+    assert driven.engine.totals["models_folded"] == 3 and driven.engine.totals["models_unused"] == 3
+    driven.work("train")
+    driven.work("close")
+    driven.work("assign")
+    driven.deliver(1, round_index=5)
+    assert driven.engine.totals["models_folded"] == 4, "a new round"
+
+
+@pytest.mark.parametrize("mass", [0.0, 5e-324, 1e-10, 2e6])
+def test_a_weight_that_arithmetic_cannot_bear_is_refused(mass):
+    driven = Driven(options={"warmup_rounds": 1})
+    driven.begin()
+    (reply,) = of(driven.offer(1, mass=mass, scalars=(0.5,), total=1), do.Reply)
+    assert reply.refusal is Refusal.WEIGHT_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1.7e308])
+def test_a_relayed_loss_that_would_not_stay_a_number_is_refused(loss):
+    driven = Driven(options={"warmup_rounds": 1})
+    driven.begin()
+    (reply,) = of(driven.offer(1, scalars=(loss,)), do.Reply)
+    assert reply.refusal is Refusal.MALFORMED
+
+
+@pytest.mark.parametrize("during", ["train", "exchange"])
+def test_leaving_in_mid_round_writes_nothing_of_it_or_all_of_it(during):
+    for every, written in ((1, []), (3, [2])):
+        driven = Driven(checkpoint_rounds=every)
+        driven.begin()
+        for _ in range(2):
+            if driven.engine.round_index == 1 and during == "train":
+                break
+            driven.work("train")
+            for n in (1, 2):
+                if driven.engine.round_index == 0:
+                    driven.deliver(n)
+                    driven.answered(n)
+            if driven.engine.round_index == 0:
+                effects = driven.work("close")
+                if of(effects, do.Persist):
+                    driven.step(ev.Persisted(1))
+                driven.work("assign")
+        driven.deliver(1, round_index=1)
+        effects = driven.step(ev.LeaveRequested())
+        if written and during == "train":
+            assert not of(effects, do.Stop), "what is trained is kept"
+            effects = driven.work("train")
+        if written:
+            assert [work.kind for work in of(effects, do.Work)] == ["close"]
+            effects = driven.work("close")
+        assert [persist.round_index for persist in of(effects, do.Persist)] == written
+        if written:
+            effects = driven.step(ev.Persisted(2))
+        assert of(effects, do.Stop) == [do.Stop("left")]
 
 
 @pytest.mark.parametrize("during", ["assign", "close", "end_step", "final"])

@@ -23,7 +23,7 @@ def peer(tmp_path):
 
 def test_it_goes_above_and_the_file_says_so_first(peer):
     seen = peer.engine.incarnation + 5
-    Speaking._outgrow(peer, seen)
+    Speaking._outgrow(peer, 1, seen)
     claimed = peer.parts.incarnations.read()
     assert claimed > seen + 1
     assert peer.events == [Outgrown(claimed)] and peer.history.incarnation == claimed
@@ -33,6 +33,6 @@ def test_it_goes_above_and_the_file_says_so_first(peer):
 def test_a_lower_or_an_impossible_claim_changes_nothing(peer, seen, caplog):
     before = peer.engine.incarnation
     with caplog.at_level(logging.ERROR, logger="peer"):
-        Speaking._outgrow(peer, seen)
+        Speaking._outgrow(peer, 1, seen)
     assert peer.history.incarnation == peer.parts.incarnations.read() == before and not peer.events
-    assert ("is not believed" in caplog.text) == (seen > before)
+    assert ("cannot be gone above" in caplog.text) == (seen > before)

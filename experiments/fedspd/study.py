@@ -18,7 +18,7 @@ import numpy as np
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from peer.experiment.in_process import InProcess, LocalPeer
-from peer.observe.soft_clusters import collapse, mixture_error, sample_accuracy
+from peer.observe.soft_clusters import collapse, mixture_error_of, sample_accuracy
 
 METHODS: dict[str, dict[str, Any]] = {
     "local": {"algorithm": "local"},
@@ -74,10 +74,11 @@ def numbers_of(peers: dict[int, LocalPeer]) -> dict[str, Any]:
         "announcements_sent": sum(peer.totals["announcements_sent"] for peer in peers.values()),
         "label_conflicts": sum(peer.totals["label_conflicts"] for peer in peers.values()),
     }
-    tables = [np.array(row["facts"]["confusion"]) for row in last if "confusion" in row.get("facts", {})]
+    facts = [row.get("facts", {}) for row in last]
+    tables = [np.array(told["confusion"]) for told in facts if "confusion" in told]
     if tables:
-        found |= {"mix_err": mixture_error(tables), "sample_accuracy": sample_accuracy(tables)}
-    mixtures = [row["facts"]["mixture"] for row in last if "mixture" in row.get("facts", {})]
+        found |= {"mix_err": mixture_error_of(facts), "sample_accuracy": sample_accuracy(tables)}
+    mixtures = [told["mixture"] for told in facts if "mixture" in told]
     if mixtures:
         found["collapsed"] = collapse(mixtures)
     return found

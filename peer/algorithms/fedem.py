@@ -60,7 +60,7 @@ class FedEM(Algorithm):
         models = [bench.models.model(slot) for slot in range(self.slots)]
         mixture = bench.facts["mixture"]
         result = bench.learner.evaluate_predictions(mixed_predictions(bench.learner, models, mixture))
-        facts: dict[str, Any] = {"mixture": mixture}
+        facts: dict[str, Any] = {"mixture": mixture, "soft_mixture": mixture}  # no counts of samples, unlike FedSPD's
         if bench.true_cluster is not None and "shares" in bench.scratch:
             explained_by = np.argmax(bench.scratch["shares"], axis=0).astype(np.int64)
             facts["confusion"] = confusion(bench.true_cluster, explained_by, self.slots)
@@ -69,7 +69,7 @@ class FedEM(Algorithm):
     def final(self, bench: Bench) -> tuple[Vector, dict[str, Any]]:
         """Return the learner of the largest weight as the one personalized model; its metrics are those of the mixture."""
         main = int(np.argmax(bench.facts["mixture"]))
-        return bench.models.model(main), self.evaluate(bench)
+        return bench.models.model(main), self.evaluate(bench) | {"predictor": "mixture"}
 
 
 def responsibilities(losses: npt.NDArray[np.floating], mixture: list[float]) -> npt.NDArray[np.float64]:

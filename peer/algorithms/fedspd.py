@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms import labels, mixture, sides
 from peer.algorithms.base import Bench, Learner
@@ -43,15 +44,35 @@ class FedSpd(FedSpdDecisions):
         return [learner.initial_model(seed) for seed in seeds], False
 
     def begin(self, bench: Bench) -> Facts:
-        """Random labels; with a warm start everything belongs to center 0 until the split."""
+        """Random labels, none too rare; with a warm start everything belongs to center 0 until the split.
+
+        Raises:
+            ConfigError: the options do not fit this peer's samples.
+        """
+        self._check_samples(bench.learner)
         count = bench.learner.count()
         if self.options.warm_rounds:
             z = np.zeros(count, np.int64)
         else:
             z = mixture.first_labels(self.options.init_labels, count, self.slots, self.manifest.seed, self.peer_id)
+            z = mixture.filled(z, np.zeros((self.slots, count)), self._samples_min(bench.learner))
         facts = {"trained": [], "selected": NOTHING, "selected_at": [NOTHING] * self.slots, "anchor": [self.peer_id, 0]}
         facts["sample_count"] = 1 if self.options.dp_epsilon else count  # with privacy, counts stay at home
         return facts | self._relabeled(bench, z)
+
+    def _check_samples(self, learner: Learner) -> None:
+        if self.options.personalize == "confident" and learner.labels() is None:
+            raise ConfigError(
+                "run.options.personalize: found 'confident' for a regression, where the largest prediction is not the surest; "
+                "allowed: 'average' or 'mixture'"
+            )
+        count, least = learner.count(), self._samples_min(learner)
+        if self.options.dp_epsilon is not None and count < self.slots * least:
+            raise ConfigError(
+                f"run.options.min_cluster_samples: found {least}, but this peer has {count} training samples for {self.slots} "
+                f"clusters, and run.options.dp_epsilon needs {least} in each; allowed: up to {count // self.slots}, or fewer "
+                "run.clusters"
+            )
 
     def notes(self, bench: Bench) -> list[str]:
         """Say what epsilon means, where there is one."""
@@ -59,7 +80,7 @@ class FedSpd(FedSpdDecisions):
         if privacy is None:
             return []
         models = self.slots if self.phase(0) == "all" else 1
-        return [privacy.statement(self.manifest.rounds, models)]
+        return [privacy.statement(self.manifest.rounds, models, self.options.noisy_self)]
 
     def _privacy(self, bench: Bench) -> Privacy | None:
         o = self.options
@@ -227,7 +248,7 @@ class FedSpd(FedSpdDecisions):
     def _aligned(self, bench: Bench, facts: Facts) -> Facts:
         """Take over the labels of the neighbor with the smallest anchor: permute centers and samples to match its own."""
         own = labels.Anchor(*facts["anchor"])
-        parent = labels.better_anchor(own, bench.announced)
+        parent = labels.better_anchor(own, bench.announced, len(self.graph.nodes) - 1)
         if parent is None:
             return {}
         announced = bench.announced[parent]
@@ -262,9 +283,9 @@ class FedSpd(FedSpdDecisions):
 
     def evaluate(self, bench: Bench) -> dict[str, Any]:
         """Evaluate the personalized model as it would be now, and show the mixture beside the truth."""
-        learner, how = bench.learner, self.options.personalize
+        learner, how = bench.learner, self._personalizes(bench)
         models = [bench.models.model(slot) for slot in range(self.slots)]
-        if how == "average" or bench.round_index < self.options.warm_rounds:
+        if how == "average":
             result = learner.evaluate(self.evaluation_model(bench))
         elif how == "confident":
             result = learner.evaluate_predictions(confident_predictions(learner, models))
@@ -275,15 +296,18 @@ class FedSpd(FedSpdDecisions):
             facts["confusion"] = mixture.confusion(bench.true_cluster, bench.arrays["z"], self.slots)
         return {"accuracy": result.metric, "loss": result.loss, "facts": facts}
 
+    def _personalizes(self, bench: Bench) -> str:
+        return "average" if bench.round_index < self.options.warm_rounds else str(self.options.personalize)
+
     def final(self, bench: Bench) -> tuple[Vector, dict[str, Any]]:
-        """Eq. 2 and the final phase; accuracy before and after it."""
-        before = self.evaluate(bench)
+        """Eq. 2 and the final phase; accuracy before and after it, which is the same where predictions are not this model's."""
+        before, how = self.evaluate(bench), self._personalizes(bench)
         personalized = final_phase(
             bench, self.evaluation_model(bench), self.options.final_epochs, self.options.final_learning_rate
         )
-        after = before
-        if self.options.personalize == "average":
+        after = before | {"predictor": how}
+        if how == "average":
             result = bench.learner.evaluate(personalized)
-            after = before | {"accuracy": result.metric, "loss": result.loss}
+            after = before | {"accuracy": result.metric, "loss": result.loss, "predictor": "personalized_model"}
         numbers = {"accuracy_before_final": before["accuracy"], "accuracy_after_final": after["accuracy"]}
         return personalized, after | numbers

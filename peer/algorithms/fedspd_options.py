@@ -40,7 +40,8 @@ class FedSpdOptions(BaseModel):
     dp_delta: float = Field(0.01, gt=0, lt=1)
     dp_clip: float = Field(1.0, gt=0, description="C: largest norm of a round's update before noise")
     noisy_self: bool = Field(
-        True, description="with privacy: go on with the noisy model oneself, or with the clean one"
+        True,
+        description="with privacy: go on with the noisy model oneself, or the clean one: epsilon then holds in round 0 only",
     )
     warm_rounds: int = Field(0, ge=0, description="OURS: rounds of plain averaging of one model before it is split")
     hard_rounds: int = Field(
@@ -57,5 +58,6 @@ class FedSpdOptions(BaseModel):
         False, description="OURS: compare losses beside their mean over a class, so that clusters do not become classes"
     )
     personalize: Literal["average", "confident", "mixture"] = Field(
-        "average", description="Eq. 2; or OURS: predict with the most confident center, or mix predictions by u"
+        "average",
+        description="Eq. 2; or OURS: predict with the most confident center (classification), or mix predictions by u",
     )

@@ -40,14 +40,27 @@ def first_labels(how: Literal["random", "index_split"], count: int, clusters: in
 def nearest(losses: npt.NDArray[np.floating], least: int = 0) -> Labels:
     """Return each sample's cluster of lowest loss (ties to the lowest index), int64 [n], and no cluster below ``least`` samples.
 
-    A cluster that is too small gets the samples that lose least by moving, out of the largest cluster, as long as that
-    one keeps ``least`` itself. Source: Step 4; the authors' code moves 10 samples, whichever (which: OURS).
+    Source: Step 4.
 
     Args:
         losses: [S, n], loss of each sample under each center.
-        least: smallest cluster size, 0 for the paper's rule alone.
+        least: smallest cluster size (`filled`), 0 for the paper's rule alone.
     """
-    labels: Labels = np.argmin(losses, axis=0).astype(np.int64)
+    return filled(np.argmin(losses, axis=0).astype(np.int64), losses, least)
+
+
+def filled(labels: Labels, losses: npt.NDArray[np.floating], least: int) -> Labels:
+    """Return labels, int64 [n], with no cluster below ``least`` samples if n allows it.
+
+    A cluster that is too small gets the samples that lose least by moving, out of the largest cluster, as long as that
+    one keeps ``least`` itself. Source: the authors' code moves 10 samples, whichever (which: OURS).
+
+    Args:
+        labels: int64 [n], left alone.
+        losses: [S, n], loss of each sample under each center; the first samples move where all are equal.
+        least: smallest cluster size.
+    """
+    labels = labels.copy()
     counts = cluster_sizes(labels, len(losses))
     for cluster in range(len(losses)):
         while counts[cluster] < least:

@@ -1,11 +1,13 @@
 """What a run with mixtures found, against the truth: samples, mixture weights, collapse; and what others would have sent.
 
-Peers leave in each evaluated round line ``facts``: ``mixture`` (u_is) and ``confusion`` (counts [true][label]). Labels
+Peers leave in each evaluated round line ``facts``: ``mixture`` (u_is), ``soft_mixture`` where that is no count of samples
+(FedEM's pi), and ``confusion`` (counts [true][label]). Labels
 mean something only over all peers, so the one-to-one matching of labels to distributions is made here, once for the run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,13 +35,29 @@ def matched(tables: list[Counts]) -> tuple[Counts, npt.NDArray[np.int64]]:
     return padded, linear_sum_assignment(padded.sum(axis=0), maximize=True)[1]
 
 
-def mixture_error(tables: list[Counts]) -> float:
-    """Return mix_err: the mean over peers and clusters of |u_is - true fraction|, after matching."""
+def mixture_error(tables: list[Counts], soft: Sequence[list[float] | None] = ()) -> float:
+    """Return mix_err: the mean over peers and clusters of |u_is - true fraction|, after matching.
+
+    Args:
+        tables: of each peer, [true][label].
+        soft: of each peer, its mixture weights; None, or missing: the shares of labels in its table.
+    """
     padded, label_of = matched(tables)
     counts = padded.sum(axis=(1, 2))[:, None]
-    found, true = padded.sum(axis=1)[:, label_of] / counts, padded.sum(axis=2) / counts
-    used = (padded.sum(axis=(0, 2)) > 0) | (padded.sum(axis=(0, 1))[label_of] > 0)
+    found, true = padded.sum(axis=1) / counts, padded.sum(axis=2) / counts
+    for row, weights in zip(found, soft, strict=False):
+        if weights is not None:
+            row[: len(weights)] = weights
+    found = found[:, label_of]
+    used = (true.sum(axis=0) > 0) | (found.sum(axis=0) > 0)
     return float(np.abs(found - true)[:, used].mean())
+
+
+def mixture_error_of(facts: list[dict[str, Any]]) -> float | None:
+    """Return `mixture_error` of peers' facts; None where the truth is not known."""
+    told = [found for found in facts if "confusion" in found]
+    tables = [np.array(found["confusion"], np.int64) for found in told]
+    return mixture_error(tables, [found.get("soft_mixture") for found in told]) if told else None
 
 
 def sample_accuracy(tables: list[Counts]) -> float:
@@ -65,8 +83,7 @@ def _tables(run: Run) -> list[Counts]:
 
 def mix_err(run: Run) -> float | None:
     """Return `mixture_error` of the peers' last evaluated rounds; None where mixtures or the truth are not known."""
-    tables = _tables(run)
-    return mixture_error(tables) if tables else None
+    return mixture_error_of([peer.last.get("facts") or {} for peer in run.peers])
 
 
 def sample_cluster_accuracy(run: Run) -> float | None:

@@ -6,6 +6,9 @@ import pytest
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from peer.algorithms.fedem import responsibilities
 from peer.experiment.in_process import InProcess
+from peer.observe import soft_clusters
+from tests.oracle import fedem as oracle
+from tests.oracle.fedspd import Data
 
 SOFT = {"samples_per_peer": 50, "test_per_peer": 20}
 BASE = dict(task="digits", split="rotated_soft", split_options=SOFT, rounds=3, algorithm="fedem", model="mlr")
@@ -55,36 +58,28 @@ def test_equal_learners_stay_equal():  # 35: symmetry is broken by different sta
         assert peer.bench.facts["mixture"] == [0.5, 0.5]
 
 
-def test_one_round_is_weighted_descent_and_metropolis_mixing():
-    graph = graph_of(3, "line", rounds=1, local_unit="fullbatch_step", local_epochs=1, learning_rate=0.3)
-    run = InProcess(graph)
-    starts = [run.peers[0].bench.models.model(s).astype(np.float64) for s in range(2)]
-    trained = {}
-    for i, peer in run.peers.items():
+@pytest.mark.parametrize(("kind", "clusters"), [("line", 2), ("star", 3)])
+def test_a_run_equals_the_oracle(kind, clusters):
+    """Models and pi after each round; pi must have left its uniform start, and enter the next E-step."""
+    graph = graph_of(4, kind, clusters=clusters, local_unit="fullbatch_step", local_epochs=5, learning_rate=0.5)
+    simulated = InProcess(graph)
+    data = {}
+    for i, peer in simulated.peers.items():
         shard = peer.bench.learner.shard
-        x, y = shard.train_x.reshape(50, -1).astype(np.float64), shard.train_y
-        probabilities = []
-        for theta in starts:
-            logits = x @ theta[:640].reshape(10, 64).T + theta[640:]
-            e = np.exp(logits - logits.max(1, keepdims=True))
-            probabilities.append(e / e.sum(1, keepdims=True))
-        likelihood = np.stack([p[np.arange(50), y] for p in probabilities])
-        q = likelihood / likelihood.sum(0)
-        trained[i] = []
-        for m, theta in enumerate(starts):
-            errors = (probabilities[m] - np.eye(10)[y]) * q[m][:, None] / 50  # by the batch's size, not by the sum of q
-            trained[i].append(theta - 0.3 * np.concatenate([(errors.T @ x).ravel(), errors.sum(0)]))
-    w = {(0, 1): 1 / 3, (1, 2): 1 / 3}
-    run.run()
-    for m in range(2):
-        ends = [
-            (1 - w[0, 1]) * trained[0][m] + w[0, 1] * trained[1][m],
-            None,
-            (1 - w[1, 2]) * trained[2][m] + w[1, 2] * trained[1][m],
-        ]
-        ends[1] = (trained[0][m] + trained[1][m] + trained[2][m]) / 3
-        for i in range(3):
-            np.testing.assert_allclose(run.peers[i].bench.models.model(m), ends[i], atol=1e-6)
+        data[i] = Data(shard.train_x.reshape(len(shard.train_x), -1).astype(np.float64), shard.train_y)
+    starts = [simulated.peers[0].bench.models.model(m) for m in range(clusters)]
+    neighbors = {i: list(graph.neighbors(i)) for i in graph.ids}
+    expected = oracle.run(neighbors, data, starts, graph.manifest.rounds, 5, 0.5)
+
+    def compare(t, simulated):
+        theta, pi = expected[t]
+        for i, peer in simulated.peers.items():
+            np.testing.assert_allclose(peer.bench.facts["mixture"], pi[i], atol=1e-6)
+            for m in range(clusters):
+                np.testing.assert_allclose(peer.bench.models.model(m), theta[i][m], atol=2e-6)
+
+    simulated.run(compare)
+    assert max(abs(share - 1 / clusters) for pi in expected[-1][1].values() for share in pi) > 0.05
 
 
 def test_predictions_are_mixed_and_not_models():
@@ -93,6 +88,20 @@ def test_predictions_are_mixed_and_not_models():
     rows = [learner.predict_proba(peer.bench.models.model(m)) for m in range(2)]
     expected = ((pi[0] * rows[0] + pi[1] * rows[1]).argmax(1) == learner.shard.test_y).mean()
     assert peer.result["accuracy"] == pytest.approx(expected)
+    assert peer.result["predictor"] == "mixture"  # and not the one model that is kept
+
+
+def test_the_mixture_is_judged_by_pi_and_not_by_counts():
+    peers = InProcess(graph_of(clusters=2)).run().values()
+    facts = [peer.history[-1]["facts"] for peer in peers]
+    assert [told["soft_mixture"] for told in facts] == [peer.bench.facts["mixture"] for peer in peers]
+    for told in facts:  # where counts and pi lead apart
+        told |= {"confusion": [[30, 0], [0, 20]], "soft_mixture": [0.5, 0.5]}
+    assert soft_clusters.mixture_error_of(facts) == pytest.approx(0.1)
+    hard = [{"confusion": told["confusion"], "mixture": [0.5, 0.5]} for told in facts]
+    assert soft_clusters.mixture_error_of(hard) == 0
+    assert soft_clusters.mixture_error_of([facts[0], {"soft_mixture": [1.0, 0.0]}, hard[0]]) == pytest.approx(0.05)
+    assert soft_clusters.mixture_error_of([{"soft_mixture": [1.0, 0.0]}]) is None
 
 
 def test_every_neighbor_gets_every_learner():

@@ -12,12 +12,10 @@ import pytest
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.schedule import neighbors_in_round
-from peer.algorithms.base import Bench
 from peer.algorithms.fedspd import FedSpd
 from peer.algorithms.fedspd_decisions import NOTHING
 from peer.algorithms.personalize import weighted_sum
 from peer.algorithms.registry import algorithms
-from peer.core.model_store import ModelStore
 from peer.experiment.in_process import InProcess
 from tests.oracle.fedspd import Data, Oracle, Settings
 from tests.unit.algorithms.engines import header, said
@@ -281,6 +279,7 @@ def test_accuracy_is_reported_before_and_after_the_final_phase():
         assert peer.result["accuracy_before_final"] == peer.history[-1]["accuracy"]
         assert peer.result["accuracy_after_final"] == peer.result["accuracy"]
         assert peer.result["accuracy"] == peer.bench.learner.evaluate(peer.bench.personalized).metric
+        assert peer.result["predictor"] == "personalized_model"
     gain = [p.result["accuracy_after_final"] - p.result["accuracy_before_final"] for p in peers.values()]
     assert np.mean(gain) > 0.1
 
@@ -296,6 +295,14 @@ def test_predictions_can_be_mixed_instead_of_centers(how):
     else:
         predicted = np.where(rows[0].max(1) >= rows[1].max(1), rows[0].argmax(1), rows[1].argmax(1))
     assert peer.result["accuracy"] == pytest.approx((predicted == learner.shard.test_y).mean())
+    assert peer.result["predictor"] == how
+
+
+def test_what_was_never_split_is_measured_as_one_model():
+    options = {"personalize": "confident", "warm_rounds": 9, "final_epochs": 2}
+    peer = InProcess(graph_of(rounds=2, options=options)).run()[0]
+    assert peer.result["predictor"] == "personalized_model"
+    assert peer.result["accuracy"] == peer.bench.learner.evaluate(peer.bench.personalized).metric
 
 
 def test_a_warm_start_is_dfedavg_until_it_splits():
@@ -349,9 +356,7 @@ def test_models_travel_only_over_edges_that_are_up(name):
     assert down > 20
 
 
-def test_privacy_needs_a_public_floor():
-    with pytest.raises(ConfigError, match="min_cluster_samples"):
-        fedspd(graph_of(options={"dp_epsilon": 1.0}))
+def test_impossible_options_are_sentences():
     updates = {"split": "updates", "warm_rounds": 3, "hard_rounds": 1}
     with pytest.raises(ConfigError, match="does not cover"):
         fedspd(graph_of(options=updates | {"dp_epsilon": 1.0, "min_cluster_samples": 5}))
@@ -361,30 +366,19 @@ def test_privacy_needs_a_public_floor():
         fedspd(graph_of(options={"u_min": 2.0}))
 
 
-def bench_of(graph: Graph, models, peer_id=0, z=None) -> Bench:
-    run = InProcess(graph)
-    bench = run.peers[peer_id].bench
-    bench.models = ModelStore([m.copy() for m in models])
-    if z is not None:
-        bench.facts |= run.peers[peer_id].algorithm._relabeled(bench, z)
-    return bench
+def test_the_most_confident_center_needs_classes():
+    """In a regression the largest prediction would win, whatever it is worth."""
+    bench = InProcess(graph_of()).peers[0].bench
+    bench.learner.labels = lambda part="train": None
+    with pytest.raises(ConfigError, match=r"run\.options\.personalize: found 'confident' for a regression"):
+        fedspd(graph_of(options={"personalize": "confident"})).begin(bench)
+    fedspd(graph_of(options={"personalize": "mixture"})).begin(bench)
 
 
-@pytest.mark.parametrize("mode", ["noisy_self", "clean_self"])
-def test_only_noisy_models_leave_a_private_peer(mode):
-    options = {"dp_epsilon": 10.0, "min_cluster_samples": 5, "noisy_self": mode == "noisy_self", "first_round": "paper"}
-    graph = graph_of(options=options, local_unit="fullbatch_step")
-    peer = InProcess(graph).peers[0]
-    bench, algorithm = peer.bench, peer.algorithm
-    bench.facts = algorithm.assign(bench)
-    slot = bench.facts["selected"]
-    start = bench.models.model(slot).copy()
-    clean, _ = bench.fit(start, bench.seed("train", slot), indices=np.flatnonzero(bench.arrays["z"] == slot), epochs=4)
-    algorithm.train(bench)
-    sent = algorithm.outgoing(bench, slot)
-    assert np.linalg.norm(sent - clean) > 1
-    assert algorithm.published(bench, slot) is sent
-    assert algorithm.offers(bench.facts, 0, 0, 1, said(selected=slot))[0].sample_count == 1  # counts stay at home
-    own = bench.models.model(slot)
-    np.testing.assert_array_equal(own, sent if mode == "noisy_self" else clean)
-    assert "epsilon 10" in algorithm.notes(bench)[0]
+def test_a_late_model_folds_only_into_a_center_that_was_selected_recently():
+    """In round 5, with models up to two rounds old: cluster 0 was left after round 3, cluster 1 after round 2."""
+    subject = fedspd(graph_of(clusters=3, pace="async", stale="fold", stale_rounds_max=2))
+    facts = {"selected": 2, "trained": [2], "selected_at": [3, 2, 5], "round_index": 5}
+    assert [t.slot for t in subject.targets(facts, header(slot=0, round_index=4))] == [0]
+    assert subject.targets(facts, header(slot=1, round_index=4)) is None
+    assert [t.slot for t in subject.targets(facts, header(slot=2, round_index=4))] == [2]

@@ -47,6 +47,12 @@ def test_the_cheapest_samples_move_out_of_the_largest_cluster():
     np.testing.assert_array_equal(mixture.nearest(losses, 2), [0, 1, 0, 1])
 
 
+def test_given_labels_are_filled_up_and_left_alone():
+    labels = np.array([0, 0, 0, 0, 1])
+    np.testing.assert_array_equal(mixture.filled(labels, np.zeros((2, 5)), 2), [1, 0, 0, 0, 1])
+    np.testing.assert_array_equal(labels, [0, 0, 0, 0, 1])
+
+
 def test_ties_go_to_the_lowest_index():
     np.testing.assert_array_equal(mixture.nearest(np.zeros((3, 4))), [0, 0, 0, 0])
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import log_ndtr, ndtr
 
 from peer.algorithms.privacy import Privacy
 
@@ -58,3 +59,28 @@ def test_the_statement_gives_every_number_and_its_unit():
     ):
         assert part in said
     assert "epsilon 2050" in said and "not sample-level DP-SGD" in said and "private" not in said
+
+
+def test_the_statement_says_what_epsilon_rests_on():
+    said = MECHANISM.statement(rounds=40)
+    assert "at most 2 C / m: clipping alone bounds that by 2 C, so epsilon may be 10 times larger" in said
+    assert f"epsilon {MECHANISM.proved(0.2):,.1f} with the assumption, {MECHANISM.proved(2.0):,.1f} without it" in said
+
+
+def test_from_a_clean_own_center_epsilon_holds_in_the_first_round_only():
+    said = MECHANISM.statement(rounds=40, models_first_round=2, noisy_self=False)
+    assert "for the sent updates of the first round only" in said and "nor a composition holds" in said
+    assert "each round" not in said and "2050" not in said
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0, 100.0])
+def test_the_proved_epsilon_is_enough_at_any_size_and_the_formula_is_not(epsilon):
+    """Beside the exact delta of Gaussian noise (Balle and Wang 2018, Theorem 8)."""
+    mechanism = Privacy(epsilon, 0.01, 1.0, 10)
+    mu = mechanism.sensitivity / mechanism.sigma
+
+    def delta(spent: float) -> float:
+        return ndtr(mu / 2 - spent / mu) - np.exp(spent + log_ndtr(-mu / 2 - spent / mu))
+
+    assert delta(mechanism.proved(mechanism.sensitivity)) <= 0.01
+    assert (delta(epsilon) > 0.01) == (epsilon >= 10)

@@ -6,6 +6,7 @@ Everything here may block; it runs before the event loop starts.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from peer.store.checkpoint import Checkpoint, CheckpointStore
 from peer.store.identity_files import IncarnationFile, StateLock
 from peer.store.state_dir import StateDir
 from peer.tasks.loading import load_task
+from peer.tasks.task import Task
 from peer.wire.codec import payload_size
 
 
@@ -64,7 +66,7 @@ class Assembled:
     bench: Bench
     schema: Schema
     engine: Engine
-    digests: dict[str, str]
+    digests: dict[str, str]  # what neighbors compare, and the metric that the numbers of this run are of
     manifest_json: str
     resumed_from: int | None = None
     notes: list[str] = field(default_factory=list)
@@ -92,8 +94,9 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
         shard_path=settings.shard,
         download=settings.download,
     )
-    shard = task.load_shard(peer_id)
-    learner = Learner(task, shard, device=_device(settings.device), batch_size=manifest.batch_size)
+    learner = Learner(
+        task, task.load_shard(peer_id), device=device_named(settings.device), batch_size=manifest.batch_size
+    )
     schema = learner.schema
     model_bytes = payload_size(schema, manifest.encoding)
     if model_bytes > manifest.limits.model_bytes_max:
@@ -110,6 +113,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
         "manifest": digest(manifest),
         "graph": graph.digest,
         "schema": schema.digest,
+        **metric_of(task),
     }
     checkpoints = CheckpointStore(
         directory.checkpoints,
@@ -132,7 +136,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
         learner=learner,  # type: ignore[arg-type]
         models=ModelStore(models, batch=manifest.aggregation == "batch", trim=manifest.screening.trimmed_mean),
         facts={},
-        true_cluster=shard.true_cluster,
+        true_cluster=learner.shard.true_cluster,
     )
     if checkpoint:
         bench.arrays = {n[len("array/") :]: a for n, a in checkpoint.arrays.items() if n.startswith("array/")}
@@ -167,8 +171,13 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
         manifest_json=canonical_json(manifest),
         resumed_from=engine.round_index if checkpoint else None,
         notes=notes,
-        true_cluster=_majority(shard.true_cluster),
+        true_cluster=majority(learner.shard.true_cluster),
     )
+
+
+def metric_of(task: Task) -> dict[str, str]:
+    """Return what a run's records say of its metric, for reports."""
+    return {"metric": task.metric_name, "metric_better": "higher" if task.higher_is_better else "lower"}
 
 
 def checkpoint_arrays(bench: Bench) -> dict[str, np.ndarray[Any, Any]]:
@@ -183,13 +192,24 @@ def _models_of(checkpoint: Checkpoint, slots: int) -> list[Any]:
     return [np.array(checkpoint.arrays[f"slot/{slot}"], dtype=np.float32) for slot in range(slots)]
 
 
-def _device(name: str) -> str:
+def device_named(name: str) -> str:
+    """Return the device that ``--device`` means on this machine: cpu, cuda or cuda:N.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
     import torch
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
+        raise ConfigError(f"--device: found {name!r}; allowed: auto, cpu, cuda, cuda:N")
+    if name == "cpu":
+        return name
+    if not torch.cuda.is_available():
         raise ConfigError(f"--device {name}: this machine's torch sees no CUDA device; use --device cpu or auto")
+    if (count := torch.cuda.device_count()) <= int(name.partition(":")[2] or 0):
+        raise ConfigError(f"--device {name}: this machine's torch sees {count} CUDA devices, counted from 0")
     return name
 
 
@@ -200,7 +220,8 @@ def _digest_of(models: list[Any]) -> str:
     return state.hexdigest()
 
 
-def _majority(true_cluster: Any) -> int | None:
+def majority(true_cluster: Any) -> int | None:
+    """Return the most frequent of the true clusters, int64 [n]; None where they are not known."""
     if true_cluster is None or len(true_cluster) == 0:
         return None
     return int(np.bincount(true_cluster).argmax())

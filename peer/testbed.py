@@ -34,7 +34,7 @@ from coordinator_free_bootstrap import (
     parse_manifest,
     save_graph,
 )
-from coordinator_free_bootstrap.errors import StorageError
+from coordinator_free_bootstrap.errors import StorageError, UsageError
 from peer.assembly import LocalSettings
 from peer.identity.files import OBSERVER, identity_files
 from peer.store.state_dir import StateDir
@@ -42,6 +42,7 @@ from peer.store.state_dir import StateDir
 log = logging.getLogger("peer")
 PORTS = range(15_000, 65_536)
 OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
+PEERS = 8  # of a testbed, unless it is told
 _PR_SET_PDEATHSIG = 1
 
 
@@ -95,17 +96,37 @@ def warm_up(graph: Graph, data_root: Path | None) -> None:
     gc.freeze()
 
 
-def made_graph(kind: str, peers: int, directory: Path) -> Graph:
+def made_graph(kind: str | None, peers: int | None, directory: Path) -> Graph:
     """Return the graph of an earlier run in a directory, or a new one of this kind on free loopback ports."""
     earlier = directory / "graph.json"
-    if earlier.exists():
-        return load_graph(earlier)
+    before = load_graph(earlier) if earlier.exists() else None
+    if before is not None and kind is None and peers is None:
+        return before
+    kind, peers = kind or "erdos-renyi", peers or PEERS
     density = {"erdos-renyi": {"degree": min(4.0, peers - 1)}}.get(kind, {})
     graph = make_graph(kind, peers, seed=1, **density)  # type: ignore[arg-type]
+    if before is not None and (before.ids, before.edges) == (graph.ids, graph.edges):
+        return before
     nodes = (
         replace(node, address=f"127.0.0.1:{port}") for node, port in zip(graph.nodes, free_ports(peers), strict=True)
     )
     return replace(graph, nodes=tuple(nodes))
+
+
+def must_be_the_same_run(graph: Graph, directory: Path) -> None:
+    """Raise UsageError if a directory holds a run of other peers, edges or settings: it could not be resumed."""
+    earlier = directory / "graph.json"
+    if not earlier.exists():
+        return
+    before = load_graph(earlier)
+    old, new = before.manifest.model_dump(), graph.manifest.model_dump()
+    changed = [f"run.{key}" for key in new if new[key] != old[key]]
+    if (before.ids, before.edges) != (graph.ids, graph.edges):
+        changed.insert(0, f"peers or edges (it has {len(before.ids)} peers)")
+    if changed:
+        raise UsageError(
+            f"--out {directory}: found a run with other {', '.join(changed)}; add --fresh to replace it, or give another --out"
+        )
 
 
 def with_settings(graph: Graph, settings: list[str]) -> Graph:

@@ -37,12 +37,11 @@ def chaos(
     if sum(choice is not None for choice in (script, seed, at_once)) != 1:
         raise UsageError("peer chaos: give one of --script FILE, --seed NUMBER or --now EVENT")
     graph = load_graph(directory / "graph.json")
-    state = {"proxies": True} if dry_run else ask(directory, {"do": "state"})
     if script is not None:
         plan = load_script(script)
         plan.check(graph, str(script))
     elif seed is not None:
-        plan = random_script(graph, seed, for_s, every_s=every, network=state["proxies"])
+        plan = random_script(graph, seed, for_s, every_s=every, network=ask(directory, {"do": "state"})["proxies"])
     else:
         plan = Script(event=(event_of_words(at_once or ""),))
         plan.check(graph, "--now")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,8 @@ from peer.cli.problem import AsJson, DataRoot, Download, GraphOption, PeersOptio
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from coordinator_free_bootstrap import Manifest
+    from peer.tasks.shard import Kind, Shard
     from peer.tasks.summary import ShardSummary
 
 app = typer.Typer(name="data", help="Deal data sets to peers, and show what each holds.", no_args_is_help=True)
@@ -49,6 +51,8 @@ def split(
     summaries = []
     for peer_id in range(count):
         shard = loaded.load_shard(peer_id).checked(loaded.kind, loaded.classes)
+        told = {"kind": loaded.kind, "classes": json.dumps(loaded.classes)}
+        shard = replace(shard, metadata=told | shard.metadata)
         save_shard(out / f"peer-{peer_id}.safetensors", shard)
         summaries.append(summarize(peer_id, shard))
     typer.echo(f"{count} shards written to {out}", err=True)
@@ -58,7 +62,7 @@ def split(
 @app.command(epilog="Example: peer data show --task mnist --split rotated_soft --peers 20 --data-root D --out data.png")
 def show(
     shards: Annotated[
-        Path | None, typer.Option(help="Folder of shard files to show, instead of a task.", show_default=False)
+        Path | None, typer.Option(help="Folder of shard files to check and show.", show_default=False)
     ] = None,
     graph: GraphOption = None,
     task: TaskOption = None,
@@ -74,7 +78,6 @@ def show(
     from coordinator_free_bootstrap.errors import UsageError
     from peer.cli.problem import resolve
     from peer.tasks.loading import load_task
-    from peer.tasks.shard_file import load_shard_file
     from peer.tasks.summary import save_picture, summarize
 
     if shards is not None:
@@ -82,8 +85,9 @@ def show(
         if not paths:
             raise UsageError(f"--shards: {shards} holds no peer-<id>.safetensors; make them with peer data split")
         numbers = [p.stem.removeprefix("peer-") for p in paths]
+        own = None if graph is None and task is None else resolve(graph, task, split, peers, settings)
         found = (
-            (int(n) if n.isdigit() else i, load_shard_file(p))
+            (int(n) if n.isdigit() else i, _checked(p, own))
             for i, (n, p) in enumerate(zip(numbers, paths, strict=True))
         )
     else:
@@ -95,6 +99,26 @@ def show(
         save_picture(summaries, out)
         typer.echo(f"picture written to {out}", err=True)
     _print(summaries, as_json)
+
+
+def _checked(path: Path, own: tuple[Manifest, int] | None) -> Shard:
+    """Return a shard file, checked as `peer run` does: for the task that is named, else for what the file says of itself."""
+    from coordinator_free_bootstrap.errors import ShardError
+    from peer.tasks.builtin import classes_of
+    from peer.tasks.loading import load_task
+    from peer.tasks.shard_file import load_shard_file
+
+    if own is None:
+        shard = load_shard_file(path)
+        classes = classes_of(shard, path)
+        kind: Kind = "regression" if classes is None else "classification"
+    else:
+        task = load_task(*own, shard_path=path)
+        shard, kind, classes = task.load_shard(0), task.kind, task.classes
+    try:
+        return shard.checked(kind, classes)
+    except ShardError as error:
+        raise ShardError(f"{path}: {error}") from error
 
 
 def _print(summaries: list[ShardSummary], as_json: bool) -> None:

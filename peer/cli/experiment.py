@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -25,8 +26,12 @@ def run(
         str, typer.Option(help="simulated: one process; processes: a testbed over real sockets.")
     ] = "simulated",
     device: Annotated[
-        str, typer.Option(help="simulated: cpu, cuda or auto; on a GPU all models train stacked.")
-    ] = "cpu",
+        str | None,
+        typer.Option(
+            help="simulated: cpu, cuda, cuda:N or auto; on a GPU all models train stacked. Peers of processes choose auto.",
+            show_default="cpu; processes: auto",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where results go: one JSON for each case and seed.")] = Path(
         "out/experiments"
     ),
@@ -58,32 +63,34 @@ def run(
     )
 
     from coordinator_free_bootstrap.errors import UsageError
-    from peer.experiment.runner import done_already, jobs_of, run_job, skipped
+    from peer.experiment.runner import device_of, done_already, jobs_of, run_job, skipped
     from peer.experiment.scaling import Scale
     from peer.experiment.simulated import SimulatedSettings
     from peer.experiment.spec import load_experiment
 
     if backend not in ("simulated", "processes"):
         raise UsageError(f"--backend: found {backend!r}; allowed: simulated, processes")
-    talk = Console(stderr=True, highlight=False)
+    talk = Console(stderr=True, highlight=False, markup=False)
     experiment = load_experiment(file)
     chosen = Scale(scale, tuple(settings or ()))
+    on = device_of(backend, device)  # type: ignore[arg-type]
     local = SimulatedSettings(
-        data_root=data_root, device=device, threads=threads, fold_threads=threads, stacked=stacked, models=keep
+        data_root=data_root, device=on, threads=threads, fold_threads=threads, stacked=stacked, models=keep
     )
     jobs = jobs_of(experiment, chosen, seeds or experiment.seeds, backend, local, cases or [])  # type: ignore[arg-type]
+    _make_folder(out / experiment.file, "--out")
     talk.print(f"{experiment.title}: {chosen.sentence(experiment)}")
     if experiment.needs:
         talk.print(f"needs {experiment.needs}")
     for case in experiment.case:
         reason = skipped(case)
         if reason:
-            talk.print(f"[yellow]{case.name}: not run: {reason}[/yellow]")
+            talk.print(f"{case.name}: not run: {reason}", style="yellow")
     left = [job for job in jobs if not done_already(job, out)]
     if len(left) < len(jobs):
         talk.print(f"{len(jobs) - len(left)} of {len(jobs)} runs are there already")
     command = shlex.join(["peer", *sys.argv[1:]])
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(
         *columns, TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False), console=talk
     ) as progress:
@@ -118,6 +125,7 @@ def table(
     """Show measured beside published numbers, with scale, machine, date and command."""
     from rich.console import Console
 
+    from coordinator_free_bootstrap.errors import UsageError
     from peer.experiment.runner import slug
     from peer.experiment.table import markdown as as_markdown
     from peer.experiment.table import read_blocks, rendered
@@ -125,11 +133,27 @@ def table(
     blocks = read_blocks(directory)
     Console().print(rendered(blocks))
     if markdown is not None:
-        markdown.write_text(as_markdown(blocks), encoding="utf-8")
+        try:
+            markdown.write_text(as_markdown(blocks), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--markdown: {markdown} cannot be written: {error.strerror}") from error
         typer.echo(f"wrote {markdown}", err=True)
     if curves is not None:
         from peer.experiment.curves import save_curves
 
+        _make_folder(curves, "--curves")
         for block in blocks:
             save_curves(block, curves / f"{slug(block.title)}.png")
         typer.echo(f"wrote {len(blocks)} pictures to {curves}", err=True)
+
+
+def _make_folder(folder: Path, option: str) -> None:
+    """Make a folder for results, or say that it cannot be one."""
+    from coordinator_free_bootstrap.errors import UsageError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{option}: {folder} cannot be made: {error.strerror}; name a folder") from error
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{option}: {folder} cannot be written; name another folder")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
+from pydantic import BaseModel
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
@@ -23,6 +25,7 @@ from coordinator_free_bootstrap import (
     save_graph,
 )
 from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.manifest import Manifest
 from peer.cli.problem import TaskOption, with_task
 
 if TYPE_CHECKING:
@@ -56,8 +59,13 @@ def make(
         list[str] | None, typer.Option("--set", metavar="RUN.KEY=VALUE", help="A manifest key; repeatable.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
-    """Make a graph file: peers, addresses, edges, and the manifest of the run."""
+    """Make a graph file: peers, addresses, edges, and the manifest of the run (its keys: peer graph keys)."""
+    if out is not None and out.exists() and not force:
+        raise UsageError(f"--out {out}: found a file, perhaps with pinned keys; add --force to replace it")
+    if kind == "erdos-renyi" and p is None and degree is None:
+        degree = min(4.0, peers - 1)
     manifest = parse_manifest(apply_settings({}, with_task(task, settings)), "--set")
     graph = make_graph(
         kind,
@@ -71,6 +79,7 @@ def make(
         degree=degree,
         radius=radius,
     )
+    _check_algorithm(graph)
     if out is None:
         typer.echo(dump_graph(graph), nl=False)
     else:
@@ -78,16 +87,50 @@ def make(
     typer.echo(f"{graph.name}: {len(graph.edges)} edges{f', written to {out}' if out else ''}", err=True)
 
 
+def _check_algorithm(graph: Graph) -> None:
+    """Raise ConfigError if no peer of this graph could begin: an unknown algorithm, or options that it does not have."""
+    from peer.algorithms.registry import algorithm_named
+
+    algorithm_named(graph.manifest.algorithm)(graph.manifest, graph.ids[0], graph)
+
+
+@app.command(epilog="Example: peer graph keys --algorithm fedspd")
+def keys(algorithm: Annotated[str, typer.Option(help="Whose own keys, run.options.*, to show too.")] = "dfca") -> None:
+    """List the keys of a manifest, for --set: what each means, and its default."""
+    from peer.algorithms.registry import algorithm_named
+
+    table = Table("key", "default", Column("meaning", overflow="fold"))
+    for name, default, meaning in [
+        *_described(Manifest, "run"),
+        *_described(algorithm_named(algorithm).Options, "run.options"),
+    ]:
+        table.add_row(escape(name), escape(default), escape(meaning))
+    Console().print(table)
+
+
+def _described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (key, default, meaning) of a settings class and of those inside it."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _described(field.annotation, f"{prefix}.{name}")
+        else:
+            default = json.dumps(field.get_default(call_default_factory=True))
+            choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+            yield f"{prefix}.{name}", default, "; ".join(filter(None, [field.description, ", ".join(choices)]))
+
+
 @app.command(epilog="Example: peer graph check graph.json --json")
 def check(path: GraphFile, as_json: AsJson = False) -> None:
     """Say whether a graph file is valid, and what is in it; every problem names its field and what is allowed."""
-    facts = _facts(load_graph(path))
+    graph = load_graph(path)
+    _check_algorithm(graph)
+    facts = _facts(graph)
     if as_json:
         typer.echo(json.dumps({"file": str(path), "valid": True, **facts}, indent=2))
         return
     table = Table("fact", Column("value", overflow="fold"), title=escape(f"{path}: valid"))
     for name, value in facts.items():
-        table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+        table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else escape(str(value)))
     Console().print(table)
 
 
@@ -109,7 +152,7 @@ def show(
     table = Table("peer", "address", "degree", "neighbors", title=escape(graph.name or str(path)))
     for node in graph.nodes:
         neighbors = ", ".join(map(str, graph.neighbors(node.id)))
-        table.add_row(str(node.id), node.address, str(graph.degree(node.id)), neighbors)
+        table.add_row(str(node.id), escape(node.address), str(graph.degree(node.id)), neighbors)
     Console().print(table)
     typer.echo(f"drawing: {picture}", err=True)
 

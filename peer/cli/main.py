@@ -6,6 +6,7 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from coordinator_free_bootstrap.errors import PeerError
 from peer.cli import data, deploy, experiment, graph, task
@@ -40,5 +41,6 @@ def main() -> None:
     try:
         app()
     except PeerError as error:
-        Console(stderr=True, highlight=False).print(f"[red]error:[/red] {error}", soft_wrap=True)
+        # a Text, because names of files and fields may look like markup
+        Console(stderr=True, highlight=False).print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True)
         sys.exit(error.exit_code)

@@ -15,10 +15,10 @@ def report(
         Path | None, typer.Option("--out", help="Where the pictures go.", show_default="DIRECTORY/report")
     ] = None,
     target: Annotated[
-        float | None, typer.Option("--target", min=0, max=1, help="Also tell when the mean accuracy reached this.")
+        float | None, typer.Option("--target", help="Also tell when the mean accuracy, or metric, reached this.")
     ] = None,
 ) -> None:
-    """Report accuracy, clusters, bytes and seconds of a run that has ended, is going on, or was cut.
+    """Report accuracy (or the task's metric), clusters, bytes and seconds of a run that has ended, is going on, or was cut.
 
     Example: peer report out --json
     """

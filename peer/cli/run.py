@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+LogLevel = Literal["debug", "info", "warning", "error"]
+
 
 def run(
     peer_id: Annotated[int, typer.Option("--id", help="This device's node in the graph file.")],
@@ -46,7 +48,7 @@ def run(
         Literal["never", "completed", "error"],
         typer.Option(help="Wait for SIGTERM instead of exiting: after a completed run, or after an error."),
     ] = "never",
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[LogLevel, typer.Option(help="Least level of the lines that are shown.")] = "info",
     log_format: Annotated[Literal["text", "json"], typer.Option(help="text or json lines, on stderr.")] = "text",
 ) -> None:
     """Run one peer until the run is over, or until SIGTERM asks it to leave.

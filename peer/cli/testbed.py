@@ -12,8 +12,8 @@ from peer.cli.problem import TaskOption, with_task
 
 def testbed(
     graph_file: Annotated[Path | None, typer.Argument(help="A graph file; without one, a graph is made.")] = None,
-    peers: Annotated[int, typer.Option(min=1, help="Without a graph file: how many peers.")] = 8,
-    kind: Annotated[str, typer.Option(help="Without a graph file: its kind, see peer graph make.")] = "erdos-renyi",
+    peers: Annotated[int | None, typer.Option(min=1, help="Without a graph file: how many peers; 8.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Without one: its kind, see peer graph make; erdos-renyi.")] = None,
     out: Annotated[Path, typer.Option(help="Where each peer's state, log and models go.")] = Path("out"),
     task: TaskOption = None,
     settings: Annotated[
@@ -37,8 +37,8 @@ def testbed(
 ) -> None:
     """Run all peers of a graph as processes on this machine and report; Ctrl-C stops all of them.
 
-    The exit code is 1 if any peer failed. A directory that holds an earlier run of the same graph is resumed. While it
-    runs, peer chaos and peer status find it by its directory.
+    The exit code is 1 if any peer failed. A directory that holds an earlier run of the same graph and settings is
+    resumed. While it runs, peer chaos and peer status find it by its directory.
 
     Example: peer testbed --peers 8 --set run.rounds=20 --out out
     """
@@ -50,13 +50,14 @@ def testbed(
     from peer.chaos.script import Script, load_script
     from peer.cli.report import report
     from peer.observe.watch import LiveProgress, TestbedWatcher
-    from peer.testbed import Testbed, clear, made_graph, warm_up, with_settings
+    from peer.testbed import Testbed, clear, made_graph, must_be_the_same_run, warm_up, with_settings
 
-    talk = Console(stderr=True)
+    talk = Console(stderr=True, markup=False)
     if fresh:
         clear(out)
     graph = load_graph(graph_file) if graph_file else made_graph(kind, peers, out)
     graph = with_settings(graph, with_task(task, settings))
+    must_be_the_same_run(graph, out)
     script = load_script(chaos) if chaos else Script()
     script.check(graph, str(chaos))
     talk.print(f"{len(graph.nodes)} peers, {len(graph.edges)} edges, algorithm {graph.manifest.algorithm}, in {out}")
@@ -75,5 +76,5 @@ def testbed(
         raise typer.Exit(130) from None
     report(out, json=as_json)
     for peer_id, code in failed.items():
-        talk.print(f"[red]peer {peer_id} failed with exit code {code}: see {out}/peer-{peer_id}/peer.log[/red]")
+        talk.print(f"peer {peer_id} failed with exit code {code}: see {out}/peer-{peer_id}/peer.log", style="red")
     raise typer.Exit(1 if failed else 0)

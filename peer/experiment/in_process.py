@@ -75,12 +75,11 @@ class InProcess:
         task = load_task(m, len(graph.nodes), data_root=data_root)
         self.peers: dict[int, LocalPeer] = {}
         for peer_id in graph.ids:
-            shard = task.load_shard(peer_id)
-            learner = Learner(task, shard, device=device, batch_size=m.batch_size)
+            learner = Learner(task, task.load_shard(peer_id), device=device, batch_size=m.batch_size)
             algorithm = algorithm_named(m.algorithm)(m, peer_id, graph)
             models, _ = algorithm.initial_models(learner)  # type: ignore[arg-type]
             store = ModelStore(models, batch=m.aggregation == "batch")
-            bench = Bench(m, peer_id, graph, learner, store, {}, true_cluster=shard.true_cluster)  # type: ignore[arg-type]
+            bench = Bench(m, peer_id, graph, learner, store, {}, true_cluster=learner.shard.true_cluster)  # type: ignore[arg-type]
             bench.facts = algorithm.begin(bench)
             self.peers[peer_id] = LocalPeer(peer_id, algorithm, bench)
 

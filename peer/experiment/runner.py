@@ -1,4 +1,4 @@
-"""Run the cases of an experiment, seed by seed, and keep one JSON per case and seed; a run that was cut resumes there."""
+"""Run the cases of an experiment, seed by seed, and keep one JSON per case and seed; those there are not run again."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from typing import Any, Literal
 from coordinator_free_bootstrap import Graph, canonical_json
 from coordinator_free_bootstrap.errors import ConfigError, PeerError
 from peer.algorithms.registry import algorithms
+from peer.assembly import device_named
 from peer.experiment.ifca_server import run_ifca_server
 from peer.experiment.scaling import Scale, scaled_graph
 from peer.experiment.simulated import OnRound, SimulatedSettings, simulate
-from peer.experiment.spec import Case, Experiment
+from peer.experiment.spec import Case, Experiment, check_algorithm
 from peer.observe.report import build_report
 from peer.observe.run_files import PeerRun, Run, accuracy_curve
 from peer.store.files import write_json
@@ -56,12 +57,31 @@ class Job:
         """Return a digest of all that decides its result, apart from the machine."""
         graph = self.graph()
         parts = [canonical_json(graph.manifest), graph.digest, self.case.method, self.case.server.model_dump_json()]
-        return hashlib.sha256("\n".join([*parts, self.backend]).encode()).hexdigest()[:16]
+        device = device_of(self.backend, self.settings.device).partition(":")[0]
+        parts += [self.backend, *([] if device == "cpu" else [device])]  # older results, all of CPUs, name no device
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def rounds(self) -> int:
         """Return how many rounds it takes, for the progress."""
         restarts = self.case.server.restarts if self.case.method == "ifca-server" else 1
         return self.graph().manifest.rounds * restarts
+
+
+def device_of(backend: Backend, wanted: str | None) -> str:
+    """Return the device on which a backend computes: cpu, cuda or cuda:N; None wants the backend's own choice.
+
+    Raises:
+        ConfigError: there is no such device, or the backend's peers would use another one.
+    """
+    if backend == "simulated":
+        return device_named(wanted or "cpu")
+    own = device_named("auto")
+    if wanted is not None and device_named(wanted) != own:
+        raise ConfigError(
+            f"--device: found {wanted} with --backend processes, whose peers choose their device themselves, here {own}; "
+            "leave --device out, or use --backend simulated"
+        )
+    return own
 
 
 def slug(name: str) -> str:
@@ -84,19 +104,22 @@ def jobs_of(
     """Return all runs of an experiment, seed by seed, so that a cut leaves whole columns.
 
     Raises:
-        ConfigError: ``only`` names a case that is not there.
+        ConfigError: ``only`` names a case that is not there, or a setting of the scale does not fit a case.
     """
     names = {slug(case.name) for case in experiment.case}
     for name in only:
         if slug(name) not in names:
             raise ConfigError(f"--case: found {name!r}; allowed: {', '.join(case.name for case in experiment.case)}")
     wanted = [case for case in experiment.case if not only or slug(case.name) in map(slug, only)]
-    return [
+    jobs = [
         Job(experiment, case, seed, scale, backend, settings)
         for seed in range(1, seeds + 1)
         for case in wanted
         if skipped(case) is None
     ]
+    for job in jobs[: len(wanted)]:
+        check_algorithm(job.graph().manifest, job.case, f"case {job.case.name!r}")
+    return jobs
 
 
 def done_already(job: Job, out: Path) -> bool:
@@ -147,7 +170,7 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
         "seed": job.seed,
         "digest": job.digest(),
         "backend": job.backend if job.case.method == "peers" else job.case.method,
-        "device": job.settings.device,
+        "device": device_of(job.backend, job.settings.device),
         "scale": job.scale.sentence(job.experiment),
         "scaling": asdict(job.scale),
         "peers": len(graph.nodes),

@@ -25,10 +25,17 @@ class Scale:
     Attributes:
         factor: of peers and data, in (0, 1].
         settings: manifest keys to change besides, as ``--set`` takes them.
+
+    Raises:
+        ConfigError: the factor is none.
     """
 
     factor: float = 1.0
     settings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 < self.factor <= 1:  # so it is with NaN, too
+            raise ConfigError(f"--scale: found {self.factor:g}; allowed: above 0, up to 1")
 
     def peers(self, experiment: Experiment) -> int:
         """Return N at this scale: a multiple of the number of clusters, so that clusters stay equally large."""
@@ -67,8 +74,6 @@ def scaled_graph(experiment: Experiment, case: Case, seed: int, scale: Scale) ->
         ConfigError: a setting is wrong.
         GraphError: no connected graph of this kind can be drawn.
     """
-    if not 0 < scale.factor <= 1:
-        raise ConfigError(f"--scale: found {scale.factor:g}; allowed: above 0, up to 1")
     peers = scale.peers(experiment)
     run = experiment.manifest_keys(case) | {"seed": seed, "data_seed": seed}
     run["split_options"] = _split_options(run.get("split_options", {}), experiment, peers)

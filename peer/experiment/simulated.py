@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap import Graph, canonical_json, digest, save_graph
-from coordinator_free_bootstrap.errors import ConfigError
 from peer.algorithms.base import Bench
 from peer.algorithms.registry import algorithm_named
+from peer.assembly import device_named, majority, metric_of
 from peer.core.averaging import Vector
 from peer.core.engine import Engine
 from peer.core.messages import WIRE_VERSION
@@ -80,7 +80,7 @@ def simulate(
     """
     settings = settings or SimulatedSettings()
     peers = simulated_peers(graph, settings)
-    stacked = settings.stacked if settings.stacked is not None else _device(settings.device) != "cpu"
+    stacked = settings.stacked if settings.stacked is not None else device_named(settings.device) != "cpu"
     watch = RoundWatch(len(peers), on_round)
     began = time.monotonic()
     network = VirtualNetwork(
@@ -108,7 +108,7 @@ def simulated_peers(graph: Graph, settings: SimulatedSettings) -> dict[int, Simu
     peers: dict[int, SimulatedPeer] = {}
     for peer_id in graph.ids:
         algorithm = factory(manifest, peer_id, graph)
-        learner, truth = _learner(task, peer_id, _device(settings.device), manifest.batch_size, model)
+        learner, truth = _learner(task, peer_id, device_named(settings.device), manifest.batch_size, model)
         model = learner.model
         if common is None:
             initial, is_common = algorithm.initial_models(learner)  # type: ignore[arg-type]
@@ -136,6 +136,7 @@ def simulated_peers(graph: Graph, settings: SimulatedSettings) -> dict[int, Simu
             "manifest": digest(manifest),
             "graph": graph.digest,
             "schema": learner.schema.digest,
+            **metric_of(task),
             "initial_models": _digest_of(initial) if is_common and not peers else "",
         }
         if is_common and peers:
@@ -149,15 +150,15 @@ def simulated_peers(graph: Graph, settings: SimulatedSettings) -> dict[int, Simu
             digests=digests,
             manifest_json=canonical_json(manifest),
             recording=Recording(),
-            true_cluster=_majority(truth),
+            true_cluster=majority(truth),
         )
         _record_start(peers[peer_id])
     return peers
 
 
 def _learner(task: Task, peer_id: int, device: str, batch_size: int, model: FlatModule | None) -> tuple[Learner, Any]:
-    shard = task.load_shard(peer_id)
-    return Learner(task, shard, device=device, batch_size=batch_size, model=model), shard.true_cluster
+    learner = Learner(task, task.load_shard(peer_id), device=device, batch_size=batch_size, model=model)
+    return learner, learner.shard.true_cluster
 
 
 def _record_start(peer: SimulatedPeer) -> None:
@@ -211,22 +212,8 @@ def write_run(graph: Graph, directory: Path, peers: dict[int, SimulatedPeer], se
         write_results(peer, peer.status, peer.last_round, seconds, models=models)
 
 
-def _device(name: str) -> str:
-    import torch
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"--device {name}: this machine's torch sees no CUDA device; use --device cpu or auto")
-    return name
-
-
 def _digest_of(models: list[Vector]) -> str:
     state = hashlib.sha256()
     for model in models:
         state.update(model.data.cast("B"))
     return state.hexdigest()
-
-
-def _majority(true_cluster: Any) -> int | None:
-    return None if true_cluster is None or len(true_cluster) == 0 else int(np.bincount(true_cluster).argmax())

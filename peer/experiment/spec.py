@@ -24,9 +24,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coordinator_free_bootstrap import Kind, Manifest, parse_manifest
+from coordinator_free_bootstrap import Kind, Manifest, make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.validation import joined, sentences
+from peer.algorithms.registry import algorithms
 from peer.experiment.ifca_server import IfcaServerOptions
 
 Percent = Annotated[float, Field(ge=0, le=100)]
@@ -101,7 +102,7 @@ def load_experiment(path: Path) -> Experiment:
     """Read and check an experiment file.
 
     Raises:
-        ConfigError: it cannot be read, is no TOML, or a key is wrong; one line per problem, with file and key.
+        ConfigError: it cannot be read, is no TOML, or a key or option is wrong; one line per problem, with file and key.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -137,4 +138,17 @@ def _check(experiment: Experiment, path: Path) -> None:
         raise ConfigError(joined(str(path), problems))
     for case in experiment.case:
         if case.method != "published":
-            experiment.manifest(case)
+            check_algorithm(experiment.manifest(case), case, f"{path}, case {case.name!r}")
+
+
+def check_algorithm(manifest: Manifest, case: Case, source: str) -> None:
+    """Make the algorithm of a case as its first peer would, so that a wrong option is told before any run.
+
+    Raises:
+        ConfigError: an option is unknown, or not allowed beside the others.
+    """
+    if case.method == "peers" and manifest.algorithm in algorithms():  # others are passed over
+        try:
+            algorithms()[manifest.algorithm](manifest, 0, make_graph("line", 2, manifest=manifest))
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error}") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import shlex
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +19,12 @@ from coordinator_free_bootstrap.errors import UsageError
 from peer.experiment.runner import read_result
 
 Result = dict[str, Any]
+# What a table cannot be made without
+REQUIRED = {
+    **dict.fromkeys(("experiment", "title", "case", "backend", "device", "scale", "machine", "date", "command"), str),
+    **dict.fromkeys(("place", "seed", "peers", "rounds"), int),
+    **dict.fromkeys(("mean_degree", "run_seconds"), float),
+}
 HEADER = (
     "case",
     "paper, %",
@@ -82,18 +91,42 @@ def read_blocks(directory: Path) -> list[Block]:
     """Return all results below a folder, one block for each experiment and scale.
 
     Raises:
-        UsageError: there are none.
+        UsageError: there are none, or a file is no result.
     """
     found: dict[tuple[str, str, str, str], dict[str, list[Result]]] = {}
     for path in sorted(Path(directory).glob("*/*/seed-*.json")):
         result = read_result(path)
         if result is None:
             continue
+        _check(result, path)
         key = (result["experiment"], result["title"], result["scale"], result["device"])
         found.setdefault(key, {}).setdefault(result["case"], []).append(result)
     if not found:
         raise UsageError(f"{directory}: no results in it; make some with: peer experiment run FILE --out {directory}")
     return [_block(title, scale, cases) for (_, title, scale, _), cases in sorted(found.items())]
+
+
+def _check(result: Result, path: Path) -> None:
+    for key, kind in REQUIRED.items():
+        if not isinstance(result.get(key), int | float if kind is float else kind):
+            raise UsageError(
+                f"{path}: no result of peer experiment run: {key}: found {result.get(key)!r}; "
+                "remove the file, or name another DIRECTORY"
+            )
+
+
+def commands(results: Sequence[Result]) -> str:
+    """Return the commands that made the results, each once; of all but the first only where they part from it."""
+    first, *others = dict.fromkeys(result["command"] for result in results)
+    shown = [first]
+    for other in others:
+        words = shlex.split(other)
+        equal = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(shlex.split(first), words, strict=False))
+        same = len(list(equal))
+        same -= same > 0 and words[same - 1].startswith("-")  # an option stands beside its value
+        rest = words[same:]
+        shown.append(f"... {shlex.join(rest)}" if same > 2 and rest else other)
+    return ", ".join(f"`{command}`" for command in shown)
 
 
 def _block(title: str, scale: str, cases: dict[str, list[Result]]) -> Block:
@@ -104,7 +137,7 @@ def _block(title: str, scale: str, cases: dict[str, list[Result]]) -> Block:
     how = (
         f"Scale: {scale}. N = {first['peers']}, mean degree {first['mean_degree']:.1f}, {first['rounds']} rounds; "
         f"{backends} on {first['device']}; {dates[0]}{f' to {dates[-1]}' if len(dates) > 1 else ''}; {first['machine']}; "
-        f"{sum(result['run_seconds'] for result in results) / 60:.0f} min in all; `{first['command']}`"
+        f"{sum(result['run_seconds'] for result in results) / 60:.0f} min in all; {commands(results)}"
     )
     rows = [Row(case, tuple(sorted(found, key=lambda r: int(r["seed"])))) for case, found in cases.items()]
     return Block(title, how, tuple(sorted(rows, key=lambda row: int(row.results[0]["place"]))))
@@ -114,9 +147,9 @@ def rendered(blocks: Sequence[Block]) -> RenderableType:
     """Return the blocks for a terminal."""
     parts: list[RenderableType] = []
     for block in blocks:
-        table = Table(*HEADER, title=block.title)
+        table = Table(*HEADER, title=escape(block.title))
         for row in block.rows:
-            table.add_row(*row.cells())
+            table.add_row(*map(escape, row.cells()))
         parts += [table, Text(block.how, style="dim"), Text("")]
     return Group(*parts)
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.errors import PeerError, TaskError
 from peer.learning.learner import Learner
+from peer.tasks.shard import Shard
 from peer.tasks.task import Task
 from peer.wire.codec import decode, encode, payload_size
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +47,8 @@ def check_task(
         TaskError, ShardError: the first thing that does not, with the reason.
     """
     findings = []
-    try:
-        shard = task.load_shard(peer_id)
-    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError) as error:
-        raise TaskError(f"load_shard({peer_id}) failed: {type(error).__name__}: {error}") from error
-    learner = Learner(task, shard, batch_size=batch_size, device=device)
+    task = _Guarded(task)
+    learner = Learner(task, task.load_shard(peer_id), batch_size=batch_size, device=device)
     shape = " x ".join(map(str, learner.shard.train_x.shape[1:]))
     counts = ", ".join(f"{learner.count(part)} {part}" for part in ("train", "validation", "test"))
     findings.append(Finding("shard", f"{counts} samples of {shape}"))
@@ -56,7 +61,12 @@ def check_task(
         raise TaskError("make_model gives other values for the same seed; take random numbers from torch only")
     findings.append(Finding("initialization", "the same values for the same seed"))
     before = learner.evaluate(theta, "train")
-    trained, stats = learner.train(theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step")
+    try:
+        trained, stats = learner.train(theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step")
+    except PeerError:
+        raise
+    except Exception as error:  # out of the gradient, or of the user's own optimizer
+        raise TaskError(f"one step of training failed: {type(error).__name__}: {error}") from error
     if not np.isfinite(trained).all() or not np.isfinite(stats.loss):
         raise TaskError(f"one step of training gives values that are not finite (loss {stats.loss}); scale the inputs")
     if np.array_equal(trained, theta):
@@ -79,3 +89,75 @@ def check_task(
         raise TaskError("the model does not survive encoding and decoding; this is a bug of this program")
     findings.append(Finding("encoding", f"{len(payload)} bytes and back, bit for bit"))
     return findings
+
+
+class _Guarded(Task):
+    """A task whose every call gives what the runtime expects, or a `TaskError` that names the method."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.kind, self.classes = task.kind, task.classes
+
+    @property
+    def metric_name(self) -> str:
+        return _expected("metric_name", self._call("metric_name"), str)
+
+    @property
+    def higher_is_better(self) -> bool:
+        return _expected("higher_is_better", self._call("higher_is_better"), bool)
+
+    def make_model(self) -> nn.Module:
+        model = _expected("make_model()", self._call("make_model"), nn.Module)
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if is_lazy(tensor):
+                raise TaskError(
+                    f"make_model: {name} has no shape yet; give lazy layers their sizes, as in nn.Linear(8, 3)"
+                )
+        forward = model.forward
+
+        def guarded(*inputs: Any) -> Any:
+            try:
+                return forward(*inputs)
+            except Exception as error:
+                shape = list(inputs[0].shape[1:])
+                why = f"{type(error).__name__}: {error}"
+                raise TaskError(f"the model does not accept samples of shape {shape}: {why}") from error
+
+        model.forward = guarded
+        return model
+
+    def load_shard(self, peer_id: int) -> Shard:
+        return _expected(f"load_shard({peer_id})", self._call("load_shard", peer_id), Shard)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self._call("loss", outputs, targets)  # type: ignore[no-any-return] # the learner looks at it
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> float:
+        return self._call("metric", outputs, targets)  # type: ignore[no-any-return] # likewise
+
+    def make_optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer | None:
+        own = self._call("make_optimizer", parameters, learning_rate)
+        return None if own is None else _expected("make_optimizer", own, torch.optim.Optimizer)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        try:
+            found = getattr(self._task, name)
+            return found(*arguments) if callable(found) else found
+        except PeerError:
+            raise
+        except Exception as error:  # the user's own code may raise anything
+            shown = ", ".join(_shown(argument) for argument in arguments)
+            raise TaskError(f"{name}({shown}) failed: {type(error).__name__}: {error}") from error
+
+
+def _expected(what: str, found: Any, kind: type[Kind]) -> Kind:
+    if not isinstance(found, kind):
+        shown = "None" if found is None else f"a {type(found).__name__}"
+        raise TaskError(f"{what} gives {shown}; it must give a {kind.__name__}")
+    return found
+
+
+def _shown(argument: Any) -> str:
+    if isinstance(argument, Tensor):
+        return f"{argument.dtype} {list(argument.shape)}".removeprefix("torch.")
+    return str(argument) if isinstance(argument, int | float) else "..."

@@ -50,7 +50,7 @@ def _distance(paths: list[Path], notes: list[str]) -> tuple[float | None, float]
             continue
         total += model
         usable.append(path)
-    if total is None:
+    if total is None or len(usable) < 2:  # one model agrees with itself: that says nothing
         return None, 0.0
     mean = total / len(usable)
     distances = [float(np.sum((_flat(path) - mean) ** 2)) for path in usable]

@@ -1,4 +1,4 @@
-"""PNG pictures of a run: accuracy over rounds and over bytes, and the graph colored by cluster."""
+"""PNG pictures of a run: accuracy (or the task's own metric) over rounds and over bytes, and the graph colored by cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from peer.observe.run_files import Curve, Run, accuracy_curve
+from peer.observe.run_files import Curve, Metric, Run, accuracy_curve
 from peer.store.files import storage_errors
 
 if TYPE_CHECKING:
@@ -35,8 +35,9 @@ def save_plots(run: Run, directory: Path) -> list[Path]:
     figures: dict[str, Figure] = {"clusters.png": cluster_figure(run, title)}
     if curve.round_index.size:
         megabytes = curve.payload_bytes / 1e6
-        figures["accuracy_rounds.png"] = accuracy_figure(curve, curve.round_index + 1, "rounds", title)
-        figures["accuracy_bytes.png"] = accuracy_figure(curve, megabytes, "megabytes sent per peer", title)
+        rounds, metric = curve.round_index + 1, run.metric
+        figures["accuracy_rounds.png"] = accuracy_figure(curve, rounds, "rounds", title, metric)
+        figures["accuracy_bytes.png"] = accuracy_figure(curve, megabytes, "megabytes sent per peer", title, metric)
     with storage_errors("write plots to", directory):
         directory.mkdir(parents=True, exist_ok=True)
         for name, figure in figures.items():
@@ -44,8 +45,8 @@ def save_plots(run: Run, directory: Path) -> list[Path]:
     return [directory / name for name in sorted(figures)]
 
 
-def accuracy_figure(curve: Curve, x: np.ndarray, x_label: str, title: str) -> Figure:
-    """Return mean accuracy with a band from the worst to the best peer, against `x` (float [rounds])."""
+def accuracy_figure(curve: Curve, x: np.ndarray, x_label: str, title: str, metric: Metric) -> Figure:
+    """Return the metric's mean with a band from the worst to the best peer, against `x` (float [rounds])."""
     from matplotlib.ticker import MaxNLocator
 
     figure, axes = _figure(7.0, 4.2, title)
@@ -55,8 +56,9 @@ def accuracy_figure(curve: Curve, x: np.ndarray, x_label: str, title: str) -> Fi
     axes.plot(x, curve.worst, color=COLORS[0], linewidth=0.8, alpha=0.6)
     axes.set_xlabel(x_label)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=x_label == "rounds"))
-    axes.set_ylabel("accuracy")
-    axes.set_ylim(max(0.0, float(curve.worst.min()) - 0.05), 1.0)
+    axes.set_ylabel(metric.name if metric.higher_is_better else f"{metric.name} (lower is better)", parse_math=False)
+    if metric.is_accuracy:
+        axes.set_ylim(max(0.0, float(curve.worst.min()) - 0.05), 1.0)
     if x.min() < x.max():
         axes.set_xlim(float(x.min()), float(x.max()))
     axes.grid(color=_PALE, linewidth=0.8)
@@ -68,7 +70,7 @@ def accuracy_figure(curve: Curve, x: np.ndarray, x_label: str, title: str) -> Fi
         va="center",
         color=_INK,
     )
-    axes.legend(loc="lower right", frameon=False)
+    axes.legend(loc="lower right" if metric.higher_is_better else "upper right", frameon=False)
     return figure
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from coordinator_free_bootstrap.errors import UsageError
 from peer.observe import soft_clusters
 from peer.observe.consensus import consensus_distances
-from peer.observe.run_files import PeerRun, Run, accuracy_curve
+from peer.observe.run_files import Metric, PeerRun, Run, accuracy_curve
 
 PHASES = ("train", "wait", "fold", "evaluate", "other")
 TOTALS = (
@@ -47,30 +48,41 @@ def build_report(directory: Path, target: float | None = None) -> Report:
 
     Args:
         directory: holds ``graph.json`` and ``peer-<id>/``.
-        target: an accuracy; the report then says when the mean first reached it for good.
+        target: of the metric; the report then says when the mean first reached it for good.
 
     Raises:
-        UsageError: the directory is none of a run.
+        UsageError: the directory is none of a run, or the target no accuracy.
         GraphError: its graph file is not valid.
         StorageError: a file exists and cannot be read.
     """
     run = Run.read(directory)
     notes = _state_notes(run)
     values: dict[str, Any] = {name: metric(run) for name, metric in METRICS.items()}
+    if run.metric != Metric():  # the keys stay, so that one program reads all reports
+        values |= {"metric": run.metric.name, "metric_better": "higher" if run.metric.higher_is_better else "lower"}
     values["consensus_distance"], values["consensus_distance_relative"] = consensus_distances(run, notes)
     if target is not None:
+        if run.metric.is_accuracy and not 0 <= target <= 1:
+            raise UsageError(f"--target: found {target:g}; allowed: an accuracy from 0 to 1")
         values["reached"] = reached(run, target)
     values["peers"] = [peer_row(peer) for peer in run.peers]
     values["notes"] = notes
     return Report(run, values)
 
 
-def _accuracy(statistic: Callable[[np.ndarray], Any]) -> Callable[[Run], float | None]:
+def _accuracy(statistic: Callable[[Metric, np.ndarray], Any]) -> Callable[[Run], float | None]:
     def metric(run: Run) -> float | None:
         accuracies = np.array(run.latest("accuracy"), dtype=float)
-        return float(statistic(accuracies)) if accuracies.size else None
+        return float(statistic(run.metric, accuracies)) if accuracies.size else None
 
     return metric
+
+
+def worst_tenth(metric: Metric, values: np.ndarray) -> float:
+    """Return the value that a tenth of the peers do not surpass: percentile 10, or 90 where lower is better."""
+    if metric.higher_is_better:
+        return float(np.percentile(values, 10, method="lower"))
+    return float(np.percentile(values, 90, method="higher"))
 
 
 def _total(key: str) -> Callable[[Run], int]:
@@ -141,11 +153,11 @@ def facts(run: Run) -> dict[str, float]:
 
 
 def reached(run: Run, target: float) -> dict[str, float | None]:
-    """Return the first round at which the mean accuracy is at `target` and stays there for three evaluations."""
+    """Return the first round at which the mean accuracy (or metric) reaches `target` and stays for three evaluations."""
     curve = accuracy_curve(run)
-    above = curve.mean >= target
-    for first in range(len(above) - STEADY_EVALUATIONS + 1):
-        if above[first : first + STEADY_EVALUATIONS].all():
+    there = run.metric.reaches(curve.mean, target)
+    for first in range(len(there) - STEADY_EVALUATIONS + 1):
+        if there[first : first + STEADY_EVALUATIONS].all():
             return {
                 "target": target,
                 "rounds": int(curve.round_index[first]) + 1,
@@ -192,10 +204,10 @@ METRICS: dict[str, Callable[[Run], Any]] = {
     "algorithm": lambda run: run.graph.manifest.algorithm,
     "task": lambda run: run.graph.manifest.task,
     "clusters": lambda run: run.graph.manifest.clusters,
-    "accuracy_mean": _accuracy(np.mean),
-    "accuracy_std": _accuracy(np.std),
-    "accuracy_worst": _accuracy(np.min),
-    "accuracy_p10": _accuracy(lambda a: np.percentile(a, 10, method="lower")),
+    "accuracy_mean": _accuracy(lambda metric, values: values.mean()),
+    "accuracy_std": _accuracy(lambda metric, values: values.std()),
+    "accuracy_worst": _accuracy(Metric.worst),
+    "accuracy_p10": _accuracy(worst_tenth),
     "cluster_ari": cluster_ari,
     "cluster_accuracy": cluster_accuracy,
     "rounds": rounds,

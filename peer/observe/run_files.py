@@ -98,6 +98,31 @@ class PeerRun:
 
 
 @dataclass(frozen=True)
+class Metric:
+    """What the numbers called ``accuracy`` in records are: the task's metric."""
+
+    name: str = "accuracy"
+    higher_is_better: bool = True
+
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether it is a share in [0, 1]."""
+        return self == Metric()
+
+    def worst(self, values: np.ndarray) -> float:
+        """Return the worst of the values."""
+        return float(values.min() if self.higher_is_better else values.max())
+
+    def best(self, values: np.ndarray) -> float:
+        """Return the best of the values."""
+        return float(values.max() if self.higher_is_better else values.min())
+
+    def reaches(self, values: np.ndarray, target: float) -> np.ndarray:
+        """Return which of the values are as good as a target, bool [n]."""
+        return values >= target if self.higher_is_better else values <= target
+
+
+@dataclass(frozen=True)
 class Run:
     """A run directory: the graph, and what each peer left."""
 
@@ -120,6 +145,15 @@ class Run:
         graph = load_graph(directory / "graph.json")
         return cls(directory, graph, tuple(PeerRun.read(directory, peer_id) for peer_id in graph.ids))
 
+    @cached_property
+    def metric(self) -> Metric:
+        """The metric that the peers have recorded at their start; accuracy where none has."""
+        for peer in self.peers:
+            known = peer.last.get("digests") or {}
+            if "metric" in known:
+                return Metric(str(known["metric"]), known.get("metric_better") != "lower")
+        return Metric()
+
     def latest(self, key: str) -> list[Any]:
         """Return the latest value of a field of each peer that has one, in the order of peer ids."""
         return [peer.last[key] for peer in self.peers if peer.last.get(key) is not None]
@@ -127,11 +161,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Curve:
-    """Accuracy over a run; all arrays are float64 [number of evaluated rounds].
+    """Accuracy, or the task's own metric, over a run; all arrays are float64 [number of evaluated rounds].
 
     Attributes:
         round_index: rounds in which at least one peer evaluated.
-        mean, worst, best: accuracy over the peers that evaluated in the round.
+        mean, worst, best: of the metric over the peers that evaluated in the round.
         payload_bytes: cumulative payload bytes sent up to the end of the round, mean over these peers.
         seconds: seconds since a peer's start of writing, mean over these peers.
     """
@@ -155,10 +189,11 @@ def accuracy_curve(run: Run) -> Curve:
         for round_index, accuracy in peer.series("accuracy"):
             seconds = peer.rounds[round_index].get("t") or 0.0
             points.setdefault(round_index, []).append((accuracy, at_round[round_index], seconds))
-    rounds = sorted(points)
+    rounds, metric = sorted(points), run.metric
     rows = [np.array(points[r], dtype=float) for r in rounds]  # each [peers, 3]
     statistics = [
-        (row[:, 0].mean(), row[:, 0].min(), row[:, 0].max(), row[:, 1].mean(), row[:, 2].mean()) for row in rows
+        (row[:, 0].mean(), metric.worst(row[:, 0]), metric.best(row[:, 0]), row[:, 1].mean(), row[:, 2].mean())
+        for row in rows
     ]
     table = np.array(statistics, dtype=float).reshape(len(rounds), 5)
     return Curve(np.array(rounds, dtype=float), *table.T)

@@ -17,9 +17,14 @@ ROWS_MAX = 40  # longer tables scroll off a terminal; the rest stays in the JSON
 
 def report_view(values: dict[str, Any]) -> RenderableType:
     """Return the report of `peer.observe.report.build_report` as tables."""
-    parts: list[RenderableType] = [summary_table(values), peers_table(values["peers"])]
+    parts: list[RenderableType] = [summary_table(values), peers_table(values["peers"], metric_name(values))]
     parts += [f"[yellow]note:[/yellow] {_plain(note)}" for note in values["notes"]]
     return Group(*parts)
+
+
+def metric_name(values: dict[str, Any]) -> str:
+    """Return what the numbers called accuracy in a report are."""
+    return str(values.get("metric", "accuracy"))
 
 
 def summary_table(values: dict[str, Any]) -> Table:
@@ -28,16 +33,18 @@ def summary_table(values: dict[str, Any]) -> Table:
     table.add_column(style="bold")
     table.add_column()
     for name, text in _summary_rows(values):
-        table.add_row(name, text)
+        table.add_row(_plain(name), _plain(text))
     return table
 
 
 def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
-    accuracies = [f"{word} {number(values[f'accuracy_{word}'])}" for word in ("mean", "std", "worst", "p10")]
+    metric, tenth = metric_name(values), "p10" if values.get("metric_better", "higher") == "higher" else "p90"
+    words = {"mean": "mean", "std": "std", "worst": "worst", "p10": tenth}
+    accuracies = [f"{word} {number(values[f'accuracy_{key}'])}" for key, word in words.items()]
     distances = zip(values["consensus_distance"], values["consensus_distance_relative"], strict=True)
     yield "run", f"{values['algorithm']} on {values['task']}, k = {values['clusters']}: {values['state']}"
     yield "rounds", f"{values['rounds']} of {values['rounds_total']}"
-    yield "accuracy", ", ".join(accuracies)
+    yield metric, ", ".join(accuracies)
     placed = percent(values["cluster_accuracy"])
     yield "clusters", f"ARI {number(values['cluster_ari'])}, {placed} of the peers in the right one"
     yield "models", f"{values['models_sent']} sent, {values['models_folded']} folded"
@@ -51,7 +58,7 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     if "reached" in values:
         found = values["reached"]
         after = "never" if found["rounds"] is None else f"after {found['rounds']} rounds, {found['seconds']:.1f} s"
-        yield f"mean accuracy {found['target']}", after
+        yield f"mean {metric} {found['target']}", after
 
 
 def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
@@ -63,7 +70,7 @@ def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     yield "mixtures", f"mix_err {error}, {placed} of the samples in the right cluster, {fate}"
     if values["accuracy_final_phase"] is not None:
         phase = values["accuracy_final_phase"]
-        yield "final phase", f"accuracy {number(phase['before'])} before, {number(phase['after'])} after"
+        yield "final phase", f"{metric_name(values)} {number(phase['before'])} before, {number(phase['after'])} after"
     others = values["models_others_would_send"]
     yield "beside others", f"DFCA would send {others['dfca']} models, FedEM {others['fedem']}"
     counts = [f"{values['announcements_sent']} announcements", f"{values['sketches_sent']} with sketches"]
@@ -71,15 +78,15 @@ def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     yield "labels", ", ".join(counts)
 
 
-def peers_table(rows: list[dict[str, Any]]) -> Table:
+def peers_table(rows: list[dict[str, Any]], metric: str = "accuracy") -> Table:
     """Return one row per peer, at most `ROWS_MAX`."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
-    for name in ("peer", "status", "rounds", "accuracy", "cluster", "true", "sent", "folded", "MB", "life"):
-        table.add_column(name, justify="left" if name == "status" else "right")
+    for name in ("peer", "status", "rounds", metric, "cluster", "true", "sent", "folded", "MB", "life"):
+        table.add_column(_plain(name), justify="left" if name == "status" else "right")
     for row in rows[:ROWS_MAX]:
         table.add_row(
             str(row["peer_id"]),
-            row["status"],
+            _plain(row["status"]),
             str(row["rounds_completed"]),
             number(row["accuracy"]),
             shown(row["cluster_index"]),

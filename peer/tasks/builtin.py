@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,18 @@ from peer.tasks.splits import PeerSplit, Samples, SplitInput, make_split
 from peer.tasks.splits.mixtures import LETTERS
 from peer.tasks.splits.plan import UNKNOWN
 from peer.tasks.task import Task
+from peer.tasks.vision import EMNIST_SPLITS
 
+# task -> shape of a sample, number of labels; the other tasks have theirs from their options, or from the user's files
+PUBLISHED: dict[str, tuple[tuple[int, ...], int]] = {
+    "digits": ((1, 8, 8), 10),
+    "mnist": ((1, 28, 28), 10),
+    "fmnist": ((1, 28, 28), 10),
+    "femnist": ((1, 28, 28), 62),
+    "emnist": ((1, 28, 28), EMNIST_SPLITS["balanced"]),
+    "cifar10": ((3, 32, 32), 10),
+    "cifar100": ((3, 32, 32), 100),
+}
 DEFAULT_MODELS: dict[str, tuple[str, dict[str, object]]] = {
     "digits": ("mlp", {"hidden": 256}),
     "mnist": ("mlp2048", {}),
@@ -146,14 +158,15 @@ class ShardTask(NamedModelTask):
         path: a shard file; for image-folder a folder, for tabular a CSV or Parquet file.
 
     Raises:
-        ShardError: the shard file cannot be used.
+        ShardError: the shard file cannot be used, or is of another task.
         TaskError: the folder or table cannot be used.
     """
 
     def __init__(self, manifest: Manifest, path: Path) -> None:
         if path.suffix == ".safetensors":
             self._shard = load_shard_file(path)
-            classes = _classes_of(self._shard, path)
+            classes = classes_of(self._shard, path)
+            _check_origin(self._shard, classes, manifest, path)
         else:
             pool = load_pool(manifest.task, manifest.task_options, path, download=False)
             self._shard, classes = _whole(pool), pool.classes
@@ -169,14 +182,63 @@ def _outputs(targets: NDArray[Any], classes: int | None) -> int:
     return math.prod(targets.shape[1:]) if classes is None else classes
 
 
-def _classes_of(shard: Shard, path: Path) -> int | None:
-    """Return the number of labels that the file's metadata gives; labels alone may lack the highest class."""
+def classes_of(shard: Shard, path: Path) -> int | None:
+    """Return the number of labels that the file's metadata gives, None for regression; labels alone may lack the highest.
+
+    Raises:
+        ShardError: the metadata gives none.
+    """
     text = shard.metadata.get("classes", "")
     if shard.metadata.get("kind") == "regression":
         return None
-    if not text.isdigit() or int(text) < 2:
+    if not re.fullmatch("[0-9]{1,6}", text) or int(text) < 2:
         raise ShardError(f"shard: {path} has classes = {text!r} in its metadata; it must be the number of labels")
     return int(text)
+
+
+def _check_origin(shard: Shard, classes: int | None, manifest: Manifest, path: Path) -> None:
+    """Hold a shard file against the manifest's task.
+
+    Raises:
+        ShardError: it is of another task, kind, number of labels or shape of a sample.
+    """
+    shape, labels = _facts(manifest)
+    if "letters_case" in (manifest.split, shard.metadata.get("split")):
+        labels = LETTERS
+    regression = manifest.task == "linear" or manifest.task_options.get("kind") == "regression"
+    found_shape, name = shard.train_x.shape[1:], shard.metadata.get("task", manifest.task)
+    rows = [
+        ("task", name, manifest.task),
+        (
+            "kind",
+            *("regression" if is_regression else "classification" for is_regression in (classes is None, regression)),
+        ),
+        ("classes", classes, labels if labels is not None and classes is not None else classes),
+        ("samples of shape", list(found_shape), list(found_shape if shape is None else shape)),
+    ]
+    wrong = [f"{what} {found} instead of {wanted}" for what, found, wanted in rows if found != wanted]
+    if wrong:
+        raise ShardError(
+            f"shard: {path} has {', '.join(wrong)}: the manifest's task is {manifest.task!r} with task_options "
+            f"{manifest.task_options}; give a shard of that task, or change run.task or run.task_options"
+        )
+
+
+def _facts(manifest: Manifest) -> tuple[tuple[Any, ...] | None, int | None]:
+    """Return the shape of a sample and the number of labels that a task has by its name and options; None: unknown."""
+    options, task = manifest.task_options, manifest.task
+    if task in PUBLISHED:
+        shape, labels = PUBLISHED[task]
+        labels = EMNIST_SPLITS.get(str(options.get("split")), labels) if task == "emnist" else labels
+        if (second := str(options.get("second"))) in PUBLISHED:  # as `vision.joined` frames and counts them
+            other_shape, other_labels = PUBLISHED[second]
+            shape, labels = tuple(map(max, shape, other_shape)), max(labels, other_labels)
+        return shape, labels
+    if task == "linear":
+        return (options.get("features", 10),), None
+    names, size = options.get("classes"), options.get("size", 32)
+    images = (options.get("channels", 3), size, size) if task == "image-folder" else None
+    return images, len(names) if isinstance(names, list) else None
 
 
 def _whole(pool: Pool) -> Shard:

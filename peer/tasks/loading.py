@@ -8,7 +8,9 @@ import importlib.util
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +18,7 @@ from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.tasks.builtin import BuiltinTask, ShardTask
 from peer.tasks.datasets import LOADERS
-from peer.tasks.shard import Shard
+from peer.tasks.shard import Kind, Shard
 from peer.tasks.shard_file import load_shard_file
 from peer.tasks.task import Task
 
@@ -66,6 +68,11 @@ class OwnDataTask(Task):
         """Name of what `metric` returns."""
         return self._task.metric_name
 
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger metric is better."""
+        return self._task.higher_is_better
+
     def make_model(self) -> nn.Module:
         """Return the user's model."""
         return self._task.make_model()
@@ -104,7 +111,11 @@ def _from_entry_point(manifest: Manifest) -> Task:
             f"task: {manifest.task!r} is unknown; built in are {', '.join(sorted(LOADERS))}; "
             f"installed are {', '.join(installed) or 'none'}; a file of your own is path/to/file.py:object"
         )
-    return _instance(next(iter(found)).load(), manifest)
+    try:
+        loaded = next(iter(found)).load()
+    except Exception as error:  # the package's own code may raise anything
+        raise TaskError(f"task: {manifest.task} cannot be imported: {type(error).__name__}: {error}") from error
+    return _instance(loaded, manifest)
 
 
 def _from_file(manifest: Manifest) -> Task:
@@ -137,9 +148,10 @@ def _instance(found: object, manifest: Manifest) -> Task:
     if isinstance(found, type) and issubclass(found, Task):
         try:
             found = found(**manifest.task_options)
-        except TypeError as error:
+        except Exception as error:  # the user's own code may raise anything
             raise TaskError(
-                f"task: {manifest.task} cannot be made with task_options {manifest.task_options}: {error}"
+                f"task: {manifest.task} cannot be made with task_options {manifest.task_options}: "
+                f"{type(error).__name__}: {error}"
             ) from error
     elif manifest.task_options:
         raise TaskError(
@@ -150,4 +162,9 @@ def _instance(found: object, manifest: Manifest) -> Task:
             f"task: {manifest.task} is a {type(found).__name__}; it must be an object or subclass of peer.tasks.Task "
             "with make_model and load_shard"
         )
+    if found.kind not in get_args(Kind):
+        raise TaskError(f"task: {manifest.task} has kind {found.kind!r}; allowed: {', '.join(get_args(Kind))}")
+    classes: object = found.classes
+    if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int | np.integer) or classes < 2):
+        raise TaskError(f"task: {manifest.task} has classes {classes!r}; allowed: an integer of 2 or more, or None")
     return found

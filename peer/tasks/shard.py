@@ -15,6 +15,7 @@ Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 TRAIN_SAMPLES_MIN = 2  # BatchNorm cannot normalize a batch of one
 TEST_SAMPLES_MIN = 1
+PER_SAMPLE_MAX = {"true_cluster": 4095, "turns": 3}  # clusters are counted in an array as long as the highest
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -28,8 +29,8 @@ class Shard:
         test_y: as ``train_y``.
         val_x: as ``train_x``; None where no algorithm asks for validation data.
         val_y: as ``train_y``.
-        true_cluster: int64 [n], the true distribution of each training sample, for metrics only; None if unknown.
-        turns: int64 [n], quarter turns (counter-clockwise) of each training image; for pictures only.
+        true_cluster: int64 [n], 0..4095, the true distribution of each training sample, for metrics only; None if unknown.
+        turns: int64 [n], 0..3 quarter turns (counter-clockwise) of each training image; for pictures only.
         metadata: text about the origin (task, split, peer), kept in shard files.
     """
 
@@ -87,12 +88,17 @@ class Shard:
         return replace(self, **arrays)
 
     def _per_sample(self, name: str) -> NDArray[np.int64] | None:
-        values = getattr(self, name)
-        if values is None:
+        if getattr(self, name) is None:
             return None
-        if np.shape(values) != (len(self.train_x),):
-            raise ShardError(f"shard: {name} has shape {np.shape(values)}, expected ({len(self.train_x)},)")
-        return np.asarray(values, dtype=np.int64)
+        values, most = np.asarray(getattr(self, name)), PER_SAMPLE_MAX[name]
+        if values.shape != (len(self.train_x),):
+            raise ShardError(f"shard: {name} has shape {values.shape}, expected ({len(self.train_x)},)")
+        if not np.issubdtype(values.dtype, np.integer):
+            raise ShardError(f"shard: {name} has dtype {values.dtype}; integers 0..{most} are allowed")
+        bad = np.flatnonzero((values < 0) | (values > most))
+        if len(bad):
+            raise ShardError(f"shard: {name}[{bad[0]}] is {values[bad[0]]}; integers 0..{most} are allowed")
+        return values.astype(np.int64)
 
 
 def _inputs(name: str, x: NDArray[Any]) -> NDArray[Any]:

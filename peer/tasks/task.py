@@ -30,6 +30,7 @@ class Task(ABC):
         kind: what targets are, and which loss and metric are the defaults.
         classes: number of labels; None leaves the range of labels unchecked.
         metric_name: printed beside the number that `metric` returns.
+        higher_is_better: whether a larger `metric` is a better one, for reports.
     """
 
     kind: Kind = "classification"
@@ -39,6 +40,11 @@ class Task(ABC):
     def metric_name(self) -> str:
         """Name of what `metric` returns."""
         return "accuracy" if self.kind == "classification" else "mse"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether peers with a larger `metric` are better off: so with accuracy, not with an error."""
+        return self.kind == "classification"
 
     @abstractmethod
     def make_model(self) -> nn.Module:

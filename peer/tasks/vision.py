@@ -24,7 +24,7 @@ DATASETS: dict[str, tuple[str, Channels, Channels]] = {
     "cifar10": ("CIFAR10", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": ("CIFAR100", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 }
-EMNIST_SPLITS = ("balanced", "byclass", "bymerge", "letters", "digits", "mnist")
+EMNIST_SPLITS = {"balanced": 47, "byclass": 62, "bymerge": 47, "letters": 26, "digits": 10, "mnist": 10}  # labels
 
 
 def load(name: str, options: Mapping[str, object], data_root: Path | None, download: bool) -> Pool:
@@ -36,7 +36,7 @@ def load(name: str, options: Mapping[str, object], data_root: Path | None, downl
     Raises:
         TaskError: a wrong option, or the files are missing or damaged.
     """
-    class_name, mean, std = DATASETS[name]
+    _, mean, std = DATASETS[name]
     normalize = options.get("normalize", len(mean) == 3)
     if not isinstance(normalize, bool):
         raise TaskError(f"task_options.normalize is {normalize!r}; true or false are allowed")
@@ -45,7 +45,7 @@ def load(name: str, options: Mapping[str, object], data_root: Path | None, downl
         arguments["split"] = options.get("split", "balanced")
         if arguments["split"] not in EMNIST_SPLITS:
             raise TaskError(f"task_options.split is {arguments['split']!r}; {', '.join(EMNIST_SPLITS)} are allowed")
-    halves = [_read(class_name, arguments, data_root, train, download) for train in (True, False)]
+    halves = [_read(name, arguments, data_root, train, download) for train in (True, False)]
     x, y = (np.concatenate(both) for both in zip(*halves, strict=True))
     if name == "emnist":
         x = np.ascontiguousarray(x.swapaxes(-1, -2))  # stored transposed
@@ -61,15 +61,17 @@ def load(name: str, options: Mapping[str, object], data_root: Path | None, downl
 
 
 def _read(
-    class_name: str, arguments: Mapping[str, object], root: Path | None, train: bool, download: bool
+    name: str, arguments: Mapping[str, object], root: Path | None, train: bool, download: bool
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return images uint8 [n, channels, height, width] and labels int64 [n]."""
+    class_name = DATASETS[name][0]
     dataset_class = getattr(import_torchvision().datasets, class_name)
     try:
         found: Any = dataset_class(root=str(root), train=train, download=download, **arguments)
     except (RuntimeError, OSError, ValueError, EOFError) as error:
+        fetch = "" if download else f", or fetch them: peer data show --task {name} --data-root {root} --download"
         raise TaskError(
-            f"task: {class_name} cannot be read from {root}: {error}; put torchvision's files there or add --download"
+            f"task: {class_name} cannot be read from {root}: {error}; put torchvision's files there{fetch}"
         ) from error
     images = torch.as_tensor(found.data).numpy()
     images = images[:, None] if images.ndim == 3 else np.ascontiguousarray(images.transpose(0, 3, 1, 2))

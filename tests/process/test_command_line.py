@@ -154,3 +154,14 @@ def test_a_task_of_ones_own_runs_as_the_examples_say(tmp_path: Path) -> None:
     peer("testbed", "--kind", "complete", "--peers", 3, "--task", task, *settings, "--out", tmp_path / "out")
     report = json.loads(peer("report", tmp_path / "out", "--json"))
     assert report["rounds"] == 2 and len(report["peers"]) == 3
+
+
+def test_pictures_of_ones_own_run_as_the_example_says(tmp_path: Path) -> None:
+    task = f"{Path(__file__).parents[2] / 'examples' / 'image_folder_task.py'}:ImageFolderTask"
+    settings = ["--set", f"run.task_options.root={tmp_path / 'pictures'}", "--set", "run.rounds=2", "--insecure"]
+    report = json.loads(
+        peer("testbed", "--kind", "line", "--peers", 2, "--task", task, *settings, "--out", tmp_path / "out", "--json")
+    )
+    assert (report["rounds"], report["metric"], report["metric_better"]) == (2, "balanced accuracy", "higher")
+    assert [row["true_cluster"] for row in report["peers"]] == [0, 1]
+    assert all(0 < row["accuracy"] <= 1 and row["models_folded"] == 2 for row in report["peers"])

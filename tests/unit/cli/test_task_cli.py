@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from peer.cli import data, evaluate, task
 from peer.learning.learner import Learner
 from peer.learning.saved import SavedModel, model_metadata
 from peer.store.model_file import save_model
+from peer.tasks import Shard
 from peer.tasks.loading import load_task
+from peer.tasks.shard_file import save_shard
 
 app = typer.Typer()
 app.add_typer(data.app, name="data")
@@ -79,6 +82,37 @@ def test_show_reads_shards(tmp_path):
     assert [p["peer"] for p in printed["peers"]] == [0, 1]
     with pytest.raises(UsageError, match="peer data split"):
         peer("data", "show", "--shards", tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "words"),
+    [
+        ({"train_x": np.full((4, 1, 8, 8), np.nan, np.float32)}, (), r"peer-0\.safetensors: .*train_x.* is nan"),
+        ({"train_y": np.zeros(4)}, (), "train_y is float64"),
+        ({"metadata": {}}, (), "classes = ''"),
+        ({}, ("--task", "mnist"), "instead of .1, 28, 28."),
+    ],
+)
+def test_show_checks_shards_as_a_run_does(tmp_path, changes, arguments, words):
+    x, y = np.zeros((4, 1, 8, 8), np.float32), np.zeros(4, np.int64)
+    shard = Shard(train_x=x, train_y=y, test_x=x, test_y=y, metadata={"classes": "10"})
+    save_shard(tmp_path / "peer-0.safetensors", replace(shard, **changes))
+    with pytest.raises(ShardError, match=words):
+        peer("data", "show", "--shards", tmp_path, *arguments)
+
+
+def test_dealt_regression_shards_say_that_they_are(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import numpy as np\nfrom torch import nn\nfrom peer.tasks import Shard, Task\n"
+        "class Own(Task):\n    kind = 'regression'\n"
+        "    def make_model(self): return nn.Linear(3, 1)\n"
+        "    def load_shard(self, peer_id):\n        x = np.zeros((4, 3)); y = np.zeros(4)\n"
+        "        return Shard(train_x=x, train_y=y, test_x=x, test_y=y)\n"
+        "task = Own()\n"
+    )
+    peer("data", "split", "--task", f"{tmp_path / 'own.py'}:task", "--peers", 2, "--out", tmp_path)
+    printed = json.loads(peer("data", "show", "--shards", tmp_path, "--json"))
+    assert [p["train"] for p in printed["peers"]] == [4, 4]
 
 
 def test_the_graph_file_says_what_is_dealt(tmp_path):

@@ -1,6 +1,8 @@
 """Experiment files, their scale, their results and the verb."""
 
+import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -8,10 +10,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from coordinator_free_bootstrap.errors import ConfigError, UsageError
+from coordinator_free_bootstrap import canonical_json
+from coordinator_free_bootstrap.errors import ConfigError, PeerError, UsageError
+from peer.algorithms.registry import algorithm_named
 from peer.cli.main import app
-from peer.experiment.runner import Job, done_already, run_job, skipped, slug
+from peer.experiment.runner import Job, device_of, done_already, run_job, skipped, slug
 from peer.experiment.scaling import Scale, scaled_degree, scaled_graph
+from peer.experiment.simulated import SimulatedSettings
 from peer.experiment.spec import GraphSpec, load_experiment
 from peer.experiment.table import markdown, read_blocks
 
@@ -50,6 +55,10 @@ method = "published"
 published = 88.8
 """
 
+LOCAL = 'run = { algorithm = "local" }'
+DFCA = 'run = { algorithm = "dfca", options = { %s } }'
+FEDSPD = 'run = { algorithm = "fedspd", options = { %s } }'
+
 
 @pytest.fixture
 def small(tmp_path):
@@ -67,7 +76,10 @@ def test_every_file_of_the_project_can_be_run_at_full_and_at_small_scale(path):
         for factor in (0.1, 1.0):
             graph = scaled_graph(experiment, case, 1, Scale(factor))
             assert len(graph.nodes) == Scale(factor).peers(experiment)
-        assert case.run.get("algorithm", "dfca") or case.method == "ifca-server"
+            name = experiment.manifest_keys(case).get("algorithm", graph.manifest.algorithm)
+            assert graph.manifest.algorithm == name
+            if case.method == "peers":
+                assert algorithm_named(name)(graph.manifest, 0, graph).name == name
 
 
 def test_all_tables_are_there():
@@ -89,6 +101,8 @@ def test_all_tables_are_there():
         ('name = "local"', 'name = "DFCA-GI"', ["'DFCA-GI' 2 times", "each name once"]),
         ("published = 93.7", "published = 937", ["case[0].published", "found 937"]),
         ("[run]", "[run", ["no TOML"]),
+        (LOCAL, DFCA % "warmup_round = 1", ["small.toml, case 'local'", "warmup_round", "warmup_rounds"]),
+        (LOCAL, FEDSPD % "dp_epsilon = 1.0", ["small.toml, case 'local'", "min_cluster_samples"]),
     ],
 )
 def test_a_wrong_file_is_a_sentence(small, old, new, words):
@@ -124,11 +138,12 @@ def test_the_degree_shrinks_like_the_logarithm_and_fits():
     assert scaled_degree(GraphSpec(kind="ring"), 50, 8) is None
 
 
-@pytest.mark.parametrize("factor", [0.0, -1.0, 1.5])
+@pytest.mark.parametrize("factor", [0.0, -1.0, 1.5, float("nan")])
 def test_an_impossible_scale_is_refused(small, factor):
-    experiment = load_experiment(small)
-    with pytest.raises(ConfigError, match="--scale"):
-        scaled_graph(experiment, experiment.case[0], 1, Scale(factor))
+    with pytest.raises(ConfigError, match=r"--scale: found .*; allowed: above 0, up to 1"):
+        Scale(factor)
+    done = CliRunner().invoke(app, ["experiment", "run", str(small), "--scale", str(factor)])
+    assert isinstance(done.exception, ConfigError)
 
 
 def test_a_result_has_what_the_table_shows(small, tmp_path):
@@ -205,6 +220,91 @@ def test_an_unknown_case_or_backend_is_a_sentence(small):
     for arguments, word in ((["--case", "nobody"], "DFCA-GI"), (["--backend", "cloud"], "processes")):
         done = CliRunner().invoke(app, ["experiment", "run", str(small), *arguments])
         assert word in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--device", "gpu"], "--device: found 'gpu'; allowed: auto, cpu, cuda"),
+        (["--device", "cuda:99"], "--device cuda:99"),
+        (["--device", "cuda:99", "--backend", "processes"], "--device cuda:99"),
+        (["--out", "{file}"], "--out: .* cannot be made"),
+        (["--set", "run.options.warmup_round=1", "--case", "DFCA-GI"], "case 'DFCA-GI': .*warmup_round"),
+    ],
+)
+def test_what_cannot_be_run_is_a_sentence_before_any_run(small, tmp_path, arguments, words):
+    arguments = [argument.format(file=small) for argument in arguments]
+    done = CliRunner().invoke(app, ["experiment", "run", str(small), "--out", str(tmp_path / "out"), *arguments])
+    assert isinstance(done.exception, PeerError), done.output
+    assert re.search(words, str(done.exception))
+    assert not list(tmp_path.rglob("seed-*"))
+
+
+def test_peers_of_processes_choose_their_device(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert [device_of("processes", wanted) for wanted in (None, "auto", "cuda")] == ["cuda"] * 3
+    assert [device_of("simulated", wanted) for wanted in (None, "auto", "cuda:1")] == ["cpu", "cuda", "cuda:1"]
+    for wanted in ("cpu", "cuda:1"):
+        with pytest.raises(ConfigError, match=r"--device: found .* with --backend processes"):
+            device_of("processes", wanted)
+    with pytest.raises(ConfigError, match="2 CUDA devices"):
+        device_of("simulated", "cuda:2")
+
+
+def test_a_result_of_another_device_is_another_result(small, monkeypatch):
+    experiment = load_experiment(small)
+
+    def digest(device):
+        return Job(experiment, experiment.case[0], 1, Scale(), "simulated", SimulatedSettings(device=device)).digest()
+
+    graph, case = scaled_graph(experiment, experiment.case[0], 1, Scale()), experiment.case[0]
+    parts = [canonical_json(graph.manifest), graph.digest, case.method, case.server.model_dump_json(), "simulated"]
+    before_devices_were_told_apart = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert digest("cpu") == digest("auto") == before_devices_were_told_apart
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert digest("cuda") == digest("cuda:1") == digest("auto") != digest("cpu")
+
+
+def result_of(command="peer experiment run a.toml", **changes):
+    texts = dict.fromkeys(("experiment", "title", "case", "backend", "device", "scale", "machine", "date"), "a")
+    numbers = dict.fromkeys(("place", "seed", "peers", "rounds"), 1)
+    return {**texts, **numbers, "mean_degree": 2.0, "run_seconds": 1.0, "command": command, "curve": [], **changes}
+
+
+def written(folder, result):
+    path = folder / "a" / "case" / f"seed-{result['seed']}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "words"),
+    [
+        (["--markdown", "{}/missing/x.md"], {}, "--markdown: .*missing/x.md cannot be written"),
+        (["--curves", "{}/a/case/seed-1.json"], {}, "--curves: .* cannot be made"),
+        ([], {"experiment": None}, "seed-1.json: no result of peer experiment run: experiment: found None"),
+        ([], {"peers": "many"}, "peers: found 'many'"),
+    ],
+)
+def test_a_table_that_cannot_be_made_is_a_sentence(tmp_path, arguments, changes, words):
+    written(tmp_path, result_of(**changes))
+    arguments = [argument.format(tmp_path) for argument in arguments]
+    done = CliRunner().invoke(app, ["experiment", "table", str(tmp_path), *arguments])
+    assert isinstance(done.exception, UsageError), done.output
+    assert re.search(words, str(done.exception))
+
+
+def test_a_table_shows_all_commands_that_made_it(tmp_path):
+    base = "peer experiment run a.toml --case"
+    for seed, command in enumerate((f"{base} 'one [x]'", f"{base} two", f"{base} two", "peer else")):
+        written(tmp_path, result_of(command, seed=seed, title="A [bold] one"))
+    blocks = read_blocks(tmp_path)
+    assert blocks[0].how.endswith(f"`{base} 'one [x]'`, `... --case two`, `peer else`")
+    shown = CliRunner().invoke(app, ["experiment", "table", str(tmp_path)]).output
+    assert "A [bold] one" in shown and "'one [x]'" in shown
 
 
 @pytest.mark.parametrize(("name", "expected"), [("DFCA-GI", "dfca-gi"), ("tau = 1", "tau-1"), ("p = 0.3", "p-0.3")])

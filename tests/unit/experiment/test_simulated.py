@@ -36,6 +36,15 @@ def test_a_run_directory_is_left_that_the_report_reads(tmp_path):
     assert all(peer.status == "completed" for peer in peers.values())
 
 
+def test_a_regression_is_reported_as_one(tmp_path):
+    options = {"features": 3, "samples_per_cluster": 200, "test_per_cluster": 40}
+    graph = graph_of(task="linear", task_options=options, split="iid", split_options={}, model_options={}, rounds=1)
+    peers = simulate(graph, tmp_path)
+    values = build_report(tmp_path).values
+    assert (values["metric"], values["metric_better"]) == ("mse", "lower")
+    assert values["accuracy_worst"] == max(peer.last_round["accuracy"] for peer in peers.values())
+
+
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
     first, again = (models_of(simulate(graph_of(algorithm="dfca"), None)) for _ in range(2))
     other = models_of(simulate(graph_of(algorithm="dfca", seed=9), None))

@@ -1,15 +1,19 @@
 """The report: stable keys, exact numbers on a known run, and runs that are cut, going on, or half there."""
 
+import io
+import json
 import re
 
 import numpy as np
 import pytest
 from fake_run import FINAL, ROUNDS, round_fields, strict, write_graph, write_peer
+from rich.console import Console
 
 from coordinator_free_bootstrap.errors import GraphError, StorageError, UsageError
-from peer.observe.plots import save_plots
+from peer.observe.plots import accuracy_figure, save_plots
 from peer.observe.report import METRICS, build_report
 from peer.observe.run_files import Run, accuracy_curve
+from peer.observe.tables import report_view
 from peer.store.history import HistoryWriter
 from peer.store.identity_files import StateLock
 from peer.store.state_dir import StateDir
@@ -120,6 +124,44 @@ def test_target_must_hold_for_three_evaluations(run_directory, target, rounds):
     assert found["rounds"] == rounds
     if rounds:
         assert found["payload_bytes_per_peer"] == 64_000 * rounds and found["seconds"] == pytest.approx(0.6 * rounds)
+
+
+def of_regression(directory):
+    """Turn a run into one of the task `linear`: the numbers called accuracy are mean squared errors."""
+    for path in directory.glob("peer-*/history.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines[0]["digests"] = {"metric": "mse", "metric_better": "lower"}
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_an_error_is_reported_by_its_name_and_lower_is_better(run_directory):
+    of_regression(run_directory)
+    values = report_of(run_directory, target=0.6)
+    assert (values["metric"], values["metric_better"]) == ("mse", "lower")
+    assert values["accuracy_worst"] == values["accuracy_p10"] == 0.95
+    assert values["reached"]["rounds"] is None  # it only rises
+    assert report_of(run_directory, target=2.0)["reached"]["rounds"] == 1
+    curve = accuracy_curve(Run.read(run_directory))
+    assert (curve.worst > curve.best)[1:].all() and curve.worst[-1] == 0.95
+    console = Console(file=io.StringIO(), width=140)
+    console.print(report_view(values))
+    shown = console.file.getvalue()
+    assert "mse" in shown and "worst 0.950, p90 0.950" in shown and "mean mse 0.6" in shown
+    assert "accuracy" not in shown
+
+
+def test_the_plot_of_an_error_says_so(run_directory):
+    of_regression(run_directory)
+    run = Run.read(run_directory)
+    figure = accuracy_figure(accuracy_curve(run), np.arange(ROUNDS), "rounds", "title", run.metric)
+    assert figure.axes[0].get_ylabel() == "mse (lower is better)"
+    assert figure.axes[0].get_ylim()[1] < 1.0
+
+
+def test_a_report_of_accuracies_says_nothing_of_metrics(run_directory):
+    assert "metric" not in report_of(run_directory)
+    with pytest.raises(UsageError, match="--target: found 2; allowed: an accuracy from 0 to 1"):
+        build_report(run_directory, 2.0)
 
 
 def test_half_of_the_peers_in_the_wrong_cluster(run_directory):

@@ -15,8 +15,10 @@ from PIL import Image
 from coordinator_free_bootstrap.errors import ShardError, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.learning.learner import Learner
+from peer.tasks import Shard
 from peer.tasks.datasets import LOADERS, load_pool
 from peer.tasks.loading import load_task, preload
+from peer.tasks.shard_file import save_shard
 from peer.tasks.torchvision_shim import import_torchvision
 
 
@@ -237,7 +239,7 @@ def test_bad_pictures_are_said_in_words(tmp_path):
         ("emnist", {"split": "words"}, "balanced"),
         ("mnist", {"normalize": 1.5}, "normalize"),
         ("mnist", {"second": "svhn"}, "second"),
-        ("mnist", {}, "--download"),
+        ("mnist", {}, "peer data show --task mnist --data-root .* --download"),
         ("femnist", {}, "no json files"),
         ("femnist", {"writers": 0}, "writers"),
         ("linear", {"clusters": 0}, "clusters"),
@@ -305,3 +307,50 @@ def test_own_data_of_a_device_replace_the_built_in_set(tmp_path):
     assert len(shard.test_y) == 2
     with pytest.raises(ShardError, match="no file"):
         load_task(manifest, 4, shard_path=tmp_path / "peer-3.safetensors")
+
+
+FMNIST = {"task": "fmnist", "kind": "classification", "classes": "10"}
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "shape", "metadata", "words"),
+    [
+        ("fmnist", {}, (1, 20, 20), FMNIST, r"samples of shape \[1, 20, 20\] instead of \[1, 28, 28\]"),
+        ("fmnist", {}, (1, 28, 28), FMNIST | {"classes": "12"}, "classes 12 instead of 10"),
+        ("fmnist", {}, (1, 28, 28), FMNIST | {"task": "mnist"}, "task mnist instead of fmnist"),
+        ("fmnist", {}, (1, 28, 28), {"kind": "regression"}, "kind regression instead of classification"),
+        ("fmnist", {"second": "cifar10"}, (1, 28, 28), {"classes": "10"}, r"instead of \[3, 32, 32\]"),
+        ("emnist", {"split": "letters"}, (1, 28, 28), {"classes": "47"}, "classes 47 instead of 26"),
+        ("linear", {"features": 4}, (10,), {"kind": "regression"}, r"\[10\] instead of \[4\]"),
+        ("image-folder", {"size": 16}, (3, 32, 32), {"classes": "3"}, r"instead of \[3, 16, 16\]"),
+        ("tabular", {"classes": ["a", "b"]}, (5,), {"classes": "3"}, "classes 3 instead of 2"),
+        ("tabular", {"kind": "regression"}, (5,), {"classes": "3"}, "kind classification instead of regression"),
+        ("fmnist", {}, (1, 28, 28), {"classes": "²"}, "must be the number of labels"),
+    ],
+)
+def test_a_shard_of_another_task_is_refused(tmp_path, task, options, shape, metadata, words):
+    path = _shard(tmp_path, shape, metadata)
+    with pytest.raises(ShardError, match=words):
+        load_task(Manifest(task=task, task_options=options, split="shard"), 2, shard_path=path)
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "shape", "metadata"),
+    [
+        ("fmnist", {}, (1, 28, 28), FMNIST),
+        ("fmnist", {}, (1, 28, 28), {"classes": "10"}),  # written by the user's own program
+        ("emnist", {"split": "byclass"}, (1, 28, 28), {"classes": "26", "split": "letters_case"}),
+        ("mnist", {"second": "cifar100"}, (3, 32, 32), {"classes": "100"}),
+        ("tabular", {}, (7,), {"classes": "5"}),
+    ],
+)
+def test_a_shard_of_the_manifests_task_is_taken(tmp_path, task, options, shape, metadata):
+    path = _shard(tmp_path, shape, metadata)
+    loaded = load_task(Manifest(task=task, task_options=options, split="shard"), 2, shard_path=path)
+    assert loaded.classes == int(metadata["classes"])
+
+
+def _shard(folder: Path, shape: tuple[int, ...], metadata: dict[str, str]) -> Path:
+    x, y = np.zeros((4, *shape), np.float32), np.zeros(4, np.int64)
+    save_shard(folder / "peer-0.safetensors", Shard(train_x=x, train_y=y, test_x=x, test_y=y, metadata=metadata))
+    return folder / "peer-0.safetensors"

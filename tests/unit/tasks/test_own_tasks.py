@@ -38,6 +38,18 @@ task = Mine()
 number = 3
 """
 
+ODD = """
+import torch
+class Odd(torch.nn.Module):
+    def forward(self, x):
+        raise KeyError("odd")
+"""
+
+
+def more(head, value):
+    """Return the change that gives the class one more method."""
+    return ("\ntask =", f"\n    def {head}:\n        return {value}\n\ntask =")
+
 
 @pytest.fixture
 def mine(tmp_path):
@@ -79,6 +91,7 @@ def test_own_data_replace_what_the_task_would_load(mine, tmp_path):
         ("data.txt:task", {}, "not a Python file"),
         ("broken.py:task", {}, "ModuleNotFoundError"),
         ("half.py:Half", {}, "abstract"),
+        ("picky.py:Picky", {"width": 3}, "cannot be made with task_options .*: ValueError: too narrow"),
         ("unknown-task", {}, "installed are"),
     ],
 )
@@ -86,6 +99,8 @@ def test_what_is_no_task_is_said_in_words(mine, monkeypatch, name, options, word
     monkeypatch.chdir(mine.parent)
     Path("data.txt").write_text("")
     Path("broken.py").write_text("import nothing_of_this_name")
+    picky = "class Picky(Mine):\n    def __init__(self, width):\n        raise ValueError('too narrow')\n"
+    Path("picky.py").write_text(GOOD + picky)
     Path("half.py").write_text("from peer.tasks import Task\nclass Half(Task):\n    pass\n")
     with pytest.raises(TaskError, match=words):
         load_task(Manifest(task=name, task_options=options), 4)
@@ -118,12 +133,27 @@ def test_an_installed_entry_point(mine, monkeypatch, tmp_path):
         (("nn.Linear(3, self.width)", "nn.Linear(3, self.width).double()"), "float64"),
         (("x = np.random", "x = np.load('nowhere.npy'); x = np.random"), r"load_shard\(0\) failed: FileNotFoundError"),
         (("normal(size=(30, 3))", "normal(size=(30, 3)) * 1e30"), "not finite"),
+        (("return nn.Seq", "raise KeyError('x') ; return nn.Seq"), r"make_model\(\) failed: KeyError: 'x'"),
+        (("return nn.Seq", "return None and nn.Seq"), r"make_model\(\) gives None; it must give a Module"),
+        (("nn.Linear(3, self.width)", "nn.LazyLinear(4)"), "make_model: 0.weight has no shape yet"),
+        (("return Shard(", "return None and Shard("), r"load_shard\(0\) gives None; it must give a Shard"),
+        (("return Shard(", "return dict("), r"load_shard\(0\) gives a dict"),
+        (("return Shard(", "assert x is None\n        return Shard("), r"load_shard\(0\) failed: AssertionError"),
+        (more("loss(self, outputs, targets)", "{}['w']"), r"loss\(float32 \[2, 2\], .*KeyError: 'w'"),
+        (more("loss(self, outputs, targets)", "outputs.detach().sum(1)"), "step of training failed: RuntimeError"),
+        (more("metric(self, outputs, targets)", "1 / 0"), r"metric\(.* failed: ZeroDivisionError"),
+        (more("make_optimizer(self, parameters, rate)", "1 / 0"), r"make_optimizer\(.* ZeroDivisionError"),
+        (more("make_optimizer(self, parameters, rate)", "'sgd'"), "make_optimizer gives a str"),
+        (("classes = 2", "classes = 'two'"), "classes 'two'; allowed: an integer of 2 or more, or None"),
+        (("classes = 2", "classes = 2\n    kind = 'ranking'"), "kind 'ranking'; allowed: classification, regression"),
+        (("classes = 2", "classes = 2\n    metric_name = 7"), "metric_name gives a int"),
+        (("nn.ReLU()", "Odd()"), r"does not accept samples of shape \[3\]: KeyError: 'odd'"),
     ],
 )
 def test_the_check_says_what_is_wrong(tmp_path, change, words):
     assert change[0] in GOOD
     path = tmp_path / "wrong.py"
-    path.write_text(GOOD.replace(*change))
+    path.write_text(ODD + GOOD.replace(*change))
     with pytest.raises((TaskError, ShardError), match=words):
         check_task(load_task(Manifest(task=f"{path}:task"), 4))
 

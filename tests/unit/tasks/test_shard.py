@@ -56,6 +56,10 @@ def test_checked_gives_float32_and_int64():
         ({"val_x": np.zeros((2, 3))}, "both be given"),
         ({"val_x": np.zeros((2, 3)), "val_y": np.array([0, 9])}, r"val_y\[1\] is 9"),
         ({"true_cluster": np.zeros(3)}, "true_cluster has shape"),
+        ({"true_cluster": np.zeros(12)}, "true_cluster has dtype float64; integers 0..4095"),
+        ({"true_cluster": np.full(12, -5)}, r"true_cluster\[0\] is -5"),
+        ({"true_cluster": np.array([0] * 11 + [10**12])}, r"true_cluster\[11\] is 1000000000000"),
+        ({"turns": np.full(12, 4)}, r"turns\[0\] is 4; integers 0..3"),
     ],
 )
 def test_what_is_wrong_is_said_in_words(changes, words):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
@@ -59,6 +60,20 @@ def test_open_streams_are_limited_and_closed_ones_forgotten() -> None:
         with callers.stream(2):
             pass
     with callers.stream(1), callers.stream(1):
+        pass
+
+
+@pytest.mark.parametrize(("hold", "allowed"), [("request", caller_limits.REQUESTS_MAX), ("drain", 2)])
+def test_requests_and_drains_are_counted_apart_from_streams(hold: str, allowed: int) -> None:
+    callers = CallerLimits(Limits(streams_per_neighbor=2), Clock())
+    with ExitStack() as open_now:
+        for key in ("one", "other"):
+            for _ in range(allowed):
+                open_now.enter_context(getattr(callers, hold)(key))
+        assert refused(lambda: getattr(callers, hold)("one").__enter__()) is Refusal.TOO_MANY_STREAMS
+        with callers.stream("one"), callers.stream("one"):
+            pass
+    with getattr(callers, hold)("one"):
         pass
 
 

@@ -1,0 +1,87 @@
+"""The command `peer` as a whole: errors are sentences with every character of them, and the right exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from peer.assembly import device_named
+from peer.cli.main import main
+from peer.tasks import Shard
+from peer.tasks.shard_file import save_shard
+
+
+def peer(monkeypatch, capsys, *arguments):
+    """Run the command through its entry point; return the exit code and what it said on stderr."""
+    monkeypatch.setattr(sys, "argv", ["peer", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("task", "check", "/tmp/[/a].py:task"), 12, "'/tmp/[/a].py'"),
+        (("task", "check", "digits", "--set", 'run.model_options.hidden="[/x]"'), 12, "'[/x]'"),
+        (("graph", "check", "[samples].json"), 11, "[samples].json"),
+        (("report", "/:bug:"), 2, "/:bug:"),
+    ],
+)
+def test_an_error_keeps_what_looks_like_markup(monkeypatch, capsys, arguments, code, words):
+    found, said = peer(monkeypatch, capsys, *arguments)
+    assert found == code
+    assert said.startswith("error: ") and words in said
+
+
+def test_tables_keep_what_looks_like_markup(monkeypatch, capsys, tmp_path):
+    graph = tmp_path / "graph.json"
+    task = ("--task", "[bold].py:task", "--address-template", "[fe80::{id}]:7400")
+    monkeypatch.setattr(
+        sys, "argv", ["peer", "graph", "make", "--kind", "line", "--peers", "2", *task, "--out", str(graph)]
+    )
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    for verb, words in (("check", "[bold].py:task"), ("show", "[fe80::1]:7400")):
+        monkeypatch.setattr(sys, "argv", ["peer", "graph", verb, str(graph)])
+        with pytest.raises(SystemExit):
+            main()
+        assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("shape", "changes", "words"),
+    [
+        ((1, 8, 8), {"true_cluster": np.full(20, -5)}, "true_cluster[0] is -5"),
+        ((1, 8, 8), {"true_cluster": np.full(20, 10**12)}, "true_cluster[0] is 1000000000000"),
+        ((1, 8, 8), {"true_cluster": np.full(20, 0.5)}, "true_cluster has dtype float64"),
+        ((1, 20, 20), {}, "samples of shape [1, 20, 20] instead of [1, 8, 8]"),
+    ],
+)
+def test_a_peer_with_a_bad_shard_starts_nothing(monkeypatch, capsys, tmp_path, shape, changes, words):
+    x, y = np.zeros((20, *shape), np.float32), np.arange(20) % 10
+    shard = Shard(train_x=x, train_y=y, test_x=x, test_y=y, metadata={"classes": "10"}, **changes)
+    save_shard(tmp_path / "peer-0.safetensors", shard)
+    graph, state = tmp_path / "graph.json", tmp_path / "state"
+    peer(
+        monkeypatch, capsys, "graph", "make", "--kind", "line", "--peers", 2, "--set", "run.split=shard", "--out", graph
+    )
+    run = ("run", "--id", 0, "--neighbors", graph, "--insecure", "--state-dir", state)
+    code, said = peer(monkeypatch, capsys, *run, "--shard", tmp_path / "peer-0.safetensors")
+    assert code == 13
+    assert words in said
+    assert not state.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("gpu", "allowed: auto, cpu"), ("cuda:x", "allowed"), ("cuda:900", "CUDA")]
+)
+def test_a_device_that_is_not_there_is_a_sentence(name, words):
+    from coordinator_free_bootstrap.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=f"--device.*{words}"):
+        device_named(name)
+    assert device_named("cpu") == "cpu"

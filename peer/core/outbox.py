@@ -35,6 +35,11 @@ class _Lane:
     kept: list[Message] = field(default_factory=list)  # of the last two rounds, answered or not
 
 
+def _is_past(message: Message, from_round: int) -> bool:
+    selection = isinstance(message, Announce) and message.total < 0
+    return message.round_index < from_round - selection
+
+
 class Outbox:
     """The queues of one peer, one lane a neighbor."""
 
@@ -75,12 +80,13 @@ class Outbox:
     def next(self, neighbor: int, now: float, from_round: int) -> Message | None:
         """Return the next message to send and mark it as in flight; None if there is none or it must wait.
 
-        ``from_round``: the neighbor's own round; it has closed earlier ones, so what belongs to them is dropped.
+        ``from_round``: the neighbor's own round; it has closed earlier ones, so what belongs to them is dropped, but for the
+        selection of the one before, which it still answers with what it has kept.
         """
         lane = self._lanes[neighbor]
         if lane.in_flight is not None or now < lane.retry_at:
             return None
-        while lane.queue and lane.queue[0].round_index < from_round:
+        while lane.queue and _is_past(lane.queue[0], from_round):
             lane.queue.popleft()
         lane.in_flight = lane.queue.popleft() if lane.queue else None
         lane.asked_at = now

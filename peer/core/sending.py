@@ -33,7 +33,11 @@ PASSING = frozenset(
 
 @dataclass
 class LateOffers:
-    """Async pace: the newest step with offers, for neighbors whose selection becomes known only afterwards."""
+    """A step's offers, for neighbors whose selection becomes known only afterwards.
+
+    That is usual in async pace; in lockstep such a neighbor was away when this peer went on without its word, perhaps
+    into the next round.
+    """
 
     place: Place
     facts: Facts
@@ -43,7 +47,7 @@ class LateOffers:
 class Sending(Arrivals):
     """At least once to each neighbor that can be reached."""
 
-    late: LateOffers | None = None
+    late: tuple[LateOffers, ...] = ()  # of the last two rounds, as long as their snapshots live
 
     def _on_sent(self, event: ev.Sent, now: float, out: Effects) -> None:
         self._changes(self.membership.answered(event.neighbor, self.views[event.neighbor].incarnation, now), out)
@@ -109,9 +113,9 @@ class Sending(Arrivals):
                 offers = self.algorithm.offers(facts, *place, n, self._announced_by(n))
             plan.append((n, offers))
             wanted.update(offer.slot for offer in offers)
-        if selected is not None and not self.lockstep:
+        if selected is not None:
             wanted.add(selected.selected)  # a neighbor may still ask for it
-            self.late = LateOffers(place, facts, {n for n, offers in plan if offers})
+            self.late = (*self.late[-1:], LateOffers(place, facts, {n for n, offers in plan if offers}))
         if wanted:
             out.append(do.Snapshot(*place, tuple(sorted(wanted))))
         for n, offers in plan:
@@ -135,13 +139,17 @@ class Sending(Arrivals):
         return view.announced.get((self.round_index, self.step_index)) if self.lockstep else view.selection()
 
     def _on_announced(self, event: ev.Announced, now: float, out: Effects) -> None:
-        """Async pace: a selection that comes after our offers went out still gets our newest model, if it is of that cluster."""
+        """A selection that comes after our offers went out still gets our newest model, if it is of that cluster."""
         super()._on_announced(event, now, out)
-        neighbor, late = event.announce.sender, self.late
-        if late is None or neighbor in late.offered or late.place[0] < self.round_index - 1:
-            return  # nothing to offer; had it already; or its snapshot is forgotten
-        if self._edge_up(neighbor, late.place[0]):
-            offers = self.algorithm.offers(late.facts, *late.place, neighbor, self._announced_by(neighbor))
+        for late in self.late if self.lockstep else self.late[-1:]:
+            self._offer_late(event.announce.sender, late)
+
+    def _offer_late(self, neighbor: int, late: LateOffers) -> None:
+        if neighbor in late.offered or late.place[0] < self.round_index - 1:
+            return  # had it already; or its snapshot is forgotten
+        announced = self.views[neighbor].announced.get(late.place) if self.lockstep else self._announced_by(neighbor)
+        if announced is not None and self._edge_up(neighbor, late.place[0]):
+            offers = self.algorithm.offers(late.facts, *late.place, neighbor, announced)
             self._post_models(neighbor, offers, late.place)
             if offers:
                 late.offered.add(neighbor)

@@ -36,7 +36,6 @@ class Stream:
     admission: Admission | None = None
     model: Vector | None = None  # what the admission's buffer belongs to, for float32
     reply: asyncio.Future[PushReply] | None = None
-    verdict: PushReply = UNUSED  # what its sender hears if it was given up while it was being read
 
 
 class InboundCalls:
@@ -129,9 +128,9 @@ class InboundCalls:
 
     async def arrived(self, admission: Admission) -> PushReply:
         """Screen a complete model, then wait until the engine has decided about it."""
-        number, stream = self._stream_of.pop(id(admission))
-        if number not in self.streams:  # answered meanwhile: its step closed, or a newer stream carries the same model
-            return stream.verdict
+        number, stream = self._stream_of.pop(id(admission), (0, None))
+        if stream is None:  # answered with its last frame: its step closed, or a newer stream carries the same model
+            return admission.verdict or UNUSED
         rejection: Rejection | None = await self._screen(admission)
         if rejection is not None:
             self.reject(stream.header.sender, rejection)
@@ -139,17 +138,17 @@ class InboundCalls:
             self._post(ev.Cut(number, rejection.code))
             return PushReply(Outcome.REFUSED, rejection.code, rejection.reason)
         if number not in self.streams:
-            return stream.verdict
+            return admission.verdict or UNUSED
         stream.reply = asyncio.get_running_loop().create_future()
         self._post(ev.Arrived(number))
         return await stream.reply
 
-    def cut(self, admission: Admission, reason: str) -> None:
-        """Forget a model that will never be complete."""
+    def cut(self, admission: Admission, reason: str, code: Refusal | None) -> None:
+        """Forget a model that will never be complete. One that is no number is what it is: its sender does not repeat it."""
         number, _ = self._stream_of.pop(id(admission), (0, None))
         if number in self.streams:
             self._forget(number)
-            self._post(ev.Cut(number))
+            self._post(ev.Cut(number, code if code is Refusal.NON_FINITE else None))
 
     def refused(self, caller: int | None, code: Refusal, sentence: str) -> None:
         """Count a refusal that the wire made."""
@@ -178,7 +177,10 @@ class InboundCalls:
             self._post(ev.Heard(Beat(sender, view.incarnation, view.round_index, view.persisted_round, view.phase)))
 
     def answer(self, number: int, reply: PushReply) -> None:
-        """Answer a push, wherever it is; a stream that is to be folded stays until `take`."""
+        """Answer a push, wherever it is; a stream that is to be folded stays until `take`.
+
+        One that is being read is given up: the engine counts its buffer as free from now on, and so it must be.
+        """
         stream = self.streams.get(number)
         if stream is None:
             return
@@ -187,8 +189,8 @@ class InboundCalls:
                 stream.reply.set_result(reply)
         elif not stream.answer.done():
             stream.answer.set_result(reply)
-        else:
-            stream.verdict = reply
+        elif stream.admission is not None:
+            stream.admission.give_up(reply)
         if reply.outcome is not Outcome.FOLDED:
             self._forget(number)
 
@@ -201,7 +203,9 @@ class InboundCalls:
         return len(self.streams)
 
     def _forget(self, number: int) -> None:
-        self.streams.pop(number, None)
+        stream = self.streams.pop(number, None)
+        if stream is not None:
+            self._stream_of.pop(id(stream.admission), None)
 
     def _must_not_be_over(self) -> None:
         if self._engine.stage is Stage.STOPPED:

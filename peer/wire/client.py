@@ -23,12 +23,12 @@ from peer import failpoints
 from peer.core.messages import Announce, Beat, Hello, HelloReply, ModelHeader, PushReply
 from peer.wire import convert, frames
 from peer.wire.codec import Payload
+from peer.wire.gate import REFUSAL_TRAILER
 from peer.wire.inbound import PullRequest
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, channel_options
 from peer.wire.reception import ADMITTED_METADATA
 from peer.wire.security import SecureChannel, open_channel
-from peer.wire.service import REFUSAL_TRAILER
 
 RECONNECTS, RECONNECTS_S = 5, 10.0
 

@@ -17,6 +17,8 @@ from coordinator_free_bootstrap.errors import Refusal
 from peer.core.messages import Announce, Beat, Hello, HelloReply, ModelHeader, PushReply
 from peer.wire.codec import Payload
 
+NOTHING = np.empty(0, np.uint8)
+
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
@@ -37,12 +39,23 @@ class Admission:
         norm_squared: sum of squares of the decoded model, set before `Inbound.arrived` for encoding float32; None for
             the others, whose finiteness is for whoever decodes them (`codec.norm_squared`).
         moving: called with every frame: over a slow link a model is the sign of life, its sender's beats wait behind it.
+        verdict: what the sender hears, set if the runtime has given the model up before it was complete.
+        let_go: set by the server while it reads: makes it forget the buffer.
     """
 
     header: ModelHeader
     buffer: NDArray[np.uint8]
     norm_squared: float | None = None
     moving: Callable[[], None] = lambda: None
+    verdict: PushReply | None = None
+    let_go: Callable[[], None] | None = None
+
+    def give_up(self, verdict: PushReply) -> None:
+        """Answer a model early: if it is being read its buffer is free from now on, and what still comes is read away."""
+        self.verdict = verdict
+        if self.let_go is not None:
+            self.let_go()
+            self.buffer = NOTHING
 
 
 class Inbound(Protocol):
@@ -66,8 +79,8 @@ class Inbound(Protocol):
     async def arrived(self, admission: Admission) -> PushReply:
         """Use a complete model: exact size, digest-true, finite (float32). Not cancelled when the sender gives up."""
 
-    def cut(self, admission: Admission, reason: str) -> None:
-        """Forget an admitted model that will never be complete."""
+    def cut(self, admission: Admission, reason: str, code: Refusal | None) -> None:
+        """Forget an admitted model that will never be complete, also one that was given up; ``code`` if it was refused."""
 
     async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
         """Return a model to stream to a neighbor; its payload must not change while it is being sent."""

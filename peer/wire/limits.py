@@ -1,26 +1,28 @@
-"""How much one caller may ask of a server at a time: open streams, and messages per second.
+"""How much one caller may ask of a server at a time: open streams, requests that are still coming, messages per second.
 
 A caller is an authenticated peer, or a connection where the transport is plaintext. Time is a clock that it is given.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 
 from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits
 
 BURST_S = 5.0  # a caller that was silent may send this many seconds' worth of messages at once
-CALLERS_MAX = 4096  # remembered callers; beyond it those without an open stream are forgotten
+REQUESTS_MAX = 16  # a neighbor has at most a hello, a beat, an announcement and a status under way, and repeats of them
+CALLERS_MAX = 4096  # remembered callers; beyond it those with nothing open are forgotten
 
 
 @dataclass(slots=True)
 class _Caller:
     tokens: float
     refilled_at: float
-    streams: int = 0
+    open: Counter[str] = field(default_factory=Counter)
 
 
 class CallerLimits:
@@ -47,26 +49,38 @@ class CallerLimits:
             raise RemoteProtocolError(Refusal.RATE_LIMITED, sentence)
         caller.tokens -= 1
 
-    @contextmanager
-    def stream(self, key: int | str) -> Iterator[None]:
+    def stream(self, key: int | str) -> AbstractContextManager[None]:
         """Hold one open stream; raises RemoteProtocolError TOO_MANY_STREAMS when the caller has all it may have."""
         self.message(key)
-        caller = self._callers[key]
-        if caller.streams >= self._limits.streams_per_neighbor:
-            allowed = self._limits.streams_per_neighbor
-            sentence = f"{allowed} streams are open already (limits.streams_per_neighbor)"
+        allowed = self._limits.streams_per_neighbor
+        return self._hold(key, "streams", allowed, f"{allowed} streams are open already (limits.streams_per_neighbor)")
+
+    def request(self, key: int | str) -> AbstractContextManager[None]:
+        """Hold one request while it is coming, for which gRPC may keep 4 MiB; raises as `stream` does."""
+        self.message(key)
+        return self._hold(key, "requests", REQUESTS_MAX, f"{REQUESTS_MAX} requests are on their way already")
+
+    def drain(self, key: int | str) -> AbstractContextManager[None]:
+        """Hold one refused stream while it is read away; raises as `stream` does."""
+        allowed = self._limits.streams_per_neighbor
+        return self._hold(key, "drains", allowed, f"{allowed} refused streams are being read away already")
+
+    @contextmanager
+    def _hold(self, key: int | str, what: str, allowed: int, sentence: str) -> Iterator[None]:
+        open_now = self._caller(key, self._clock()).open
+        if open_now[what] >= allowed:
             raise RemoteProtocolError(Refusal.TOO_MANY_STREAMS, sentence)
-        caller.streams += 1
+        open_now[what] += 1
         try:
             yield
         finally:
-            caller.streams -= 1
+            open_now[what] -= 1
 
     def _caller(self, key: int | str, now: float) -> _Caller:
         caller = self._callers.get(key)
         if caller is None:
             if len(self._callers) >= CALLERS_MAX:
-                self._callers = {k: c for k, c in self._callers.items() if c.streams}
+                self._callers = {k: c for k, c in self._callers.items() if c.open.total()}
             caller = _Caller(self._limits.requests_per_second * BURST_S, now)
             self._callers[key] = caller
         return caller

@@ -21,6 +21,7 @@ import grpc.aio
 
 from coordinator_free_bootstrap import Graph, Node, Observer, Subject, dns_name, parse_spiffe_id, spiffe_id
 from coordinator_free_bootstrap.errors import ConfigError, IdentityError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.graph import split_address
 from peer.identity.certificates import Certificate
 from peer.identity.files import KeyFiles, KeyPair, load_key_pair, read_file
 
@@ -215,8 +216,13 @@ def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentia
     """Bind ``host:port`` (port 0: any free one) and return the port.
 
     Raises:
-        ConfigError: the address cannot be bound.
+        ConfigError: it is no address, or cannot be bound.
     """
+    try:
+        if not listen.endswith(":0"):
+            split_address(listen)
+    except ValueError as error:
+        raise ConfigError(f"--listen: found {listen!r}; allowed: {error}, such as 0.0.0.0:7400") from error
     try:
         port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
     except RuntimeError as error:

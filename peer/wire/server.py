@@ -1,4 +1,4 @@
-"""A peer's gRPC server: binding, health and reflection, starting and stopping around the handlers of `service`."""
+"""A peer's gRPC server: binding, starting and stopping around the handlers of `service` and `standard`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import asyncio
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_health.v1 import health, health_pb2
 
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.wire import security
+from peer.wire.gate import Gate
 from peer.wire.identity import Identify
 from peer.wire.inbound import Inbound
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, server_options
 from peer.wire.service import PeerService
+from peer.wire.standard import StandardServices
 
 
 class PeerServer:
@@ -59,16 +60,12 @@ class PeerServer:
         """
         keep_frame_memory()
         server = grpc.aio.server(options=server_options(self._timeouts, self._limits))
+        gate = Gate(self._limits, self._timeouts, self._identify, self._inbound.refused)
         service = PeerService(
-            self._inbound,
-            limits=self._limits,
-            timeouts=self._timeouts,
-            identify=self._identify,
-            stopping=self._stopping,
+            self._inbound, gate=gate, limits=self._limits, timeouts=self._timeouts, stopping=self._stopping
         )
-        server.add_generic_rpc_handlers((service.handlers(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+        standard = StandardServices(gate, self._timeouts, self._health)
+        server.add_generic_rpc_handlers((service.handlers(), *standard.handlers()))
         port = security.bind(server, self._listen, self._credentials)
         await server.start()
         self._server = server

@@ -22,6 +22,7 @@ from tools.beds import Bed
 
 import peer
 from coordinator_free_bootstrap import save_graph
+from peer.chaos.script import ON_PEERS, UNDO, Event, random_script
 
 pytestmark = pytest.mark.chaos
 
@@ -141,20 +142,58 @@ def test_a_reconnect_storm_of_all_peers_is_over_soon(bed: Make) -> None:
         assert "dead" not in [line["state"] for line in run.history(peer_id, "neighbor")]
 
 
-def test_random_chaos_from_a_seed_ends_in_a_completed_run(bed: Make) -> None:
-    from peer.chaos.script import random_script
+def _farthest(run: Bed) -> int:
+    return max(map(run.rounds, run.graph.ids))
 
-    run = bed(rounds=150, peers=8, kind="erdos-renyi", proxy=True, timeouts=QUICK)
-    script = random_script(run.graph, 11, 20.0, every_s=2.0)
-    assert len(script.event) >= 5
-    for event in script.event:
-        run.until_round(1, 0)
-        run.do(
-            event.do,
-            *event.peers,
-            **event.model_dump(exclude_defaults=True, exclude={"do", "peers", "at_s", "at_round"}),
-        )
-    run.finish(150)
+
+def _met(run: Bed, event: Event) -> int:
+    """Return how often bytes have met a fault of edges so far, as the proxies count it."""
+    side = {peer_id: number for number, group in enumerate(event.groups) for peer_id in group}
+    edges = event.edges or [(a, b) for a, b in run.graph.edges if side[a] != side[b]]
+    lanes = {*edges} if event.do == "one_way" else {pair for a, b in edges for pair in ((a, b), (b, a))}
+    counters, name = run.state()["counters"], "delayed" if event.do == "slow" else "held"
+    return sum(counters[f"{a}->{b}"][name] for a, b in lanes)
+
+
+def _is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def _do_to_process(run: Bed, event: Event) -> None:
+    """Carry out one event on one peer and see that it has come about."""
+    (peer_id,) = event.peers
+    pid = run.state()["processes"].get(str(peer_id))
+    assert run.do(event.do, peer_id, disk=event.disk) == "done"
+    if event.do in ("kill", "leave"):
+        assert run.until_ended(peer_id) == (-9 if event.do == "kill" else 0)
+    elif event.do == "restart":
+        assert run.state()["processes"][str(peer_id)] != pid
+    else:
+        run.until(lambda: _is_stopped(pid) == (event.do == "stop"), 10, event.words())
+
+
+def test_random_chaos_from_a_seed_ends_in_a_completed_run(bed: Make) -> None:
+    """Drawn in seconds, done in rounds; no fault ends before a process or a proxy has shown that it was there."""
+    run = bed(rounds=120, peers=8, kind="erdos-renyi", proxy=True, timeouts=QUICK)
+    events = random_script(run.graph, 221, 20.0, every_s=2.0).event
+    assert {event.do for event in events} == UNDO.keys() and "lose" in {event.disk for event in events}
+    ends = [(event.at_s + event.for_s, event.undo(), event) for event in events]
+    met: dict[Event, int] = {}
+    second_before = 0.0
+    for second, event, ending in sorted([*((e.at_s, e, None) for e in events), *ends], key=lambda each: each[0]):
+        place = _farthest(run) + 2 * (second - second_before)
+        run.until(lambda rounds=place: _farthest(run) >= rounds, 60, f"a time for {event.words()}")
+        second_before = second
+        if event.do in ON_PEERS:
+            _do_to_process(run, event)
+            continue
+        if ending is None:
+            met[event] = _met(run, event)
+        else:
+            run.until(lambda e=ending: _met(run, e) > met[e], 20, f"{ending.words()} is met")
+        fields = event.model_dump(exclude_defaults=True, exclude={"do", "at_s", "for_s"})
+        assert run.do(event.do, **fields) == "done"
+    assert run.finish(150)["failed"] == {}
     invariants.completed(run)
     for peer_id in run.graph.ids:
         invariants.folded_once(run, peer_id)

@@ -347,7 +347,7 @@ def test_a_transfer_that_stops_is_cut_as_too_slow() -> None:
 def test_a_trickle_of_tiny_chunks_is_cut_at_the_round_deadline() -> None:
     async def test() -> None:
         recorder = Recorder()
-        timeouts = Timeouts(heartbeat_s=0.05, suspicion_s=0.3, idle_transfer_s=5.0, round_deadline_s=0.3)
+        timeouts = Timeouts(heartbeat_s=0.05, suspicion_s=0.3, idle_transfer_s=0.3, round_deadline_s=0.3)
         async with serving(recorder, timeouts=timeouts) as port:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 call = channel.stream_unary(f"/{frames_service()}/PushModel")()

@@ -112,7 +112,7 @@ class Recorder:
         await self._tell()
         return PushReply(Outcome.FOLDED)
 
-    def cut(self, admission: Admission, reason: str) -> None:
+    def cut(self, admission: Admission, reason: str, code: Refusal | None) -> None:
         self.cuts.append(reason)
         self._tell_soon()
 

@@ -27,7 +27,7 @@ def main() -> int:
     for outcome in summary.failures:
         smallest = shrink(outcome)
         print("\n" + report(outcome))
-        print(f"  smallest: weather {smallest.options.weather}, actions {smallest.options.actions}")
+        print("\n".join(["  smallest:", *report(smallest).splitlines()[:3]]))
     return 1 if summary.failures else 0
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.membership import Membership, NeighborState
+from peer.algorithms.fedspd import FedSpd
+from peer.algorithms.fedspd_decisions import FedSpdDecisions
 from peer.core import averaging, model_store
 from peer.core import effects as do
 from peer.core.engine import Engine
@@ -16,6 +18,7 @@ from peer.core.inbox import Inbox
 from peer.core.model_store import ModelStore
 from peer.core.neighbors import NeighborView
 from peer.core.outbox import Outbox
+from peer.core.sending import Sending
 from peer.core.state import Stage
 
 Patch = Callable[[Any], None]  # takes pytest's monkeypatch
@@ -235,3 +238,51 @@ def arrivals_are_booked_to_the_wrong_sender(original, engine, stream, header, ou
 @plant(ModelStore, "snapshot")
 def what_is_sent_is_a_model_of_zeros(original, store, key, model=None):
     original(store, key, np.zeros_like(store.model(key.slot)) if key.round_index == 2 else model)
+
+
+# ---- a cluster is announced before training, and exchanged with co-selectors only (FedSPD) ------------------------------
+
+
+@plant(Engine, "_unannounced")
+def nobody_waits_for_announcements(original, engine):
+    return []
+
+
+@plant(FedSpdDecisions, "offers")
+def models_go_to_those_that_selected_another_cluster(
+    original, algorithm, facts, round_index, step, neighbor, announced
+):
+    if announced is not None and facts["selected"] >= 0:
+        announced = replace(announced, selected=facts["selected"])
+    return original(algorithm, facts, round_index, step, neighbor, announced)
+
+
+@plant(FedSpdDecisions, "targets")
+def a_model_is_folded_into_the_cluster_that_is_trained(original, algorithm, facts, header):
+    found = original(algorithm, facts, header)
+    unlike = algorithm.selecting(header.round_index) and facts["selected"] not in (-1, header.slot)
+    return (do.Target(facts["selected"]),) if unlike else found
+
+
+@plant(FedSpdDecisions, "agrees")
+def co_selectors_are_not_counted(original, algorithm, facts, round_index, announced):
+    return {}
+
+
+@plant(FedSpdDecisions, "selects")
+def what_is_announced_is_not_what_is_trained(original, algorithm, facts, round_index):
+    said = original(algorithm, facts, round_index)
+    return said and replace(said, selected=(said.selected + (round_index == 2)) % algorithm.slots)
+
+
+@plant(Sending, "_announced_by")
+def offers_follow_the_selection_of_the_round_before(original, sending, neighbor):
+    before = sending.views[neighbor].announced.get((sending.round_index - 1, 0))
+    return before or original(sending, neighbor)
+
+
+@plant(FedSpd, "_relabeled")
+def the_mixture_is_never_made_anew(original, algorithm, bench, z):
+    return original(algorithm, bench, z) | {
+        "mixture": bench.facts.get("mixture", [1 / algorithm.slots] * algorithm.slots)
+    }

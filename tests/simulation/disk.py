@@ -1,14 +1,14 @@
 """One machine's disk: checkpoints and the incarnation, with what a crash, a full disk and rot do to them.
 
 A checkpoint is one byte string with its digest; what `Persisted` was answered for survives a crash, a write under way is kept,
-dropped or torn. The two newest are kept, as by `peer.store`.
+dropped or torn. The two newest are kept, and what cannot be read or is another peer's is refused, as by `peer.store`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -27,11 +27,13 @@ class Checkpoint:
     round_index: int
     state: dict[str, Any]
     models: list[Vector]
+    arrays: dict[str, Any]  # per sample: what `Bench.arrays` holds
     lineage: frozenset[Any]
 
 
 @dataclass
 class _File:
+    owner: int
     round_index: int
     data: bytes
     digest: bytes
@@ -41,12 +43,13 @@ class _File:
 class Disk:
     """The files of one peer."""
 
-    def __init__(self, rng: Random) -> None:
-        self._rng = rng
+    def __init__(self, owner: int, rng: Random) -> None:
+        self._owner, self._rng = owner, rng
         self._files: list[_File] = []
         self._writing: _File | None = None
         self._incarnation: int | None = None
         self.failing = ""  # the error of every write, while not empty
+        self.unreadable = 0  # so many of the next reads fail
         self.rejected = 0
 
     @property
@@ -64,11 +67,20 @@ class Disk:
         self._incarnation = next_incarnation(self._incarnation, seen, self._rng.getrandbits(32))
         return self._incarnation
 
-    def begin(self, round_index: int, state: dict[str, Any], models: list[Vector], lineage: frozenset[Any]) -> None:
+    def begin(
+        self,
+        round_index: int,
+        state: dict[str, Any],
+        models: list[Vector],
+        arrays: dict[str, Any],
+        lineage: frozenset[Any],
+    ) -> None:
         """Start to write a checkpoint; the models are read now, as the disk thread does later."""
-        head = json.dumps({"state": state, "slots": len(models)}).encode()
-        data = head + b"\n" + b"".join(model.tobytes() for model in models)
-        self._writing = _File(round_index, data, hashlib.sha256(data).digest(), lineage)
+        head: dict[str, Any] = {"state": state, "slots": len(models)}
+        if arrays:
+            head["arrays"] = {name: [str(array.dtype), array.tolist()] for name, array in arrays.items()}
+        data = json.dumps(head).encode() + b"\n" + b"".join(model.tobytes() for model in models)
+        self._writing = _File(self._owner, round_index, data, hashlib.sha256(data).digest(), lineage)
 
     def end(self) -> str:
         """Finish the write: rename, and return an error in words or nothing."""
@@ -99,19 +111,25 @@ class Disk:
         self._files[-1].data = bytes(data)
         return True
 
+    def misdirect(self, other: Disk) -> None:
+        """Find another peer's newest checkpoint in the place of the own; if it has none, one that another run left there."""
+        self._files[-1] = replace(other._files[-1]) if other._files else replace(self._files[-1], owner=-1)
+
     def wipe(self) -> None:
         """Lose everything."""
         self._files, self._writing, self._incarnation = [], None, None
 
     def load(self) -> Checkpoint | None:
-        """Return the newest checkpoint that is whole; drop those that are not."""
+        """Return the newest checkpoint that can be read, is this peer's and is whole; drop those that are not."""
         while self._files:
-            file = self._files[-1]
-            if hashlib.sha256(file.data).digest() == file.digest:
+            file, readable = self._files[-1], not self.unreadable
+            self.unreadable = max(0, self.unreadable - 1)
+            if readable and file.owner == self._owner and hashlib.sha256(file.data).digest() == file.digest:
                 head, _, body = file.data.partition(b"\n")
                 parsed = json.loads(head)
-                models = np.frombuffer(body, np.float32).reshape(parsed["slots"], -1)
-                return Checkpoint(file.round_index, parsed["state"], [m.copy() for m in models], file.lineage)
+                models = [m.copy() for m in np.frombuffer(body, np.float32).reshape(parsed["slots"], -1)]
+                arrays = {name: np.array(rows, kind) for name, (kind, rows) in parsed.get("arrays", {}).items()}
+                return Checkpoint(file.round_index, parsed["state"], models, arrays, file.lineage)
             self.rejected += 1
             self._files.pop()
         return None

@@ -17,6 +17,8 @@ L5  a healthy, connected peer is not declared dead once delays are bounded
 L6  without faults, lockstep gives the models of `tests.oracle.reference`: in its own test
 L7  who was asked to leave is gone as soon as nothing is under way
 L8  who was absent is alive again by an answer, never by words of its own alone
+
+Those of runs that select a cluster before training stand in `selections`.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from peer.core.engine import Stage
 from peer.core.messages import ModelHeader
 from peer.core.state import NEAR_ROUNDS
 from tests.oracle.reference import collect, merge
+from tests.simulation.selections import Selections
 
 if TYPE_CHECKING:
     from tests.simulation.network import Push
@@ -79,6 +82,7 @@ class Checker:
         self.lives: dict[int, int] = {}
         self.final: dict[int, list[Vector]] = {}
         self.history: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        self.selections = Selections(self) if world.manifest.algorithm == "fedspd" else None
 
     def mark(self, name: str) -> None:
         """Note that a rare thing has happened; the test of all seeds wants each of them."""
@@ -124,23 +128,30 @@ class Checker:
                 known = process.engine.views[said.sender].incarnation
                 message = f"life {said.incarnation} of {said.sender} speaks, {known} was greeted"
                 self.require(said.incarnation == known, "I6", message)
+        if self.selections:
+            self.selections.before(process, event)
 
     def after(self, process: Process, event: ev.Event, effects: list[do.Effect]) -> None:
         """An event was taken and its effects are executed or under way."""
         engine, shadow, world = process.engine, self.shadows.get(process), self.world
         if shadow is None:
             return
-        self.require(engine.round_index >= shadow.round_index, "I7", f"peer {process.peer_id} went back a round")
+        self.require(engine.round_index >= shadow.round_index, "I7", "a peer went back a round")
         self.require(engine.incarnation >= shadow.incarnation, "I7", "an incarnation went back")
         disk = process.machine.disk.incarnation or 0
         self.require(engine.incarnation <= disk, "I7", "an incarnation is used before it is persisted")
         shadow.round_index, shadow.incarnation = engine.round_index, engine.incarnation
+        seen = shadow.seen
         for n, view in engine.views.items():
-            life, round_index = shadow.seen.get(n, (0, 0))
-            back = view.incarnation == life and view.round_index < round_index
-            self.require(not back, "I7", f"{process.peer_id} sees {n} go back to round {view.round_index}")
-            shadow.seen[n] = view.incarnation, view.round_index
+            now = view.incarnation, view.round_index
+            before = seen.get(n, (0, 0))
+            if now != before:
+                back = now[0] == before[0] and now[1] < before[1]
+                self.require(not back, "I7", f"{process.peer_id} sees {n} go back to round {view.round_index}")
+                seen[n] = now
         self._limits(process)
+        if self.selections:
+            self.selections.after(process, event, effects)
         if engine.leaving and engine.stage is not Stage.STOPPED:
             under_way = shadow.working or engine.persisting is not None or bool(engine.inbox.folding)
             self.require(under_way, "L7", f"{process.peer_id}, asked to leave, stays idle while {engine.stage}")
@@ -157,19 +168,22 @@ class Checker:
                     self._no_false_death(process, effect.fields)
 
     def _limits(self, process: Process) -> None:
-        engine, limits = process.engine, self.world.manifest.limits
-        buffers = len(engine.inbox.reading) + len(engine.inbox.waiting) + len(engine.inbox.folding)
-        self.require(buffers <= limits.concurrent_receives, "I8", f"{buffers} buffers of {limits.concurrent_receives}")
-        held = Counter(header.sender for header in engine.inbox.held.values())
-        most = max(held.values(), default=0)
-        self.require(most <= limits.streams_per_neighbor, "I8", f"{most} streams of one neighbor are held")
-        per_step = 1 + engine.algorithm.slots
-        for view in engine.views.values():
-            self.require(len(view.announced) <= 64, "I8", "announcements pile up")
-            pending = engine.outbox.pending(view.neighbor)
-            self.require(pending <= 3 * 3 * per_step + 1, "I8", f"{pending} messages wait for one neighbor")
+        engine, limits = (
+            process.engine,
+            self.world.manifest.limits,
+        )  # after every event: words are made only if one is broken
+        inbox, slots = engine.inbox, engine.algorithm.slots
+        buffers = len(inbox.reading) + len(inbox.waiting) + len(inbox.folding)
+        self.require(buffers <= limits.concurrent_receives, "I8", "too many buffers")
+        if len(inbox.held) > limits.streams_per_neighbor:
+            most = max(Counter(header.sender for header in inbox.held.values()).values())
+            self.require(most <= limits.streams_per_neighbor, "I8", f"{most} streams of one neighbor are held")
+        pending_max = 3 * 3 * (1 + slots) + 1
+        for n, view in engine.views.items():
+            if len(view.announced) > 64 or engine.outbox.pending(n) > pending_max:
+                raise InvariantViolation("I8", f"announcements or messages for {n} pile up: {engine.outbox.pending(n)}")
         snapshots = len(process.bench.models._snapshots)
-        self.require(snapshots <= 3 * 3 * engine.algorithm.slots, "I8", f"{snapshots} snapshots are kept")
+        self.require(snapshots <= 3 * 3 * slots, "I8", "too many snapshots are kept")
 
     def _nobody_waits_for_the_dead(self, process: Process) -> None:
         engine, world, t = process.engine, self.world, self.world.manifest.timeouts
@@ -226,8 +240,10 @@ class Checker:
 
     # ---- models ---------------------------------------------------------------------------------------------------
 
-    def sends(self, process: Process, header: ModelHeader, payload: Vector) -> None:
+    def sends(self, process: Process, neighbor: int, header: ModelHeader, payload: Vector) -> None:
         """A model is about to be sent."""
+        if self.selections:
+            self.selections.sends(process, neighbor, header)
         data = payload.tobytes()
         known = self.sent.setdefault(header.key, data)
         self.require(known == data, "I3", f"the snapshot {header.key} has changed")
@@ -254,8 +270,16 @@ class Checker:
         if self.world.manifest.pace == "lockstep":
             ahead = (header.round_index, header.step) > (process.engine.round_index, process.engine.step_index)
             self.require(not ahead, "I1", f"{key} is folded in step {process.engine.round_index}")
+        if self.selections:
+            self.selections.folds(process, effect)
         for target in effect.targets:
             shadow.folded[target.slot].append((buffer.copy(), target.weight))
+
+    def replies(self, process: Process, effect: do.Reply, push: Push | None) -> None:
+        """A stream is answered, if it is still there."""
+        self.mark(f"replied {effect.refusal or effect.outcome}")
+        if self.selections and push is not None:
+            self.selections.replies(process, effect, push.header)
 
     def works(self, process: Process, effect: do.Work) -> None:
         """Work on tensors begins."""
@@ -283,8 +307,11 @@ class Checker:
         for slot in range(len(models)):
             self.require(bool(np.isfinite(models.model(slot)).all()), "I5", f"slot {slot} is not finite")
         if effect.kind in ("end_step", "close"):
-            self._compare(process, shadow)
+            if not self.selections:
+                self._compare(process, shadow)
             shadow.folded.clear()
+        if self.selections:
+            self.selections.worked(process, effect)
         if effect.kind == "train":
             for slot in process.bench.facts["trained"]:
                 shadow.base[slot] = models.model(slot).copy()
@@ -292,6 +319,12 @@ class Checker:
             shadow.base = [models.model(slot).copy() for slot in range(len(models))]
         if effect.kind == "assign":
             shadow.aside = process.algorithm.aside(process.bench.facts, effect.round_index)
+
+    def merged(self, process: Process) -> None:
+        """The averages of a step are made, and the work on it goes on."""
+        self._compare(process, self.shadows[process])
+        if self.selections:
+            self.selections.merged(process)
 
     def _own_weight(self, process: Process, slot: int, folded: float) -> float:
         algorithm, facts, round_index = process.algorithm, process.bench.facts, process.bench.round_index

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING
 
 from peer.core import events as ev
 from peer.core.engine import Stage
+from tests.simulation.options import ACTIONS_RARE
 
 if TYPE_CHECKING:
     from tests.simulation.world import Machine, World
@@ -16,7 +18,7 @@ class Nemesis:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self._rng = world.random("nemesis")
+        self._rng, self._rare = world.random("nemesis"), world.random("rare nemesis")
         self._doomed: set[int] = set()  # peers that lose power in the middle of their next write
         self._called_away: set[int] = set()  # peers that are asked to leave in the middle of their next piece of work
 
@@ -33,13 +35,16 @@ class Nemesis:
         """Schedule every action."""
         for action, times in self.world.options.actions:
             if action != "late_joiner":
+                rng = self._rare if action in ACTIONS_RARE else self._rng
                 for _ in range(times):
-                    self.world.after(self._rng.uniform(0, self.world.options.safety_s), self._act, action)
+                    self.world.after(rng.uniform(0, self.world.options.safety_s), self._act, action, rng)
 
-    def _act(self, action: str) -> None:
-        if self.world.healed_at is None:
-            machine = self.world.machines[self._rng.choice(self.world.graph.ids)]
-            getattr(self, f"_{action}")(machine)
+    def _act(self, action: str, rng: Random) -> None:
+        machines = list(self.world.machines.values())
+        if action in ACTIONS_RARE:
+            machines = [m for m in machines if m.process is not None and m.disk.durable_round]
+        if self.world.healed_at is None and machines:
+            getattr(self, f"_{action}")(rng.choice(machines))
 
     def _fired(self, action: str) -> None:
         self.world.fired[action] += 1
@@ -85,6 +90,20 @@ class Nemesis:
             if machine.disk.rot():
                 self._fired("rot")
             self._again(machine)
+
+    def _read_error(self, machine: Machine) -> None:
+        """The newest checkpoint gives EIO when its peer comes back; sometimes all do."""
+        self._fired("read_error")
+        machine.crash()
+        machine.disk.unreadable = self._rare.choice((1, 1, 2))
+        self.world.after(self._rare.uniform(0.1, 8.0), machine.start)
+
+    def _misdirected(self, machine: Machine) -> None:
+        """Another peer's newest checkpoint lies in the place of its own; where there is none, one of another run."""
+        self._fired("misdirected")
+        machine.crash()
+        machine.disk.misdirect(self._rare.choice([m.disk for m in self.world.machines.values() if m is not machine]))
+        self.world.after(self._rare.uniform(0.1, 8.0), machine.start)
 
     def _pause(self, machine: Machine) -> None:
         process = machine.process

@@ -1,14 +1,19 @@
-"""What one seed simulates: the run, and which faults exist in it and how hard (swarm testing: each seed draws its own)."""
+"""What one seed simulates: the run, and which faults exist in it and how hard (swarm testing: each seed draws its own).
+
+What was added later draws from generators of its own, and seldom, so that most seeds stay the runs that they were.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from coordinator_free_bootstrap import Manifest, make_graph
 from coordinator_free_bootstrap.graph import Graph
 from tests.simulation.network import Weather
+
+Kind = Literal["ring", "line", "star", "complete", "erdos-renyi"]
 
 # What the nemesis does to processes and links; the network's own faults are in `Weather`.
 ACTIONS = (
@@ -28,6 +33,7 @@ ACTIONS = (
     *("straggler", "slow_disk"),
 )
 ACTIONS_LATER = ("closed_port",)  # drawn from a generator of their own: what seeds drew before stays as it was
+ACTIONS_RARE = ("read_error", "misdirected")  # carried out by a generator of their own too
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,8 @@ def draw(seed: int) -> Options:
     kind = rng.choice(("ring", "line", "star", "complete", "erdos-renyi")) if peers > 2 else "line"
     shape = {"p": rng.uniform(0.4, 0.8)} if kind == "erdos-renyi" else {}
     calm = rng.random() < 0.15
-    graph = make_graph(kind, peers, seed=seed, manifest=_run(rng, seed), **shape)
+    run = _run(rng, seed)
+    graph = _big_graph(seed, kind, run) or make_graph(kind, peers, seed=seed, manifest=run, **shape)
     if calm:
         weather = Weather(delay_s=rng.choice((0.001, 0.01, 0.05)), bytes_per_s=rng.choice((1e2, 1e4, 1e6)))
         return Options(seed, graph, weather=weather)
@@ -88,6 +95,8 @@ def draw(seed: int) -> Options:
     later = Random(f"{seed}:later")
     actions = [(action, rng.randint(1, 5 if action == "crash" else 3)) for action in chosen]
     actions += [(action, later.randint(1, 2)) for action in ACTIONS_LATER if later.random() < 0.3]
+    rare = Random(f"{seed}:reads")
+    actions += [(action, rare.randint(1, 2)) for action in ACTIONS_RARE if rare.random() < 0.06]
     return Options(
         seed,
         graph,
@@ -99,8 +108,34 @@ def draw(seed: int) -> Options:
     )
 
 
+def _fedspd(rng: Random) -> dict[str, Any]:
+    """Return options that make peers select, and change their minds: by a floor under every cluster's weight."""
+    options: dict[str, Any] = {"u_min": rng.choice((0.0, 0.3, 0.9)), "sketch_size": 8, "final_epochs": 1}
+    options |= {"align_every": rng.choice((0, 1, 2, 3)), "label_check": rng.random() < 0.5}
+    if rng.random() < 0.3:
+        options["exchange"] = "broadcast"
+    if rng.random() < 0.4:
+        options["first_round"] = "paper"
+    if rng.random() < 0.3:
+        options["initialization"] = "local"
+    if rng.random() < 0.2:
+        options |= {"warm_rounds": rng.randint(1, 3), "hard_rounds": rng.randint(1, 2)}
+        options["split"] = rng.choice(("noise", "noise", "noise", "updates"))
+    return options
+
+
 def _sometimes(rng: Random, most: float) -> float:
     return rng.uniform(0, most) if rng.random() < 0.5 else 0.0
+
+
+def _big_graph(seed: int, kind: Kind, run: Manifest) -> Graph | None:
+    """Return a graph of more than 8 peers for a few seeds; a complete one would cost as much as all others together."""
+    rng = Random(f"{seed}:big")
+    if rng.random() >= 0.025:
+        return None
+    peers = rng.choice((10, 12, 16))
+    kind = "erdos-renyi" if kind == "complete" else kind
+    return make_graph(kind, peers, seed=seed, manifest=run, **({"p": 0.3} if kind == "erdos-renyi" else {}))
 
 
 def _run(rng: Random, seed: int) -> Manifest:
@@ -115,6 +150,8 @@ def _run(rng: Random, seed: int) -> Manifest:
         if rng.random() < 0.3:
             options["idle_folds"] = False
     pace = rng.choice(("lockstep", "lockstep", "async"))
+    if algorithm == "local" and Random(f"{seed}:fedspd").random() < 0.75:  # runs without an exchange show little
+        algorithm, options = "fedspd", _fedspd(Random(f"{seed}:fedspd options"))
     relays = "warmup_rounds" in options
     suspicion = rng.choice((2.0, 2.0, 5.0))
     return manifest(
@@ -136,7 +173,7 @@ def _run(rng: Random, seed: int) -> Manifest:
         timeouts={
             "heartbeat_s": suspicion / rng.choice((4, 6)),
             "suspicion_s": suspicion,
-            "idle_transfer_s": 5.0,
+            "idle_transfer_s": 4.0,
             "round_deadline_s": rng.choice((600.0, 600.0, 30.0, 2 * suspicion)),
         },
         limits={"concurrent_receives": rng.choice((1, 2, 2, 4)), "rounds_ahead": rng.choice((1, 2, 2))},

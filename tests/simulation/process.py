@@ -72,7 +72,9 @@ class Process:
             ),
             facts={},
         )
+        self.bench.arrays = self.checkpoint.arrays if self.checkpoint else {}
         self.bench.facts = dict(self.checkpoint.state["facts"]) if self.checkpoint else self.algorithm.begin(self.bench)
+        self._watch_merges()
         self.engine: Engine = self.world.bugs.engine(
             self.peer_id,
             graph,
@@ -82,6 +84,17 @@ class Process:
             facts=dict(self.bench.facts),
             resume=self.checkpoint.state if self.checkpoint else None,
         )
+
+    def _watch_merges(self) -> None:
+        """Where a close does more to the models than to average them, the averages are judged in between."""
+        if self.algorithm.name == "fedspd":
+            merge = self.algorithm.merge
+
+            def watched(bench: Bench) -> None:
+                merge(bench)
+                self.world.checker.merged(self)
+
+            self.algorithm.merge = watched
 
     # ---- time -----------------------------------------------------------------------------------------------------
 
@@ -234,7 +247,7 @@ class Process:
     def _do_sendmodel(self, effect: do.SendModel) -> None:
         header = effect.header
         payload = self.bench.models.offered(SnapshotKey(header.round_index, header.step, header.slot))
-        self.world.checker.sends(self, header, payload)
+        self.world.checker.sends(self, effect.neighbor, header, payload)
         self._sending[effect.neighbor] = self.network.push(self, effect.neighbor, header, payload)
 
     def answered(self, push: Push, reply: PushReply | None) -> None:
@@ -304,6 +317,11 @@ class Process:
         if check_norm(norm_squared(buffer), 0.0, None) is not None:
             self.refused_bytes(push, Refusal.NON_FINITE)
             return
+        if self.algorithm.inspects_arrivals:
+            rejection = self.algorithm.screen_arrival(self.bench, push.header, buffer)
+            if rejection is not None:
+                self.refused_bytes(push, rejection.code)
+                return
         self._whole.add(push.stream)
         self.post(ev.Arrived(push.stream))
 
@@ -323,8 +341,8 @@ class Process:
             self.post(ev.Cut(push.stream))
 
     def _do_reply(self, effect: do.Reply) -> None:
-        self.world.checker.mark(f"replied {effect.refusal or effect.outcome}")
         push = self.streams.get(effect.stream)
+        self.world.checker.replies(self, effect, push)
         if push is None:
             return
         verdict = PushReply(effect.outcome, effect.refusal, effect.reason)
@@ -396,12 +414,13 @@ class Process:
 
     def _do_persist(self, effect: do.Persist) -> None:
         models = [self.bench.models.share(slot) for slot in range(len(self.bench.models))]
+        arrays = {name: array.copy() for name, array in self.bench.arrays.items()}
         state, lineage = json.loads(json.dumps(effect.state)), frozenset(self.lineage)
         latency = self._rng.uniform(0.001, 0.02) * self.machine.disk_slowness
         before = max(0.0, self._disk_free_at - self.world.now)
         self._disk_free_at = self.world.now + before + latency
         begin = before + self._rng.random() * latency
-        self.later(begin, self._write, effect.round_index, state, models, lineage)
+        self.later(begin, self._write, effect.round_index, state, models, arrays, lineage)
         self.later(before + latency, self._persisted, effect.round_index)
 
     def _write(self, *checkpoint: Any) -> None:

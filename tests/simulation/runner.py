@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from coordinator_free_bootstrap.errors import GraphError
 from tests.simulation.invariants import InvariantViolation
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, draw
@@ -112,21 +114,40 @@ def report(outcome: Outcome) -> str:
 
 
 def shrink(outcome: Outcome) -> Outcome:
-    """Drop kinds of faults one after another, as long as the same invariant breaks."""
-    name = getattr(outcome.error, "name", type(outcome.error).__name__)
+    """Drop kinds of faults, then peers, then rounds, one after another, as long as the same invariant breaks."""
     smallest = outcome
-    for simpler in _simpler(outcome.options):
-        options = simpler(smallest.options)
-        tried = run_one(options)
-        if tried.error is not None and getattr(tried.error, "name", type(tried.error).__name__) == name:
-            smallest = tried
+    for smaller in (_fewer_faults, _fewer_peers, _fewer_rounds):
+        while found := next(
+            (o for o in map(run_one, smaller(smallest.options)) if _broken(o) == _broken(outcome)), None
+        ):
+            smallest = found
     return smallest
 
 
-def _simpler(options: Options):
-    for kind in ("loss", "cut", "replay", "corrupt"):
-        yield lambda o, kind=kind: replace(o, weather=replace(o.weather, **{kind: 0.0}))
-    yield lambda o: replace(o, weather=replace(o.weather, delay_s=Weather().delay_s))
-    for action, _ in options.actions:
-        yield lambda o, action=action: replace(o, actions=tuple(a for a in o.actions if a[0] != action))
-    yield lambda o: replace(o, core_loses=0)
+def _broken(outcome: Outcome) -> str:
+    return "" if outcome.error is None else str(getattr(outcome.error, "name", type(outcome.error).__name__))
+
+
+def _fewer_faults(o: Options) -> Iterator[Options]:
+    for kind, calm in vars(Weather()).items():
+        if kind != "bytes_per_s" and getattr(o.weather, kind) != calm:
+            yield replace(o, weather=replace(o.weather, **{kind: calm}))
+    for action in o.actions:
+        yield replace(o, actions=tuple(a for a in o.actions if a != action))
+    if o.core_loses:
+        yield replace(o, core_loses=0)
+
+
+def _fewer_peers(o: Options) -> Iterator[Options]:
+    """Leave out each peer in turn, unless the graph falls apart without it."""
+    nodes = o.graph.nodes if len(o.graph.nodes) > 2 + o.core_loses else ()
+    for gone in nodes:
+        edges = tuple(edge for edge in o.graph.edges if gone.id not in edge)
+        with contextlib.suppress(GraphError):
+            yield replace(o, graph=replace(o.graph, nodes=tuple(n for n in nodes if n is not gone), edges=edges))
+
+
+def _fewer_rounds(o: Options) -> Iterator[Options]:
+    for rounds in range(1, o.graph.manifest.rounds):
+        run = o.graph.manifest.model_copy(update={"rounds": rounds})
+        yield replace(o, graph=replace(o.graph, manifest=run))

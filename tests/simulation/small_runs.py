@@ -6,6 +6,7 @@ import numpy as np
 
 from coordinator_free_bootstrap import make_graph
 from tests.oracle.reference import run_reference
+from tests.simulation.fedspd_reference import run_fedspd
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, manifest
 from tests.simulation.trainer import QuadraticLearner
@@ -29,13 +30,32 @@ RUNS = {
     "local": {"algorithm": "local"},
     "late arrivals are folded": {"stale": "fold"},
 }
+SELECTS = {"u_min": 0.4, "align_every": 2, "sketch_size": 16, "final_epochs": 1}  # each cluster, now and then
+FEDSPD = {
+    "fedspd": SELECTS,
+    "fedspd, paper form": SELECTS | {"first_round": "paper", "label_check": False, "align_every": 0, "u_min": 0.0},
+    "fedspd, own drawings": SELECTS | {"initialization": "local"},
+    "fedspd, broadcast": SELECTS | {"exchange": "broadcast", "label_check": False},
+    "fedspd, warm": SELECTS | {"warm_rounds": 2, "hard_rounds": 1},
+}
+RUNS |= {name: {"algorithm": "fedspd", "options": options} for name, options in FEDSPD.items()}
+RUNS |= {
+    "fedspd, metropolis": RUNS["fedspd"] | {"mix": "metropolis"},
+    "fedspd, batch": RUNS["fedspd"] | {"aggregation": "batch"},
+    "fedspd, dynamic edges": RUNS["fedspd"] | {"dynamic_edges": 0.4, "mix": "metropolis"},
+    "fedspd, participation": RUNS["fedspd, broadcast"] | {"participation": 0.6, "stale": "fold"},
+}
 
 
 def assert_equals_reference(world: World) -> None:
     """Compare every model of every peer, bit for bit."""
     m = world.manifest
-    learners = {i: QuadraticLearner(i, m.clusters, world.options.size, m.seed) for i in world.graph.ids}
-    for i, peer in run_reference(world.graph, learners).items():
+    selecting = m.algorithm == "fedspd"
+    learners = {
+        i: QuadraticLearner(i, m.clusters, world.options.size, m.seed, mixed=selecting) for i in world.graph.ids
+    }
+    reference = run_fedspd if selecting else run_reference
+    for i, peer in reference(world.graph, learners).items():
         for slot, model in enumerate(peer.models):
             assert np.array_equal(world.checker.final[i][slot], model), f"peer {i}, slot {slot}"
 
@@ -51,9 +71,13 @@ def without_faults(name: str, seed: int, train_s: tuple[float, float] = (0.02, 1
     return world
 
 
-def with_a_kill(seed: int) -> World:
+KILLED = ("plain", "relay", "batch", "dfedavg")
+KILLED_SELECTING = ("fedspd", "fedspd, broadcast", "fedspd, metropolis", "fedspd, warm")
+
+
+def with_a_kill(seed: int, names: tuple[str, ...] = KILLED) -> World:
     """Kill one peer twice and start it again within the suspicion time of the others."""
-    run = manifest(**RUNS[("plain", "relay", "batch", "dfedavg")[seed % 4]], clusters=2, seed=seed, rounds=6)
+    run = manifest(**RUNS[names[seed % 4]], clusters=2, seed=seed, rounds=6)
     graph = make_graph("erdos-renyi", 6, seed=seed, manifest=run, p=0.5)
     world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.05, 0.4)))
     return _with_kills(world, seed % 6, kills=2, earliest_s=1.0)

@@ -27,7 +27,7 @@ FOUND_AT = {
     "a_new_life_is_not_told_again": "kill 1",
     "what_failed_is_not_repeated": "kill 1",
     "what_is_lost_without_a_word_is_not_sent_again": "vanished 0",
-    "who_leaves_is_forgotten": "seed 106",
+    "who_leaves_is_forgotten": "seed 179",
     "a_step_ends_while_offers_are_under_way": "kill 18",
     "a_snapshot_is_folded_into": "kill 1",
     "nobody_waits_for_the_disk": "seed 10",
@@ -41,7 +41,15 @@ FOUND_AT = {
     "who_is_heard_is_alive": "seed 1",
     "models_are_folded_before_they_are_complete": "kill 0",
     "the_last_word_on_a_round_wins": "seed 1",
+    "nobody_waits_for_announcements": "fedspd 0",
+    "models_go_to_those_that_selected_another_cluster": "fedspd 0",
+    "a_model_is_folded_into_the_cluster_that_is_trained": "fedspd 1",
+    "co_selectors_are_not_counted": "fedspd 2",
+    "what_is_announced_is_not_what_is_trained": "fedspd 0",
+    "offers_follow_the_selection_of_the_round_before": "fedspd 3",
+    "the_mixture_is_never_made_anew": "fedspd 3",
 }
+SELECTING = ("fedspd", "fedspd, broadcast", "fedspd, metropolis", "fedspd, paper form")
 
 
 def runs(name):
@@ -49,7 +57,7 @@ def runs(name):
     yield "without faults", lambda: assert_equals_reference(without_faults("plain", 3))
     yield "without faults, relay", lambda: assert_equals_reference(without_faults("relay", 3))
     yield "long training", lambda: assert_equals_reference(without_faults("plain", 2, train_s=(3.0, 6.0)))
-    everywhere = [f"{kind} {kill}" for kind in ("kill", "async kill") for kill in range(KILLS)]
+    everywhere = [f"{kind} {kill}" for kind in ("kill", "async kill", "fedspd") for kill in range(KILLS)]
     everywhere += [f"seed {seed}" for seed in range(SEEDS)]
     for where in [FOUND_AT.get(name, "kill 0"), *everywhere]:
         kind, _, number = where.rpartition(" ")
@@ -66,6 +74,7 @@ PLAY = {
     "seed": run_seed,
     "kill": lambda kill: assert_equals_reference(with_a_kill(kill)),
     "async kill": async_with_kills,
+    "fedspd": lambda seed: assert_equals_reference(without_faults(SELECTING[seed % 4], seed)),
     "vanished": with_forgotten_pushes,
 }
 

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import make_graph
+from tests.simulation.bugs import PLANTED
 from tests.simulation.network import Weather
-from tests.simulation.options import ACTIONS, ACTIONS_LATER, Options, manifest
-from tests.simulation.runner import report, run_many
+from tests.simulation.options import ACTIONS, ACTIONS_LATER, ACTIONS_RARE, Options, draw, manifest
+from tests.simulation.runner import report, run_many, run_one, shrink
 from tests.simulation.small_runs import (
+    KILLED_SELECTING,
     RUNS,
     assert_equals_reference,
     async_with_kills,
@@ -25,7 +27,7 @@ from tests.simulation.small_runs import (
 from tests.simulation.world import EPOCH_S, World
 
 FAULTS = {"loss", "cut", "replay", "corrupt", "delay", "swallowed", "keepalive", "loss_for_good", *ACTIONS}
-FAULTS |= {"connection_refused", *ACTIONS_LATER}
+FAULTS |= {"connection_refused", *ACTIONS_LATER, *ACTIONS_RARE}
 FAULTS |= {"write kept", "write dropped", "write torn"}
 MARKS = {
     *("folded", "folded late", "stream cut", "resumed", "outgrew an old life"),
@@ -37,6 +39,9 @@ MARKS = {
     *("crashed while training", "crashed while exchanging", "crashed while joining", "left while training"),
     *("left while assigning", "left while closing", "left while exchanging"),
     *("new life greeted while training", "new life greeted while exchanging", "new life greeted while lingering"),
+    *("announcement awaited", "late announcement answered", "exchanged with co-selectors only", "all centers sent"),
+    *("model of another cluster unused", "refused label_conflict"),
+    *("sketches announced", "labels taken over", "labels permuted"),
 }
 
 
@@ -72,6 +77,11 @@ def test_l6_without_faults_lockstep_equals_the_reference_bit_for_bit(name, seed)
 @pytest.mark.parametrize("seed", range(24))
 def test_a_peer_killed_at_any_time_and_soon_restarted_changes_no_bit(seed):
     assert_equals_reference(with_a_kill(seed))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nor_does_it_where_its_neighbors_wait_for_what_it_selects(seed):
+    assert_equals_reference(with_a_kill(seed, KILLED_SELECTING))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -151,3 +161,15 @@ def test_l2_a_partition_parts_the_models_and_healing_brings_them_together():
     healed = after_round(34)
     assert apart > 3 * before, "both sides must have trained on, each for itself"
     assert healed < 1.5 * before
+
+
+def test_a_failing_run_shrinks_to_fewer_faults_peers_and_rounds_that_break_the_same(monkeypatch):
+    PLANTED["the_last_word_on_a_round_wins"](monkeypatch)
+    outcome = run_one(draw(45))
+    smallest = shrink(outcome)
+    assert smallest.error.name == outcome.error.name == "I7"
+    large, small = outcome.options, smallest.options
+    assert len(small.actions) < len(large.actions) and small.weather != large.weather
+    assert len(small.graph.ids) < len(large.graph.ids) and set(small.graph.ids) < set(large.graph.ids)
+    assert small.graph.manifest.rounds < large.graph.manifest.rounds
+    assert run_one(small).error.name == "I7"

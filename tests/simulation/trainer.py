@@ -37,13 +37,20 @@ class QuadraticLearner:
         size: d.
         seed: of centers and points.
         jitter: standard deviation of what training adds to its target, by the seed of the training.
+        mixed: every second point lies around the next center, so that a peer is a mixture of two.
     """
 
-    def __init__(self, peer_id: int, clusters: int, size: int, seed: int, jitter: float = 0.05) -> None:
+    def __init__(
+        self, peer_id: int, clusters: int, size: int, seed: int, jitter: float = 0.05, *, mixed: bool = False
+    ) -> None:
         self.size, self.jitter = size, jitter
         self.cluster = peer_id % clusters
         self.center = generator(seed, "center", self.cluster).normal(0, 3, size)
         self.points = self.center + generator(seed, "points", peer_id).normal(0, 0.3, (SAMPLES, size))
+        if mixed:
+            self.points[1::2] += (
+                generator(seed, "center", (self.cluster + 1) % clusters).normal(0, 3, size) - self.center
+            )
         self.optimum = self.points.mean(axis=0)
 
     @property

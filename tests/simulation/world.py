@@ -44,9 +44,10 @@ class Machine:
     def __init__(self, world: World, peer_id: int) -> None:
         self.world, self.peer_id = world, peer_id
         self.rng = world.random(f"machine {peer_id}")
-        self.disk = Disk(world.random(f"disk {peer_id}"))
+        self.disk = Disk(peer_id, world.random(f"disk {peer_id}"))
         m = world.manifest
-        self.learner = QuadraticLearner(peer_id, m.clusters, world.options.size, m.seed)
+        mixed = m.algorithm == "fedspd"
+        self.learner = QuadraticLearner(peer_id, m.clusters, world.options.size, m.seed, mixed=mixed)
         self.slowness = self.disk_slowness = 1.0
         self.process: Process | None = None
         self.lives = 0

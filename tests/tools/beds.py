@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file
 from tools.running import ends, on_loopback, until
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
@@ -166,6 +167,17 @@ class Bed:
 
     def summary(self, peer_id: int) -> dict[str, Any]:
         return json.loads(self.place(peer_id).summary.read_text())
+
+    def persisted(self, peer_id: int) -> dict[str, np.ndarray]:
+        """Return the arrays of a peer's newest checkpoint; a running peer may remove it while we look for it."""
+
+        def found() -> dict[str, np.ndarray] | None:
+            try:
+                return load_file(max(self.place(peer_id).checkpoints.glob("checkpoint-*")) / "arrays.safetensors")
+            except FileNotFoundError:
+                return None
+
+        return self.until(found, 10, f"a checkpoint of peer {peer_id}")
 
     def models(self) -> dict[int, Models]:
         """Return the final models of all peers."""

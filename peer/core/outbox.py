@@ -69,7 +69,7 @@ class Outbox:
     def repost(self, neighbor: int, from_round: int) -> int:
         """Queue again everything kept from a round on, for a neighbor's new life; return how many messages."""
         lane = self._lanes[neighbor]
-        lane.queue = deque(m for m in lane.kept if m.round_index >= from_round)
+        lane.queue = deque(m for m in lane.kept if not _is_past(m, from_round))
         lane.failures, lane.retry_at = 0, 0.0
         return len(lane.queue)
 

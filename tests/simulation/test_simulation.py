@@ -60,6 +60,9 @@ REGRESSIONS = {
     "between two rounds, with relay steps, what came for the next one was held for late, and waited for ever after": 22444,
     "the same as the second, and two lives offered different bits under one name": 6024,
     "a model made again was answered as known while the first of the two waited its turn, which was then cut off": 27913,
+    "fedspd: a neighbor whose selection came after the offers, because it had been away, never got a model": 200192,
+    "fedspd: a neighbor one round ahead was not told a selection that it had kept a model for": 201052,
+    "fedspd: the same, where the selection was to be told again to a new life": 220647,
 }
 
 

@@ -51,7 +51,8 @@ def test_the_others_do_not_wait_for_it(home: Path, peer_id: int) -> None:
     rounds = history(home, peer_id, "round")
     assert len(rounds) == RUN["rounds"]
     assert all(line["missing"] == [1] for line in rounds)
-    assert max(line["seconds"]["wait"] for line in rounds) < SUSPICION_S
+    waits = [line["seconds"]["wait"] for line in rounds[1:]]  # in the first round, for whoever started later
+    assert max(waits) < SUSPICION_S
 
 
 @pytest.mark.parametrize("peer_id", [0, 2])

@@ -1,17 +1,20 @@
-# Two commands on a fresh machine: `make demo` and `make test`. Needs Python 3.11 or later, make and git.
+# Two commands on a fresh machine: `make demo` and `make test`. They need Python 3.11 or later, make and git.
 PYTHON ?= python3
-# What pip installs first; without a GPU, the CPU build: make demo TORCH='torch --index-url <PyTorch CPU index>'
+# What pip installs first. The CPU build, for machines without a GPU: make demo TORCH='torch --index-url <PyTorch CPU index>'
 TORCH ?= torch
 VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
 SEEDS ?= 50000
 
-.PHONY: demo test lint check-proto simulate test-compose clean
+.PHONY: dev demo test lint types stubs simulate wheel test-compose clean
+
+# The environment for changing the project, in .venv: what runs, tests and linters need.
+dev: $(VENV)/.dev
 
 demo: $(VENV)/.run
 	$(BIN)/peer testbed --peers 8 --out $(OUT) --fresh --set run.options.warmup_rounds=8
-	@echo "Look at $(OUT)/report/*.png, and try: $(BIN)/peer report $(OUT) --json"
+	@echo "Pictures: $(OUT)/report/*.png. Report as JSON: $(BIN)/peer report $(OUT) --json"
 
 test: $(VENV)/.test
 	$(BIN)/pytest
@@ -19,19 +22,26 @@ test: $(VENV)/.test
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
 
-check-proto: $(VENV)/.dev
+# The generated gRPC code is what proto/peer/v1/peer.proto gives.
+stubs: $(VENV)/.dev
 	$(BIN)/python proto/generate.py --check
 
 simulate: $(VENV)/.test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
-# The first test waits for the engine and the image, which are made here.
+# Source package and wheel in dist/, checked; the wheel installed into an empty environment outside the repository, and run there.
+wheel:
+	PYTHON='$(PYTHON)' TORCH='$(TORCH)' .ci/wheel
+
+# The first test starts the container engine and builds the image.
 test-compose: $(VENV)/.test
 	$(BIN)/pytest tests/compose -m compose --timeout 900 -rs
 
-# torch comes first and alone: its CPU build satisfies torchvision, whose own choice would be gigabytes of CUDA libraries.
+# torch first and separately: its CPU build satisfies torchvision, which would otherwise install gigabytes of CUDA libraries.
 $(VENV)/.run: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt $(TORCH)

@@ -41,12 +41,12 @@ from target_process import TargetProcess
 from coordinator_free_bootstrap import Graph, canonical_json, digest, load_graph
 from coordinator_free_bootstrap.errors import PeerError
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
-from peer.core.messages import Beat, Hello, ModelHeader, Phase
+from peer.core.messages import Heartbeat, Hello, ModelHeader, Phase
 from peer.identity.certificates import Certificate
 from peer.identity.files import load_key_pair
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
-from peer.testbed import Testbed, identity_files, warm_up
+from peer.testbed.testbed import Testbed, identity_files, warm_up
 from peer.wire import convert, frames
 from peer.wire.client import NeighborLink
 from peer.wire.options import SERVICE
@@ -118,7 +118,7 @@ class Attacker:
                 round_index = await self.greet(link, anew=True)
                 streams = [asyncio.create_task(self._trickle(link, round_index)) for _ in range(8)]
                 done, waiting = await asyncio.wait(streams, timeout=5)
-                await link.beat(Beat(ATTACKER, self.incarnation, round_index, 0, Phase.RUNNING))
+                await link.heartbeat(Heartbeat(ATTACKER, self.incarnation, round_index, Phase.RUNNING))
                 self.calls["streams cut"] += len(done)
                 for stream in waiting:
                     stream.cancel()
@@ -129,7 +129,7 @@ class Attacker:
 
     async def _trickle(self, link: NeighborLink, round_index: int) -> None:
         header = ModelHeader(
-            ATTACKER, self.incarnation, round_index, 0, 0, 0, 1, 10, 3, 1.0, (), self.model_bytes, "float32"
+            ATTACKER, self.incarnation, round_index, 0, 0, 0, 1, 10, 1.0, (), self.model_bytes, "float32"
         )
         call = link._push()
         self.calls["streams opened"] += 1

@@ -1,4 +1,4 @@
-"""What the reliability benchmarks share: a testbed with a director, driven and sampled from one loop."""
+"""What the reliability benchmarks share: a testbed with a fault runner, driven and sampled from one loop."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 from testbeds import loopback_graph
 
 from coordinator_free_bootstrap import Graph
-from peer.chaos.director import Director
 from peer.chaos.network import FaultyNetwork
+from peer.chaos.runner import FaultRunner
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
-from peer.testbed import Testbed, warm_up
+from peer.testbed.testbed import Testbed, warm_up
 
 
 class FaultyRun:
@@ -31,7 +31,7 @@ class FaultyRun:
         network = FaultyNetwork(graph) if proxy else None
         self.bed.graph_of = network.graph_of if network else self.bed.graph_of
         self.bed.failpoints = dict(failpoints)
-        self.director = Director(self.bed, network=network)
+        self.runner = FaultRunner(self.bed, network=network)
         self.began = time.monotonic()
         self.bed.start()
 
@@ -44,7 +44,7 @@ class FaultyRun:
         """Let the run go on until something holds, at most so long, or to its end."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not until():
-            self.director.wait(every_s)
+            self.runner.wait(every_s)
             if not self.bed.processes:
                 return
 
@@ -67,7 +67,7 @@ def faulty_run(
             yield run
         finally:
             run.bed.stop(5.0)
-            run.director.close()
+            run.runner.close()
 
 
 def moment(line: dict[str, Any]) -> float:

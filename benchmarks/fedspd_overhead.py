@@ -18,7 +18,7 @@ from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from peer.observe.run_files import Run
-from peer.testbed import Testbed, free_ports, warm_up
+from peer.testbed.testbed import Testbed, free_ports, warm_up
 
 SKIPPED_ROUNDS = 3
 

@@ -4,7 +4,7 @@
 
 Part 1 starts fresh processes, which import torch and then make everything that a peer with a shard file of 600 MNIST
 samples needs before its first round. Part 2 forks peers as a testbed does, with MNIST dealt to them, waits until each has
-gathered its samples and trained once, and adds up their memory from /proc/<pid>/smaps_rollup: ``Private_*`` is a peer's
+loaded its samples and trained once, and adds up their memory from /proc/<pid>/smaps_rollup: ``Private_*`` is a peer's
 own, ``Pss`` its fair share of what is shared. Beside it, the same where each peer decodes the data set for itself.
 """
 
@@ -36,10 +36,10 @@ import torch
 imported = time.perf_counter(), time.process_time()
 from pathlib import Path
 from coordinator_free_bootstrap import load_graph
-from peer.assembly import LocalSettings, assemble
-from peer.runtime import PeerRuntime
+from peer.runtime.assembly import LocalSettings, assemble
+from peer.runtime.world import AsyncioWorld
 parts = assemble(0, load_graph(Path(sys.argv[1])), LocalSettings(Path(sys.argv[2]), shard=Path(sys.argv[3]), insecure=True))
-PeerRuntime(parts)
+AsyncioWorld(parts)
 ended = time.perf_counter(), time.process_time()
 print(*(b - a for a, b in zip(began + imported, imported + ended)))
 """
@@ -90,7 +90,7 @@ def memory(pid: int | str = "self") -> dict[str, int]:
 
 
 def _hold(graph: Graph, peer_id: int, data_root: Path, ready: Connection) -> None:
-    """Be a peer that has its data and its learner, until told to end."""
+    """Hold the data and the learner of one peer until asked to end."""
     from peer.learning.learner import Learner
     from peer.tasks import builtin, datasets
     from peer.tasks.loading import load_task
@@ -111,7 +111,7 @@ _PRELOADED = True
 def testbed_memory(peers: int, data_root: Path, *, preloaded: bool) -> list[dict[str, int]]:
     """Return each forked peer's memory once all of them hold their data."""
     global _PRELOADED  # noqa: PLW0603, read by the forked children
-    from peer.testbed import warm_up
+    from peer.testbed.testbed import warm_up
 
     _PRELOADED = preloaded
     graph = mnist_graph(peers)

@@ -23,26 +23,26 @@ PARTS = [
 THOUSAND = ("scale.py", "--peers", "1000", "--degree", "4", "--kind", "regular")
 INTRODUCTION = """# Performance
 
-Every table was written by the command above it; `python benchmarks/performance.py` writes the whole page again. Ratios
-compare what was measured in the same run, interleaved; a machine of two cores is noisy, so single times say little.
+Every table was written by the command above it. `python benchmarks/performance.py` writes the whole page again.
+Ratios compare values of the same run, measured in turn. A machine of two cores is noisy: a single time says little.
 
-For scale, measured earlier on such a machine: p2pfl 0.4.4 moves a model at 74 to 103 MB/s with 9 to 10 models of peak
-memory, and takes 2.5 / 3.5 / 7.2 s a round at 2 / 4 / 8 peers with 0.25 s of training; Flower moves about 20 to 40 MB/s
-and takes 9 to 12 s a round at 2.
+For comparison, measured earlier on such a machine: p2pfl 0.4.4 sends a model at 74 to 103 MB/s with a peak memory of
+9 to 10 models, and a round takes 2.5 / 3.5 / 7.2 s at 2 / 4 / 8 peers with 0.25 s of training. Flower sends about 20
+to 40 MB/s, and a round takes 9 to 12 s at 2 peers.
 """
 
-NOTES = """### What these numbers do not reach, and what was tried
+NOTES = """### Aims that were missed, and attempts
 
-- **Round overhead at 8 peers**, aim 0.15 s. It is processor time: two cores serve eight peers, each of which uses
-  about 70 ms of them a round, 18 of these for training and evaluation, which the others wait for. A machine that was
-  nearly twice as fast (raw TCP 2.7 GB/s) had 0.124 s. Tried: asking the engine fewer questions (a fifth of the main
-  thread less, 0.230 to 0.19 s); timers that only move earlier; half-closing models of one frame at once (both are
-  in); uvloop in place of asyncio (no gain); no TLS (no gain).
-- **Pushes of 1 and 10 MB** against bare grpcio, aim 0.8: five runs on one day had 0.67 to 0.82 and 0.67 to 0.76; 100
-  MB had 0.71 to 0.87. The rest is placing, checking and folding in the receiver, whose core is the busy one. Tried:
-  keeping frame memory in senders too (in; up to a tenth); checking chunks on a thread beside the event loop (a fifth
-  slower: the receiver has no idle core on two); folding by a fused operation of PyTorch (40 % of the fold, 5 % of a
-  push: not worth torch in the core).
+- **Round overhead at 8 peers**: 0.184 s, aim 0.15 s. The overhead is processor time. Two cores serve eight peers;
+  each peer uses about 70 ms of processor time per round, 18 ms of it for training and evaluation, and the other peers
+  wait meanwhile. A machine that was nearly twice as fast (raw TCP 2.7 GB/s) had 0.124 s. Attempts: fewer questions to
+  the engine (a fifth of the main thread less, 0.230 to 0.19 s); timers that only move earlier, and half-closing
+  models of one frame at once (both kept); uvloop in place of asyncio (no gain); no TLS (no gain).
+- **Pushes of 1 and 10 MB**: 0.67 and 0.76 of bare gRPC, aim 0.8. Five runs on one day had 0.67 to 0.82 and 0.67 to
+  0.76; 100 MB had 0.71 to 0.87. The rest is placing, checking and folding in the receiver, whose core is the busy
+  one. Attempts: reusing frame memory in senders too (kept; up to a tenth); checking chunks on a thread beside the
+  event loop (a fifth slower: the receiver has no idle core on two cores); folding by a fused operation of PyTorch (40
+  % of the fold, 5 % of a push: too little to make the core depend on torch).
 """
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from common import show
 from faults import FaultyRun, faulty_run
 
-from peer.chaos.script import Event
+from peer.chaos.faults import Event
 
 SAMPLE = 8  # untouched peers that are looked at meanwhile: to look at all of them would be a load of its own
 
@@ -53,10 +53,10 @@ def main() -> None:
         began, sampled = time.monotonic(), -1e9
         while (now := time.monotonic() - began) < a.seconds:
             if down and (len(down) >= a.peers // 10 or draw.random() < 0.5):
-                run.director.act(Event(do="restart", peers=(down.pop(0),)))
+                run.runner.execute(Event(do="restart", peers=(down.pop(0),)))
             else:
                 victim = draw.choice(sorted(set(run.graph.ids) - set(down)))
-                run.director.act(Event(do="kill", peers=(victim,)))
+                run.runner.execute(Event(do="kill", peers=(victim,)))
                 never.discard(victim)
                 down.append(victim)
             events += 1

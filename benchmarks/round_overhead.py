@@ -23,7 +23,7 @@ from typing import Any
 from common import show
 from testbeds import QUICK, loopback_graph, run
 
-from peer.testbed import free_ports
+from peer.testbed.testbed import free_ports
 
 MODEL = ["run.model=mlp", "run.model_options.hidden=[256,256]", "run.local_epochs=1", "run.batch_size=100"]
 MODEL_BYTES = 4 * 85_002

@@ -14,7 +14,7 @@ from typing import Any
 from coordinator_free_bootstrap import Graph, make_graph
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
-from peer.testbed import Testbed, free_ports, warm_up, with_settings
+from peer.testbed.testbed import Testbed, free_ports, warm_up, with_settings
 
 QUICK = ["run.timeouts.round_deadline_s=120", "run.timeouts.suspicion_s=60", "run.timeouts.heartbeat_s=5"]
 

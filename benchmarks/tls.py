@@ -24,12 +24,12 @@ from testbeds import QUICK, loopback_graph, run
 from transport import LIMITS, MEGABYTE, TIMEOUTS, FoldingReceiver, schema_of
 
 from coordinator_free_bootstrap import Graph, Node
+from peer.core.encoding import encode
 from peer.core.messages import ModelHeader, Outcome
 from peer.identity.certificates import make_certificate
 from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
 from peer.wire.client import NeighborLink
-from peer.wire.codec import encode
 from peer.wire.security import MutualTls
 from peer.wire.server import PeerServer
 
@@ -77,7 +77,7 @@ async def pushes(
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Return the seconds of each push, repeat by repeat, and the processor seconds of one push at both ends together."""
     theta = np.random.default_rng(1).standard_normal(size // 4, np.float32)
-    header = ModelHeader(1, 1, 0, 0, 0, 0, 1, 100, 1, 1.0, (), theta.nbytes, "float32")
+    header = ModelHeader(1, 1, 0, 0, 0, 0, 1, 100, 1.0, (), theta.nbytes, "float32")
     payload = encode(theta, schema_of(theta.size), "float32")
     links = {}
     for way, port in ports.items():

@@ -35,11 +35,21 @@ from common import show
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.core.averaging import fold
-from peer.core.messages import Announce, Beat, Hello, HelloReply, ModelHeader, Outcome, PushReply
+from peer.core.encoding import Payload, decode, encode
+from peer.core.messages import (
+    Control,
+    Heartbeat,
+    Hello,
+    HelloReply,
+    ModelHeader,
+    Outcome,
+    Phase,
+    PullRequest,
+    PushReply,
+)
 from peer.core.schema import Schema, TensorSpec
 from peer.wire.client import NeighborLink
-from peer.wire.codec import Payload, decode, encode
-from peer.wire.inbound import Admission, PullRequest
+from peer.wire.handler import Arrival
 from peer.wire.server import PeerServer
 
 FRAME_SIZES = {"256 KiB": 256 << 10, "1 MiB": 1 << 20, "3 MiB": 3 << 20}
@@ -49,7 +59,7 @@ TARGETS = {"grpc": 0.8, "tcp": 0.25, "memory": 1.3}
 
 
 class FoldingReceiver:
-    """The least runtime: admits every model into a reused buffer and folds it on one fold thread."""
+    """A request handler that reads every model into a reused buffer and folds it on one thread."""
 
     def __init__(self, elements: int) -> None:
         self._schema = schema_of(elements)
@@ -61,37 +71,37 @@ class FoldingReceiver:
         self.measuring = False
         self.extra_bytes = 0
 
-    async def offered(self, caller: int | None, header: ModelHeader) -> Admission | PushReply:
-        """Admit; while measuring, into a new buffer."""
+    async def offered(self, caller: int | None, header: ModelHeader) -> Arrival | PushReply:
+        """Accept; while memory is measured, into a new buffer."""
         if self.measuring:
             self._buffer = None
-            Path("/proc/self/clear_refs").write_text("5")  # the peak starts again at what is resident now
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present resident memory
             self._resident_before = memory_bytes("VmRSS")
         if self._buffer is None:
             self._buffer = np.empty(header.size_bytes, np.uint8)
-        return Admission(header, self._buffer)
+        return Arrival(header, self._buffer)
 
-    async def arrived(self, admission: Admission) -> PushReply:
+    async def complete(self, arrival: Arrival) -> PushReply:
         """Fold on the fold thread, as a peer does."""
-        await asyncio.get_running_loop().run_in_executor(self._fold_thread, self._fold, admission)
+        await asyncio.get_running_loop().run_in_executor(self._fold_thread, self._fold, arrival)
         if self.measuring:
             self.extra_bytes = memory_bytes("VmHWM") - self._resident_before
         return PushReply(Outcome.FOLDED)
 
-    def _fold(self, admission: Admission) -> None:
-        arrival = decode(admission.buffer, self._schema, admission.header.encoding)
-        self._folded = fold(self._average, self._folded, arrival)
+    def _fold(self, arrival: Arrival) -> None:
+        model = decode(arrival.buffer, self._schema, arrival.header.encoding)
+        self._folded = fold(self._average, self._folded, model)
 
     def status(self) -> dict[str, Any]:
-        """Say how much memory the last measured push took."""
+        """Return the extra memory of the last measured push."""
         return {"extra_bytes": self.extra_bytes}
 
-    async def beat(self, caller: int | None, beat: Beat) -> Refusal | None:
+    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:
         """Start to measure memory."""
         self.measuring = True
         return None
 
-    async def announce(self, caller: int | None, announce: Announce) -> Refusal | None:
+    async def control(self, caller: int | None, message: Control) -> Refusal | None:
         """Accept."""
         return None
 
@@ -103,12 +113,12 @@ class FoldingReceiver:
         """Refuse."""
         return Refusal.SLOT_OUT_OF_RANGE
 
-    def cut(self, admission: Admission, reason: str) -> None:
-        """Stop: nothing is cut here."""
-        raise SystemExit(f"a push was cut: {reason}")
+    def lost(self, arrival: Arrival, reason: str, code: Refusal | None) -> None:
+        """Stop the benchmark."""
+        raise SystemExit(f"a push was lost: {reason}")
 
     def refused(self, caller: int | None, code: Refusal, sentence: str) -> None:
-        """Stop: nothing is refused here."""
+        """Stop the benchmark."""
         raise SystemExit(f"a push was refused: {code}: {sentence}")
 
 
@@ -171,7 +181,7 @@ Seconds = dict[str, list[float]]
 def peer_sender(port: int, theta: np.ndarray) -> tuple[Send, NeighborLink]:
     link = NeighborLink(1, f"127.0.0.1:{port}", limits=LIMITS, timeouts=TIMEOUTS)
     schema = schema_of(theta.size)
-    header = ModelHeader(2, 1, 0, 0, 0, 0, 1, 100, 1, 1.0, (), theta.nbytes, "float32")
+    header = ModelHeader(2, 1, 0, 0, 0, 0, 1, 100, 1.0, (), theta.nbytes, "float32")
 
     async def send() -> None:
         reply = await link.push(header, encode(theta, schema, "float32"))
@@ -224,7 +234,7 @@ async def measure(size: int, repeats: int, ports: dict[str, int]) -> tuple[Secon
                 await send()
                 if repeat >= 2:  # the first two warm up connections, flow control and memory
                     seconds[name].append(time.perf_counter() - start)
-    await link.beat(Beat(2, 1, 0, 0, "running"))  # from now on the receiver measures its memory
+    await link.heartbeat(Heartbeat(2, 1, 0, Phase.RUNNING))  # from now on the receiver measures its memory
     extra = []
     for _ in range(3):
         await send_peer()

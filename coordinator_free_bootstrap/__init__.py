@@ -1,24 +1,20 @@
-"""From a graph file to verified, live neighbors, without a coordinator. Imports nothing from `peer`."""
+"""Graph file, manifest, handshake check and failure detection of a peer, without a coordinator; imports nothing from `peer`."""
 
 from coordinator_free_bootstrap.generators import KINDS, Kind, make_graph
 from coordinator_free_bootstrap.graph import Graph, Node, Observer, split_address
 from coordinator_free_bootstrap.graph_file import dump_graph, load_graph, parse_graph, save_graph
 from coordinator_free_bootstrap.handshake import check_hello
-from coordinator_free_bootstrap.identity import Subject, dns_name, life, next_incarnation, parse_spiffe_id, spiffe_id
+from coordinator_free_bootstrap.identity import Subject, dns_name, next_incarnation, parse_spiffe_id, spiffe_id
 from coordinator_free_bootstrap.manifest import Manifest, Timeouts, canonical_json, digest
-from coordinator_free_bootstrap.membership import Change, Membership, NeighborState
 from coordinator_free_bootstrap.schedule import edge_is_up, is_active, neighbors_in_round
 from coordinator_free_bootstrap.settings import Difference, apply_settings, diff, known_keys, parse_manifest
 
 __all__ = [
     "KINDS",
-    "Change",
     "Difference",
     "Graph",
     "Kind",
     "Manifest",
-    "Membership",
-    "NeighborState",
     "Node",
     "Observer",
     "Subject",
@@ -33,7 +29,6 @@ __all__ = [
     "edge_is_up",
     "is_active",
     "known_keys",
-    "life",
     "load_graph",
     "make_graph",
     "neighbors_in_round",

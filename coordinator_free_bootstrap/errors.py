@@ -1,19 +1,19 @@
-"""The error tree. Every leaf says what is wrong, where, and what to do about it.
+"""The error tree and its exit codes. A message says what was found, where, what is allowed and what to do.
 
     PeerError
-    +-- UsageError                exit 2     a command line that cannot be carried out
-    +-- ConfigError               exit 10    a manifest key, a local option, a task or a shard
+    +-- UsageError                exit 2     the command line
+    +-- ConfigError               exit 10    a manifest key or a local option
     |   +-- GraphError            exit 11    the graph file
-    |   +-- TaskError             exit 12    a task, model or data set
+    |   +-- TaskError             exit 12    a task, a model or a data set
     |   +-- ShardError            exit 13    a shard file
-    +-- IdentityError             exit 20    keys, certificates, pins
-    +-- StorageError              exit 30    the state directory cannot be used
-    |   +-- CheckpointCorrupt     exit 31    a checkpoint that must not be used
-    +-- NeighborUnavailable       exit 40    a neighbor that does not answer
-    +-- LocalProtocolError        exit 70    a bug of ours: an invariant is broken
-    +-- RemoteProtocolError       (no exit)  a neighbor's misbehavior; carries a refusal code and leaves the peer up
+    +-- IdentityError             exit 20    a key, a certificate or a pin
+    +-- StorageError              exit 30    the state directory
+    |   +-- CheckpointCorrupt     exit 31    a checkpoint that is not usable
+    +-- NeighborUnavailable       exit 40    a neighbor does not answer
+    +-- LocalProtocolError        exit 70    a bug in this program: an invariant is broken
+    +-- RemoteProtocolError       (no exit)  a neighbor broke the protocol; carries a refusal code, the peer continues
 
-This module imports nothing but the standard library and is the only place that knows exit codes.
+This module imports only the standard library. Exit codes are defined here and nowhere else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from enum import StrEnum
 
 
 class Refusal(StrEnum):
-    """Why a message was refused: the code that travels back to the sender and is counted by the receiver."""
+    """Refusal codes: the receiver counts each one and returns it to the sender."""
 
     NOT_A_NEIGHBOR = "not_a_neighbor"
     IDENTITY_MISMATCH = "identity_mismatch"
@@ -41,8 +41,8 @@ class Refusal(StrEnum):
     ROUND_OUT_OF_RANGE = "round_out_of_range"
     ROUND_TOO_FAR_AHEAD = "round_too_far_ahead"
     SLOT_OUT_OF_RANGE = "slot_out_of_range"
-    NOT_ANNOUNCED = "not_announced"
-    CONTRADICTS_ANNOUNCEMENT = "contradicts_announcement"
+    NOT_SELECTED = "not_selected"
+    CONTRADICTS_SELECTION = "contradicts_selection"
     WEIGHT_OUT_OF_RANGE = "weight_out_of_range"
     DIGEST_MISMATCH = "digest_mismatch"
     NON_FINITE = "non_finite"
@@ -55,30 +55,30 @@ class Refusal(StrEnum):
 
 
 class PeerError(Exception):
-    """Abstract base of every error this project raises on purpose; never raised itself."""
+    """Abstract base of the errors that this project raises on purpose."""
 
     exit_code = 1
 
     def __init__(self, message: str) -> None:
         if type(self) is PeerError:
-            raise TypeError("PeerError is abstract: raise one of its leaves")
+            raise TypeError("PeerError is abstract: raise one of its subclasses")
         super().__init__(message)
 
 
 class UsageError(PeerError):
-    """The command line cannot be carried out as given."""
+    """An argument or option of the command line is wrong."""
 
     exit_code = 2
 
 
 class ConfigError(PeerError):
-    """A manifest key or local option is wrong; the message names file, field, what was found, what is allowed."""
+    """A manifest key or local option is wrong; the message names file, field, found value and allowed values."""
 
     exit_code = 10
 
 
 class GraphError(ConfigError):
-    """The graph file is unreadable or describes no valid graph."""
+    """The graph file cannot be read, or its graph is invalid."""
 
     exit_code = 11
 
@@ -90,13 +90,13 @@ class TaskError(ConfigError):
 
 
 class ShardError(ConfigError):
-    """A shard file is truncated, of the wrong shape, or holds impossible values."""
+    """A shard is truncated, has wrong shapes, or has values out of range."""
 
     exit_code = 13
 
 
 class IdentityError(PeerError):
-    """A key, certificate or pin is missing, expired, unreadable, too open, or not the one the graph file names."""
+    """A key, certificate or pin is missing, expired, unreadable, readable by other users, or not the one in the graph file."""
 
     exit_code = 20
 
@@ -108,25 +108,25 @@ class StorageError(PeerError):
 
 
 class CheckpointCorrupt(StorageError):
-    """A checkpoint is torn, rotten, foreign or from the future, and must not be used."""
+    """A checkpoint is incomplete, damaged, of another run or peer, or of a newer format; it is not used."""
 
     exit_code = 31
 
 
 class NeighborUnavailable(PeerError):
-    """A neighbor does not answer; retried while the graph says it exists."""
+    """A neighbor does not answer; the call is retried as long as the graph file has the neighbor."""
 
     exit_code = 40
 
 
 class LocalProtocolError(PeerError):
-    """An invariant of ours is broken: a bug, never an operating condition."""
+    """An invariant of this program is broken: a bug, never an operating condition."""
 
     exit_code = 70
 
 
 class RemoteProtocolError(PeerError):
-    """A neighbor sent something it must not send. State is unchanged; the refusal code is counted and sent back."""
+    """A neighbor sent a message that the protocol forbids; the peer's state is unchanged, the refusal code is returned."""
 
     exit_code = 1
 

@@ -1,9 +1,8 @@
-"""Graphs of the usual kinds, drawn by networkx; always connected, the same for the same seed."""
+"""Generators of connected graphs by kind, with networkx; equal seeds give equal graphs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -14,6 +13,7 @@ from coordinator_free_bootstrap.seeds import generator
 
 if TYPE_CHECKING:
     import networkx as nx
+    import numpy as np
 
 Kind = Literal["ring", "line", "torus", "complete", "star", "regular", "erdos-renyi", "barabasi-albert", "geometric"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -23,7 +23,7 @@ PEERS_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The parameters of the random kinds; None where the kind has none. ``degree`` is the wanted average degree."""
+    """Parameters of the random kinds; None where the kind has none. ``degree`` is the average degree to reach."""
 
     p: float | None = None
     m: int | None = None
@@ -52,22 +52,22 @@ def make_graph(
     degree: float | None = None,
     radius: float | None = None,
 ) -> Graph:
-    """Draw a connected graph; a disconnected draw is drawn again with seed + 1, up to 1000 times.
+    """Draw a connected graph; a disconnected draw is repeated with seed + 1, up to `DRAWS_MAX` times.
 
     Args:
         kind: one of `KINDS`.
         peers: number of peers, with ids from 0.
-        seed: of the drawing only; the run's seed is a key of the manifest.
-        manifest: the run; default: every key at its default.
-        base_port: peer i gets port base_port + i wherever the template says ``{port}``.
-        address_template: ``{id}`` and ``{port}`` are filled in, for example ``peer-{id}:7400``.
+        seed: of the graph; the seed of the run is the manifest key ``seed``.
+        manifest: settings of the run; default: every key at its default.
+        base_port: ``{port}`` in the template becomes base_port + peer id.
+        address_template: address of a peer with the placeholders ``{id}`` and ``{port}``, for example ``peer-{id}:7400``.
         p: erdos-renyi: probability of each edge.
-        m: barabasi-albert: edges that each new peer brings.
-        degree: average degree wanted, instead of p, m or radius; the exact degree for ``regular``.
-        radius: geometric: peers lie in the unit square and are neighbors when closer than this.
+        m: barabasi-albert: edges added with each peer.
+        degree: average degree to reach, in place of p, m or radius; for ``regular`` the exact degree.
+        radius: geometric: peers are points in the unit square, and neighbors if their distance is at most this.
 
     Raises:
-        GraphError: a parameter is out of range or not one of this kind, or no draw is connected.
+        GraphError: a parameter is out of range or unknown to this kind, or no draw is connected.
     """
     import networkx as nx
 
@@ -80,7 +80,7 @@ def make_graph(
     nodes = tuple(Node(i, _address(address_template, i, base_port)) for i in range(peers))
     draws = DRAWS_MAX if kind in _ALLOWED else 1
     for offset in range(draws):
-        drawn = _DRAW[kind](peers, shape, seed + offset)
+        drawn = _draw(kind, peers, shape, seed + offset)
         if nx.is_connected(drawn):
             edges = tuple(tuple(edge) for edge in nx.convert_node_labels_to_integers(drawn, ordering="sorted").edges)
             settings = ", ".join(f"{name}={getattr(shape, name):g}" for name in _given(shape))
@@ -101,7 +101,7 @@ def _given(shape: Shape) -> list[str]:
 def _check_shape(kind: Kind, peers: int, shape: Shape) -> None:
     allowed, given = _ALLOWED.get(kind, ()), _given(shape)
     if not allowed and given:
-        raise GraphError(f"{kind}: found {' and '.join(given)}; allowed: none, {kind} has no such parameter")
+        raise GraphError(f"{kind}: found {' and '.join(given)}; allowed: no parameter for {kind}; remove it")
     if allowed and (len(given) != 1 or given[0] not in allowed):
         raise GraphError(f"{kind}: found {' and '.join(given) or 'no parameter'}; allowed: one of {', '.join(allowed)}")
     limits: dict[str, tuple[float | None, float, float]] = {
@@ -114,83 +114,55 @@ def _check_shape(kind: Kind, peers: int, shape: Shape) -> None:
         if value is not None and not low <= value <= high:
             raise GraphError(f"{name}: found {value:g}; allowed: from {low:g} to {high:g} with {peers} peers")
     if kind == "regular" and (not float(shape.degree or 0).is_integer() or peers * int(shape.degree or 0) % 2):
-        raise GraphError(
-            f"degree: found {shape.degree:g}; allowed: a whole number, even if the number of peers ({peers}) is odd"
-        )
+        raise GraphError(f"degree: found {shape.degree:g}; allowed: a whole number; an even one with {peers} peers")
 
 
 def _address(template: str, peer_id: int, base_port: int) -> str:
     return template.replace("{id}", str(peer_id)).replace("{port}", str(base_port + peer_id))
 
 
-def _torus(peers: int, _shape: Shape, _seed: int) -> nx.Graph:
-    """Return the grid closest to a square, with both directions closed to rings."""
+def _draw(kind: Kind, peers: int, shape: Shape, seed: int) -> nx.Graph:
+    """Return one draw; it may be disconnected.
+
+    An average degree x gives p = x / (N - 1) for erdos-renyi and m = x / 2, rounded, at least 1, for barabasi-albert.
+    """
     import networkx as nx
 
-    rows = next(rows for rows in range(math.isqrt(peers), 0, -1) if peers % rows == 0)
-    if rows == 1:
-        raise GraphError(f"torus: found {peers} peers; allowed: a number that is rows times columns, both at least 2")
-    return nx.grid_2d_graph(rows, peers // rows, periodic=True)
+    match kind:
+        case "ring":
+            return nx.cycle_graph(peers)
+        case "line":
+            return nx.path_graph(peers)
+        case "complete":
+            return nx.complete_graph(peers)
+        case "star":
+            return nx.star_graph(peers - 1)
+        case "torus":  # the grid closest to a square, periodic in both directions
+            rows = next(rows for rows in range(math.isqrt(peers), 0, -1) if peers % rows == 0)
+            if rows == 1:
+                raise GraphError(f"torus: found {peers} peers; allowed: rows times columns, both at least 2")
+            return nx.grid_2d_graph(rows, peers // rows, periodic=True)
+        case "regular":
+            return nx.random_regular_graph(int(shape.degree or 0), peers, seed=seed)
+        case "erdos-renyi":
+            probability = shape.p if shape.degree is None else shape.degree / (peers - 1)
+            return nx.gnp_random_graph(peers, probability, seed=seed)
+        case "barabasi-albert":
+            m = shape.m if shape.degree is None else max(1, round(shape.degree / 2))
+            return nx.barabasi_albert_graph(peers, m, seed=seed)
+        case "geometric":
+            positions = generator(seed, "positions").random((peers, 2))
+            radius = _radius(positions, shape.degree or 0) if shape.radius is None else shape.radius
+            return nx.random_geometric_graph(peers, radius, pos=dict(enumerate(positions.tolist())))
 
 
-def _regular(peers: int, shape: Shape, seed: int) -> nx.Graph:
-    import networkx as nx
-
-    return nx.random_regular_graph(int(shape.degree or 0), peers, seed=seed)
-
-
-def _erdos_renyi(peers: int, shape: Shape, seed: int) -> nx.Graph:
-    """Return G(N, p); an average degree x stands for p = x / (N - 1)."""
-    import networkx as nx
-
-    probability = shape.p if shape.degree is None else shape.degree / (peers - 1)
-    return nx.gnp_random_graph(peers, probability, seed=seed)
-
-
-def _barabasi_albert(peers: int, shape: Shape, seed: int) -> nx.Graph:
-    """Return a preferential-attachment graph; an average degree x stands for m = x / 2."""
-    import networkx as nx
-
-    m = shape.m if shape.degree is None else max(1, round(shape.degree / 2))
-    return nx.barabasi_albert_graph(peers, m, seed=seed)
-
-
-def _geometric(peers: int, shape: Shape, seed: int) -> nx.Graph:
-    """Return a random geometric graph; a wanted average degree is met by bisection of the radius."""
-    import networkx as nx
+def _radius(positions: np.ndarray[tuple[int, int], np.dtype[np.float64]], degree: float) -> float:
+    """Return the radius with the given average degree, by bisection."""
     from scipy.spatial import KDTree
 
-    positions = generator(seed, "positions").random((peers, 2))
+    tree, wanted = KDTree(positions), len(positions) * (1 + degree)
     low, high = 0.0, math.sqrt(2)
-    if shape.radius is not None:
-        high = shape.radius
-    else:
-        tree, wanted = KDTree(positions), peers * (1 + (shape.degree or 0))
-        for _ in range(50):  # the square's diagonal halved 50 times is below any distance of two float64 points
-            middle = (low + high) / 2
-            low, high = (low, middle) if tree.count_neighbors(tree, middle) >= wanted else (middle, high)
-    return nx.random_geometric_graph(peers, high, pos=dict(enumerate(positions.tolist())))
-
-
-def _plain(name: str) -> Callable[[int, Shape, int], nx.Graph]:
-    """Return a draw of a kind that needs only the number of peers."""
-
-    def draw(peers: int, _shape: Shape, _seed: int) -> nx.Graph:
-        import networkx as nx
-
-        return nx.star_graph(peers - 1) if name == "star" else getattr(nx, f"{name}_graph")(peers)
-
-    return draw
-
-
-_DRAW: dict[Kind, Callable[[int, Shape, int], nx.Graph]] = {
-    "ring": _plain("cycle"),
-    "line": _plain("path"),
-    "complete": _plain("complete"),
-    "star": _plain("star"),
-    "torus": _torus,
-    "regular": _regular,
-    "erdos-renyi": _erdos_renyi,
-    "barabasi-albert": _barabasi_albert,
-    "geometric": _geometric,
-}
+    for _ in range(50):  # the diagonal halved 50 times is below any distance of two float64 points
+        middle = (low + high) / 2
+        low, high = (low, middle) if tree.count_neighbors(tree, middle) >= wanted else (middle, high)
+    return high

@@ -1,6 +1,6 @@
-"""The graph: who the peers are, who may speak to whom, and the manifest of the run.
+"""The graph: peers, edges, observers and the manifest of the run.
 
-A `Graph` that exists is valid: every rule is checked when it is built. `graph_file` reads and writes it. Pure.
+The constructor of `Graph` checks every rule, so each `Graph` is valid. `graph_file` reads and writes it. Pure.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     import networkx as nx
 
 ID_MAX = (1 << 31) - 1  # fits every integer type of the wire and of JSON readers
-PINS_MAX = 4  # two are in use while a key is rotated
-CERTIFICATE_CHARS_MAX = 8192  # base64; one of ours has about 700, one of a CA with RSA-4096 keys 3,000
+PINS_MAX = 4  # a key rotation needs two
+CERTIFICATE_CHARS_MAX = (
+    8192  # base64; a certificate of `peer keygen` has about 700, one of a CA with RSA-4096 keys 3,000
+)
 OBSERVERS_MAX = 256
 
 _PIN = re.compile(r"sha256:[0-9a-f]{64}")
@@ -35,9 +37,9 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One peer: its id, where it listens (``host:port``), and what proves that it is this peer.
+    """One peer: id, listen address (``host:port``) and credentials.
 
-    ``pins`` are the fingerprints of the keys it may use, ``certificates`` (base64 of DER) what a TLS handshake needs besides.
+    ``pins`` are the fingerprints of the allowed keys. ``certificates`` are base64 of DER, for the TLS handshake.
     """
 
     id: int
@@ -48,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """Somebody who may read status and nothing else, on any peer."""
+    """A client that may read the status of every peer and nothing else."""
 
     name: str
     pins: tuple[str, ...] = ()
@@ -62,12 +64,12 @@ class Graph:
     Args:
         nodes: in any order; kept sorted by id.
         edges: pairs of ids in any order; kept as sorted (smaller, larger) pairs.
-        manifest: what all peers of the run agree on.
-        name: free text for people.
-        observers: who may read status.
+        manifest: the settings that all peers share.
+        name: free text.
+        observers: clients that may read status.
 
     Raises:
-        GraphError: a rule is broken; one line per problem, without a file name.
+        GraphError: the graph breaks a rule; one line per problem, without a file name.
     """
 
     nodes: tuple[Node, ...]
@@ -123,9 +125,9 @@ class Graph:
     def digest(self) -> str:
         """SHA-256 (hex) of ids and edges; neighbors compare it in the handshake, checkpoints name it.
 
-        Addresses are left out: behind NAT or inside containers, two peers may rightly reach a third one under
-        different addresses. Who it is, is proved by its key, not by where it answers. Pins are left out so that a key
-        can be rotated peer by peer, and checkpoints stay valid: a peer whose own file lacks a pin is safe without it.
+        Addresses are left out: behind NAT or inside containers, two peers may reach a third peer under different
+        addresses. Its key proves its identity, not its address. Pins are left out so that keys can be rotated peer by
+        peer and checkpoints stay valid: a peer accepts only the pins of its own graph file.
         """
         text = json.dumps([self.ids, self.edges], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
@@ -140,9 +142,9 @@ class Graph:
 
     @cached_property
     def diameter_bound(self) -> int:
-        """A number of edges within which every peer of a part reaches every other one of it.
+        """Upper bound of the diameter, in edges; the largest over the connected parts.
 
-        Exact up to 256 peers; beyond, twice the smallest eccentricity among a few peers, which is never too small.
+        Exact up to 256 peers. Above, twice the smallest known eccentricity of a part, which is never below the diameter.
         """
         import networkx as nx
 
@@ -159,7 +161,7 @@ class Graph:
         return max(bounds)
 
     def to_networkx(self) -> nx.Graph:
-        """Return a new networkx graph with each node's ``address`` and, where there are any, pins and certificates."""
+        """Return a new networkx graph; nodes have ``address`` and, if not empty, ``pins`` and ``certificates``."""
         import networkx as nx
 
         graph = nx.Graph()
@@ -185,7 +187,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Return host and port of ``host:port``, ``1.2.3.4:port`` or ``[v6]:port``.
 
     Raises:
-        ValueError: it is none of these; the text says what is allowed.
+        ValueError: another form; the text says what is allowed.
     """
     host, _, port = address.rpartition(":")
     if not (_PORT.fullmatch(port) and int(port) <= 65535):
@@ -223,14 +225,15 @@ def _node_problems(nodes: tuple[Node, ...]) -> list[str]:
         first = seen.setdefault(node.address.lower(), node.id)
         if first != node.id:
             problems.append(
-                f"{where}: address: found {shown(node.address)}, as at node {shown(first)}; allowed: each address once"
+                f"{where}: address: found {shown(node.address)}, the address of node {shown(first)} too; "
+                "allowed: each address once"
             )
         problems += _credential_problems(where, node)
     return problems
 
 
 def credentials_of(subject: Node | Observer) -> dict[str, list[str]]:
-    """Return what a graph file says about a subject's keys; empty where it says nothing."""
+    """Return the non-empty credentials of a peer or observer, as in the graph file."""
     found = {"pins": list(subject.pins), "certificates": list(subject.certificates)}
     return {key: values for key, values in found.items() if values}
 
@@ -278,7 +281,7 @@ def _edge_problems(nodes: tuple[Node, ...], edges: tuple[tuple[int, int], ...]) 
         if count > 1:
             problems.append(f"{where}: found {count} times; allowed: each edge once, in one direction")
         problems += [
-            f"{where}: found {shown(end)}, which is no node's id; allowed: {listed}"
+            f"{where}: found {shown(end)}, which is not the id of a node; allowed: {listed}"
             for end in {a, b}
             if end not in known
         ]
@@ -286,6 +289,6 @@ def _edge_problems(nodes: tuple[Node, ...], edges: tuple[tuple[int, int], ...]) 
 
 
 def _ids(ids: tuple[int, ...] | list[int]) -> str:
-    """Return the first few of many ids for a message."""
+    """Return at most eight ids as text for a message."""
     text = ", ".join(map(str, ids[:8]))
     return f"{text}, ... ({len(ids)} peers)" if len(ids) > 8 else text

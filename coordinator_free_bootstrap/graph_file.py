@@ -1,12 +1,12 @@
-"""The graph file: the only thing that peers share.
+"""Read and write the graph file, the one file that all peers share.
 
-It is networkx' node-link JSON, written with the key ``edges`` and read with ``edges`` or the older ``links``:
+The format is the node-link JSON of networkx. The key of the edges is ``edges``; the older ``links`` is read too:
 
     {"graph": {"run": {"clusters": 2}},
      "nodes": [{"id": 0, "address": "10.0.0.7:7400"}, {"id": 1, "address": "10.0.0.8:7400"}],
      "edges": [{"source": 0, "target": 1}]}
 
-Whatever the bytes are, reading gives a valid `Graph`, or a GraphError, or (inside ``run``) a ConfigError.
+Any bytes give a valid `Graph`, a GraphError or, for a fault inside ``run``, a ConfigError.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coordinator_free_bootstrap.settings import parse_manifest
 from coordinator_free_bootstrap.strict_json import loads
 from coordinator_free_bootstrap.validation import joined, sentences
 
-FILE_BYTES_MAX = 64 << 20  # about 100,000 peers of degree 10; a file beyond it is not a graph file
+FILE_BYTES_MAX = 64 << 20  # about 100,000 peers of degree 10
 
 
 class _Strict(BaseModel):
@@ -66,30 +66,30 @@ def load_graph(path: str | Path) -> Graph:
     """Read a graph file.
 
     Raises:
-        GraphError: the file cannot be read, is too large, or describes no valid graph.
-        ConfigError: its manifest is wrong.
+        GraphError: the file cannot be read, is too large, or its graph is invalid.
+        ConfigError: its manifest is invalid.
     """
     try:
         with Path(path).open("rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise GraphError(f"{path}: cannot be read ({error}); allowed: a graph file, see `peer graph make`") from error
+        raise GraphError(f"{path}: cannot be read ({error}); give a graph file, see `peer graph make`") from error
     return parse_graph(content, str(path))
 
 
 def parse_graph(content: bytes | str, source: str = "graph") -> Graph:
-    """Return the graph that a file's content describes; ``source`` names the file in messages.
+    """Return the graph of a file's content; ``source`` names the file in messages.
 
     Raises:
-        GraphError: the content is too large, not JSON, or describes no valid graph.
-        ConfigError: its manifest is wrong.
+        GraphError: the content is too large or not JSON, or its graph is invalid.
+        ConfigError: its manifest is invalid.
     """
     if len(content) > FILE_BYTES_MAX:
-        raise GraphError(f"{source}: found more than {FILE_BYTES_MAX} bytes; allowed: at most {FILE_BYTES_MAX}")
+        raise GraphError(f"{source}: found more than {FILE_BYTES_MAX} bytes, the limit of a graph file")
     try:
         data = loads(content if isinstance(content, str) else content.decode())
     except UnicodeDecodeError as error:
-        raise GraphError(f"{source}: found no UTF-8 text ({error.reason}); allowed: JSON in UTF-8") from error
+        raise GraphError(f"{source}: found other bytes than UTF-8 ({error.reason}); allowed: UTF-8") from error
     except ValueError as error:
         raise GraphError(f"{source}: {error}") from error
     if isinstance(data, dict) and "links" in data and "edges" not in data:
@@ -109,7 +109,7 @@ def parse_graph(content: bytes | str, source: str = "graph") -> Graph:
 
 
 def dump_graph(graph: Graph) -> str:
-    """Return the text of a graph file, with every manifest key written out and one node or edge on each line."""
+    """Return the text of a graph file: all manifest keys, then one node or edge per line."""
     import networkx as nx
 
     data = nx.node_link_data(graph.to_networkx(), edges="edges")
@@ -130,4 +130,4 @@ def save_graph(graph: Graph, path: str | Path) -> None:
     try:
         Path(path).write_text(dump_graph(graph), encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise GraphError(f"{path}: cannot be written ({error}); allowed: a path in a writable folder") from error
+        raise GraphError(f"{path}: cannot be written ({error}); give a path in a writable folder") from error

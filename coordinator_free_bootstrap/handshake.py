@@ -1,7 +1,7 @@
-"""The decision of a handshake: may these two peers exchange models? Pure.
+"""Check a neighbor's hello: may the two peers exchange models? Pure.
 
-Each side checks the other's hello against its own, so that a mismatch is refused, with both values, in both logs.
-Nothing in a refusal is a secret, and what a neighbor wrote is shortened and quoted before it reaches a log.
+Each peer checks the other's hello against its own, so that both logs have the mismatch with both values. A refusal
+contains no secret. Text from a neighbor is shortened and quoted before it is logged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DIFFERENCES_SHOWN = 8
 
 
 class HelloFields(Protocol):
-    """What the check reads of a hello; `peer.core.messages.Hello` has these fields and more."""
+    """The fields of a hello that the check reads; `peer.core.messages.Hello` has them."""
 
     @property
     def sender(self) -> int: ...  # noqa: D102
@@ -41,13 +41,13 @@ class HelloFields(Protocol):
 def check_hello(
     mine: HelloFields, theirs: HelloFields, *, neighbors: Collection[int], last_incarnation: int = 0
 ) -> tuple[Refusal, str] | None:
-    """Return None if the hello is acceptable, else why not and a sentence with both sides' values.
+    """Return None if the hello is acceptable, else the refusal code and a sentence with both values.
 
-    The first mismatch in the order of the checks is reported: who, which wire, which life, then what was agreed.
+    The first mismatch is reported. Order: sender, wire version, incarnation, manifest, graph, schema, initial models.
 
     Args:
         mine: this peer's own hello.
-        theirs: the hello received; every field is a claim.
+        theirs: the hello received; no field of it is verified yet.
         neighbors: ids of this peer's neighbors in the graph file.
         last_incarnation: the highest incarnation of the sender seen so far; 0 if none.
     """
@@ -60,12 +60,12 @@ def check_hello(
         return Refusal.WIRE_VERSION, _both(mine, theirs, "wire version", mine.wire_version, theirs.wire_version)
     if theirs.incarnation < last_incarnation:
         return Refusal.OLD_INCARNATION, (
-            f"peer {theirs.sender} says incarnation {shown(theirs.incarnation)}, but incarnation {last_incarnation} "
-            f"has been seen; take {last_incarnation + 1} or higher, and run peer {theirs.sender} only once"
+            f"peer {theirs.sender} claims incarnation {shown(theirs.incarnation)}, but peer {mine.sender} has seen "
+            f"incarnation {last_incarnation}; take {last_incarnation + 1} or higher, and run peer {theirs.sender} only once"
         )
     if not 0 < theirs.incarnation <= INCARNATION_MAX:
         return Refusal.MALFORMED, (
-            f"peer {theirs.sender} says incarnation {shown(theirs.incarnation)}; allowed: 1 to {INCARNATION_MAX}"
+            f"peer {theirs.sender} claims incarnation {shown(theirs.incarnation)}; allowed: 1 to {INCARNATION_MAX}"
         )
     if theirs.manifest_digest != mine.manifest_digest:
         sentence = _both(mine, theirs, "manifest", mine.manifest_digest, theirs.manifest_digest)
@@ -73,12 +73,7 @@ def check_hello(
     digests = (
         (Refusal.GRAPH_MISMATCH, "graph", mine.graph_digest, theirs.graph_digest),
         (Refusal.SCHEMA_MISMATCH, "model schema", mine.schema_digest, theirs.schema_digest),
-        (
-            Refusal.INITIAL_MODELS_MISMATCH,
-            "initial models",
-            mine.initial_models_digest,
-            theirs.initial_models_digest,
-        ),
+        (Refusal.INITIAL_MODELS_MISMATCH, "initial models", mine.initial_models_digest, theirs.initial_models_digest),
     )
     for refusal, what, ours, other in digests:
         if ours != other:
@@ -105,7 +100,7 @@ _SOURCE = {
 def _differences(mine: HelloFields, theirs: HelloFields) -> str:
     differences = diff(mine.manifest, theirs.manifest)
     if not differences:
-        return "yet no key differs: one of the two digests is not that of its manifest"
+        return "but no key differs: one of the two digests is not the digest of its manifest"
     named = [
         f"{d.key}: peer {mine.sender} has {d.ours}, peer {theirs.sender} has {d.theirs}"
         for d in differences[:_DIFFERENCES_SHOWN]

@@ -1,9 +1,9 @@
-"""Who a peer or an observer is, as a certificate states it; and the incarnation, the number of a peer's current life. Pure.
+"""Identity in a certificate (peer or observer), and the incarnation: the restart count of a peer. Pure.
 
-An incarnation is persisted before it is used and only grows. A peer that has lost its disk cannot know its last one: it
-takes a random high part, which differs from that of a former life (but for one chance in 2^32), and if a neighbor
-answers that it has seen a higher one, goes above that by a random step. One more than what was seen would not do: the
-neighbor may have missed the last lives, and two lives with one number would send different models under one name.
+An incarnation is on disk before it is used, and only grows. A peer without its state directory does not know its last
+incarnation. It takes a random high part, which equals the earlier one with probability 2^-32. If a neighbor answers with
+a higher incarnation, the peer adds a random step to it. One more is not enough: the neighbor may have missed the
+latest restarts, and two restarts with one incarnation would send different models under one number.
 """
 
 from __future__ import annotations
@@ -14,52 +14,52 @@ from typing import TypeAlias
 from coordinator_free_bootstrap.errors import IdentityError
 
 INCARNATION_MAX = (1 << 53) - 1  # readers of JSON that know only float64 still show it exactly
-_LIVES_BITS = 20  # restarts with a disk before the next random part would be reached
-_STEP_BITS = 24  # of the high part: 2^33 has room for hundreds of such steps, and a step seldom meets another
-SEEN_MAX = 3 << 51  # honest lives stay below: 2^52 and 256 lost disks of average steps; a liar must not use up the rest
+_RESTART_BITS = 20  # restarts with the same state directory, before the count reaches the next high part
+_STEP_BITS = 24  # of the high part, which has 33 bits: room for hundreds of steps, and equal steps are rare
+SEEN_MAX = 3 << 51  # honest peers stay below: 2^52 plus 256 average steps; a false claim must not use up the rest
 
-Subject: TypeAlias = int | str  # whom a certificate is about: a peer's id, or an observer's name
+Subject: TypeAlias = int | str  # of a certificate: the id of a peer or the name of an observer
 
 _FEDERATION = r"spiffe://([a-z0-9][a-z0-9.-]{0,62})"
 _SPIFFE = re.compile(_FEDERATION + r"/(?:peer/(0|[1-9][0-9]{0,9})|observer/([a-z][a-z0-9-]{0,31}))")
 
 
 def next_incarnation(stored: int | None, seen: int, entropy: int) -> int:
-    """Return the incarnation of a life that begins, above all former ones that are known.
+    """Return the incarnation of a starting peer, higher than every known earlier one.
 
-    It is one more than the stored one, if nobody has seen a higher one; else lives are missing from the state directory.
+    It is the stored one plus 1, unless a higher one was seen: then the state directory lacks some restarts.
 
     Args:
-        stored: the last incarnation in the state directory; None if there is none (first start, or a lost disk).
-        seen: the highest incarnation of this peer that its neighbors or a checkpoint know of; 0 if none.
-        entropy: a random number from the operating system; 32 bits of it are used if ``stored`` is None, else 24.
+        stored: the last incarnation in the state directory; None at the first start and after a lost disk.
+        seen: the highest incarnation of this peer at its neighbors or in a checkpoint; 0 if none.
+        entropy: random bits from the operating system; the low 32 are used if ``stored`` is None, else the low 24.
 
     Raises:
-        IdentityError: ``stored`` or ``seen`` is out of range, ``seen`` is above `SEEN_MAX`, or no number is left.
+        IdentityError: ``stored`` or ``seen`` is negative or too high, ``seen`` is above `SEEN_MAX`, or none is left.
     """
-    former = stored if stored is not None else (entropy & 0xFFFFFFFF) << _LIVES_BITS
-    result = former + 1
-    if seen > former:
+    previous = stored if stored is not None else (entropy & 0xFFFFFFFF) << _RESTART_BITS
+    result = previous + 1
+    if seen > previous:
         step = 1 + (entropy & ((1 << _STEP_BITS) - 1))
-        result = ((seen >> _LIVES_BITS) + step << _LIVES_BITS) + 1
-    if min(former, seen) < 0 or seen > max(former, SEEN_MAX) or result > INCARNATION_MAX:
+        result = ((seen >> _RESTART_BITS) + step << _RESTART_BITS) + 1
+    if min(previous, seen) < 0 or seen > max(previous, SEEN_MAX) or result > INCARNATION_MAX:
         raise IdentityError(
-            f"incarnation: found {former} in the state directory and {seen} at a neighbor; allowed: from 0 to "
-            f"{INCARNATION_MAX - 1} and {SEEN_MAX}; if the neighbor is right, give this peer a new id in the graph file"
+            f"incarnation: found {previous} in the state directory and {seen} at a neighbor; allowed: from 0 to "
+            f"{INCARNATION_MAX - 1} and {SEEN_MAX}; if the neighbor is honest, give this peer a new id in the graph file"
         )
     return result
 
 
-def life(incarnation: int) -> int:
-    """Return the how-manieth life since the state directory was new; for people, not for comparisons."""
-    return incarnation & ((1 << _LIVES_BITS) - 1)
+def restart_count(incarnation: int) -> int:
+    """Return the number of starts since the state directory was new; for display, not for comparison."""
+    return incarnation & ((1 << _RESTART_BITS) - 1)
 
 
 def spiffe_id(federation: str, subject: Subject) -> str:
-    """Return the one URI of a certificate: ``spiffe://<federation>/peer/<peer_id>`` or ``.../observer/<name>``.
+    """Return the URI in a certificate: ``spiffe://<federation>/peer/<peer_id>`` or ``.../observer/<name>``.
 
     Raises:
-        IdentityError: the federation's name, the id or the name cannot stand in such a URI.
+        IdentityError: the federation, the id or the name has a form that the URI does not allow.
     """
     text = f"spiffe://{federation}/{'peer' if isinstance(subject, int) else 'observer'}/{subject}"
     parse_spiffe_id(text)
@@ -67,20 +67,21 @@ def spiffe_id(federation: str, subject: Subject) -> str:
 
 
 def parse_spiffe_id(text: str) -> tuple[str, Subject]:
-    """Return (federation, peer id or observer's name) of a certificate's URI.
+    """Return federation and subject (peer id or observer name) of a certificate URI.
 
     Raises:
-        IdentityError: it has not exactly one of the two forms of `spiffe_id`.
+        IdentityError: the text has neither of the two forms of `spiffe_id`.
     """
     match = _SPIFFE.fullmatch(text)
     if match is None:
         raise IdentityError(
             f"certificate URI: found {text[:120]!a}; allowed: spiffe://<federation>/peer/<peer_id>, or "
-            "spiffe://<federation>/observer/<name> with a name of lower-case letters, digits and -"
+            "spiffe://<federation>/observer/<name> with a name of lower-case letters, digits and -; "
+            "make the certificate with `peer keygen`"
         )
     return match[1], int(match[2]) if match[2] else match[3]
 
 
 def dns_name(federation: str, subject: Subject) -> str:
-    """Return the DNS name of a certificate, which a channel to this peer insists on: ``peer-3.<federation>``."""
+    """Return the DNS name in a certificate, such as ``peer-3.<federation>``; a channel to the peer requires it."""
     return f"peer-{subject}.{federation}" if isinstance(subject, int) else f"{subject}.observer.{federation}"

@@ -1,8 +1,8 @@
-"""The run manifest: everything that all peers of a run must agree on, as the ``run`` attribute of the graph file.
+"""The manifest: the settings that all peers of a run share, stored as ``run`` in the graph file.
 
-Local choices (state directory, device, threads, logging) are not here: they may differ from device to device.
-Keys that belong to one algorithm, task, model or split stand in ``options``, ``task_options``, ``model_options`` and
-``split_options``; they are validated by the part of `peer` that owns them.
+Local settings (state directory, device, threads, logging) may differ between peers and are not in the manifest.
+The keys of one algorithm, task, model or split are in ``options``, ``task_options``, ``model_options`` and
+``split_options``; the algorithm, task, model or split validates them.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ class _Section(BaseModel):
 
 
 class StartRule(_Section):
-    """When a peer begins its first round; decided by each peer alone."""
+    """When a peer starts its first round; each peer decides by itself."""
 
     rule: Literal["all", "quorum", "deadline"] = Field(
-        "all", description="begin when all neighbors, a share of them, or (whatever happens) the deadline is reached"
+        "all",
+        description="wait for all neighbors, a quorum of them, or the deadline, which ends the wait in every case",
     )
-    quorum: float = Field(0.5, gt=0, le=1, description="share of the neighbors that rule 'quorum' waits for")
-    deadline_s: float = Field(60.0, gt=0, description="begin after this many seconds with whoever is there")
+    quorum: float = Field(0.5, gt=0, le=1, description="share of the neighbors for the rule 'quorum'")
+    deadline_s: float = Field(60.0, gt=0, description="start after this many seconds with the neighbors that are alive")
 
 
 class Timeouts(_Section):
-    """The user's knobs, an ordered ladder: 4 x heartbeat <= suspicion <= round deadline, and idle transfer <= that, too."""
+    """Timeouts, in order: 4 x heartbeat <= suspicion <= round deadline, and idle transfer <= round deadline."""
 
-    heartbeat_s: float = Field(1.0, gt=0, description="a neighbor hears from this peer at least this often")
-    suspicion_s: float = Field(5.0, gt=0, description="silence after which a neighbor is dead; 4 heartbeats or more")
-    idle_transfer_s: float = Field(10.0, ge=0.1, description="a transfer without one new byte for this long is cut")
-    round_deadline_s: float = Field(600.0, gt=0, description="a round closes after this long with whoever delivered")
+    heartbeat_s: float = Field(1.0, gt=0, description="longest time between two messages to a neighbor")
+    suspicion_s: float = Field(5.0, gt=0, description="silence that marks a neighbor dead; 4 heartbeats or more")
+    idle_transfer_s: float = Field(10.0, ge=0.1, description="a transfer without a new byte for this long is cancelled")
+    round_deadline_s: float = Field(600.0, gt=0, description="a round closes after this long with the arrived models")
 
     @model_validator(mode="after")
-    def _ladder(self) -> Self:
-        """Hold the order: one lost heartbeat must not look like a death, nor a death outlast the round."""
+    def _check_order(self) -> Self:
+        """Check the order: one lost heartbeat marks no neighbor dead, and a dead neighbor is noticed within the round."""
         least = 4 * self.heartbeat_s
         if self.suspicion_s < least:
             raise ValueError(
@@ -58,83 +59,110 @@ class Timeouts(_Section):
 
 
 class Limits(_Section):
-    """What a peer accepts from a neighbor. Each is tested at the limit and one past it (see proto/WIRE.md)."""
+    """Limits on messages from a neighbor; tests cover each limit and one past it (see proto/WIRE.md)."""
 
     frame_bytes_max: int = Field(1 << 20, ge=1 << 10, le=3 << 20, description="payload bytes in one frame")
     model_bytes_max: int = Field(8 << 30, ge=1, description="encoded bytes of one model")
-    concurrent_receives: int = Field(2, ge=1, le=64, description="models read at the same time, over all neighbors")
+    concurrent_receives: int = Field(2, ge=1, le=64, description="models received at the same time, from all neighbors")
     streams_per_neighbor: int = Field(8, ge=1, le=256, description="open pushes and pulls of one neighbor")
-    requests_per_second: float = Field(200.0, gt=0, description="messages of one neighbor, averaged; bursts of 5 s")
-    rounds_ahead: int = Field(2, ge=1, le=16, description="lockstep: rounds a neighbor may be ahead of this peer")
-    weight_max: float = Field(1e6, gt=0, description="largest weight or sample count believed from a neighbor")
-    weight_min: float = Field(1e-9, ge=1e-12, description="smallest one; what weighs less is not sent")
+    requests_per_second: float = Field(200.0, gt=0, description="rate limit per neighbor; bursts of up to 5 s")
+    rounds_ahead: int = Field(2, ge=1, le=16, description="lockstep: rounds that a neighbor may be ahead")
+    weight_max: float = Field(1e6, gt=0, description="largest weight or sample count accepted from a neighbor")
+    weight_min: float = Field(1e-9, ge=1e-12, description="smallest weight; a model of less weight is not sent")
     models_per_round: int = Field(
-        2, ge=1, description="async: models of one neighbor and slot folded in one round; two of a pace drift by one"
+        2,
+        ge=1,
+        description="async: models of one neighbor and slot folded per round; peers of equal speed drift by one",
+    )
+
+
+class LockstepRule(_Section):
+    """How a lockstep peer treats neighbors that are behind, or cut off."""
+
+    wait_rounds_behind: int = Field(
+        8,
+        ge=1,
+        description="a live neighbor up to this many rounds behind is waited for; one further behind catches up",
+    )
+    rate_window_rounds: int = Field(
+        8, ge=1, description="recent rounds whose upper quartile is the round duration that a partitioned peer keeps"
+    )
+    retry_after_suspicions: float = Field(
+        4.0, ge=1, description="a push unanswered for this many suspicion times is sent again"
     )
 
 
 class Screening(_Section):
-    """What an arrival must satisfy beyond being complete, of the right size, digest-true and finite."""
+    """Screening of an arrival that is complete, of the right size and digest, and finite."""
 
-    norm_bound: float | None = Field(None, gt=0, description="refuse if its norm exceeds this times the own model's")
-    clip: float | None = Field(None, gt=0, description="clip its distance from the round-start local model to this")
+    norm_bound: float | None = Field(
+        None, gt=0, description="highest allowed norm, as a multiple of the local model's norm"
+    )
+    clip: float | None = Field(None, gt=0, description="clip the distance from the round-start local model to this")
     trimmed_mean: float | None = Field(
-        None, gt=0, lt=0.5, description="buffer a slot's arrivals and trim this share at each end (costs memory)"
+        None, gt=0, lt=0.5, description="share trimmed at each end of a slot's arrivals (costs memory)"
     )
 
 
 class Manifest(_Section):
-    """The agreed settings of one run. Every key has a default, so that a graph file without ``run`` works."""
+    """The shared settings of one run. Every key has a default, so a graph file without ``run`` is valid."""
 
-    federation: str = Field("federation", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$", description="name in certificates")
-    algorithm: str = Field("dfca", description="dfca, fedspd, dfedavg, local, ...: a module of peer.algorithms")
-    options: Options = Field(default_factory=dict, description="the algorithm's own keys")
-    clusters: int = Field(2, ge=1, le=64, description="k: cluster models (slots) at every peer")
+    federation: str = Field(
+        "federation", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$", description="federation in certificates"
+    )
+    algorithm: str = Field("dfca", description="a module of peer.algorithms: dfca, fedspd, dfedavg, local, ...")
+    options: Options = Field(default_factory=dict, description="keys of the algorithm")
+    clusters: int = Field(2, ge=1, le=64, description="k: cluster models (slots) per peer")
     rounds: int = Field(60, ge=1, le=1_000_000, description="T: rounds of the run")
-    pace: Literal["lockstep", "async"] = Field("lockstep", description="wait for live neighbors, or for nobody")
+    pace: Literal["lockstep", "async"] = Field("lockstep", description="wait for live neighbors, or for none")
     participation: float = Field(1.0, gt=0, le=1, description="share of peers that train in a round")
-    seed: int = Field(1, ge=0, lt=1 << 63, description="every random choice of the run derives from it")
+    seed: int = Field(1, ge=0, lt=1 << 63, description="seed of every random choice of the run")
 
     task: str = Field("digits", description="a built-in task, an entry point, or path/to/file.py:object")
-    task_options: Options = Field(default_factory=dict)
-    model: str | None = Field(None, description="a built-in model; default: the task's own")
-    model_options: Options = Field(default_factory=dict)
-    split: str = Field("rotated_hard", description="how the data set is dealt to the peers; 'shard' for own data")
-    split_options: Options = Field(default_factory=dict)
-    data_seed: int = Field(0, ge=0, lt=1 << 63, description="seed of the split, apart from the run's seed")
+    task_options: Options = Field(default_factory=dict, description="keys of the task")
+    model: str | None = Field(None, description="a built-in model or torchvision:<name>; default: by task")
+    model_options: Options = Field(default_factory=dict, description="keys of the model")
+    split: str = Field("rotated_hard", description="how the data are divided between the peers; 'shard' for own data")
+    split_options: Options = Field(default_factory=dict, description="keys of the split")
+    data_seed: int = Field(0, ge=0, lt=1 << 63, description="seed of the split, independent of seed")
 
-    local_epochs: int = Field(2, ge=1, le=10_000, description="tau: epochs (or steps) of a round's training")
-    local_unit: Literal["epoch", "fullbatch_step"] = Field("epoch", description="what local_epochs counts")
-    batch_size: int = Field(100, ge=1)
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float = Field(0.1, gt=0)
+    local_epochs: int = Field(2, ge=1, le=10_000, description="tau: epochs (or steps) of the training in a round")
+    local_unit: Literal["epoch", "fullbatch_step"] = Field("epoch", description="unit of local_epochs")
+    batch_size: int = Field(100, ge=1, description="samples per optimizer step")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="optimizer of the local training")
+    learning_rate: float = Field(0.1, gt=0, description="eta: step size of the optimizer")
     learning_rate_decay: float = Field(1.0, gt=0, le=1, description="factor, every learning_rate_decay_rounds")
-    learning_rate_decay_rounds: int = Field(1, ge=1)
-    momentum: float = Field(0.0, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
-    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round always counts")
+    learning_rate_decay_rounds: int = Field(1, ge=1, description="rounds between two decays")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay of the optimizer")
+    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
 
-    aggregation: Literal["sequential", "batch"] = Field("sequential", description="DFCA Eq. 8 or Eq. 7")
-    mix: Literal["uniform", "metropolis"] | None = Field(None, description="averaging weights; default: algorithm's")
-    fold_order: Literal["neighbor_id", "arrival"] | None = Field(None, description="default: by pace")
-    stale: Literal["drop", "fold"] | None = Field(
-        None, description="what becomes of an arrival of an earlier round; default: drop in lockstep, fold in async"
+    aggregation: Literal["sequential", "batch"] = Field(
+        "sequential", description="running or batch mean: DFCA Eq. 8 or 7"
     )
-    stale_rounds_max: int = Field(1, ge=0, le=1000, description="oldest age that 'fold' accepts, in rounds")
-    stale_weight: float = Field(0.5, gt=0, le=1, description="rho: an arrival of age a weighs rho ** a")
-    dynamic_edges: float = Field(0.0, ge=0, lt=1, description="p: share of edges down in a round, by shared seed")
-    encoding: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
-    checkpoint_rounds: int = Field(1, ge=0, description="rounds between checkpoints; 0: only at the end")
-    allow_disconnected: bool = False
+    mix: Literal["uniform", "metropolis"] | None = Field(None, description="averaging weights; default: by algorithm")
+    fold_order: Literal["neighbor_id", "arrival"] | None = Field(
+        None, description="order in which arrivals are folded; default: neighbor_id in lockstep, arrival in async"
+    )
+    stale: Literal["drop", "fold"] | None = Field(
+        None, description="drop or fold an arrival of an earlier round; default: drop in lockstep, fold in async"
+    )
+    stale_rounds_max: int = Field(1, ge=0, le=1000, description="highest age of an arrival for 'fold', in rounds")
+    stale_weight: float = Field(0.5, gt=0, le=1, description="rho: an arrival of age a has weight rho ** a")
+    dynamic_edges: float = Field(0.0, ge=0, lt=1, description="p: probability that an edge is down in a round")
+    encoding: Literal["float32", "float16", "bfloat16", "int8"] = Field("float32", description="of models on the wire")
+    checkpoint_rounds: int = Field(1, ge=0, description="rounds between checkpoints; 0: one checkpoint at the end")
+    allow_disconnected: bool = Field(False, description="accept a graph of several connected parts")
 
     start: StartRule = Field(default_factory=StartRule)
     timeouts: Timeouts = Field(default_factory=Timeouts)
     limits: Limits = Field(default_factory=Limits)
+    lockstep: LockstepRule = Field(default_factory=LockstepRule)
     screening: Screening = Field(default_factory=Screening)
 
 
 def canonical_json(manifest: Manifest) -> str:
-    """Return the one text of a manifest: sorted keys, no spaces, ASCII, every default filled in."""
+    """Return the canonical JSON of a manifest: all keys, sorted, no spaces, ASCII."""
     return json.dumps(manifest.model_dump(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

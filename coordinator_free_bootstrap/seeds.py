@@ -1,7 +1,6 @@
-"""Random numbers that every peer can derive again: a generator per purpose, from the shared seed and a path.
+"""Random numbers as functions of (seed, purpose, indices), so that every peer derives the same ones.
 
-Nothing in the pure core keeps random state. A restarted peer, a neighbor at the other end of an edge and the
-single-process reference all draw the same numbers, because each draw is a function of (seed, purpose, indices).
+The core keeps no random state. A restarted peer, its neighbors and the single-process reference draw equal numbers.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ def derive_seed(seed: int, *path: str | int) -> int:
 
 def generator(seed: int, *path: str | int) -> np.random.Generator:
     """Return a fresh NumPy generator (Philox, counter based) for one purpose."""
-    import numpy as np  # here, because `peer --help` imports this module and needs no arrays
+    import numpy as np  # imported here: `peer --help` imports this module and needs no NumPy
 
     return np.random.Generator(np.random.Philox(key=derive_seed(seed, *path)))
 
 
 def uniform(seed: int, *path: str | int) -> float:
-    """Return one number in [0, 1) for one purpose, without building a generator: the H(seed, ...) of the specs."""
-    return (derive_seed(seed, *path) >> 10) / float(1 << 53)  # 53 bits: all that a float64 below 1 can hold exactly
+    """Return one float64 in [0, 1) for one purpose, without a generator."""
+    return (derive_seed(seed, *path) >> 10) / float(1 << 53)  # 53 bits: the precision of a float64 in [0, 1)

@@ -1,4 +1,4 @@
-"""From a `run` object, as a file or a command line gives it, to a `Manifest`; and the difference of two, by key."""
+"""Parse a manifest from a file or from ``--set`` options, list its keys, and compare two manifests by key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ABSENT = "absent"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One manifest key that two peers see differently; the values are short JSON texts, or ``absent``."""
+    """One manifest key with different values at two peers; values are short JSON texts, or ``absent``."""
 
     key: str
     ours: str
@@ -32,10 +32,10 @@ def parse_manifest(run: object, source: str) -> Manifest:
 
     Args:
         run: the JSON value of the graph attribute ``run``.
-        source: the file it came from, for messages.
+        source: name of the file, for messages.
 
     Raises:
-        ConfigError: one line per wrong key, each naming file, key, what was found and what is allowed.
+        ConfigError: one line per wrong key, with file, key, found value and allowed values.
     """
     try:
         return Manifest.model_validate(run)
@@ -46,10 +46,10 @@ def parse_manifest(run: object, source: str) -> Manifest:
 def apply_settings(run: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     """Return a copy of ``run`` with settings such as ``run.timeouts.suspicion_s=3`` applied, the last one winning.
 
-    A value is read as JSON, else taken as a string. Values are not validated here: `parse_manifest` does that.
+    A value that is not JSON is a string. `parse_manifest` validates the values, not this function.
 
     Raises:
-        ConfigError: a setting without ``=``, or a key that no manifest has; the message lists near matches.
+        ConfigError: a setting without ``=``, or an unknown key; the message lists similar keys.
     """
     result = copy.deepcopy(run)
     for setting in settings:
@@ -71,7 +71,7 @@ def apply_settings(run: dict[str, Any], settings: Iterable[str]) -> dict[str, An
 
 
 def known_keys() -> dict[str, str]:
-    """Return every manifest key in dotted form with its description; keys inside options sections are free."""
+    """Return every manifest key in dotted form with its description; the keys inside options are not listed."""
     keys: dict[str, str] = {}
     for name, field in Manifest.model_fields.items():
         section = field.annotation
@@ -86,7 +86,7 @@ def diff(ours: str, theirs: str) -> list[Difference]:
 
     Args:
         ours: canonical JSON of this peer's manifest.
-        theirs: what a neighbor says is its manifest: any text; one that is no JSON object differs as a whole.
+        theirs: the text that a neighbor sent as its manifest; a text that is not a JSON object is one difference.
     """
     mine = _flat(loads(ours))
     try:
@@ -104,18 +104,13 @@ def diff(ours: str, theirs: str) -> list[Difference]:
 
 
 def _is_known(key: str) -> bool:
-    first, *path = key.split(".", 2)
-    if first == "run" and len(path) == 2 and path[1] and path[0] in Manifest.model_fields:
-        return f"run.{path[0]}.{path[1]}" in known_keys() or _is_options(path[0])
-    return key in known_keys()
-
-
-def _is_options(name: str) -> bool:
-    return Manifest.model_fields[name].annotation == Options
+    run, name, leaf = [*key.split(".", 2), "", ""][:3]
+    field = Manifest.model_fields.get(name)
+    return key in known_keys() or (run == "run" and leaf != "" and field is not None and field.annotation == Options)
 
 
 def _flat(run: dict[str, Any]) -> dict[str, str]:
-    """Return dotted keys with their values as texts; sections and options are one level deep, so nothing recurses."""
+    """Return dotted keys with values as texts; sections and options are one level deep, so no recursion is needed."""
     flat: dict[str, str] = {}
     for name, value in run.items():
         if isinstance(value, dict):

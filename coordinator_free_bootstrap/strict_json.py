@@ -1,7 +1,7 @@
-"""JSON as peers exchange it: one meaning for one text.
+"""Strict JSON reader, and short printable forms of untrusted values.
 
-Python's reader lets through repeated keys, NaN and lone surrogates, on which readers may disagree; these are refused.
-Every way to be wrong is a ValueError whose text is a sentence; the caller knows the file and says so.
+Repeated keys, NaN and lone surrogates are refused: Python's reader accepts them, and other readers may differ.
+Every fault is a ValueError with a sentence; the caller adds the name of the file.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ def loads(text: str) -> Any:
     """
     try:
         value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-        if "\\ud" in text or "\\uD" in text:  # only an escape can bring in half of a surrogate pair
+        if "\\ud" in text or "\\uD" in text:  # a lone surrogate can only come from an escape
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
-        raise ValueError("found JSON nested too deeply; allowed: a few levels") from error
+        raise ValueError("found JSON nested too deeply; allowed: a few levels; remove levels") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"found no valid JSON ({error}); allowed: one JSON value") from error
     except UnicodeEncodeError as error:
@@ -44,7 +44,7 @@ def shortened(text: str) -> str:
 
 
 def word(key: str) -> str:
-    """Return a key as it is if it is a plain word, else quoted: nobody's key may forge a line of a log."""
+    """Return a plain word unchanged and any other key quoted, so that a key cannot forge a log line."""
     return key if len(key) <= 80 and key.isascii() and key.replace("_", "a").isalnum() else shown(key)
 
 
@@ -53,7 +53,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"found the key {shown(twice)} twice in one object; allowed: once")
+        raise ValueError(f"found the key {shown(twice)} twice in one object; allowed: once; remove one")
     return result
 
 

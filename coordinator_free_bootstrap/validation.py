@@ -1,4 +1,4 @@
-"""Pydantic's errors as sentences: file, field, what was found, what is allowed."""
+"""Validation errors of pydantic as sentences: file, field, found value, allowed values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Location = tuple[int | str, ...]
 
 
 def sentences(error: ValidationError, model: type[BaseModel], data: object, prefix: str = "") -> list[str]:
-    """Return one sentence per wrong field of ``data``, without the file's name.
+    """Return one sentence per wrong field of ``data``, without the name of the file.
 
     Args:
-        error: what validating ``data`` against ``model`` raised.
-        model: the outermost model; its fields give the near matches of an unknown key.
+        error: raised by validating ``data`` against ``model``.
+        model: the outermost model; an unknown key is compared with its fields.
         data: the JSON value that was validated.
         prefix: dotted path of ``data`` in its file, for example ``"run"``.
     """
@@ -30,14 +30,14 @@ def sentences(error: ValidationError, model: type[BaseModel], data: object, pref
         depth, value = _walk(data, location)
         if kind == "missing":
             field, rule = f"{_dotted(prefix, location)}: found nothing", "this key is required"
-        elif kind == "value_error":  # a rule over several fields, worded where it stands
+        elif kind == "value_error":  # a rule over several fields; its validator wrote the sentence
             field, rule = _dotted(prefix, location), message.removeprefix("Value error, ")
         else:
             field = f"{_dotted(prefix, location[:depth])}: found {shown(value)}"
             rule = message.removeprefix("Input should be ")
             if kind == "extra_forbidden":
                 rule = f"no such key ({near(str(location[-1]), _fields_at(model, location[:-1]))})"
-        # A union reports each of its members: they are alternatives of one field.
+        # pydantic reports each member of a union; they are alternatives of one field
         rules = allowed.setdefault(field, [])
         if rule not in rules:
             rules.append(rule)
@@ -48,7 +48,7 @@ def sentences(error: ValidationError, model: type[BaseModel], data: object, pref
 
 
 def joined(source: str, problems: list[str]) -> str:
-    """Return the message of an error: each problem on its own line, each with the name of its file."""
+    """Return an error message with one line per problem; each line starts with the name of the file."""
     lines = [f"{source}: {problem}" for problem in problems[:_PROBLEMS_SHOWN]]
     if len(problems) > _PROBLEMS_SHOWN:
         lines.append(f"{source}: and {len(problems) - _PROBLEMS_SHOWN} more problems")
@@ -56,7 +56,7 @@ def joined(source: str, problems: list[str]) -> str:
 
 
 def near(key: str, known: Iterable[str]) -> str:
-    """Return what the writer of an unknown key may have meant: near matches, else everything that is known."""
+    """Return a hint for an unknown key: similar known keys, else all known keys."""
     names = list(known)
     leaf = key.rpartition(".")[2]
     matches = [name for name in names if name.rpartition(".")[2] == leaf] or difflib.get_close_matches(key, names)
@@ -64,7 +64,7 @@ def near(key: str, known: Iterable[str]) -> str:
 
 
 def _walk(data: Any, location: Location) -> tuple[int, object]:
-    """Follow a location as far as it is in the data; what lies beyond names a member of a union, not a field."""
+    """Return depth and value where a location ends in the data; its rest names a member of a union, not a field."""
     depth = 0
     for part in location:
         present = data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ()

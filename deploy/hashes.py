@@ -1,11 +1,11 @@
-"""Turn a folder of downloaded packages into a requirements file with their SHA-256 digests, for ``pip install --require-hashes``.
+"""Print a requirements file with the SHA-256 digests of downloaded packages, for ``pip install --require-hashes``.
 
     pip download --no-deps -r constraints.txt -d wheels
     python deploy/hashes.py wheels > deploy/requirements-hashed.txt
     pip install --require-hashes --no-deps -r deploy/requirements-hashed.txt
 
-Digests belong to files, not to an index: any index that has the same files will do. For another platform, Python, or build of
-torch, download there and give both folders: a package may have several digests.
+Digests are of files, not of an index: every index with the same files fits. For another platform, Python or build of torch,
+download there and name both folders: a package may have several digests.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _FILE = re.compile(r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>[0-9][^-]*?)(\+[^-]+)
 
 
 def digests(folders: list[Path]) -> dict[str, set[str]]:
-    """Return ``name==version`` of every package file in the folders, with its digests.
+    """Return the digests of each ``name==version`` in the folders.
 
     Raises:
-        SystemExit: a file's name is no package's.
+        SystemExit: a file name is not that of a package.
     """
     found: dict[str, set[str]] = defaultdict(set)
     for path in sorted(path for folder in folders for path in folder.iterdir()):
         match = _FILE.fullmatch(path.name)
         if match is None:
-            raise SystemExit(f"{path}: no wheel and no source package")
+            raise SystemExit(f"{path}: found neither a wheel nor a source package; remove it")
         name = re.sub(r"[-_.]+", "-", match["name"]).lower()
         found[f"{name}=={match['version']}"].add(hashlib.sha256(path.read_bytes()).hexdigest())
     return found

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The image's Python packages. Runs inside the build only.
-#   install.sh WHEELS TORCH_INDEX           what pyproject.toml depends on, into /opt/peer, without what no peer ever reads
-#   install.sh WHEELS TORCH_INDEX PREFIX    this project alone, into PREFIX
+# Install the image's Python packages; runs in the image build.
+#   install.sh WHEELS TORCH_INDEX           the dependencies of pyproject.toml into /opt/peer, without files that peers never read
+#   install.sh WHEELS TORCH_INDEX PREFIX    only this project, into PREFIX
 set -eu
 install="/opt/tools/bin/python -m pip --python /opt/peer/bin/python install"
 
@@ -17,7 +17,7 @@ import tomllib
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]
 print(*project["dependencies"], *project["optional-dependencies"]["chaos"], sep="\n")
 END
-if [ -z "${PIP_NO_INDEX:-}" ]; then # first and alone: no other index may supply another build of torch
+if [ -z "${PIP_NO_INDEX:-}" ]; then # first and separately, so that no other index supplies another build of torch
     $install --index-url "$2" -c constraints.txt torch torchvision
 fi
 $install -c constraints.txt -r requirements.txt

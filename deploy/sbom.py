@@ -1,9 +1,9 @@
-"""Write the software bill of materials of an image: CycloneDX JSON with every Python and Debian package in it.
+"""Write the software bill of materials of an image: CycloneDX JSON with its Python and Debian packages.
 
     python deploy/sbom.py coordinator-free > sbom.json      # the image's name; needs the docker client
     pip-audit, grype, trivy and the like read it
 
-The image is asked itself, in a container without network, so the bill says what is there and not what was meant to be.
+The packages are listed in a container of the image, without network: the bill has what is installed, not what was requested.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 # Runs inside the image: rows of (kind, name, version).
-_ASK = """
+_LIST = """
 import json, subprocess
 from importlib.metadata import distributions
 rows = {("pypi", d.name, d.version) for d in distributions()}
@@ -29,20 +29,20 @@ print(json.dumps(sorted(rows)))
 
 
 def packages_of(image: str) -> list[tuple[str, str, str]]:
-    """Ask an image for its packages: kind (``pypi`` or ``deb``), name and version of each.
+    """List the packages of an image: kind (``pypi`` or ``deb``), name and version of each.
 
     Raises:
-        SystemExit: the image cannot be asked; the docker client says why.
+        SystemExit: the container cannot run; the message is the docker client's.
     """
-    command = ["docker", "run", "--rm", "--network", "none", "--entrypoint", "python", image, "-c", _ASK]
-    asked = subprocess.run(command, check=False, capture_output=True, text=True)
-    if asked.returncode:
-        raise SystemExit(f"{image}: {asked.stderr.strip()}")
-    return [tuple(row) for row in json.loads(asked.stdout)]
+    command = ["docker", "run", "--rm", "--network", "none", "--entrypoint", "python", image, "-c", _LIST]
+    listed = subprocess.run(command, check=False, capture_output=True, text=True)
+    if listed.returncode:
+        raise SystemExit(f"{image}: {listed.stderr.strip()}")
+    return [tuple(row) for row in json.loads(listed.stdout)]
 
 
 def bill(image: str, packages: list[tuple[str, str, str]]) -> str:
-    """Return the bill of an image with these packages."""
+    """Return the CycloneDX JSON of an image with these packages."""
     bom = Bom()
     bom.metadata.component = whole = Component(name=image, type=ComponentType.CONTAINER)
     for kind, name, version in packages:
@@ -55,7 +55,7 @@ def bill(image: str, packages: list[tuple[str, str, str]]) -> str:
 
 
 def main() -> None:
-    """Print the bill of the image that is named."""
+    """Print the bill of materials of the named image."""
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     print(bill(sys.argv[1], packages_of(sys.argv[1])))

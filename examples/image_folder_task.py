@@ -1,7 +1,7 @@
-"""A camera on each device, and its pictures in folders by class: ``<folder>/peer-<id>/<class>/*.png``.
+"""Example task: classify a device's own pictures, in folders by class: ``<root>/peer-<id>/<class>/*.png``.
 
-So that the example runs at once, missing folders are drawn: circles, squares and crosses, dark on light at one half of the
-devices and light on dark at the other. With pictures of your own, set ``root`` and delete `draw_folder`.
+The example draws missing folders, so that it runs without data: circles, squares and crosses, dark on light for even peers
+and light on dark for odd ones. For your own pictures, set ``root`` and delete `draw_folder`.
 
     peer task check examples/image_folder_task.py:ImageFolderTask --set run.task_options.root=pictures
     peer testbed --peers 6 --task examples/image_folder_task.py:ImageFolderTask --set run.task_options.root=pictures
@@ -23,10 +23,10 @@ PICTURES_PER_CLASS = 30
 
 
 class ImageFolderTask(Task):
-    """Classify a device's own pictures, float32 [n, 1, 24, 24] in [0, 1].
+    """Task of pictures, float32 [n, 1, 24, 24] in [0, 1].
 
     Args:
-        root: folder that holds one folder per peer.
+        root: folder with one folder per peer.
     """
 
     classes = len(CLASSES)
@@ -36,11 +36,11 @@ class ImageFolderTask(Task):
 
     @property
     def metric_name(self) -> str:
-        """Name of the metric below."""
+        """Name of `metric` in reports."""
         return "balanced accuracy"
 
     def make_model(self) -> nn.Module:
-        """Return a small convolutional network with BatchNorm, whose statistics are averaged like parameters."""
+        """Return a small convolutional network with BatchNorm; its statistics are averaged like parameters."""
         return nn.Sequential(
             nn.Conv2d(1, 8, 3, padding=1),
             nn.BatchNorm2d(8),
@@ -51,12 +51,12 @@ class ImageFolderTask(Task):
         )
 
     def metric(self, outputs: Tensor, targets: Tensor) -> float:
-        """Return the mean over classes of the share of each that is recognized: a metric of one's own."""
+        """Return the balanced accuracy: the mean over classes of the recall of each class."""
         hits = (outputs.argmax(1) == targets).float()
         return float(np.mean([float(hits[targets == c].mean()) for c in targets.unique()]))
 
     def load_shard(self, peer_id: int) -> Shard:
-        """Read one peer's folder; every fifth picture is for testing."""
+        """Read the folder of one peer; every fifth picture is for testing."""
         folder = self.root / f"peer-{peer_id}"
         if not folder.is_dir():
             draw_folder(folder, peer_id)
@@ -78,7 +78,7 @@ class ImageFolderTask(Task):
 
 
 def draw_folder(folder: Path, peer_id: int) -> None:
-    """Draw a peer's pictures; a function of its number alone."""
+    """Draw the pictures of a peer; they depend on the peer id alone."""
     draw = np.random.default_rng(peer_id)
     paper, ink = ((255, 40), (0, 215))[peer_id % 2]
     for name in CLASSES:

@@ -1,7 +1,7 @@
-"""Vibration sensors: a one-dimensional convolution learns the state of a machine from 128 readings of two axes.
+"""Example task: a one-dimensional convolution classifies the state of a machine from 128 vibration readings of two axes.
 
-Every device (peer) sits on a machine of one of two types, whose vibrations differ: that is why two cluster models fit better
-than one. The readings are made here, from the peer's number alone; replace `load_shard` by code that reads your own files.
+Each peer measures a machine of one of two types. Their vibrations differ, so two cluster models fit better than one. The example
+computes the readings from the peer id; replace `load_shard` by code that reads your own files.
 
     peer task check examples/sensor_task.py:task
     peer testbed --peers 6 --task examples/sensor_task.py:task
@@ -20,12 +20,12 @@ TRAIN, VALIDATION, TEST = 120, 30, 60
 
 
 class SensorTask(Task):
-    """Classify windows of vibration readings, float32 [n, 2, 128], into three states."""
+    """Task of vibration readings, float32 [n, 2, 128], in three states."""
 
     classes = len(STATES)
 
     def make_model(self) -> nn.Module:
-        """Return two convolutions over time and a linear layer; about 2,000 parameters."""
+        """Return a network of two convolutions over time and a linear layer, about 2,000 parameters."""
         return nn.Sequential(
             nn.Conv1d(AXES, 8, kernel_size=9, stride=2),
             nn.ReLU(),
@@ -37,7 +37,7 @@ class SensorTask(Task):
         )
 
     def load_shard(self, peer_id: int) -> Shard:
-        """Return the readings of one machine; even and odd peers sit on different types of machine."""
+        """Return the readings of one machine; even and odd peers have different types of machine."""
         machine_type = peer_id % 2
         draw = np.random.default_rng(peer_id)
         x, y = readings(draw, machine_type, TRAIN + VALIDATION + TEST)
@@ -54,7 +54,7 @@ class SensorTask(Task):
 
 
 def readings(draw: np.random.Generator, machine_type: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return windows float32 [count, 2, 128] and states int64 [count]: a hum whose pitch depends on state and type."""
+    """Return windows, float32 [count, 2, 128], and states, int64 [count]: a tone with a pitch by state and type."""
     states = draw.integers(0, len(STATES), count)
     pitch = np.array([[2.0, 9.0, 16.0], [9.0, 16.0, 2.0]])[machine_type][states]  # cycles per window
     time = np.linspace(0.0, 1.0, READINGS, endpoint=False)

@@ -1,4 +1,4 @@
-"""Certificates that `peer keygen` would never make: several names, none, an authority, signed by someone else."""
+"""Certificates that `peer keygen` does not make: with several names or none, of an authority, signed by another key."""
 
 from __future__ import annotations
 

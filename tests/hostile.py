@@ -1,4 +1,4 @@
-"""A neighbor that sends anything: valid messages, mutated byte by byte, over real TLS."""
+"""A hostile neighbor: it sends mutated valid messages over TLS."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from target import ATTACKER, OBSERVER, call, push
 from target_process import TargetProcess
 
 from coordinator_free_bootstrap import Subject
-from peer.core.messages import Announce, Beat, Hello, ModelHeader, Phase
+from peer.core.messages import Heartbeat, Hello, ModelHeader, Pass, Phase, PullRequest, Select
 from peer.wire import convert, frames
-from peer.wire.inbound import PullRequest
 from peer.wire.options import SERVICE
 
-# What each answer must be: a reply, or one of these. INTERNAL and UNKNOWN would be errors that nobody has thought of.
+# Each answer must be a reply or one of these. INTERNAL and UNKNOWN would be unhandled errors of the server.
 ALLOWED = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.PERMISSION_DENIED,
@@ -31,7 +30,7 @@ ALLOWED = {
 
 
 def channel_to(target: TargetProcess, subject: Subject = ATTACKER) -> grpc.aio.Channel:
-    """Open a channel of its own with somebody's certificate."""
+    """Open a separate channel with the certificate of a subject."""
     pair = target.pairs[subject]
     credentials = grpc.ssl_channel_credentials(target.pairs[0].chain, pair.private_key, pair.chain)
     options = [("grpc.ssl_target_name_override", "peer-0.federation"), ("grpc.use_local_subchannel_pool", 1)]
@@ -39,28 +38,28 @@ def channel_to(target: TargetProcess, subject: Subject = ATTACKER) -> grpc.aio.C
 
 
 def hello_of(target: TargetProcess, **changes: Any) -> Hello:
-    """Return a hello of the attacker that is accepted, but for the changes."""
-    said = target.hello
+    """Return a hello of the attacker; valid except for ``changes``."""
+    digests = target.hello
     fields: dict[str, Any] = {
         "sender": ATTACKER,
         "incarnation": 7,
-        "wire_version": int(said["wire_version"]),
-        "manifest_digest": said["manifest"],
-        "graph_digest": said["graph"],
-        "schema_digest": said["schema"],
-        "initial_models_digest": said["initial_models"],
+        "wire_version": int(digests["wire_version"]),
+        "manifest_digest": digests["manifest"],
+        "graph_digest": digests["graph"],
+        "schema_digest": digests["schema"],
+        "initial_models_digest": digests["initial_models"],
         "round_index": 0,
         "phase": Phase.RUNNING,
-        "manifest": said["manifest_json"],
+        "manifest": digests["manifest_json"],
     }
     return Hello(**(fields | changes))
 
 
 class Mutator:
-    """Draws one hostile call after the other.
+    """Draw and make hostile calls.
 
     Args:
-        target: what it attacks.
+        target: the attacked peer.
         seed: of all draws.
     """
 
@@ -69,15 +68,16 @@ class Mutator:
         self.answers: Counter[str] = Counter()
         self.sent = 0
         size = target.model_bytes
-        header = ModelHeader(ATTACKER, 7, 0, 0, 0, 0, 1, 10, 1, 1.0, (), size, "float32")
+        header = ModelHeader(ATTACKER, 7, 0, 0, 0, 0, 1, 10, 1.0, (), size, "float32")
         chunks = [frames.chunk_frame(memoryview(bytes(n))) for n in (4, 1000, size)]
-        # The digest is wrong, so that a push whose mutations do not matter is not folded, which would be right.
+        # The digest is wrong, so that a push is not folded even if its mutations leave it valid.
         self._push = [convert.pack_header(header), chunks[2], frames.end_frame(b"\1" * 16)]
         self._pieces = [*self._push, *chunks, convert.pack_header(header)]
         self._unary = {
             "Hello": convert.pack_hello(hello_of(target)),
-            "Beat": convert.pack_beat(Beat(ATTACKER, 7, 0, 0, Phase.RUNNING)),
-            "Announce": convert.pack_announce(Announce(ATTACKER, 7, 0, 0, 1, -1, (), b"\0" * 16)),
+            "Heartbeat": convert.pack_heartbeat(Heartbeat(ATTACKER, 7, 0, Phase.RUNNING)),
+            "Select": convert.pack_select(Select(ATTACKER, 7, 0, 1, (), b"\0" * 16)),
+            "Pass": convert.pack_pass(Pass(ATTACKER, 7, 0, 0)),
             "Status": b"",
         }
         self._streams = {
@@ -86,7 +86,7 @@ class Mutator:
         }
 
     async def one(self, channel: grpc.aio.Channel) -> None:
-        """Make one call; an answer that is not allowed is an AssertionError."""
+        """Make one call; raises AssertionError for an answer that is not allowed."""
         kind = self.draw.random()
         try:
             if kind < 0.35:
@@ -129,14 +129,14 @@ class Mutator:
         stream.cancel()
 
 
-async def mutate(target: TargetProcess, messages: int, *, seed: int = 1, lanes: int = 4) -> Mutator:
-    """Send this many mutated messages over several lanes at once, one of them an observer's; return what came back."""
+async def mutate(target: TargetProcess, messages: int, *, seed: int = 1, channels: int = 4) -> Mutator:
+    """Send mutated messages over several channels at once, one of them an observer's; return the mutator with its counts."""
     mutator = Mutator(target, seed)
 
-    async def lane(number: int) -> None:
+    async def send(number: int) -> None:
         async with channel_to(target, OBSERVER if number == 0 else ATTACKER) as channel:
             while mutator.sent < messages:
                 await mutator.one(channel)
 
-    await asyncio.gather(*(lane(number) for number in range(lanes)))
+    await asyncio.gather(*(send(number) for number in range(channels)))
     return mutator

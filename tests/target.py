@@ -1,6 +1,6 @@
-"""One real peer under attack: peer 0 of a line 1 - 0 - 2, over TLS, in this process, waiting in round 0 for its neighbors.
+"""One real peer under attack: peer 0 of the line 1 - 0 - 2, over TLS, in this process. It waits in round 0 for its neighbors.
 
-Peer 1 attacks, peer 2 is good. Nobody listens at their addresses: they only call.
+Peer 1 attacks; peer 2 is good. Both only call peer 0: no process listens at their addresses.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,16 @@ import grpc.aio
 import numpy as np
 
 from coordinator_free_bootstrap import Graph, Node, Subject, parse_manifest
-from peer.assembly import LocalSettings, assemble
 from peer.core import events as ev
 from peer.core.messages import Hello, ModelHeader, Phase
-from peer.core.state import Stage
+from peer.core.stages import Stage
+from peer.host import PeerHost
 from peer.identity.certificates import make_certificate
 from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
-from peer.runtime import PeerRuntime
-from peer.testbed import free_ports
+from peer.runtime.assembly import LocalSettings, assemble
+from peer.runtime.world import AsyncioWorld
+from peer.testbed.testbed import free_ports
 from peer.wire import convert, frames
 from peer.wire.generated import peer_pb2
 from peer.wire.options import SERVICE
@@ -39,20 +40,20 @@ RUN: dict[str, Any] = {
     "rounds": 4,
     "fold_order": "arrival",
     "local_epochs": 1,
-    # Nothing happens by itself: whatever changes, the attacker has changed.
+    # No timer fires during a test, so every change of state is caused by the attacker.
     "timeouts": {"heartbeat_s": 100.0, "suspicion_s": 400.0, "idle_transfer_s": 10.0, "round_deadline_s": 600.0},
 }
 
 
 def keys() -> dict[Subject, KeyPair]:
-    """Return a key pair for everybody."""
+    """Return a key pair for every subject."""
     subjects: list[Subject] = [0, ATTACKER, GOOD, STRANGER, OBSERVER]
     made = {subject: make_certificate("federation", subject) for subject in subjects}
     return {s: KeyPair(private, certificate, certificate.pem()) for s, (private, certificate) in made.items()}
 
 
 def merged(run: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Return run settings with others over them, sections key by key."""
+    """Return run settings with ``more`` laid over them, key by key within sections."""
     both = {**run}
     for key, value in more.items():
         both[key] = {**both[key], **value} if isinstance(value, dict) and isinstance(both.get(key), dict) else value
@@ -61,37 +62,46 @@ def merged(run: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Target:
-    """The peer, and what it is asked from outside."""
+    """The peer under attack, and the calls that tests make to it."""
 
-    runtime: PeerRuntime
+    world: AsyncioWorld
     graph: Graph
     pairs: dict[Subject, KeyPair]
     port: int
     plaintext: bool = False
 
-    def digest(self, lives: bool = True) -> str:
-        """Return a digest of everything that an attack must not change: engine state but for its counters, and models.
+    @property
+    def host(self) -> PeerHost:
+        """Engine, models and algorithm of the peer."""
+        return self.world.host
 
-        Without ``lives``, also but for the incarnation that a neighbor claims: it may end its own former lives.
+    def open_streams(self) -> int:
+        """Return how many pushes wait for an answer."""
+        streams: int = self.world.requests.status()["open_streams"]
+        return streams
+
+    def digest(self, *, incarnations: bool = True) -> str:
+        """Return a digest of all that an attack must not change: the engine's state without its counters, and the models.
+
+        Args:
+            incarnations: include the neighbors' incarnations; a neighbor may raise its own.
         """
-        engine, models = self.runtime.engine, self.runtime.bench.models
-        state = engine.state()
+        state, models = self.host.state.checkpoint(), self.host.workspace.models
         del state["refusals"]
-        if not lives:
+        if not incarnations:
             del state["incarnations"]
-        state["totals"] = {key: n for key, n in state["totals"].items() if key != "label_conflicts"}  # a counter, too
-        state["stage"], state["facts_now"] = str(engine.stage), engine.facts
+        counters = ("models_rejected", "control_messages_sent")  # the second grows with time, by heartbeats
+        state["totals"] = {key: count for key, count in state["totals"].items() if key not in counters}
+        state["stage"], state["arrivals"] = str(self.host.engine.stage), len(self.host.workspace.arrivals)
         found = hashlib.sha256(json.dumps(state, sort_keys=True, default=str).encode())
-        for slot in range(len(models)):
-            found.update(models.model(slot).tobytes())
-            found.update(repr((slot, models.folded_weight(slot), models._weights[slot])).encode())
-            if slot in models._asides:
-                found.update(models._asides[slot].value.tobytes())
-        found.update(repr(len(self.runtime.bench.arrivals)).encode())
+        for name, value in vars(models).items():
+            if name != "_spare":  # buffers that are not in use
+                _add(found, name)
+                _add(found, value)
         return found.hexdigest()
 
     def channel(self, subject: Subject | None) -> grpc.aio.Channel:
-        """Open a channel to the peer with somebody's certificate."""
+        """Open a channel to the peer with the certificate of a subject; None: without one."""
         address = f"127.0.0.1:{self.port}"
         if self.plaintext or subject is None:
             return grpc.aio.insecure_channel(address)
@@ -101,8 +111,8 @@ class Target:
         return grpc.aio.secure_channel(address, credentials, options=options)
 
     def hello(self, sender: int, **changes: Any) -> Hello:
-        """Return a hello that the peer accepts, but for the changes."""
-        digests = self.runtime.parts.digests
+        """Return a hello that the peer accepts, except for the changes."""
+        digests = self.host.digests
         fields: dict[str, Any] = {
             "sender": sender,
             "incarnation": INCARNATION,
@@ -113,19 +123,19 @@ class Target:
             "initial_models_digest": digests["initial_models"],
             "round_index": 0,
             "phase": Phase.RUNNING,
-            "manifest": self.runtime.parts.manifest_json,
+            "manifest": self.host.manifest_json,
         }
         return Hello(**(fields | changes))
 
     def model(self, slot: int = 0, scale: float = 1.0, nan_at: int | None = None) -> np.ndarray[Any, Any]:
-        """Return a model to send: one of the peer's own, scaled or spoiled."""
-        model = self.runtime.bench.models.model(slot) * np.float32(scale)
+        """Return a model to send: one of the peer's own, scaled, with a NaN where asked for."""
+        model = self.host.workspace.models.model(slot) * np.float32(scale)
         if nan_at is not None:
             model[nan_at] = np.nan
         return model
 
     def header(self, sender: int, **changes: Any) -> ModelHeader:
-        """Return a header that the peer accepts, but for the changes."""
+        """Return a header that the peer accepts, except for the changes."""
         fields: dict[str, Any] = {
             "sender": sender,
             "incarnation": INCARNATION,
@@ -135,27 +145,24 @@ class Target:
             "index": 0,
             "total": 1,
             "sample_count": 10,
-            "degree": 1,
             "mass": 1.0,
             "scalars": (),
-            "size_bytes": self.runtime.engine.model_bytes,
+            "size_bytes": self.host.state.model_bytes,
             "encoding": "float32",
         }
         return ModelHeader(**(fields | changes))
 
     async def reach(self, stage: Stage) -> None:
         """Wait until the peer is in a stage."""
-        async with asyncio.timeout(30):
-            while self.runtime.engine.stage is not stage:
-                await asyncio.sleep(0.005)
+        await until(lambda: self.host.engine.stage is stage)
 
-    async def greet(self, *subjects: int) -> None:
-        """Shake hands as these neighbors, and be alive: nobody listens at their addresses, so the engine is told of an answer."""
+    async def connect(self, *subjects: int) -> None:
+        """Complete the handshakes of these neighbors. The engine is given their replies: no process listens there."""
         for subject in subjects:
             async with self.channel(subject) as channel:
                 reply = await call(channel, "Hello", convert.pack_hello(self.hello(subject)))
                 assert not peer_pb2.HelloReply.FromString(reply).refusal
-            self.runtime.post(ev.Greeted(self.hello(subject), answered=True))
+            self.world.post(ev.HandshakeDone(self.hello(subject), answered=True))
 
     async def push_good(self, index: int = 0) -> peer_pb2.PushReply:
         """Push one good model as the good neighbor."""
@@ -164,6 +171,30 @@ class Target:
         messages = [convert.pack_header(self.header(GOOD, index=index)), *(frame for frame, _size in chunks)]
         async with self.channel(GOOD) as channel:
             return peer_pb2.PushReply.FromString(await push(channel, messages))
+
+
+def _add(found: Any, value: Any) -> None:
+    """Add the bits of nested values to a digest."""
+    if isinstance(value, np.ndarray):
+        found.update(value.tobytes())
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            found.update(repr(key).encode())
+            _add(found, each)
+    elif isinstance(value, list):
+        for each in value:
+            _add(found, each)
+    elif is_dataclass(value):
+        _add(found, vars(value))
+    else:
+        found.update(repr(value).encode())
+
+
+async def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait in the event loop of the peer until a condition holds; fail after so many seconds."""
+    async with asyncio.timeout(seconds):
+        while not holds():
+            await asyncio.sleep(0.005)
 
 
 async def call(channel: grpc.aio.Channel, method: str, data: bytes) -> bytes:
@@ -175,7 +206,14 @@ async def call(channel: grpc.aio.Channel, method: str, data: bytes) -> bytes:
 async def push(
     channel: grpc.aio.Channel, messages: list[bytes], hold: bool = False, trickle_s: float | None = None
 ) -> bytes:
-    """Push raw frames; ``hold`` leaves the stream open until the answer, ``trickle_s`` lets four bytes follow that often."""
+    """Push raw frames.
+
+    Args:
+        channel: to the peer.
+        messages: the frames.
+        hold: leave the stream open until the answer.
+        trickle_s: send four more bytes at this interval until the answer.
+    """
     stream = channel.stream_unary(f"/{SERVICE}/PushModel")(timeout=60)
     try:
         for message in messages:
@@ -186,13 +224,13 @@ async def push(
         if not hold:
             await stream.done_writing()
     except (asyncio.InvalidStateError, grpc.aio.InternalError):
-        pass  # it has answered already
+        pass  # the peer has answered already
     reply: bytes = await stream
     return reply
 
 
-class _Stripped:
-    """TLS that ends in front of the peer: the server itself serves plaintext, and still asks who calls."""
+class _TerminatedTls:
+    """TLS that ends at a proxy: the server is plaintext, and still asks for the caller's identity."""
 
     def __init__(self, tls: MutualTls) -> None:
         self.identify = tls.identify
@@ -206,26 +244,26 @@ class _Stripped:
 async def under_attack(
     directory: Path, run: dict[str, Any] | None = None, *, plaintext: bool = False
 ) -> AsyncIterator[Target]:
-    """Run the peer until the block ends.
+    """Run the peer for the duration of the block.
 
     Args:
-        directory: for its state.
+        directory: of its state.
         run: manifest keys beside `RUN`.
-        plaintext: serve without TLS and demand it all the same.
+        plaintext: serve without TLS, and still require it.
     """
     ports, pairs = free_ports(4), keys()
     nodes = tuple(Node(i, f"127.0.0.1:{port}") for i, port in enumerate(ports))
     manifest = parse_manifest(merged(RUN, run or {}), "target")
     graph = pin(Graph(nodes, ((0, 1), (0, 2), (2, 3)), manifest), [pair.certificate for pair in pairs.values()])
-    tls: Any = MutualTls(graph, 0, pairs[0])
+    tls = MutualTls(graph, 0, pairs[0])
     parts = assemble(0, graph, LocalSettings(directory))
-    runtime = PeerRuntime(parts, _Stripped(tls) if plaintext else tls)
+    world = AsyncioWorld(parts, _TerminatedTls(tls) if plaintext else tls)  # type: ignore[arg-type]
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    running = asyncio.create_task(runtime.run(listening.set_result))
+    running = asyncio.create_task(world.run(listening.set_result))
     try:
-        yield Target(runtime, graph, pairs, await listening, plaintext)
+        yield Target(world, graph, pairs, await listening, plaintext)
         assert not running.done(), running
     finally:
-        runtime._finish("left")
+        world.stop("left")
         await running
         parts.lock.release()

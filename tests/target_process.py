@@ -1,7 +1,7 @@
-"""The peer of `target.py` as a process of its own, so that its memory can be watched: ``target_process.py DIRECTORY [RUN]``.
+"""The peer of `target.py` in a separate process, so that its memory can be measured: ``target_process.py DIRECTORY [RUN]``.
 
-It writes everybody's keys into the directory, prints its port, and answers each line on stdin with what an attack must not
-change, and with what it may.
+It prints its port, its digests and all key pairs as one JSON line. Each line on stdin is answered with a JSON line: the digest
+of its state, its refusals, its stage and its buffers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from target import ATTACKER, GOOD, Target, under_attack
 
 from coordinator_free_bootstrap import Subject
-from peer.core.state import Stage
+from peer.core.stages import Stage
 from peer.identity.certificates import Certificate
 from peer.identity.files import KeyPair
 
@@ -30,23 +30,23 @@ def memory_bytes(pid: int) -> int:
 
 
 class TargetProcess:
-    """A running target as its attacker sees it; use it as a context manager."""
+    """A running target process; a context manager."""
 
     def __init__(self, directory: Path, run: dict[str, Any]) -> None:
         command = [sys.executable, str(Path(__file__)), str(directory), json.dumps(run)]
         env = os.environ | {"OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-        told = self._line()
-        self.port: int = told["port"]
-        self.hello: dict[str, Any] = told["hello"]
-        self.model_bytes: int = told["model_bytes"]
+        first = self._line()
+        self.port: int = first["port"]
+        self.hello: dict[str, Any] = first["hello"]
+        self.model_bytes: int = first["model_bytes"]
         self.pairs: dict[Subject, KeyPair] = {}
-        for name, (private, pem) in told["keys"].items():
+        for name, (private, pem) in first["keys"].items():
             subject: Subject = int(name) if name.isdigit() else name
             self.pairs[subject] = KeyPair(private.encode(), Certificate.from_pem(pem.encode(), name), pem.encode())
 
     def ask(self) -> dict[str, Any]:
-        """Return digest, refusals, stage and memory."""
+        """Return the digest, refusals, stage, streams, buffers and memory of the target."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -56,7 +56,7 @@ class TargetProcess:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the target has died with exit code {self.process.wait(10)}")
+            raise RuntimeError(f"the target ended with exit code {self.process.wait(10)}")
         found: dict[str, Any] = json.loads(line)
         return found
 
@@ -71,13 +71,13 @@ class TargetProcess:
 
 
 async def serve(directory: Path, run: dict[str, Any]) -> None:
-    """Be the target until stdin ends."""
+    """Run the target until stdin ends."""
     async with under_attack(directory, run) as target:
-        await target.greet(ATTACKER, GOOD)
+        await target.connect(ATTACKER, GOOD)
         await target.reach(Stage.EXCHANGING)
         pairs = {str(s): (p.private_key.decode(), p.chain.decode()) for s, p in target.pairs.items()}
-        hello = target.runtime.parts.digests | {"manifest_json": target.runtime.parts.manifest_json}
-        model_bytes = target.runtime.engine.model_bytes
+        hello = target.host.digests | {"manifest_json": target.host.manifest_json}
+        model_bytes = target.host.state.model_bytes
         print(json.dumps({"port": target.port, "hello": hello, "keys": pairs, "model_bytes": model_bytes}), flush=True)
         loop = asyncio.get_running_loop()
         while await loop.run_in_executor(None, sys.stdin.readline):
@@ -85,14 +85,14 @@ async def serve(directory: Path, run: dict[str, Any]) -> None:
 
 
 def answer(target: Target) -> dict[str, Any]:
-    """Return what the attacker's side wants to know."""
-    engine = target.runtime.engine
+    """Return what `TargetProcess.ask` returns, without the memory."""
+    state = target.host.state
     return {
-        "digest": target.digest(lives=False),
-        "refusals": {str(code): count for code, count in engine.refusals.items()},
-        "stage": str(engine.stage),
-        "streams": target.runtime.calls.open_streams(),
-        "buffers": engine.inbox.buffers(),
+        "digest": target.digest(incarnations=False),
+        "refusals": {str(code): count for code, count in state.refusals.items()},
+        "stage": str(state.stage),
+        "streams": target.open_streams(),
+        "buffers": state.arrivals.buffers(),
     }
 
 

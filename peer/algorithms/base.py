@@ -1,15 +1,15 @@
-"""The interface of all algorithms: decisions about bookkeeping (pure) and work on tensors (on the compute thread).
+"""The interface of all algorithms: decisions on JSON state (pure), and work on tensors (on the compute thread).
 
-A new algorithm is a new file in this package with one subclass of `Algorithm`; the registry finds it by its ``name``.
-Per round the engine runs
+A new algorithm is one file in this package with a subclass of `Algorithm`; the registry finds it by its ``name``.
+In each round the engine asks for
 
-    assign      which slots do my samples train?               -> facts, set of slots
-    train       train them; what is offered is a snapshot of the result
-    exchange    steps 0 .. steps-1: offers out, arrivals folded; `end_step` after each but the last
-    close       merge, recompute (assignment, mixture weights, collaborators), evaluate
+    assign      choose the slots to train                      -> state["trained"]
+    train       train them; snapshots of the results are offered
+    exchange    steps 0 .. steps-1: send offers, fold arrivals; `end_step` after each step but the last
+    close       merge deferred arrivals, recompute (assignment, mixture weights), evaluate
 
-and at the end `final`. ``facts`` is the algorithm's own JSON state: decisions read it, work replaces it, checkpoints keep it.
-Per-sample arrays live in ``bench.arrays`` (checkpointed too).
+and after the last round for `final`. ``state`` holds JSON values: decisions read it, work replaces it. Arrays with one value
+per sample are in ``workspace.arrays``. Checkpoints contain both.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import derive_seed
 from peer.core.averaging import Vector
-from peer.core.decisions import Facts, Offer, Rejection
+from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.effects import Target
-from peer.core.messages import Announce, ModelHeader
+from peer.core.messages import ModelHeader, Select
 from peer.core.model_store import ModelStore
 from peer.core.schema import Schema
 
 
 class NoOptions(BaseModel):
-    """Options of an algorithm that has none; subclasses add fields with defaults and descriptions."""
+    """Options of an algorithm without options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -44,19 +44,25 @@ Part = Literal["train", "validation", "test"]
 
 
 class TrainStats(Protocol):
-    """What training reports."""
+    """The result of training: the mean loss, and what it was computed from."""
 
-    loss: float
-    samples: int
-    steps: int
+    @property
+    def loss(self) -> float: ...  # noqa: D102
+    @property
+    def samples(self) -> int: ...  # noqa: D102
+    @property
+    def steps(self) -> int: ...  # noqa: D102
 
 
 class Evaluation(Protocol):
-    """What evaluating reports."""
+    """The result of an evaluation: the task's metric (accuracy) and the mean loss."""
 
-    metric: float
-    loss: float
-    samples: int
+    @property
+    def metric(self) -> float: ...  # noqa: D102
+    @property
+    def loss(self) -> float: ...  # noqa: D102
+    @property
+    def samples(self) -> int: ...  # noqa: D102
 
 
 class Learner(Protocol):
@@ -66,14 +72,18 @@ class Learner(Protocol):
     def schema(self) -> Schema:
         """Names, shapes and roles of a model vector."""
 
+    @property
+    def true_cluster(self) -> npt.NDArray[np.int64] | None:
+        """The cluster that each training sample was drawn from, int64 [n], where known; for metrics only."""
+
     def count(self, part: Part = "train") -> int:
-        """Return the number of samples of a part; n_i for the training set."""
+        """Return the number of samples of a part; for the training set this is n_i."""
 
     def labels(self, part: Part = "train") -> npt.NDArray[np.int64] | None:
         """Return the class of each sample, int64 [n]; None in regression."""
 
     def initial_model(self, seed: int) -> Vector:
-        """Return a fresh model drawn from a seed."""
+        """Return a new model, drawn from a seed."""
 
     def mean_loss(self, theta: Vector, part: Part = "train") -> float:
         """Return the mean loss over a part of the shard, in evaluation mode."""
@@ -98,7 +108,7 @@ class Learner(Protocol):
         batch_size: int | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> tuple[Vector, TrainStats]:
-        """Return a trained copy of a model; the input is left alone."""
+        """Return a trained copy of a model; the input is not changed."""
 
     def evaluate(self, theta: Vector, part: Part = "test") -> Evaluation:
         """Return accuracy (or the task's metric) and mean loss."""
@@ -107,37 +117,37 @@ class Learner(Protocol):
         """Return class probabilities [n, C] (regression: predictions)."""
 
     def evaluate_predictions(self, predictions: npt.NDArray[np.float32], part: Part = "test") -> Evaluation:
-        """Return the evaluation of given predictions, for methods that mix predictions and not models."""
+        """Evaluate given predictions, for algorithms that mix predictions and not models."""
 
 
 @dataclass(frozen=True)
 class FoldedArrival:
-    """What was folded or kept in the current step: who, which slot, what the header said; the model only where kept."""
+    """An arrival of the current step: its header; its model only if it is kept until the close (no fold targets)."""
 
     header: ModelHeader
     model: Vector | None = None
 
 
 @dataclass
-class Bench:
-    """Everything that a piece of tensor work may touch; owned by the compute thread while it runs."""
+class Workspace:
+    """Everything that tensor work reads and changes; the compute thread owns it while work runs."""
 
     manifest: Manifest
     peer_id: int
     graph: Graph
     learner: Learner
     models: ModelStore
-    facts: Facts
+    state: AlgorithmState
     round_index: int = 0
     step: int = 0
-    present: tuple[int, ...] = ()  # neighbors that took part in the step that is being closed
-    announced: dict[int, Announce] = field(default_factory=dict)  # neighbor -> what it said before training
-    true_cluster: npt.NDArray[np.int64] | None = None  # of each training sample, where known; for metrics only
-    scratch: dict[str, Any] = field(default_factory=dict)  # kept between two pieces of work; a restart may lose it
+    present: tuple[int, ...] = ()  # neighbors that delivered or passed in the step being closed
+    selections: dict[int, Select] = field(default_factory=dict)  # by neighbor
+    true_cluster: npt.NDArray[np.int64] | None = None  # of each training sample, if known; for metrics only
+    scratch: dict[str, Any] = field(default_factory=dict)  # kept between two calls; not in checkpoints
     arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     arrivals: list[FoldedArrival] = field(default_factory=list)
-    pulled: dict[int, list[Vector]] = field(default_factory=dict)
-    personalized: Vector | None = None  # made by the work "final"
+    pulled: dict[int, list[Vector]] = field(default_factory=dict)  # all slots of each neighbor, to catch up
+    personalized: Vector | None = None  # the result of the work "final"
     should_stop: Callable[[], bool] = lambda: False
 
     def seed(self, purpose: str, *path: int) -> int:
@@ -146,12 +156,12 @@ class Bench:
 
     @property
     def learning_rate(self) -> float:
-        """eta_t: the learning rate after this round's decay."""
+        """eta_t: this round's learning rate, after decay."""
         m = self.manifest
         return m.learning_rate * m.learning_rate_decay ** (self.round_index // m.learning_rate_decay_rounds)
 
     def fit(self, theta: Vector, seed: int, **changes: Any) -> tuple[Vector, TrainStats]:
-        """Train a copy of a model as the manifest says (epochs, optimizer, decay), but for ``changes``."""
+        """Train a copy of a model with the manifest's settings (epochs, optimizer, decay); ``changes`` override them."""
         m = self.manifest
         settings: dict[str, Any] = {
             "epochs": m.local_epochs,
@@ -167,7 +177,7 @@ class Bench:
 
 
 class Algorithm:
-    """Defaults of every decision and piece of work: one message per neighbor and round, to all of them, uniform mean."""
+    """Base of all algorithms. Defaults: train slot 0, send it to every neighbor, average uniformly."""
 
     name: ClassVar[str]
     Options: ClassVar[type[BaseModel]] = NoOptions
@@ -178,6 +188,7 @@ class Algorithm:
         self.peer_id = peer_id
         self.graph = graph
         self.options: Any = self.parse_options(manifest)
+        self.idle_folds = bool(getattr(self.options, "idle_folds", True))
         self.slots = self.slot_count(manifest)
         self.mix = manifest.mix or self.default_mix
         self.degree = graph.degree(peer_id)
@@ -187,7 +198,7 @@ class Algorithm:
         """Validate ``run.options``.
 
         Raises:
-            ConfigError: names the key, what was found and what is allowed.
+            ConfigError: an option is unknown or out of range; the text names key, value and the known options.
         """
         try:
             return cls.Options.model_validate(manifest.options)
@@ -208,154 +219,164 @@ class Algorithm:
     # ---- decisions (pure): see peer.core.decisions ------------------------------------------------------------
 
     def steps(self, round_index: int) -> int:
-        """One exchange step a round."""
+        """Return the number of exchange steps of a round: one."""
         return 1
 
-    def selects(self, facts: Facts, round_index: int) -> Announce | None:
-        """Nothing is announced before training."""
+    def selects(self, state: AlgorithmState, round_index: int) -> Select | None:
+        """Return the selection of a round: none."""
         return None
 
     def offers(
-        self, facts: Facts, round_index: int, step: int, neighbor: int, announced: Announce | None
+        self, state: AlgorithmState, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
         """Offer the trained slots to every neighbor."""
-        return tuple(Offer(slot, facts.get("sample_count", 1)) for slot in facts["trained"])
+        return tuple(Offer(slot, state.get("sample_count", 1)) for slot in state["trained"])
 
-    def expected(self, facts: Facts, round_index: int, step: int, announced: Announce) -> int | None:
-        """Without selection the announcement itself says how many."""
+    def expected(self, state: AlgorithmState, select: Select) -> int | None:
+        """Return how many models follow a selection: unknown, the first header says it."""
         return None
 
-    def agrees(self, facts: Facts, round_index: int, announced: dict[int, Announce]) -> Facts:
-        """Announcements change nothing."""
+    def agrees(self, state: AlgorithmState, round_index: int, selections: dict[int, Select]) -> AlgorithmState:
+        """Return what the selections of a round add to the state: nothing."""
         return {}
 
-    def rejects_announce(self, facts: Facts, announce: Announce) -> Rejection | None:
-        """Any announcement is believed."""
+    def rejects_select(self, state: AlgorithmState, select: Select) -> Rejection | None:
+        """Refuse every selection: without `selects`, no peer sends one."""
+        return Rejection(Refusal.MALFORMED, f"algorithm '{self.name}' has no selections")
+
+    def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Rejection | None:
+        """Accept every header: any slot may come from any neighbor."""
         return None
 
-    def rejects(self, facts: Facts, header: ModelHeader, announced: Announce | None) -> Rejection | None:
-        """Any slot may come from any neighbor."""
-        return None
-
-    def targets(self, facts: Facts, header: ModelHeader) -> tuple[Target, ...] | None:
-        """Fold into the slot that the sender trained."""
+    def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
+        """Fold into the slot that the header names."""
         return (Target(header.slot, self.mixing_weight(header.sender)),)
 
     def metropolis(self, neighbor: int) -> float:
-        """Return w_im = 1 / (1 + max of both degrees); from the graph file, not from the sender's claim."""
+        """Return w_im = 1 / (1 + max(deg i, deg m)), with degrees from the graph file.
+
+        Source: Metropolis weights, Lin Xiao, Stephen Boyd and Seung-Jean Kim, "Distributed average consensus with
+        least-mean-square deviation", 2007.
+        """
         return 1.0 / (1 + max(self.degree, self.graph.degree(neighbor)))
 
     def mixing_weight(self, neighbor: int) -> float:
-        """Return an arrival's weight: 1 (uniform, beside an own weight of 1) or its Metropolis weight."""
+        """Return an arrival's weight: 1 if uniform (the own model weighs 1 too), else its Metropolis weight."""
         return 1.0 if self.mix == "uniform" else self.metropolis(neighbor)
 
     def own_weight(self, folded_weight: float) -> float:
-        """Return the local model's weight beside arrivals of this summed weight; a missing neighbor's stays here."""
+        """Return the own model's weight, given the summed weight of the arrivals; it includes that of missing neighbors."""
         return 1.0 if self.mix == "uniform" else max(0.0, 1.0 - folded_weight)
 
     # ---- work on tensors ---------------------------------------------------------------------------------------
 
     def initial_models(self, learner: Learner) -> tuple[list[Vector], bool]:
-        """Return k models, and whether they are the same at every peer (then compared in the handshake).
+        """Return k models, and whether they are equal on all peers (then the handshake compares them).
 
-        Source: DFCA's global initialization: seed_j = derive(seed, j), equal on all peers.
+        With the option ``initialization = "local"`` each peer draws its own, so slots have no common meaning yet.
+        Source: global and local initialization (GI, LI) of DFCA (arXiv 2510.15300).
         """
-        seeds = [derive_seed(self.manifest.seed, "initial", slot) for slot in range(self.slots)]
-        return [learner.initial_model(seed) for seed in seeds], True
+        common = getattr(self.options, "initialization", "global") == "global"
+        path = () if common else (self.peer_id,)
+        seeds = [derive_seed(self.manifest.seed, "initial", slot, *path) for slot in range(self.slots)]
+        return [learner.initial_model(seed) for seed in seeds], common
 
-    def begin(self, bench: Bench) -> Facts:
-        """Return the facts of a peer that has not trained yet."""
-        return {"trained": [0], "sample_count": bench.learner.count()}
+    def begin(self, workspace: Workspace) -> AlgorithmState:
+        """Return the state of a peer before its first round; neighbors are told ``sample_count``."""
+        return {"trained": [0], "sample_count": workspace.learner.count()}
 
-    def assign(self, bench: Bench) -> Facts:
-        """Decide which slots train in this round: facts["trained"], also after a round that was sat out."""
-        return {**bench.facts, "trained": [0]}
+    def assign(self, workspace: Workspace) -> AlgorithmState:
+        """Choose the slots to train in this round: state["trained"], which `sit_out` leaves empty."""
+        return {**workspace.state, "trained": [0]}
 
-    def idle(self, bench: Bench) -> Facts:
-        """Sit this round out: train nothing."""
-        return {**bench.facts, "trained": []}
+    def sit_out(self, workspace: Workspace) -> AlgorithmState:
+        """Take no part in this round: train nothing."""
+        return {**workspace.state, "trained": []}
 
-    def aside(self, facts: Facts, round_index: int) -> frozenset[int]:
-        """Return the slots whose arrivals must not fold in place in this round; those in training are always among them.
+    def deferred_slots(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
+        """Return the slots whose arrivals are averaged separately and merged at the close: at least those in training.
 
-        With Metropolis weights none may: the own weight, 1 minus those of the arrivals, is known only at the close.
+        With Metropolis weights these are all slots: the own weight, 1 minus that of the arrivals, is known only at the close.
         """
-        return frozenset(facts["trained"] if self.mix == "uniform" else range(self.slots))
+        return frozenset(state["trained"] if self.mix == "uniform" else range(self.slots))
 
-    def train(self, bench: Bench) -> dict[str, Any]:
-        """Train the slots in facts["trained"]; return metrics."""
+    def train(self, workspace: Workspace) -> dict[str, Any]:
+        """Train the slots in state["trained"]; return metrics."""
         losses = []
-        for slot in bench.facts["trained"]:
-            model, stats = bench.fit(bench.models.model(slot), bench.seed("train", slot))
-            bench.models.replace(slot, model)
+        for slot in workspace.state["trained"]:
+            model, stats = workspace.fit(workspace.models.model(slot), workspace.seed("train", slot))
+            workspace.models.replace(slot, model)
             losses.append(stats.loss)
         return {"train_loss": float(np.mean(losses))} if losses else {}
 
-    def outgoing(self, bench: Bench, slot: int) -> Vector | None:
-        """Return what is sent in place of the slot's model (noise), or None for the model itself."""
+    def outgoing(self, workspace: Workspace, slot: int) -> Vector | None:
+        """Return the model to send in place of the slot's model (for example with noise), or None for the slot's model."""
         return None
 
-    def published(self, bench: Bench, slot: int) -> Vector:
-        """Return what a neighbor that catches up may pull of a slot; never mutated afterwards."""
-        return bench.models.share(slot)
+    def published(self, workspace: Workspace, slot: int) -> Vector:
+        """Return the model that a neighbor gets when it pulls a slot; never mutated afterwards."""
+        return workspace.models.share(slot)
 
     @property
     def inspects_arrivals(self) -> bool:
-        """Whether `screen_arrival` wants to see each complete arrival."""
+        """Whether `screen_arrival` must be called for each complete arrival."""
         return type(self).screen_arrival is not Algorithm.screen_arrival
 
-    def screen_arrival(self, bench: Bench, header: ModelHeader, model: Vector) -> Rejection | None:
-        """Return why a complete arrival is not taken; on the fold thread, beside training: read only what stands still."""
+    def screen_arrival(self, workspace: Workspace, header: ModelHeader, model: Vector) -> Rejection | None:
+        """Return the rejection of a complete arrival, or None.
+
+        It runs while training runs: it may read only what training does not change.
+        """
         return None
 
-    def notes(self, bench: Bench) -> list[str]:
-        """Return sentences that the operator must read before the run."""
+    def notes(self, workspace: Workspace) -> list[str]:
+        """Return sentences for the operator, logged before the run."""
         return []
 
-    def end_step(self, bench: Bench) -> Facts:
-        """Between two exchange steps: merge what has arrived."""
-        self.merge(bench)
-        return bench.facts
+    def end_step(self, workspace: Workspace) -> AlgorithmState:
+        """Merge the arrivals of an exchange step; not called after the last one."""
+        self.merge(workspace)
+        return workspace.state
 
-    def merge(self, bench: Bench) -> None:
-        """Merge every slot with the arrivals that collected aside."""
+    def merge(self, workspace: Workspace) -> None:
+        """Merge every slot with its deferred arrivals."""
         for slot in range(self.slots):
-            bench.models.merge(slot, self.own_weight(bench.models.folded_weight(slot)))
+            workspace.models.merge(slot, self.own_weight(workspace.models.deferred_weight(slot)))
 
-    def close(self, bench: Bench) -> Facts:
-        """After the last exchange step: merge and recompute; evaluation follows by `evaluate`."""
-        self.merge(bench)
-        return bench.facts
+    def close(self, workspace: Workspace) -> AlgorithmState:
+        """Merge the arrivals of the last exchange step and recompute the state; `evaluate` follows."""
+        self.merge(workspace)
+        return workspace.state
 
-    def evaluate(self, bench: Bench) -> dict[str, Any]:
-        """Return the metrics of the peer's evaluation model on its test set."""
-        result = bench.learner.evaluate(self.evaluation_model(bench))
+    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+        """Return the metrics of the evaluation model on the peer's test set."""
+        result = workspace.learner.evaluate(self.evaluation_model(workspace))
         return {"accuracy": result.metric, "loss": result.loss}
 
-    def evaluation_model(self, bench: Bench) -> Vector:
-        """Return the model that this peer is judged by."""
-        return bench.models.model(int(bench.facts.get("cluster_index", 0)))
+    def evaluation_model(self, workspace: Workspace) -> Vector:
+        """Return the model whose accuracy is reported: that of the peer's cluster."""
+        return workspace.models.model(int(workspace.state.get("cluster_index", 0)))
 
-    def adopt(self, bench: Bench) -> Facts:
-        """Catch up: average the models pulled from neighbors into the own ones, which count only if ever trained."""
+    def adopt(self, workspace: Workspace) -> AlgorithmState:
+        """Catch up: average the pulled models with the own ones, which count only if they have ever been trained."""
         for slot in range(self.slots):
-            pulled = [models[slot] for _, models in sorted(bench.pulled.items())]
+            pulled = [models[slot] for _, models in sorted(workspace.pulled.items())]
             if not pulled:
                 continue
-            bench.models.begin_round(frozenset({slot}))
+            workspace.models.begin_round(frozenset({slot}))
             for model in pulled:
-                bench.models.fold(slot, model)
-            bench.models.merge(slot, 1.0 if bench.round_index > 0 else 0.0)
-        bench.pulled.clear()
-        return bench.facts
+                workspace.models.fold(slot, model)
+            workspace.models.merge(slot, 1.0 if workspace.round_index > 0 else 0.0)
+        workspace.pulled.clear()
+        return workspace.state
 
-    def final(self, bench: Bench) -> tuple[Vector, dict[str, Any]]:
-        """Return the personalized model and its last metrics."""
-        return self.evaluation_model(bench), self.evaluate(bench)
+    def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
+        """Return the personalized model and the final metrics."""
+        return self.evaluation_model(workspace), self.evaluate(workspace)
 
 
 def refuse_slot(header: ModelHeader, slots: int) -> Rejection | None:
-    """Return the rejection of a slot that this run does not have."""
+    """Return the rejection of a slot that this run does not have, or None."""
     if 0 <= header.slot < slots:
         return None
     return Rejection(Refusal.SLOT_OUT_OF_RANGE, f"slot {header.slot} of {slots}")

@@ -1,7 +1,9 @@
-"""Decentralized federated averaging: one model, tau epochs, then the mean over the closed neighborhood.
+"""Decentralized federated averaging (DFedAvg): one model, tau epochs, then the mean over the neighbors and the peer itself.
 
-x_i <- sum_j W_ij z_j, z_j after tau epochs from x_j; W Metropolis (default) or uniform. With ``run.momentum`` > 0 the local
-training is heavy ball with a buffer that starts at zero each round: DFedAvgM. Source: specification, sections 6.2 and 6.3.
+x_i <- sum_j W_ij z_j, where z_j is x_j after tau epochs; W is Metropolis (default) or uniform. With ``run.momentum`` > 0 local
+training is heavy ball, with a momentum buffer that starts at zero in each round: DFedAvgM.
+
+Source: Tao Sun, Dongsheng Li and Bao Wang, "Decentralized Federated Averaging", 2021, arXiv 2104.11375.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.base import Algorithm, Bench
+from peer.algorithms.base import Algorithm, Workspace
 from peer.algorithms.personalize import final_phase
 from peer.core.averaging import Vector
 
@@ -21,12 +23,12 @@ class DFedAvgOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    final_epochs: int = Field(0, ge=0, description="OURS: local epochs after the last round, as FedSPD's final phase")
-    final_learning_rate: float | None = Field(None, gt=0, description="default: half of the first round's")
+    final_epochs: int = Field(0, ge=0, description="local epochs after the last round, as in FedSPD; an addition")
+    final_learning_rate: float | None = Field(None, gt=0, description="default: half of the first round's rate")
 
 
 class DFedAvg(Algorithm):
-    """DFedAvg; DFedAvgM with momentum."""
+    """DFedAvg; with momentum, DFedAvgM."""
 
     name = "dfedavg"
     Options = DFedAvgOptions
@@ -34,16 +36,16 @@ class DFedAvg(Algorithm):
 
     @classmethod
     def slot_count(cls, manifest: Manifest) -> int:
-        """One model, whatever ``clusters`` says."""
+        """Return 1: ``run.clusters`` has no effect."""
         return 1
 
-    def final(self, bench: Bench) -> tuple[Vector, dict[str, Any]]:
-        """Return the model, after local epochs where the options ask for them; then with the accuracy before and after."""
+    def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
+        """Return the model and its metrics; with ``final_epochs``, after local training, with the accuracy before and after."""
         epochs = self.options.final_epochs
         if not epochs:
-            return super().final(bench)
-        before = bench.learner.evaluate(bench.models.model(0)).metric
-        personalized = final_phase(bench, bench.models.model(0), epochs, self.options.final_learning_rate)
-        after = bench.learner.evaluate(personalized)
+            return super().final(workspace)
+        before = workspace.learner.evaluate(workspace.models.model(0)).metric
+        personalized = final_phase(workspace, workspace.models.model(0), epochs, self.options.final_learning_rate)
+        after = workspace.learner.evaluate(personalized)
         numbers = {"accuracy_before_final": before, "accuracy_after_final": after.metric}
         return personalized, {"accuracy": after.metric, "loss": after.loss} | numbers

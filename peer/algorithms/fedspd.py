@@ -1,11 +1,15 @@
-"""FedSPD: each sample belongs to one of S distributions, each peer is a mixture of them, each round trains one center.
+"""FedSPD: each sample belongs to one of S clusters, each peer is a mixture of them; a peer trains one center per round.
 
-Round (specification, section 2): select s_i ~ u_i and announce it; tau epochs on the samples of s_i only; send the model to the
-neighbors that selected the same; average what comes (Eq. 1), no other center moves; label every sample anew by its lowest
-loss. At the end the personalized model is the weighted sum of the centers (Eq. 2) and a few epochs on all own samples.
+Round (Algorithm 1): select s_i ~ u_i and tell the neighbors (Step 1); train center s_i for tau epochs on the samples of s_i
+only; send it to the neighbors that selected the same cluster (Step 2); average their centers of s_i, no other center changes
+(Step 3, Eq. 1); label every sample by its lowest loss (Step 4). At the end, the personalized model is the weighted sum of the
+centers (Eq. 2), trained for a few epochs on all own samples.
 
-Beyond the paper, as options that are off: `warm_rounds` and `hard_rounds`, a start that breaks the symmetry between centers
-without a coordinator, and `personalize`, which predicts without averaging centers (docs/fedspd.md has what they gain).
+Source: I-Cheng Lin, Osman Yağan and Carlee Joe-Wong, "FedSPD: A Soft-clustering Approach for Personalized Decentralized
+Federated Learning", UAI 2025 (PMLR 286), arXiv 2410.18862.
+
+Additions of this project, off by default: `warm_rounds` and `hard_rounds`, a start that breaks the symmetry between centers
+without a coordinator, and `personalize`, which predicts without averaging centers. docs/fedspd.md has their measured effects.
 """
 
 from __future__ import annotations
@@ -15,56 +19,51 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.errors import ConfigError
-from coordinator_free_bootstrap.seeds import derive_seed, generator
-from peer.algorithms import labels, mixture, sides
-from peer.algorithms.base import Bench, Learner
+from coordinator_free_bootstrap.seeds import generator
+from peer.algorithms import division, labels, mixture, sketches
+from peer.algorithms.base import Learner, Workspace
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdDecisions
 from peer.algorithms.personalize import confident_predictions, final_phase, mixed_predictions, weighted_sum
 from peer.algorithms.privacy import Privacy
 from peer.core.averaging import Vector
-from peer.core.decisions import Facts, Rejection
+from peer.core.decisions import AlgorithmState, Rejection
 from peer.core.messages import ModelHeader
 
-BATCH_NORM_SAMPLES_MIN = 10
-PASSING = ("sketches", "sketch_ids", "co_selecting")  # facts of one round
+BATCH_NORM_SAMPLES_MIN = 10  # as the authors' code
+ROUND_STATE = ("sketches", "sketch_ids", "co_selecting")  # keys of the state that hold for one round only
 
 
 class FedSpd(FedSpdDecisions):
-    """FedSPD with every choice that the paper leaves open as an option."""
+    """FedSPD; the choices that the paper leaves open are options."""
 
     name = "fedspd"
 
     # ---- the start --------------------------------------------------------------------------------------------------
 
-    def initial_models(self, learner: Learner) -> tuple[list[Vector], bool]:
-        """S different centers: the same on all peers (OURS), or each peer's own draws (the authors' code)."""
-        if self.options.initialization == "global":
-            return super().initial_models(learner)
-        seeds = [derive_seed(self.manifest.seed, "initial", slot, self.peer_id) for slot in range(self.slots)]
-        return [learner.initial_model(seed) for seed in seeds], False
+    def begin(self, workspace: Workspace) -> AlgorithmState:
+        """Return the state before the first round, and label the samples; with warm rounds, all belong to center 0.
 
-    def begin(self, bench: Bench) -> Facts:
-        """Random labels, none too rare; with a warm start everything belongs to center 0 until the split.
+        With differential privacy the state holds a sample count of 1, so no offer carries the true count.
 
         Raises:
             ConfigError: the options do not fit this peer's samples.
         """
-        self._check_samples(bench.learner)
-        count = bench.learner.count()
+        self._check_samples(workspace.learner)
+        count = workspace.learner.count()
         if self.options.warm_rounds:
             z = np.zeros(count, np.int64)
         else:
             z = mixture.first_labels(self.options.init_labels, count, self.slots, self.manifest.seed, self.peer_id)
-            z = mixture.filled(z, np.zeros((self.slots, count)), self._samples_min(bench.learner))
-        facts = {"trained": [], "selected": NOTHING, "selected_at": [NOTHING] * self.slots, "anchor": [self.peer_id, 0]}
-        facts["sample_count"] = 1 if self.options.dp_epsilon else count  # with privacy, counts stay at home
-        return facts | self._relabeled(bench, z)
+            z = mixture.fill_clusters(z, np.zeros((self.slots, count)), self._samples_min(workspace.learner))
+        state = {"trained": [], "selected": NOTHING, "selected_at": [NOTHING] * self.slots, "anchor": [self.peer_id, 0]}
+        state["sample_count"] = 1 if self.options.dp_epsilon else count
+        return state | self._set_labels(workspace, z)
 
     def _check_samples(self, learner: Learner) -> None:
         if self.options.personalize == "confident" and learner.labels() is None:
             raise ConfigError(
-                "run.options.personalize: found 'confident' for a regression, where the largest prediction is not the surest; "
-                "allowed: 'average' or 'mixture'"
+                "run.options.personalize: found 'confident' for a regression, which has no class probabilities; allowed: "
+                "'average' or 'mixture'"
             )
         count, least = learner.count(), self._samples_min(learner)
         if self.options.dp_epsilon is not None and count < self.slots * least:
@@ -74,15 +73,15 @@ class FedSpd(FedSpdDecisions):
                 "run.clusters"
             )
 
-    def notes(self, bench: Bench) -> list[str]:
-        """Say what epsilon means, where there is one."""
-        privacy = self._privacy(bench)
+    def notes(self, workspace: Workspace) -> list[str]:
+        """Return the privacy statement, if dp_epsilon is set."""
+        privacy = self._privacy(workspace)
         if privacy is None:
             return []
         models = self.slots if self.phase(0) == "all" else 1
         return [privacy.statement(self.manifest.rounds, models, self.options.noisy_self)]
 
-    def _privacy(self, bench: Bench) -> Privacy | None:
+    def _privacy(self, workspace: Workspace) -> Privacy | None:
         o = self.options
         return None if o.dp_epsilon is None else Privacy(o.dp_epsilon, o.dp_delta, o.dp_clip, o.min_cluster_samples)
 
@@ -94,220 +93,232 @@ class FedSpd(FedSpdDecisions):
 
     # ---- the round ----------------------------------------------------------------------------------------------------
 
-    def assign(self, bench: Bench) -> Facts:
-        """Select this round's center; keep all centers as they are now, for the checks of arrivals and for sketches."""
-        facts = {key: value for key, value in bench.facts.items() if key not in PASSING}
-        t, phase = bench.round_index, self.phase(bench.round_index)
+    def assign(self, workspace: Workspace) -> AlgorithmState:
+        """Select this round's center, keep all centers for the label check, and make this round's sketches."""
+        state = {key: value for key, value in workspace.state.items() if key not in ROUND_STATE}
+        t, phase = workspace.round_index, self.phase(workspace.round_index)
         if phase == "warm":
-            facts.update(selected=0 if self.passing_on(t) else NOTHING, trained=[0])
+            state.update(selected=0 if self.relaying(t) else NOTHING, trained=[0])
         elif phase == "all":
-            facts.update(selected=NOTHING, trained=list(range(self.slots)))
+            state.update(selected=NOTHING, trained=list(range(self.slots)))
         else:
-            selected = self._selected(bench, facts, phase)
-            facts.update(selected=selected, trained=[selected])
-        for slot in facts["trained"]:
-            facts["selected_at"] = [t if s == slot else at for s, at in enumerate(facts["selected_at"])]
-        facts["round_index"] = t
-        self._remember(bench)
+            selected = self._selected(workspace, state, phase)
+            state.update(selected=selected, trained=[selected])
+        for slot in state["trained"]:
+            state["selected_at"] = [t if s == slot else at for s, at in enumerate(state["selected_at"])]
+        state["round_index"] = t
+        self._keep_centers(workspace)
         if self.aligning(t):
             size, seed = self.options.sketch_size, self.manifest.seed
-            centers = [self.published(bench, slot) for slot in range(self.slots)]
-            facts["sketches"] = labels.pack(labels.sketch(centers, bench.scratch["reference"], size, seed)).hex()
-        elif self.passing_on(t) and "sketches" in bench.arrays:
-            facts["sketch_ids"] = bench.arrays["sketch_ids"].tolist()
-            facts["sketches"] = labels.pack(bench.arrays["sketches"]).hex()
-        return facts
+            centers = [self.published(workspace, slot) for slot in range(self.slots)]
+            rows = sketches.sketch(centers, workspace.scratch["reference"], size, seed)
+            state["sketches"] = sketches.pack(rows).hex()
+        elif self.relaying(t) and "sketches" in workspace.arrays:
+            state["sketch_ids"] = workspace.arrays["sketch_ids"].tolist()
+            state["sketches"] = sketches.pack(workspace.arrays["sketches"]).hex()
+        return state
 
-    def idle(self, bench: Bench) -> Facts:
-        """Sit this round out: select nothing."""
-        self._remember(bench)
-        facts = {key: value for key, value in bench.facts.items() if key not in PASSING}
-        return {**facts, "trained": [], "selected": NOTHING, "round_index": bench.round_index}
+    def sit_out(self, workspace: Workspace) -> AlgorithmState:
+        """Take no part in this round: select no cluster."""
+        self._keep_centers(workspace)
+        state = {key: value for key, value in workspace.state.items() if key not in ROUND_STATE}
+        return {**state, "trained": [], "selected": NOTHING, "round_index": workspace.round_index}
 
-    def _selected(self, bench: Bench, facts: Facts, phase: str) -> int:
-        if phase == "hard" and "side" in facts:
-            return int(facts["side"])
+    def _selected(self, workspace: Workspace, state: AlgorithmState, phase: str) -> int:
+        if phase == "hard" and "hard_cluster" in state:
+            return int(state["hard_cluster"])
         if phase == "hard":
-            return int(np.argmin([bench.learner.mean_loss(bench.models.model(slot)) for slot in range(self.slots)]))
+            return int(
+                np.argmin([workspace.learner.mean_loss(workspace.models.model(slot)) for slot in range(self.slots)])
+            )
         u_min, seed = self.options.u_min, self.manifest.seed
-        return mixture.select_cluster(facts["mixture"], u_min, seed, bench.round_index, self.peer_id)
+        return mixture.select_cluster(state["mixture"], u_min, seed, workspace.round_index, self.peer_id)
 
-    def _remember(self, bench: Bench) -> None:
-        if "reference" not in bench.scratch:
+    def _keep_centers(self, workspace: Workspace) -> None:
+        if "reference" not in workspace.scratch:
             common = self.options.initialization == "global"
-            models = super().initial_models(bench.learner)[0] if common else []
-            bench.scratch["reference"] = weighted_sum(models, [1 / self.slots] * self.slots) if common else None
+            models = self.initial_models(workspace.learner)[0] if common else []
+            workspace.scratch["reference"] = weighted_sum(models, [1 / self.slots] * self.slots) if common else None
         if self.inspects_arrivals:
-            bench.scratch["centers"] = [bench.models.share(slot) for slot in range(self.slots)]
+            workspace.scratch["round_start_centers"] = [workspace.models.share(slot) for slot in range(self.slots)]
 
     @property
     def inspects_arrivals(self) -> bool:
-        """Only with the label check on, and labels to confuse."""
+        """Whether the label check is on; it needs two centers."""
         return bool(self.options.label_check) and self.slots > 1
 
-    def screen_arrival(self, bench: Bench, header: ModelHeader, model: Vector) -> Rejection | None:
-        """Drop a model that fits another own center, as of the round's start, clearly better than the one of its tag."""
-        if self.phase(header.round_index) == "warm" or "centers" not in bench.scratch:
+    def screen_arrival(self, workspace: Workspace, header: ModelHeader, model: Vector) -> Rejection | None:
+        """Refuse a model that fits another own center, as of the round's start, clearly better than the one it names."""
+        if self.phase(header.round_index) == "warm" or "round_start_centers" not in workspace.scratch:
             return None
-        centers, reference = bench.scratch["centers"], bench.scratch["reference"]
+        centers, reference = workspace.scratch["round_start_centers"], workspace.scratch["reference"]
         return labels.conflict(model, header.slot, centers, reference, self.options.label_margin)
 
-    def train(self, bench: Bench) -> dict[str, Any]:
-        """Tau epochs on D_is of each trained center (all samples where they stay together), longer in the first round."""
+    def train(self, workspace: Workspace) -> dict[str, Any]:
+        """Train each center in state["trained"] on its samples D_is (warm and hard rounds: on all), longer in round 0."""
         losses = []
-        z, phase, privacy = bench.arrays["z"], self.phase(bench.round_index), self._privacy(bench)
-        epochs = bench.manifest.local_epochs * (self.options.first_round_factor if bench.round_index == 0 else 1)
-        for slot in bench.facts["trained"]:
-            start = bench.models.model(slot)
+        z, phase, privacy = workspace.arrays["z"], self.phase(workspace.round_index), self._privacy(workspace)
+        epochs = workspace.manifest.local_epochs * (
+            self.options.first_round_factor if workspace.round_index == 0 else 1
+        )
+        for slot in workspace.state["trained"]:
+            start = workspace.models.model(slot)
             indices = None if phase in ("warm", "hard") else np.flatnonzero(z == slot)
             if indices is not None and not len(indices):
-                continue  # an untouched center is sent
-            model, stats = bench.fit(start, bench.seed("train", slot), indices=indices, epochs=epochs)
+                continue  # no samples: the center is sent unchanged
+            model, stats = workspace.fit(start, workspace.seed("train", slot), indices=indices, epochs=epochs)
             losses.append(stats.loss)
-            if bench.round_index == 0 and self.options.split == "updates":
-                self._sketch_update(bench, model, start)
+            if workspace.round_index == 0 and self.options.split == "updates":
+                self._sketch_update(workspace, model, start)
             if privacy is not None:
-                sent = privacy.sent(start, model)
-                bench.scratch.setdefault("sent", {})[slot] = sent
-                model = sent if self.options.noisy_self else model
-            bench.models.replace(slot, model)
+                noisy = privacy.noisy(start, model)
+                workspace.scratch.setdefault("noisy_models", {})[slot] = noisy
+                model = noisy if self.options.noisy_self else model
+            workspace.models.replace(slot, model)
         loss = {"train_loss": float(np.mean(losses))} if losses else {}
-        return loss | {"selected_cluster": bench.facts["selected"]}
+        return loss | {"selected_cluster": workspace.state["selected"]}
 
-    def outgoing(self, bench: Bench, slot: int) -> Vector | None:
-        """With privacy: the noisy model that `train` has made."""
-        return self.published(bench, slot) if self.options.dp_epsilon else None
+    def outgoing(self, workspace: Workspace, slot: int) -> Vector | None:
+        """Return the noisy model that `train` made, with privacy; else None."""
+        return self.published(workspace, slot) if self.options.dp_epsilon else None
 
-    def published(self, bench: Bench, slot: int) -> Vector:
-        """Return what may leave this peer: its center; where only what is sent is noisy, the last noisy model."""
+    def published(self, workspace: Workspace, slot: int) -> Vector:
+        """Return the model that may be sent: the center; with ``noisy_self`` false, the slot's last noisy model."""
         if self.options.dp_epsilon is None or self.options.noisy_self:
-            return super().published(bench, slot)
-        sent: dict[int, Vector] = bench.scratch.setdefault("sent", {})
-        if slot not in sent:  # nothing of it was sent in this life: the first model tells nothing
-            sent[slot] = self.initial_models(bench.learner)[0][slot]
-        return sent[slot]
+            return super().published(workspace, slot)
+        noisy: dict[int, Vector] = workspace.scratch.setdefault("noisy_models", {})
+        if slot not in noisy:  # not sent since the start of the process: the first model contains no data
+            noisy[slot] = self.initial_models(workspace.learner)[0][slot]
+        return noisy[slot]
 
     # ---- the close ------------------------------------------------------------------------------------------------------
 
-    def close(self, bench: Bench) -> Facts:
-        """Merge (Eq. 1), split after the last warm round, label all samples anew (Step 4), align labels."""
-        self.merge(bench)
-        facts = dict(bench.facts)
-        t, warm = bench.round_index, self.options.warm_rounds
-        if self.passing_on(t):
-            self._join_sketches(bench)
+    def close(self, workspace: Workspace) -> AlgorithmState:
+        """Merge (Eq. 1), split the center after the last warm round, label all samples (Step 4), align labels."""
+        self.merge(workspace)
+        state = dict(workspace.state)
+        t, warm = workspace.round_index, self.options.warm_rounds
+        if self.relaying(t):
+            self._merge_relayed_sketches(workspace)
         if t + 1 < warm:
-            return facts
+            return state
         if t + 1 == warm:
-            self._split(bench)
-            facts |= self._side(bench)
-        facts |= self._cluster(bench)
-        if self.aligning(t) and facts.get("sketches"):
-            facts |= self._aligned(bench, facts)
-        return facts
+            self._split(workspace)
+            state |= self._hard_cluster(workspace)
+        state |= self._label_samples(workspace)
+        if self.aligning(t) and state.get("sketches"):
+            state |= self._align(workspace, state)
+        return state
 
-    def _sketch_update(self, bench: Bench, model: Vector, start: Vector) -> None:
+    def _sketch_update(self, workspace: Workspace, model: Vector, start: Vector) -> None:
         size, seed = self.options.sketch_size, self.manifest.seed
-        bench.arrays["sketch_ids"] = np.array([self.peer_id], np.int64)
-        bench.arrays["sketches"] = labels.sketch([model], start, size, seed)
+        workspace.arrays["sketch_ids"] = np.array([self.peer_id], np.int64)
+        workspace.arrays["sketches"] = sketches.sketch([model], start, size, seed)
 
-    def _join_sketches(self, bench: Bench) -> None:
-        for _, announced in sorted(bench.announced.items()):
-            if announced.sketch and self.passing_on(announced.round_index):
-                ids = np.array(announced.scalars, np.int64)
-                rows = labels.unpack(announced.sketch, len(ids))
-                known = bench.arrays.get("sketch_ids", ids[:0]), bench.arrays.get("sketches", rows[:0])
-                bench.arrays["sketch_ids"], bench.arrays["sketches"] = sides.join(*known, ids, rows)
+    def _merge_relayed_sketches(self, workspace: Workspace) -> None:
+        for _, select in sorted(workspace.selections.items()):
+            if select.sketch and self.relaying(select.round_index):
+                ids = np.array(select.scalars, np.int64)
+                rows = sketches.unpack(select.sketch, len(ids))
+                known = workspace.arrays.get("sketch_ids", ids[:0]), workspace.arrays.get("sketches", rows[:0])
+                workspace.arrays["sketch_ids"], workspace.arrays["sketches"] = sketches.merge(*known, ids, rows)
 
-    def _side(self, bench: Bench) -> Facts:
-        """Return the center on which this peer's samples stay together in the hard rounds, where it is known."""
-        if "sketches" not in bench.arrays:
+    def _hard_cluster(self, workspace: Workspace) -> AlgorithmState:
+        """Return the center that this peer's samples train in the hard rounds, if the sketches give one."""
+        if "sketches" not in workspace.arrays:
             return {}
-        parts = sides.divide(bench.arrays["sketch_ids"], bench.arrays["sketches"], self.slots, self.manifest.seed)
-        return {"side": parts[self.peer_id]} if self.peer_id in parts else {}
+        parts = division.divide(
+            workspace.arrays["sketch_ids"], workspace.arrays["sketches"], self.slots, self.manifest.seed
+        )
+        return {"hard_cluster": parts[self.peer_id]} if self.peer_id in parts else {}
 
-    def _cluster(self, bench: Bench) -> Facts:
-        losses = np.stack([bench.learner.sample_losses(bench.models.model(slot)) for slot in range(self.slots)])
-        classes = bench.learner.labels() if self.options.center_labels else None
-        compared = losses if classes is None else mixture.beside_class(losses, classes)
-        return self._relabeled(bench, mixture.nearest(compared, self._samples_min(bench.learner)))
+    def _label_samples(self, workspace: Workspace) -> AlgorithmState:
+        losses = np.stack([workspace.learner.sample_losses(workspace.models.model(slot)) for slot in range(self.slots)])
+        classes = workspace.learner.labels() if self.options.center_labels else None
+        compared = losses if classes is None else mixture.center_by_class(losses, classes)
+        return self._set_labels(workspace, mixture.nearest(compared, self._samples_min(workspace.learner)))
 
-    def _relabeled(self, bench: Bench, z: mixture.Labels) -> Facts:
-        bench.arrays["z"] = z
+    def _set_labels(self, workspace: Workspace, z: mixture.Labels) -> AlgorithmState:
+        workspace.arrays["z"] = z
         weights = mixture.mixture_weights(z, self.slots)
         return {"mixture": weights, "cluster_index": int(np.argmax(weights))}
 
-    def _split(self, bench: Bench) -> None:
-        """Copy the warm model over all centers and push each a little its own way, the same way at every peer (OURS)."""
-        warm = bench.models.model(0)
+    def _split(self, workspace: Workspace) -> None:
+        """Copy the warm center to all slots and add noise to each, different by slot and equal on all peers."""
+        warm = workspace.models.model(0)
         scale = np.float32(self.options.split_noise * np.linalg.norm(warm) / np.sqrt(warm.size))
         for slot in range(self.slots):
             noise = generator(self.manifest.seed, "split", slot).standard_normal(warm.size, np.float32)
-            bench.models.replace(slot, warm + scale * noise)
+            workspace.models.replace(slot, warm + scale * noise)
 
-    def _aligned(self, bench: Bench, facts: Facts) -> Facts:
-        """Take over the labels of the neighbor with the smallest anchor: permute centers and samples to match its own."""
-        own = labels.Anchor(*facts["anchor"])
-        parent = labels.better_anchor(own, bench.announced, len(self.graph.nodes) - 1)
+    def _align(self, workspace: Workspace, state: AlgorithmState) -> AlgorithmState:
+        """Take over the labels of the neighbor with the smallest anchor: permute the own centers and labels to match."""
+        own = labels.Anchor(*state["anchor"])
+        # In async pace a neighbor's newest sketches may be those that it relayed in a warm round.
+        selections = {n: s for n, s in workspace.selections.items() if self.aligning(s.round_index)}
+        parent = labels.choose_parent(own, selections, len(self.graph.nodes) - 1)
         if parent is None:
             return {}
-        announced = bench.announced[parent]
-        anchor = labels.anchor_of(announced)
-        mine = labels.unpack(bytes.fromhex(facts["sketches"]), self.slots)
-        order = labels.matching(mine, labels.unpack(announced.sketch, self.slots))
+        select = workspace.selections[parent]
+        anchor = labels.anchor_of(select)
+        mine = sketches.unpack(bytes.fromhex(state["sketches"]), self.slots)
+        order = labels.matching(mine, sketches.unpack(select.sketch, self.slots))
         permuted = {"anchor": [anchor.peer_id, anchor.hops + 1]}
         if order == list(range(self.slots)):
             return permuted
-        centers = [bench.models.model(slot) for slot in order]
+        centers = [workspace.models.model(slot) for slot in order]
         for slot, center in enumerate(centers):
-            bench.models.replace(slot, center.copy())  # a snapshot may still share the array
-        sent = bench.scratch.get("sent", {})
-        bench.scratch["sent"] = {slot: sent[old] for slot, old in enumerate(order) if old in sent}
-        at = facts["selected_at"]
+            workspace.models.replace(slot, center.copy())  # a snapshot may still share the array
+        noisy = workspace.scratch.get("noisy_models", {})
+        workspace.scratch["noisy_models"] = {slot: noisy[old] for slot, old in enumerate(order) if old in noisy}
+        at = state["selected_at"]
         return (
             permuted
             | {"selected_at": [at[s] for s in order]}
-            | self._relabeled(bench, np.argsort(order)[bench.arrays["z"]])
+            | self._set_labels(workspace, np.argsort(order)[workspace.arrays["z"]])
         )
 
-    def adopt(self, bench: Bench) -> Facts:
-        """After catching up, label the samples by the adopted centers."""
-        facts = dict(super().adopt(bench))
-        return facts if bench.round_index < self.options.warm_rounds else facts | self._cluster(bench)
+    def adopt(self, workspace: Workspace) -> AlgorithmState:
+        """Average the pulled centers, then label the samples by them."""
+        state = dict(super().adopt(workspace))
+        return state if workspace.round_index < self.options.warm_rounds else state | self._label_samples(workspace)
 
     # ---- the result -----------------------------------------------------------------------------------------------------
 
-    def evaluation_model(self, bench: Bench) -> Vector:
-        """Eq. 2: the centers, weighted by the mixture."""
-        return weighted_sum([bench.models.model(slot) for slot in range(self.slots)], bench.facts["mixture"])
+    def evaluation_model(self, workspace: Workspace) -> Vector:
+        """Return the sum of the centers, weighted by the mixture (Eq. 2)."""
+        return weighted_sum([workspace.models.model(slot) for slot in range(self.slots)], workspace.state["mixture"])
 
-    def evaluate(self, bench: Bench) -> dict[str, Any]:
-        """Evaluate the personalized model as it would be now, and show the mixture beside the truth."""
-        learner, how = bench.learner, self._personalizes(bench)
-        models = [bench.models.model(slot) for slot in range(self.slots)]
+    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+        """Return the metrics of the personalized model or predictions, with the mixture and its confusion with the truth."""
+        learner, how = workspace.learner, self._predictor(workspace)
+        models = [workspace.models.model(slot) for slot in range(self.slots)]
         if how == "average":
-            result = learner.evaluate(self.evaluation_model(bench))
+            result = learner.evaluate(self.evaluation_model(workspace))
         elif how == "confident":
             result = learner.evaluate_predictions(confident_predictions(learner, models))
         else:
-            result = learner.evaluate_predictions(mixed_predictions(learner, models, bench.facts["mixture"]))
-        facts: dict[str, Any] = {"mixture": bench.facts["mixture"], "anchor": bench.facts["anchor"]}
-        if bench.true_cluster is not None:
-            facts["confusion"] = mixture.confusion(bench.true_cluster, bench.arrays["z"], self.slots)
-        return {"accuracy": result.metric, "loss": result.loss, "facts": facts}
+            result = learner.evaluate_predictions(mixed_predictions(learner, models, workspace.state["mixture"]))
+        state: dict[str, Any] = {"mixture": workspace.state["mixture"], "anchor": workspace.state["anchor"]}
+        if workspace.true_cluster is not None:
+            state["confusion"] = mixture.confusion(workspace.true_cluster, workspace.arrays["z"], self.slots)
+        return {"accuracy": result.metric, "loss": result.loss, "state": state}
 
-    def _personalizes(self, bench: Bench) -> str:
-        return "average" if bench.round_index < self.options.warm_rounds else str(self.options.personalize)
+    def _predictor(self, workspace: Workspace) -> str:
+        return "average" if workspace.round_index < self.options.warm_rounds else str(self.options.personalize)
 
-    def final(self, bench: Bench) -> tuple[Vector, dict[str, Any]]:
-        """Eq. 2 and the final phase; accuracy before and after it, which is the same where predictions are not this model's."""
-        before, how = self.evaluate(bench), self._personalizes(bench)
+    def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
+        """Return the model of Eq. 2 after the final phase, and the metrics with the accuracy before and after it.
+
+        With ``personalize`` other than "average" the final phase does not change the predictions, so both accuracies are equal.
+        """
+        before, how = self.evaluate(workspace), self._predictor(workspace)
         personalized = final_phase(
-            bench, self.evaluation_model(bench), self.options.final_epochs, self.options.final_learning_rate
+            workspace, self.evaluation_model(workspace), self.options.final_epochs, self.options.final_learning_rate
         )
         after = before | {"predictor": how}
         if how == "average":
-            result = bench.learner.evaluate(personalized)
+            result = workspace.learner.evaluate(personalized)
             after = before | {"accuracy": result.metric, "loss": result.loss, "predictor": "personalized_model"}
         numbers = {"accuracy_before_final": before["accuracy"], "accuracy_after_final": after["accuracy"]}
         return personalized, after | numbers

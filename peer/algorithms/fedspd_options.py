@@ -1,4 +1,7 @@
-"""The options of FedSPD: what the paper leaves open, and what is OURS. Defaults follow the specification, section 2."""
+"""The options of FedSPD. "Addition" in a description: the option is not in the paper.
+
+Source: FedSPD (arXiv 2410.18862); defaults follow the paper, or the authors' code where the paper gives no value.
+"""
 
 from __future__ import annotations
 
@@ -13,51 +16,72 @@ class FedSpdOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     exchange: Literal["same_cluster", "broadcast"] = Field(
-        "same_cluster", description="models go to neighbors that selected the same cluster, or to all (multicast links)"
+        "same_cluster",
+        description="send the model to neighbors that selected the same cluster (same_cluster), or to all (broadcast)",
     )
     initialization: Literal["global", "local"] = Field(
-        "global", description="S centers equal on all peers, or own draws"
+        "global",
+        description="first centers: equal on all peers (global), or drawn by each peer (local, the authors' code)",
     )
     init_labels: Literal["random", "index_split"] = Field(
-        "random", description="index_split is the authors' code; it leaks the truth where samples are in its order"
+        "random",
+        description="first labels: random, or by sample order (index_split, the authors' code), which reveals the true clusters "
+        "if the samples are in their order",
     )
     first_round: Literal["all_clusters", "paper"] = Field(
         "all_clusters",
-        description="the first round trains and exchanges all centers (the authors' code), or one (paper)",
+        description="round 0 trains and exchanges all centers (all_clusters, the authors' code), or one (paper)",
     )
-    first_round_factor: int = Field(2, ge=1, le=100, description="the first round trains this many times longer")
+    first_round_factor: int = Field(2, ge=1, le=100, description="round 0 trains this many times longer")
     min_cluster_samples: int | None = Field(
-        None, ge=0, description="no cluster gets fewer samples; default 10 if the model has BatchNorm, else 0"
+        None, ge=0, description="least number of samples in a cluster; default 10 if the model has BatchNorm, else 0"
     )
-    u_min: float = Field(0.0, ge=0, lt=1, description="floor of a cluster's weight in the selection; 0 is the paper")
-    label_check: bool = Field(True, description="drop models that point along another own center than their tag's")
-    label_margin: float = Field(0.1, ge=0, le=2, description="by how much its cosine must exceed the tag's")
-    align_every: int = Field(10, ge=0, description="A: rounds between alignments of labels by sketches; 0: none")
-    sketch_size: int = Field(256, ge=1, le=4096, description="q: float32 numbers per center and sketch")
-    final_epochs: int = Field(10, ge=0, description="tau_final: local epochs after the last round")
-    final_learning_rate: float | None = Field(None, gt=0, description="default: half of the first round's")
-    dp_epsilon: float | None = Field(None, gt=0, description="differential privacy of each sent update; default: none")
-    dp_delta: float = Field(0.01, gt=0, lt=1)
-    dp_clip: float = Field(1.0, gt=0, description="C: largest norm of a round's update before noise")
+    u_min: float = Field(0.0, ge=0, lt=1, description="least weight of a cluster in the selection; 0 is the paper")
+    label_check: bool = Field(
+        True, description="refuse a model that points along another own center more than along the one it names"
+    )
+    label_margin: float = Field(
+        0.1,
+        ge=0,
+        le=2,
+        description="label_check: by how much the other center's cosine must exceed that of the named one",
+    )
+    align_every: int = Field(10, ge=0, description="rounds between alignments of labels by sketches; 0: no alignment")
+    sketch_size: int = Field(256, ge=1, le=4096, description="float32 values in a sketch")
+    final_epochs: int = Field(10, ge=0, description="local epochs after the last round")
+    final_learning_rate: float | None = Field(
+        None, gt=0, description="learning rate after the last round; default: half of the first round's rate"
+    )
+    dp_epsilon: float | None = Field(
+        None, gt=0, description="epsilon of the differential privacy of each sent update; default: no noise"
+    )
+    dp_delta: float = Field(0.01, gt=0, lt=1, description="delta of the differential privacy of each sent update")
+    dp_clip: float = Field(1.0, gt=0, description="largest Euclidean norm of a round's update before noise")
     noisy_self: bool = Field(
         True,
-        description="with privacy: go on with the noisy model oneself, or the clean one: epsilon then holds in round 0 only",
+        description="with dp_epsilon: continue with the noisy model; false: with the clean one, so epsilon holds in round 0 only",
     )
-    warm_rounds: int = Field(0, ge=0, description="OURS: rounds of plain averaging of one model before it is split")
+    warm_rounds: int = Field(
+        0, ge=0, description="number of first rounds that average one center before it is copied to all; addition"
+    )
     hard_rounds: int = Field(
-        0, ge=0, description="OURS: rounds after the start in which a peer's samples stay together"
+        0, ge=0, description="number of rounds after the warm ones in which a peer's samples train one center; addition"
     )
     split: Literal["noise", "updates"] = Field(
         "noise",
-        description="OURS: in hard rounds a peer trains its center of lowest loss, or its part by first updates",
+        description="center of a peer in hard rounds: that of lowest loss (noise), or by sketches of the first updates "
+        "(updates); addition",
     )
     split_noise: float = Field(
-        0.01, gt=0, description="OURS: relative size of the common noise that splits the warm model"
+        0.01, gt=0, description="relative size of the noise that separates the copies of the warm center; addition"
     )
     center_labels: bool = Field(
-        False, description="OURS: compare losses beside their mean over a class, so that clusters do not become classes"
+        False,
+        description="label samples by losses minus their mean over the sample's class, so that clusters do not become classes; "
+        "addition",
     )
     personalize: Literal["average", "confident", "mixture"] = Field(
         "average",
-        description="Eq. 2; or OURS: predict with the most confident center (classification), or mix predictions by u",
+        description="average the centers by mixture weight (average, Eq. 2), predict with the most confident center (confident, "
+        "classification only; addition), or mix predictions by mixture weight (mixture; addition)",
     )

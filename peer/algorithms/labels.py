@@ -1,12 +1,14 @@
-"""Label switching: cluster s of one peer may mean what cluster s' means at another. Two layers of defense, no coordinator.
+"""Label switching: cluster s of one peer can mean cluster s' of another. Two defenses, without a coordinator.
 
-1. The receiver's check of each model that is tagged s: if it points clearly more along another center of the receiver's
-   own than along s, it is dropped (`conflict`).
-2. Alignment every A rounds: announcements carry sketches of all centers, and labels spread from the peer with the smallest id
-   over the graph, one edge at each alignment (`better_anchor`, `matching`).
+1. The receiver checks each model of cluster s (`conflict`): the model is refused if it points clearly more along another own
+   center than along center s.
+2. Every A rounds, labels are aligned: selections carry sketches of all centers, and the labels of the peer with the smallest id
+   spread over the graph, one edge per alignment (`choose_parent`, `matching`).
 
-Models are compared as theta - theta_ref, theta_ref the mean of the S common first models (0 where each peer drew its own).
-Source: the paper names cosine similarity and no procedure; specification 2.6 and 0.7.
+Models are compared as theta - reference. The reference is the mean of the S first models if these are equal on all peers, else 0.
+
+Source: FedSPD (arXiv 2410.18862), Section 6, "Client communications", names the cosine similarity of received models and gives no
+procedure; both defenses are additions of this project.
 """
 
 from __future__ import annotations
@@ -17,86 +19,57 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator_free_bootstrap.errors import Refusal
-from coordinator_free_bootstrap.seeds import derive_seed
+from peer.algorithms.sketches import BLOCK_ELEMENTS, Sketches
 from peer.core.averaging import Vector
 from peer.core.decisions import Rejection
-from peer.core.messages import Announce
-
-BLOCK_ELEMENTS = 1 << 13  # a block of the sign matrix: 256 x 8192 float32 = 8 MiB
-Sketches = npt.NDArray[np.float32]  # [S, q]
+from peer.core.messages import Select
 
 
 class Anchor(NamedTuple):
-    """Whose labels a peer's own descend from, and over how many edges; smaller is preferred."""
+    """The peer from which a peer's labels descend, and the number of edges to it; the smaller anchor wins."""
 
     peer_id: int
     hops: int
 
 
 def cosines(model: Vector, centers: list[Vector], reference: Vector | None) -> list[float]:
-    """Return cos(model - reference, center - reference) for each center; 0 where a vector is zero. float64 over blocks."""
+    """Return cos(model - reference, center - reference) for each center, in float64 over blocks; 0 for a zero vector."""
     dots, norms, own = np.zeros(len(centers)), np.zeros(len(centers)), 0.0
     for start in range(0, model.size, BLOCK_ELEMENTS):
         place = slice(start, start + BLOCK_ELEMENTS)
         origin = np.float32(0) if reference is None else reference[place]
-        arrow = model[place] - origin
-        own += float(np.dot(arrow, arrow))
+        difference = model[place] - origin
+        own += float(np.dot(difference, difference))
         for index, center in enumerate(centers):
             other = center[place] - origin
-            dots[index] += float(np.dot(arrow, other))
+            dots[index] += float(np.dot(difference, other))
             norms[index] += float(np.dot(other, other))
     scale = np.sqrt(own * norms)
     return [float(dot / size) if size > 0 else 0.0 for dot, size in zip(dots, scale, strict=True)]
 
 
 def conflict(
-    model: Vector, tag: int, centers: list[Vector], reference: Vector | None, margin: float
+    model: Vector, cluster: int, centers: list[Vector], reference: Vector | None, margin: float
 ) -> Rejection | None:
-    """Return why a model does not fit its tag: another center's cosine exceeds that of the tagged one by ``margin``."""
+    """Return the rejection of a model whose cosine with another center exceeds that with its ``cluster`` by ``margin``."""
     found = cosines(model, centers, reference)
     nearest = int(np.argmax(found))
-    if nearest == tag or found[nearest] - found[tag] <= margin:
+    if nearest == cluster or found[nearest] - found[cluster] <= margin:
         return None
     return Rejection(
         Refusal.LABEL_CONFLICT,
-        f"a model of cluster {tag} has cosine {found[tag]:.3f} with the own center {tag} and {found[nearest]:.3f} with {nearest}",
+        f"a model of cluster {cluster} has cosine {found[cluster]:.3f} with the receiver's center {cluster} and "
+        f"{found[nearest]:.3f} with its center {nearest}; allowed is a margin of {margin:g}",
     )
 
 
-def sketch(models: list[Vector], reference: Vector | None, size: int, seed: int) -> Sketches:
-    """Return R (theta - reference) of each model, float32 [S, q]: inner products are kept up to about 1 / sqrt(q).
-
-    R is a q x d matrix of signs over sqrt(q), made block by block from the run's seed, never stored and never sent.
-
-    Args:
-        models: S vectors float32 [d].
-        reference: float32 [d], or None for 0.
-        size: q.
-        seed: of the run; the same at every peer.
-    """
-    found = np.zeros((len(models), size), np.float32)
-    for block, start in enumerate(range(0, models[0].size, BLOCK_ELEMENTS)):
-        place = slice(start, start + BLOCK_ELEMENTS)
-        origin = np.float32(0) if reference is None else reference[place]
-        arrows = np.stack([model[place] - origin for model in models])  # [S, b]
-        found += arrows @ _signs(seed, block, arrows.shape[1], size)
-    return found / np.float32(np.sqrt(size))
-
-
-def _signs(seed: int, block: int, rows: int, columns: int) -> npt.NDArray[np.float32]:
-    philox = np.random.Philox(key=derive_seed(seed, "sketch", block))
-    words = philox.random_raw((rows * columns + 63) // 64).astype("<u8")
-    bits = np.unpackbits(words.view(np.uint8), count=rows * columns)
-    return (bits.astype(np.float32) * 2 - 1).reshape(rows, columns)
-
-
 def matching(own: Sketches, parent: Sketches) -> list[int]:
-    """Return p so that the own center p[s] is what the parent calls s: the largest total cosine (Hungarian).
+    """Return p so that own center p[s] is the parent's center s: the largest total cosine (Hungarian method).
 
-    Each set is centered on its own mean first (OURS; a sketch is linear, so nothing more is sent): what all S centers
-    share says nothing about labels. Without a gain, labels stay.
+    Both sets are first centered on their own mean: what all S centers share says nothing about labels. If no permutation has a
+    larger total than the present labels, these stay.
     """
-    from scipy.optimize import linear_sum_assignment  # here: it costs every process 45 MB
+    from scipy.optimize import linear_sum_assignment  # here, as this import costs every process 45 MB
 
     mine, theirs = (_directions(s) for s in (own, parent))
     similarity = theirs @ mine.T  # [parent's label, own label]
@@ -107,38 +80,28 @@ def matching(own: Sketches, parent: Sketches) -> list[int]:
 
 
 def _directions(sketches: Sketches) -> npt.NDArray[np.float64]:
-    arrows = sketches.astype(np.float64)
-    if len(arrows) > 1:
-        arrows -= arrows.mean(axis=0)
-    norms = np.linalg.norm(arrows, axis=1, keepdims=True)
-    directions: npt.NDArray[np.float64] = arrows / np.where(norms > 0, norms, 1.0)
+    centered = sketches.astype(np.float64)
+    if len(centered) > 1:
+        centered -= centered.mean(axis=0)
+    norms = np.linalg.norm(centered, axis=1, keepdims=True)
+    directions: npt.NDArray[np.float64] = centered / np.where(norms > 0, norms, 1.0)
     return directions
 
 
-def anchor_of(announce: Announce) -> Anchor:
-    """Return the anchor that an announcement with a sketch names."""
-    return Anchor(int(announce.scalars[0]), int(announce.scalars[1]))
+def anchor_of(select: Select) -> Anchor:
+    """Return the anchor in a selection that carries sketches of centers."""
+    return Anchor(int(select.scalars[0]), int(select.scalars[1]))
 
 
-def better_anchor(own: Anchor, announced: dict[int, Announce], hops_max: int) -> int | None:
-    """Return the neighbor to take labels from: it knows the smallest anchor, over the fewest edges; None: keep the own.
+def choose_parent(own: Anchor, selections: dict[int, Select], hops_max: int) -> int | None:
+    """Return the neighbor to take labels from: the one with the smallest anchor over the fewest edges; None: keep the own.
 
-    A peer whose labels descend from another goes on following it, so that later switches are undone too. Nobody is more
-    than ``hops_max`` edges away: to follow who says so would make this peer say what all others refuse.
+    A peer whose labels descend from an anchor keeps following it, so that later switches are corrected too. No peer is more than
+    ``hops_max`` edges away; a neighbor that claims more is ignored, because other peers would refuse the distance that follows.
     """
-    known = {n: anchor_of(a) for n, a in announced.items() if a.sketch and anchor_of(a).hops < hops_max}
+    known = {n: anchor_of(s) for n, s in selections.items() if s.sketch and anchor_of(s).hops < hops_max}
     if not known:
         return None
     parent = min(known, key=lambda n: (*known[n], n))
     offered = Anchor(known[parent].peer_id, known[parent].hops + 1)
     return parent if offered <= own else None
-
-
-def pack(sketches: Sketches) -> bytes:
-    """Return sketches as an announcement carries them: float32 little-endian, row by row."""
-    return sketches.astype("<f4").tobytes()
-
-
-def unpack(data: bytes, slots: int) -> Sketches:
-    """Return an announcement's sketches, float32 [S, q]; its size was checked on arrival."""
-    return np.frombuffer(data, "<f4").reshape(slots, -1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Training alone: no messages. The floor that every exchange has to beat (specification, section 6.1)."""
+"""Local training without exchange: the baseline of all other algorithms."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from peer.algorithms.base import Algorithm
 
 
 class Local(Algorithm):
-    """tau epochs a round on the own samples."""
+    """Local epochs on the own samples in each round; no model is sent."""
 
     name = "local"
 
     @classmethod
     def slot_count(cls, manifest: Manifest) -> int:
-        """One model, whatever ``clusters`` says."""
+        """Return 1: ``run.clusters`` has no effect."""
         return 1
 
     def steps(self, round_index: int) -> int:
-        """Nothing is exchanged."""
+        """Return 0: no exchange step."""
         return 0

@@ -1,6 +1,7 @@
-"""FedSPD's samples: which cluster each belongs to, a peer's mixture weights, and which cluster it trains next. Pure.
+"""Labels of samples in FedSPD: the cluster of each sample, a peer's mixture weights, and the cluster that it selects. Pure.
 
-Every sample d of peer i has a hard label z_i(d); D_is = {d : z_i(d) = s}; u_is = |D_is| / n_i. Source: specification, 2.1 to 2.4.
+Every sample d of peer i has a hard label z_i(d); D_is = {d : z_i(d) = s}; u_is = |D_is| / n_i.
+Source: FedSPD (arXiv 2410.18862), Section 4.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ import numpy.typing as npt
 from coordinator_free_bootstrap.seeds import generator, uniform
 
 Labels = npt.NDArray[np.int64]
-LOSS_MAX = 10.0  # nats; one hopeless sample must not decide over all others of its class
+LOSS_MAX = 10.0  # nats; one sample of large loss must not dominate the mean of its class
 
 
 def first_labels(how: Literal["random", "index_split"], count: int, clusters: int, seed: int, peer_id: int) -> Labels:
-    """Return labels, int64 [count], that break the symmetry between clusters before any model has learned.
+    """Return the first labels, int64 [count], which break the symmetry between clusters.
 
     Args:
-        how: ``random`` is uniform and independent (OURS). ``index_split`` gives the s-th part of the samples, in their
-            order, label s with probability 2/3, as the authors' code does, in whose data set that order is the order of the
-            true distributions: a leak, kept for comparison only.
+        how: ``random`` is uniform and independent, an addition of this project: the paper gives no rule. ``index_split`` gives
+            the s-th part of the samples, in their order, label s with probability 2/3, as the authors' code. In the authors'
+            data this is the order of the true distributions: a leak of the truth, kept for comparison only.
         count: n_i.
         clusters: S.
         seed: of the run.
-        peer_id: whose labels these are.
+        peer_id: the peer i.
     """
     draw = generator(seed, "first_labels", peer_id)
     labels: Labels = draw.integers(0, clusters, count)
@@ -38,25 +39,26 @@ def first_labels(how: Literal["random", "index_split"], count: int, clusters: in
 
 
 def nearest(losses: npt.NDArray[np.floating], least: int = 0) -> Labels:
-    """Return each sample's cluster of lowest loss (ties to the lowest index), int64 [n], and no cluster below ``least`` samples.
+    """Return each sample's cluster of lowest loss, int64 [n]; ties go to the lowest index.
 
-    Source: Step 4.
+    Source: FedSPD, Step 4.
 
     Args:
         losses: [S, n], loss of each sample under each center.
-        least: smallest cluster size (`filled`), 0 for the paper's rule alone.
+        least: smallest allowed cluster size (see `fill_clusters`); 0 is the paper.
     """
-    return filled(np.argmin(losses, axis=0).astype(np.int64), losses, least)
+    return fill_clusters(np.argmin(losses, axis=0).astype(np.int64), losses, least)
 
 
-def filled(labels: Labels, losses: npt.NDArray[np.floating], least: int) -> Labels:
-    """Return labels, int64 [n], with no cluster below ``least`` samples if n allows it.
+def fill_clusters(labels: Labels, losses: npt.NDArray[np.floating], least: int) -> Labels:
+    """Return labels, int64 [n], with at least ``least`` samples in each cluster, if n is large enough.
 
-    A cluster that is too small gets the samples that lose least by moving, out of the largest cluster, as long as that
-    one keeps ``least`` itself. Source: the authors' code moves 10 samples, whichever (which: OURS).
+    A cluster that is too small gets samples of the largest cluster, those whose loss increases least, as long as the largest
+    keeps ``least`` itself. Source: the authors' code of FedSPD moves any 10 samples; the choice by loss is an addition of this
+    project.
 
     Args:
-        labels: int64 [n], left alone.
+        labels: int64 [n], read only.
         losses: [S, n], loss of each sample under each center; the first samples move where all are equal.
         least: smallest cluster size.
     """
@@ -75,11 +77,16 @@ def filled(labels: Labels, losses: npt.NDArray[np.floating], least: int) -> Labe
     return labels
 
 
-def beside_class(losses: npt.NDArray[np.floating], classes: Labels) -> npt.NDArray[np.float64]:
-    """Return losses [S, n] minus each center's mean loss on the sample's class, so that a center's taste for classes cancels.
+def center_by_class(losses: npt.NDArray[np.floating], classes: Labels) -> npt.NDArray[np.float64]:
+    """Return losses, float64 [S, n], minus each center's mean loss over the sample's class.
 
-    A loss knows the class of its sample. So the cheapest way for S centers to divide samples is by class, which no test sample
-    can follow. Beside the mean of its class, a sample shows only how it differs from others of it. OURS.
+    A loss depends on the class of its sample, so S centers tend to divide the samples by class, which is not known for a test
+    sample. The difference to the mean of the class shows how a sample differs from others of its class. An addition of this
+    project.
+
+    Args:
+        losses: [S, n], loss of each sample under each center; clipped at `LOSS_MAX` here.
+        classes: class of each sample, int64 [n].
     """
     centered = np.minimum(losses.astype(np.float64), LOSS_MAX)
     for found in np.unique(classes):
@@ -99,9 +106,10 @@ def mixture_weights(labels: Labels, clusters: int) -> list[float]:
 
 
 def select_cluster(mixture: list[float], u_min: float, seed: int, round_index: int, peer_id: int) -> int:
-    """Return s_i ~ Categorical(max(u_i, u_min) / sum) of a round: the same again after a restart.
+    """Return s_i ~ Categorical(max(u_i, u_min) / sum): a function of its arguments, so a restart selects the same cluster.
 
-    Source: Step 1 of FedSPD, once per round. A cluster without a sample is selected only with ``u_min`` > 0 (OURS).
+    Source: FedSPD, Step 1: one selection per round. ``u_min`` is an addition of this project: with 0, a cluster without samples
+    is never selected.
     """
     edges = np.cumsum(np.maximum(np.array(mixture, dtype=np.float64), u_min))
     drawn = uniform(seed, "select", round_index, peer_id) * edges[-1]
@@ -109,7 +117,7 @@ def select_cluster(mixture: list[float], u_min: float, seed: int, round_index: i
 
 
 def confusion(true: Labels, labels: Labels, clusters: int) -> list[list[int]]:
-    """Return counts [true distribution][label], for reports: the matching of labels is done there, over all peers."""
+    """Return the counts [true cluster][label]; reports match labels to true clusters over all peers."""
     table = np.zeros((int(true.max(initial=0)) + 1, clusters), dtype=np.int64)
     np.add.at(table, (true, labels), 1)
     return [[int(c) for c in row] for row in table]

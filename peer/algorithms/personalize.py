@@ -1,4 +1,4 @@
-"""From S centers to one peer's own model or predictions."""
+"""Personalized models and predictions, made from the models of all clusters, and the final phase of local training."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from peer.algorithms.base import Bench, Learner, Part
+from peer.algorithms.base import Learner, Part, Workspace
 from peer.core.averaging import Vector, accumulate
 
 Predictions = npt.NDArray[np.float32]
 
 
 def weighted_sum(models: list[Vector], weights: list[float]) -> Vector:
-    """Return sum_s u_s c_s, a fresh float32 [d] (FedSPD Eq. 2); with one weight 1 it is that model bit for bit."""
+    """Return sum_s u_s c_s, a new float32 [d]; if one weight is 1 and the others 0, it is that model bit for bit.
+
+    Source: FedSPD Eq. 2 (arXiv 2410.18862).
+    """
     total: Vector | None = None
     for model, weight in zip(models, weights, strict=True):
         if weight == 0:
@@ -27,7 +30,7 @@ def weighted_sum(models: list[Vector], weights: list[float]) -> Vector:
 
 
 def mixed_predictions(learner: Learner, models: list[Vector], weights: list[float], part: Part = "test") -> Predictions:
-    """Return sum_m pi_m softmax(f(theta_m; x)), float32 [n, C]: a mixture of predictions (FedEM)."""
+    """Return sum_m pi_m softmax(f(theta_m; x)), float32 [n, C], as FedEM (arXiv 2108.10252) predicts."""
     rows = [
         learner.predict_proba(model, part) * np.float32(weight)
         for model, weight in zip(models, weights, strict=True)
@@ -38,22 +41,26 @@ def mixed_predictions(learner: Learner, models: list[Vector], weights: list[floa
 
 
 def confident_predictions(learner: Learner, models: list[Vector], part: Part = "test") -> Predictions:
-    """Return for each sample the prediction of the center with the highest class probability, float32 [n, C] (OURS)."""
+    """Return for each sample the prediction of the model with the highest class probability, float32 [n, C].
+
+    An addition of this project.
+    """
     rows = np.stack([learner.predict_proba(model, part) for model in models])  # [S, n, C]
     best = rows.max(axis=2).argmax(axis=0)
     return np.asarray(rows[best, np.arange(rows.shape[1])], dtype=np.float32)
 
 
-def final_phase(bench: Bench, model: Vector, epochs: int, learning_rate: float | None) -> Vector:
-    """Return a copy of a model after local epochs on all own samples: the step that nobody hears about (FedSPD, 2.5).
+def final_phase(workspace: Workspace, model: Vector, epochs: int, learning_rate: float | None) -> Vector:
+    """Return a model after local epochs on all own samples; it is not sent to any neighbor.
 
-    The learning rate is that of the first round halved, as in the authors' code, unless given.
+    The learning rate is half of the first round's, as in the authors' code, unless given.
+    Source: FedSPD (arXiv 2410.18862), Section 4, "Final Step: Personalization".
     """
     if epochs == 0:
         return model
     changes: dict[str, Any] = {
         "epochs": epochs,
-        "learning_rate": bench.manifest.learning_rate / 2 if learning_rate is None else learning_rate,
-        "unit": "epoch" if bench.manifest.local_unit == "epoch" else "fullbatch_step",
+        "learning_rate": workspace.manifest.learning_rate / 2 if learning_rate is None else learning_rate,
+        "unit": "epoch" if workspace.manifest.local_unit == "epoch" else "fullbatch_step",
     }
-    return bench.fit(model, bench.seed("final"), **changes)[0]
+    return workspace.fit(model, workspace.seed("final"), **changes)[0]

@@ -1,4 +1,4 @@
-"""Find an algorithm by name: every module of this package is asked for its subclasses, and so are installed entry points."""
+"""The registry of algorithms: subclasses of `Algorithm` in this package, and installed entry points."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from peer.algorithms.base import Algorithm
 ENTRY_POINT_GROUP = "coordinator_free.algorithms"
 
 
-@functools.cache  # reading the metadata of all that is installed costs a forked peer 2 MB
+@functools.cache  # reading the metadata of all installed packages costs a forked peer 2 MB
 def algorithms() -> dict[str, type[Algorithm]]:
-    """Return every algorithm of this package and of installed entry points, by name."""
+    """Return all algorithms by name."""
     found: dict[str, type[Algorithm]] = {}
     for module in pkgutil.iter_modules(package.__path__):
         for value in vars(importlib.import_module(f"{package.__name__}.{module.name}")).values():
@@ -29,14 +29,14 @@ def algorithms() -> dict[str, type[Algorithm]]:
 
 
 def algorithm_named(name: str) -> type[Algorithm]:
-    """Return the algorithm of a manifest.
+    """Return the algorithm with this name (run.algorithm).
 
     Raises:
-        ConfigError: there is none of that name; near matches and all names are given.
+        ConfigError: there is none; the text names the nearest match and all known names.
     """
     known = algorithms()
     if name in known:
         return known[name]
     near = get_close_matches(name, known, n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else ""
-    raise ConfigError(f"run.algorithm: no algorithm '{name}'{hint} Known: {', '.join(sorted(known))}")
+    hint = f"; did you mean '{near[0]}'?" if near else "."
+    raise ConfigError(f"run.algorithm: no algorithm '{name}'{hint} Known algorithms: {', '.join(sorted(known))}")

@@ -1,15 +1,15 @@
-"""Run one piece of an algorithm's tensor work and time its phases; the same for real peers and simulated ones."""
+"""Run one piece of an algorithm's tensor work and time it; real and simulated peers call the same function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
-from peer.algorithms.base import Algorithm, Bench
+from peer.algorithms.base import Algorithm, Workspace
 from peer.core.effects import Work
 from peer.core.events import WorkDone
 
-PHASE_OF = {
+PHASE_OF = {  # work kind -> the phase in the run history that its seconds count for
     "assign": "train",
     "train": "train",
     "end_step": "fold",
@@ -19,39 +19,41 @@ PHASE_OF = {
 }
 
 
-def perform(work: Work, algorithm: Algorithm, bench: Bench, clock: Callable[[], float]) -> WorkDone:
-    """Do what the engine asked for and return the event that answers it.
+def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Callable[[], float]) -> WorkDone:
+    """Do the work that the engine asked for, and return the event that answers it.
 
     Args:
         work: the engine's effect.
-        algorithm: whose work it is.
-        bench: the tensors; owned by this call until it returns.
-        clock: monotonic seconds, only to time phases.
+        algorithm: the peer's algorithm.
+        workspace: the peer's tensors; changed.
+        clock: returns monotonic seconds, to time the work.
     """
     began = clock()
-    bench.round_index, bench.step, bench.present = work.round_index, work.step, work.present
-    bench.announced = {announced.sender: announced for announced in work.announced}
+    workspace.round_index, workspace.step, workspace.present = work.round_index, work.step, work.present
+    workspace.selections = {select.sender: select for select in work.selections}
     metrics: dict[str, Any] = {}
-    if work.kind == "assign":
-        bench.facts = algorithm.assign(bench) if work.active else algorithm.idle(bench)
-        bench.models.begin_round(algorithm.aside(bench.facts, work.round_index))
-        bench.arrivals.clear()
-    elif work.kind == "train":
-        metrics = algorithm.train(bench)
-    elif work.kind == "end_step":
-        bench.facts = algorithm.end_step(bench)
-        bench.arrivals.clear()
-    elif work.kind == "close":
-        bench.facts = algorithm.close(bench)
-        bench.models.drop_asides()
-        if work.evaluate:
-            metrics = algorithm.evaluate(bench)
-        if "cluster_index" in bench.facts:
-            metrics["cluster_index"] = bench.facts["cluster_index"]
-    elif work.kind == "adopt":
-        bench.models.drop_asides()
-        bench.facts = algorithm.adopt(bench)
-    else:
-        personalized, metrics = algorithm.final(bench)
-        bench.personalized = personalized
-    return WorkDone(work.kind, dict(bench.facts), metrics, {PHASE_OF[work.kind]: clock() - began})
+    match work.kind:
+        case "assign":
+            workspace.state = algorithm.assign(workspace) if work.active else algorithm.sit_out(workspace)
+            workspace.models.begin_round(algorithm.deferred_slots(workspace.state, work.round_index))
+            workspace.arrivals.clear()
+        case "train":
+            metrics = algorithm.train(workspace)
+        case "end_step":
+            workspace.state = algorithm.end_step(workspace)
+            workspace.arrivals.clear()
+        case "close":
+            workspace.state = algorithm.close(workspace)
+            workspace.models.discard_deferred()
+            if work.evaluate:
+                metrics = algorithm.evaluate(workspace)
+            if "cluster_index" in workspace.state:
+                metrics["cluster_index"] = workspace.state["cluster_index"]
+        case "adopt":
+            workspace.models.discard_deferred()
+            workspace.state = algorithm.adopt(workspace)
+        case "final":
+            workspace.personalized, metrics = algorithm.final(workspace)
+        case _:
+            assert_never(work.kind)
+    return WorkDone(work.kind, dict(workspace.state), metrics, {PHASE_OF[work.kind]: clock() - began})

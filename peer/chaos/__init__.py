@@ -1,1 +1,1 @@
-"""Faults on purpose: a TCP fault proxy between every pair of peers, scripts of faults, and who carries them out."""
+"""Fault injection: the table of faults, scripts of them, TCP fault proxies between peers, and the runner of a testbed."""

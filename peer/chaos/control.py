@@ -1,4 +1,4 @@
-"""How other processes reach a running testbed: a Unix socket in its directory, one JSON line in, one JSON line out."""
+"""The control socket of a testbed: a Unix socket in its directory; a request and its answer are one JSON line each."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from peer.store.files import storage_errors
 
 NAME = "control.sock"
 REQUEST_BYTES_MAX = 1 << 16
-CALLER_S = 5.0  # a caller that says nothing for so long is hung up on
+CALLER_S = 5.0  # a connection without a request is closed after so long
 ANSWER_S = 60.0  # a restart waits for the end of the old process
 
 Answer = Callable[[dict[str, Any]], Any]
 
 
 class ControlServer:
-    """The testbed's end. It belongs to the user who started it (mode 0600) and has no thread: call `serve` when readable."""
+    """The testbed's end, for the user who started it only (mode 0600). It has no thread: call `serve` when readable."""
 
     def __init__(self, directory: Path) -> None:
         self._path = Path(directory) / NAME
@@ -33,15 +33,15 @@ class ControlServer:
             self.socket.bind(short)
             os.chmod(short, 0o600)
             self.socket.listen(8)
-            os.rename(short, self._path)  # whoever sees the name is answered
+            os.rename(short, self._path)  # the name appears only when the socket listens
         self.socket.setblocking(False)
 
     def fileno(self) -> int:
-        """Return what to wait for."""
+        """Return the file descriptor to wait for."""
         return self.socket.fileno()
 
     def serve(self, answer: Answer) -> None:
-        """Answer all callers that wait."""
+        """Answer all pending requests."""
         while True:
             try:
                 caller, _ = self.socket.accept()
@@ -49,20 +49,20 @@ class ControlServer:
                 return
             with caller, contextlib.suppress(OSError):
                 caller.settimeout(CALLER_S)
-                caller.sendall(json.dumps(_answered(answer, caller)).encode() + b"\n")
+                caller.sendall(json.dumps(_answer(answer, caller)).encode() + b"\n")
 
     def close(self) -> None:
-        """Stop; the socket disappears from the directory."""
+        """Stop serving and remove the socket."""
         self.socket.close()
         self._path.unlink(missing_ok=True)
 
 
-def _answered(answer: Answer, caller: socket.socket) -> dict[str, Any]:
+def _answer(answer: Answer, caller: socket.socket) -> dict[str, Any]:
     try:
         line = caller.makefile("rb").readline(REQUEST_BYTES_MAX)
         request = json.loads(line)
     except ValueError:
-        return {"error": "the request is no JSON line"}
+        return {"error": "the request is not a JSON line"}
     try:
         return {"answer": answer(request)}
     except PeerError as error:
@@ -70,11 +70,11 @@ def _answered(answer: Answer, caller: socket.socket) -> dict[str, Any]:
 
 
 def ask(directory: Path, request: dict[str, Any]) -> Any:
-    """Ask a running testbed.
+    """Send a request to a running testbed and return its answer.
 
     Raises:
         NeighborUnavailable: no testbed runs in the directory, or it does not answer.
-        UsageError: it says why it cannot do that.
+        UsageError: the testbed refuses the request.
     """
     with socket.socket(socket.AF_UNIX) as sock, _short(directory) as short:
         sock.settimeout(ANSWER_S)
@@ -95,7 +95,7 @@ def ask(directory: Path, request: dict[str, Any]) -> Any:
 
 @contextmanager
 def _short(directory: Path, name: str = NAME) -> Iterator[str]:
-    """Yield a short name of the socket: the kernel allows 107 bytes, and directories may be deep."""
+    """Yield a short path of the socket: the kernel allows 107 bytes, and paths may be longer."""
     with storage_errors("open", Path(directory)):
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -1,7 +1,7 @@
 """The network of a testbed: one process that runs a fault proxy for every ordered pair of neighbors.
 
-The parent binds all ports before it forks, so that it knows each peer's view of the graph at once, and speaks to the
-process in JSON lines over a socket pair: one request, one answer. The parent itself stays without threads and loops.
+The parent binds all ports before the fork, so that it knows the addresses of each peer's proxies. It sends requests to the
+process as JSON lines over a socket pair, and gets one line back for each. The parent needs no threads and no event loop.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import Any
 
 from coordinator_free_bootstrap import Graph, split_address
 from coordinator_free_bootstrap.errors import NeighborUnavailable
-from peer.chaos.proxy import Direction, FaultProxy, Lane
-from peer.chaos.toxics import Counters, Toxics
+from peer.chaos.proxy import DirectedEdge, FaultProxy
+from peer.chaos.toxics import Counters, Direction, Toxics
 
 _PR_SET_PDEATHSIG = 1
-ANSWER_S = 10.0  # the process does next to nothing per request; silence means that it is gone
+ANSWER_S = 10.0  # a request takes milliseconds; a longer silence means that the process has ended
 
 
 class FaultyNetwork:
-    """Proxies between all neighbors of a graph; make it before the peers are forked.
+    """Proxies between all neighbors of a graph. Create it before the peers are forked.
 
     Args:
-        graph: with the addresses where the peers really listen.
-        seed: of all jitter.
+        graph: with the addresses where the peers listen.
+        seed: of the jitter.
     """
 
     def __init__(self, graph: Graph, seed: int = 0) -> None:
@@ -57,7 +57,7 @@ class FaultyNetwork:
             each.close()
 
     def graph_of(self, peer_id: int) -> Graph:
-        """Return the graph as one peer must see it: its neighbors' addresses are those of its own proxies."""
+        """Return the graph for one peer: the addresses of its neighbors are those of its proxies."""
         nodes = tuple(
             replace(node, address=f"127.0.0.1:{self._ports[peer_id, node.id]}")
             if (peer_id, node.id) in self._ports
@@ -67,15 +67,15 @@ class FaultyNetwork:
         return replace(self._graph, nodes=nodes)
 
     def set(self, directions: Iterable[Direction], toxics: Toxics) -> None:
-        """Replace the toxics of some directions; with ``reset``, open connections of the edge end at once."""
+        """Replace the toxics of directed edges; ``reset`` also resets the open connections."""
         self._ask({"do": "set", "directions": [*directions], "toxics": toxics.model_dump(exclude_unset=True)})
 
     def toxics(self) -> dict[Direction, Toxics]:
-        """Return the directions that have faults now."""
+        """Return the toxics of the directed edges that have any."""
         return {(a, b): Toxics(**values) for a, b, values in self._ask({"do": "toxics"})}
 
     def counters(self) -> dict[Direction, Counters]:
-        """Return what has happened to each direction so far."""
+        """Return the counters of each directed edge."""
         return {(a, b): Counters(**values) for a, b, values in self._ask({"do": "counters"})}
 
     def total(self) -> Counters:
@@ -109,7 +109,7 @@ class FaultyNetwork:
 def _child(
     graph: Graph, sockets: dict[Direction, socket.socket], parents: socket.socket, own: socket.socket, seed: int
 ) -> None:
-    os.setpgid(0, 0)  # Ctrl-C is for the testbed, which ends the network last
+    os.setpgid(0, 0)  # Ctrl-C goes to the testbed only, which ends the network last
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parents.close()
     asyncio.run(_Proxies(graph, seed).serve(sockets, own))
@@ -119,9 +119,11 @@ def _child(
 class _Proxies:
     def __init__(self, graph: Graph, seed: int) -> None:
         directions = [pair for a, b in graph.edges for pair in ((a, b), (b, a))]
-        self.lanes = {direction: Lane(direction, seed) for direction in directions}
+        self.directed_edges = {direction: DirectedEdge(direction, seed) for direction in directions}
         self.proxies = {
-            (src, dst): FaultProxy((self.lanes[src, dst], self.lanes[dst, src]), split_address(graph.node(dst).address))
+            (src, dst): FaultProxy(
+                (self.directed_edges[src, dst], self.directed_edges[dst, src]), split_address(graph.node(dst).address)
+            )
             for src, dst in directions
         }
 
@@ -138,12 +140,12 @@ class _Proxies:
 
     def answer(self, request: dict[str, Any]) -> Any:
         if request["do"] == "counters":
-            return [[*direction, lane.counters.as_dict()] for direction, lane in self.lanes.items()]
+            return [[*direction, edge.counters.as_dict()] for direction, edge in self.directed_edges.items()]
         if request["do"] == "toxics":
-            return [[*d, lane.toxics.model_dump()] for d, lane in self.lanes.items() if not lane.toxics.is_clean]
+            return [[*d, e.toxics.model_dump()] for d, e in self.directed_edges.items() if not e.toxics.is_clean]
         toxics = Toxics(**request["toxics"])
         for src, dst in map(tuple, request["directions"]):
-            self.lanes[src, dst].set(toxics)
+            self.directed_edges[src, dst].set(toxics)
             if toxics.reset:
                 self.proxies[src, dst].reset()
                 self.proxies[dst, src].reset()

@@ -1,7 +1,6 @@
-"""What may happen to the bytes that flow from one peer to another, and the proof that it did.
+"""Toxics: faults of the bytes from one peer to another, and counters that prove that each of them occurred. Pure.
 
-The words are toxiproxy's: latency, jitter, bandwidth, black hole, reset, cut after n bytes (limit data), slicing. Pure but
-for its random generator, which is seeded for each direction.
+The terms are those of toxiproxy (https://github.com/Shopify/toxiproxy).
 """
 
 from __future__ import annotations
@@ -11,45 +10,43 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+Direction = tuple[int, int]  # bytes from the first peer to the second
+
 
 class Toxics(BaseModel):
-    """Faults of one direction of one edge; the defaults are none."""
+    """Faults of one direction of one edge; the default is no fault."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    latency_ms: float = Field(0.0, ge=0, le=60_000, description="added to every chunk of bytes")
-    jitter_ms: float = Field(0.0, ge=0, le=60_000, description="uniform, up to this much more or less; order is kept")
-    bandwidth_kb_s: float | None = Field(None, gt=0, description="thousand bytes a second")
-    slice_bytes: int | None = Field(None, ge=1, description="pass on at most this many bytes at a time")
-    black_hole: bool = Field(False, description="bytes stop, connections stay: a cable is pulled; they flow on later")
-    reset: bool = Field(False, description="connections are reset, new ones refused")
-    cut_after_bytes: int | None = Field(
-        None, ge=0, description="once, a connection is reset after this many more bytes"
+    latency_ms: float = Field(0.0, ge=0, le=60_000, description="delay of every chunk of bytes")
+    jitter_ms: float = Field(
+        0.0, ge=0, le=60_000, description="uniform, added to or subtracted from the latency; order is kept"
     )
+    bandwidth_kb_s: float | None = Field(None, gt=0, description="1,000 bytes per second")
+    slice_bytes: int | None = Field(None, ge=1, description="forward at most this many bytes at a time")
+    black_hole: bool = Field(False, description="bytes wait, connections stay open, as with a pulled cable")
+    reset: bool = Field(False, description="open connections are reset, new ones refused")
+    cut_after_bytes: int | None = Field(None, ge=0, description="reset one connection after this many bytes, once")
 
     @property
     def is_clean(self) -> bool:
-        """Whether bytes flow as if no proxy were there."""
+        """Whether there is no fault."""
         return self == Toxics()
-
-    def merged(self, other: Toxics) -> Self:
-        """Return these toxics with what ``other`` sets explicitly on top."""
-        return self.model_copy(update=other.model_dump(exclude_unset=True))
 
 
 @dataclass
 class Counters:
-    """What has happened to one direction of one edge; each fault has a number that proves that it fired."""
+    """Counters of one direction of one edge, at least one for each toxic."""
 
     bytes_passed: int = 0
     connections: int = 0
-    delayed: int = 0  # chunks that waited for latency or jitter
-    throttled: int = 0  # chunks that waited for bandwidth
-    sliced: int = 0  # chunks that were passed on in slices
-    held: int = 0  # chunks or connections that met a black hole
+    delayed: int = 0  # chunks delayed by latency or jitter
+    throttled: int = 0  # chunks delayed by the bandwidth limit
+    sliced: int = 0  # chunks forwarded in slices
+    held: int = 0  # chunks or connections that a black hole stopped
     resets: int = 0  # connections that were reset
     refused: int = 0  # connections that were refused
-    cuts: int = 0  # connections that ended after n bytes
+    cuts: int = 0  # connections that cut_after_bytes reset
 
     def as_dict(self) -> dict[str, int]:
         """Return JSON values."""

@@ -1,1 +1,1 @@
-"""The command line: `main` puts it together, one file per verb."""
+"""The command line: one module per verb; `main` registers them."""

@@ -7,22 +7,27 @@ from typing import Annotated
 
 import typer
 
+from peer.chaos.faults import FAULTS
+
+HELP_OF_FAULTS = "\n\n".join(
+    ["Faults (do), keys, [optional keys]:", *(f"{name} {fault.keys}: {fault.help}" for name, fault in FAULTS.items())]
+).replace("[", "\\[")
+
 
 def chaos(
     directory: Annotated[Path, typer.Argument(help="The --out directory of a running testbed.")],
-    script: Annotated[Path | None, typer.Option(help="A script of faults (TOML), see examples/chaos.toml.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Draw the faults from this seed instead.")] = None,
-    for_s: Annotated[float, typer.Option("--for", min=1, help="With --seed: for so many seconds.")] = 60.0,
-    every: Annotated[float, typer.Option(min=0.1, help="With --seed: seconds between two faults, about.")] = 5.0,
+    script: Annotated[Path | None, typer.Option(help="Script of faults (TOML), see examples/chaos.toml.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Instead of a script: draw random faults.")] = None,
+    for_s: Annotated[float, typer.Option("--for", min=1, help="With --seed: seconds until all faults are over.")] = 60,
+    every: Annotated[float, typer.Option(min=0.1, help="With --seed: mean seconds between two faults.")] = 5,
     at_once: Annotated[
-        str | None, typer.Option("--now", help='One event, as in a script: "do=kill peers=3 for_s=5" or "do=heal".')
+        str | None, typer.Option("--now", help='One fault now: "do=kill peers=3 for_s=5" or "do=heal".')
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would happen.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the script; do not run it.")] = False,
 ) -> None:
-    """Kill, stop, restart peers of a running testbed, cut and slow their edges, part them into groups, heal.
+    """Inject faults into a running testbed: kill, pause and restart peers; block and slow edges.
 
-    Faults of edges need a testbed that was started with --proxy. What happens is written to DIRECTORY/chaos.jsonl, and
-    peer report draws it.
+    Faults of edges need a testbed with --proxy. Each fault is recorded in DIRECTORY/chaos.jsonl; peer report draws them.
 
     Example: peer chaos out --seed 7 --for 60
     """
@@ -30,25 +35,23 @@ def chaos(
 
     from coordinator_free_bootstrap import load_graph
     from coordinator_free_bootstrap.errors import UsageError
-    from peer.chaos.actors import carry_out
     from peer.chaos.control import ask
-    from peer.chaos.script import Script, event_of_words, load_script, random_script
+    from peer.chaos.remote import run_faults
+    from peer.chaos.script import Script, load_script, parse_event, random_script
 
     if sum(choice is not None for choice in (script, seed, at_once)) != 1:
         raise UsageError("peer chaos: give one of --script FILE, --seed NUMBER or --now EVENT")
     graph = load_graph(directory / "graph.json")
-    if script is not None:
-        plan = load_script(script)
-        plan.check(graph, str(script))
-    elif seed is not None:
-        plan = random_script(graph, seed, for_s, every_s=every, network=ask(directory, {"do": "state"})["proxies"])
+    if seed is not None:
+        proxies = ask(directory, {"do": "state"})["proxies"]
+        names = [name for name, fault in FAULTS.items() if proxies or not fault.network]
+        plan = random_script(names, graph.ids, graph.edges, seed, for_s, every_s=every)
     else:
-        plan = Script(event=(event_of_words(at_once or ""),))
-        plan.check(graph, "--now")
-    talk = Console(stderr=True, highlight=False)
+        plan = load_script(script) if script is not None else Script(event=(parse_event(at_once or ""),))
+        plan.check(graph, str(script or "--now"))
     if dry_run:
         for event in plan.event:
             when = f"{event.at_s or 0:7.1f} s" if event.at_round is None else f"round {event.at_round:3}"
-            typer.echo(f"{when}  {event.words()}{f' for {event.for_s:g} s' if event.for_s else ''}")
+            typer.echo(f"{when}  {event.text()}{f' for {event.for_s:g} s' if event.for_s else ''}")
         return
-    carry_out(directory, plan, graph, talk.print)
+    run_faults(directory, plan, graph, Console(stderr=True, highlight=False).print)

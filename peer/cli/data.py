@@ -1,4 +1,4 @@
-"""`peer data`: deal a data set into shard files, and show what each peer holds."""
+"""`peer data`: split a data set into shard files, and show the data of each peer."""
 
 from __future__ import annotations
 
@@ -9,50 +9,42 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peer.cli.problem import AsJson, DataRoot, Download, GraphOption, PeersOption, Settings, SplitOption, TaskOption
+from peer.cli.problem import AsJson, Problem, problem_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from coordinator_free_bootstrap import Manifest
     from peer.tasks.shard import Kind, Shard
     from peer.tasks.summary import ShardSummary
 
-app = typer.Typer(name="data", help="Deal data sets to peers, and show what each holds.", no_args_is_help=True)
+app = typer.Typer(name="data", help="Split data sets between peers, and show each peer's data.", no_args_is_help=True)
+ALL = ("graph", "task", "split", "peers", "settings", "data_root", "download")
 
 
 @app.command(
     epilog="Example: peer data split --task fmnist --split rotated_soft --peers 100 --data-root D --out shards/"
 )
+@problem_options(*ALL)
 def split(
+    problem: Problem,
     out: Annotated[Path, typer.Option(help="Folder for peer-0.safetensors, peer-1.safetensors, ...")],
-    graph: GraphOption = None,
-    task: TaskOption = None,
-    split: SplitOption = None,
-    peers: PeersOption = None,
-    settings: Settings = None,
-    data_root: DataRoot = None,
-    download: Download = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write one shard file per peer, to carry to devices; `peer run --shard FILE` uses it."""
+    """Write one shard file per peer, to copy to devices; `peer run --shard FILE` trains on it."""
     from coordinator_free_bootstrap.errors import StorageError
-    from peer.cli.problem import resolve
-    from peer.tasks.loading import load_task
     from peer.tasks.shard_file import save_shard
     from peer.tasks.summary import summarize
 
-    manifest, count = resolve(graph, task, split, peers, settings)
-    loaded = load_task(manifest, count, data_root=data_root, download=download)
+    _, count, task = problem.load()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"--out: {out} cannot be made: {error}") from error
     summaries = []
     for peer_id in range(count):
-        shard = loaded.load_shard(peer_id).checked(loaded.kind, loaded.classes)
-        told = {"kind": loaded.kind, "classes": json.dumps(loaded.classes)}
-        shard = replace(shard, metadata=told | shard.metadata)
+        shard = task.load_shard(peer_id).checked(task.kind, task.classes)
+        metadata = {"kind": task.kind, "classes": json.dumps(task.classes)}
+        shard = replace(shard, metadata=metadata | shard.metadata)
         save_shard(out / f"peer-{peer_id}.safetensors", shard)
         summaries.append(summarize(peer_id, shard))
     typer.echo(f"{count} shards written to {out}", err=True)
@@ -60,60 +52,50 @@ def split(
 
 
 @app.command(epilog="Example: peer data show --task mnist --split rotated_soft --peers 20 --data-root D --out data.png")
+@problem_options(*ALL)
 def show(
+    problem: Problem,
     shards: Annotated[
-        Path | None, typer.Option(help="Folder of shard files to check and show.", show_default=False)
+        Path | None, typer.Option(help="Folder of shard files to check and show instead.", show_default=False)
     ] = None,
-    graph: GraphOption = None,
-    task: TaskOption = None,
-    split: SplitOption = None,
-    peers: PeersOption = None,
-    settings: Settings = None,
-    data_root: DataRoot = None,
-    download: Download = False,
     out: Annotated[Path | None, typer.Option(help="Picture to write, PNG.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show classes, rotations and sizes of each peer's data, as a table and as a picture."""
     from coordinator_free_bootstrap.errors import UsageError
-    from peer.cli.problem import resolve
-    from peer.tasks.loading import load_task
-    from peer.tasks.summary import save_picture, summarize
+    from peer.tasks.summary import save_plot, summarize
 
     if shards is not None:
         paths = sorted(shards.glob("peer-*.safetensors"), key=lambda p: (len(p.name), p.name))
         if not paths:
-            raise UsageError(f"--shards: {shards} holds no peer-<id>.safetensors; make them with peer data split")
+            raise UsageError(f"--shards: {shards} has no peer-<id>.safetensors; make them with peer data split")
         numbers = [p.stem.removeprefix("peer-") for p in paths]
-        own = None if graph is None and task is None else resolve(graph, task, split, peers, settings)
         found = (
-            (int(n) if n.isdigit() else i, _checked(p, own))
+            (int(n) if n.isdigit() else i, _checked(p, problem))
             for i, (n, p) in enumerate(zip(numbers, paths, strict=True))
         )
     else:
-        manifest, count = resolve(graph, task, split, peers, settings)
-        loaded = load_task(manifest, count, data_root=data_root, download=download)
-        found = ((peer_id, loaded.load_shard(peer_id)) for peer_id in range(count))
+        _, count, task = problem.load()
+        found = ((peer_id, task.load_shard(peer_id)) for peer_id in range(count))
     summaries = [summarize(peer_id, shard) for peer_id, shard in found]  # one shard in memory at a time
     if out is not None:
-        save_picture(summaries, out)
+        save_plot(summaries, out)
         typer.echo(f"picture written to {out}", err=True)
     _print(summaries, as_json)
 
 
-def _checked(path: Path, own: tuple[Manifest, int] | None) -> Shard:
-    """Return a shard file, checked as `peer run` does: for the task that is named, else for what the file says of itself."""
+def _checked(path: Path, problem: Problem) -> Shard:
+    """Return a shard file, checked as `peer run` does: for the named task, else for the task kind in its metadata."""
     from coordinator_free_bootstrap.errors import ShardError
     from peer.tasks.builtin import classes_of
-    from peer.tasks.loading import load_task
     from peer.tasks.shard_file import load_shard_file
 
-    if own is None:
+    if problem.graph is None and problem.task is None:
         shard = load_shard_file(path)
         classes = classes_of(shard, path)
         kind: Kind = "regression" if classes is None else "classification"
     else:
-        task = load_task(*own, shard_path=path)
+        task = problem.load(shard=path)[2]
         shard, kind, classes = task.load_shard(0), task.kind, task.classes
     try:
         return shard.checked(kind, classes)

@@ -1,4 +1,4 @@
-"""``peer doctor``: whether this machine can run a peer."""
+"""`peer doctor`: check whether this machine can run a peer."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 def doctor(
     neighbors: Annotated[
-        Path | None, typer.Option("--neighbors", help="A graph file: also check its peers' addresses.")
+        Path | None, typer.Option("--neighbors", help="Graph file; also check the addresses in it.")
     ] = None,
     peer_id: Annotated[
-        int | None, typer.Option("--id", min=0, help="Which peer this is: only its neighbors and its own port.")
+        int | None, typer.Option("--id", min=0, help="Check only the port and the neighbors of this peer.")
     ] = None,
     state_dir: Annotated[
-        Path | None, typer.Option("--state-dir", help="The disk to check.", show_default="the temporary directory")
+        Path | None,
+        typer.Option("--state-dir", help="Folder on the disk to check.", show_default="the temporary directory"),
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, or cuda[:n]")] = "auto",
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
     json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
-    """Check Python, torch, device, clock, disk, ports and neighbors; exit 1 if something would stop a run.
+    """Check Python, torch, device, clock, disk, ports and neighbors; exit 1 if a check fails.
 
     Example: peer doctor --neighbors graph.json --id 3
     """

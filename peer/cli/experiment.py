@@ -1,4 +1,4 @@
-"""`peer experiment`: the papers' tables, run again and shown beside the published numbers."""
+"""`peer experiment`: repeat the papers' experiments and compare with the published numbers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from typing import Annotated
 
 import typer
 
+from peer.cli.problem import DataRoot, Settings
+
 app = typer.Typer(
-    name="experiment", help="Run the papers' experiments and compare with their numbers.", no_args_is_help=True
+    name="experiment",
+    help="Repeat the papers' experiments and compare with the published numbers.",
+    no_args_is_help=True,
 )
 
 
@@ -19,39 +23,36 @@ app = typer.Typer(
     epilog="Example: peer experiment run experiments/dfca-table1-mnist-k2.toml --scale 0.1 --seeds 3 --data-root data"
 )
 def run(
-    file: Annotated[Path, typer.Argument(help="An experiment file, see experiments/.", show_default=False)],
-    scale: Annotated[float, typer.Option(help="Share of the peers and of the data; samples per peer stay.")] = 1.0,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each case; default: the paper's.")] = None,
+    file: Annotated[Path, typer.Argument(help="Experiment file, see experiments/.", show_default=False)],
+    scale: Annotated[float, typer.Option(help="Share of the peers and data; samples per peer do not change.")] = 1.0,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each case. Default: as in the paper.")] = None,
     backend: Annotated[
-        str, typer.Option(help="simulated: one process; processes: a testbed over real sockets.")
+        str, typer.Option(help="simulated: one process; processes: a testbed with real sockets.")
     ] = "simulated",
     device: Annotated[
         str | None,
         typer.Option(
-            help="simulated: cpu, cuda, cuda:N or auto; on a GPU all models train stacked. Peers of processes choose auto.",
+            help="simulated: cpu, cuda, cuda:N or auto; a GPU trains all models stacked. processes: always auto.",
             show_default="cpu; processes: auto",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where results go: one JSON for each case and seed.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for results: one JSON file per case and seed.")] = Path(
         "out/experiments"
     ),
-    data_root: Annotated[Path | None, typer.Option(help="Where built-in data sets lie.")] = None,
-    cases: Annotated[list[str] | None, typer.Option("--case", help="Only this case; repeatable.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change a manifest key of all cases; told in the table. Repeatable."),
-    ] = None,
+    data_root: DataRoot = None,
+    cases: Annotated[list[str] | None, typer.Option("--case", help="Run only this case. Repeatable.")] = None,
+    settings: Settings = None,
     threads: Annotated[
-        int, typer.Option(min=1, help="simulated: PyTorch threads, and receivers folding at a time.")
+        int, typer.Option(min=1, help="simulated: PyTorch threads, and receivers that fold at the same time.")
     ] = 1,
     stacked: Annotated[
-        bool | None, typer.Option("--stacked/--one-by-one", help="simulated: train all peers' models as one.")
+        bool | None, typer.Option("--stacked/--one-by-one", help="simulated: train all peers' models in one batch.")
     ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the run directories, with models, for peer report.")
     ] = False,
 ) -> None:
-    """Run the cases of an experiment for each seed; what is done already with the same settings is not run again."""
+    """Run the cases of an experiment for each seed; runs that exist with the same settings are skipped."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -70,7 +71,7 @@ def run(
 
     if backend not in ("simulated", "processes"):
         raise UsageError(f"--backend: found {backend!r}; allowed: simulated, processes")
-    talk = Console(stderr=True, highlight=False, markup=False)
+    console = Console(stderr=True, highlight=False, markup=False)
     experiment = load_experiment(file)
     chosen = Scale(scale, tuple(settings or ()))
     on = device_of(backend, device)  # type: ignore[arg-type]
@@ -79,20 +80,20 @@ def run(
     )
     jobs = jobs_of(experiment, chosen, seeds or experiment.seeds, backend, local, cases or [])  # type: ignore[arg-type]
     _make_folder(out / experiment.file, "--out")
-    talk.print(f"{experiment.title}: {chosen.sentence(experiment)}")
+    console.print(f"{experiment.title}: {chosen.sentence(experiment)}")
     if experiment.needs:
-        talk.print(f"needs {experiment.needs}")
+        console.print(f"needs {experiment.needs}")
     for case in experiment.case:
         reason = skipped(case)
         if reason:
-            talk.print(f"{case.name}: not run: {reason}", style="yellow")
+            console.print(f"{case.name}: not run: {reason}", style="yellow")
     left = [job for job in jobs if not done_already(job, out)]
     if len(left) < len(jobs):
-        talk.print(f"{len(jobs) - len(left)} of {len(jobs)} runs are there already")
+        console.print(f"{len(jobs) - len(left)} of {len(jobs)} runs exist already")
     command = shlex.join(["peer", *sys.argv[1:]])
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(
-        *columns, TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False), console=talk
+        *columns, TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False), console=console
     ) as progress:
         bar = progress.add_task("rounds", total=sum(job.rounds() for job in left))
         before = 0
@@ -108,7 +109,7 @@ def run(
             before += job.rounds()
             progress.update(bar, completed=before)
             found = result["measured"]
-            talk.print(
+            console.print(
                 f"{label}: {'no accuracy' if found is None else f'{found:.2f} %'}, {result['run_seconds']:.0f} s"
             )
     typer.echo(out / experiment.file)
@@ -116,13 +117,15 @@ def run(
 
 @app.command(epilog="Example: peer experiment table out/experiments --markdown table.md --curves figures")
 def table(
-    directory: Annotated[Path, typer.Argument(help="The --out of peer experiment run.")] = Path("out/experiments"),
-    markdown: Annotated[Path | None, typer.Option(help="Also write the tables to this file.")] = None,
+    directory: Annotated[Path, typer.Argument(help="The --out folder of peer experiment run.")] = Path(
+        "out/experiments"
+    ),
+    markdown: Annotated[Path | None, typer.Option(help="Markdown file to write the tables to.")] = None,
     curves: Annotated[
-        Path | None, typer.Option(help="Also draw accuracy over rounds, one PNG each, into this folder.")
+        Path | None, typer.Option(help="Folder for pictures of accuracy over rounds, one PNG per table.")
     ] = None,
 ) -> None:
-    """Show measured beside published numbers, with scale, machine, date and command."""
+    """Show measured and published numbers side by side, with scale, machine, date and command."""
     from rich.console import Console
 
     from coordinator_free_bootstrap.errors import UsageError
@@ -148,12 +151,12 @@ def table(
 
 
 def _make_folder(folder: Path, option: str) -> None:
-    """Make a folder for results, or say that it cannot be one."""
+    """Create a folder; raise UsageError if it cannot be made or written."""
     from coordinator_free_bootstrap.errors import UsageError
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{option}: {folder} cannot be made: {error.strerror}; name a folder") from error
+        raise UsageError(f"{option}: {folder} cannot be made ({error.strerror}); name another folder") from error
     if not os.access(folder, os.W_OK):
         raise UsageError(f"{option}: {folder} cannot be written; name another folder")

@@ -1,4 +1,4 @@
-"""`peer graph`: make, check and show the graph file that all peers share."""
+"""`peer graph`: make, check and draw the graph file that all peers share."""
 
 from __future__ import annotations
 
@@ -26,47 +26,48 @@ from coordinator_free_bootstrap import (
 )
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.cli.problem import TaskOption, with_task
+from peer.cli.problem import AsJson, Settings, TaskOption, task_settings
 
 if TYPE_CHECKING:
     import networkx as nx
 
 app = typer.Typer(name="graph", help="Make, check and draw the graph file that all peers share.", no_args_is_help=True)
 
-_LABELS_MAX = 100  # peers beyond this many are drawn as dots without their ids
+_LABELS_MAX = 100  # larger graphs are drawn as dots without ids
 
 GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH.JSON", help="The graph file.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
 @app.command(
     epilog="Example: peer graph make --kind erdos-renyi --p 0.5 --peers 8 --seed 2 --set run.clusters=4 --out g.json"
 )
 def make(
-    kind: Annotated[Kind, typer.Option(help="Kind of graph; a disconnected draw is drawn again.")] = "erdos-renyi",
-    peers: Annotated[int, typer.Option(help="Number of peers, with ids from 0.")] = 8,
-    seed: Annotated[int, typer.Option(help="Seed of the drawing; the run's own is --set run.seed=N.")] = 1,
+    kind: Annotated[
+        Kind, typer.Option(help="Kind of graph; a disconnected random graph is drawn again.")
+    ] = "erdos-renyi",
+    peers: Annotated[int, typer.Option(help="Number of peers; ids start at 0.")] = 8,
+    seed: Annotated[int, typer.Option(help="Seed of the graph; --set run.seed=N is the seed of the run.")] = 1,
     p: Annotated[float | None, typer.Option("--p", help="erdos-renyi: probability of an edge.")] = None,
-    m: Annotated[int | None, typer.Option("--m", help="barabasi-albert: edges of each new peer.")] = None,
+    m: Annotated[int | None, typer.Option("--m", help="barabasi-albert: edges per new peer.")] = None,
     degree: Annotated[float | None, typer.Option(help="Average degree, instead of --p, --m or --radius.")] = None,
-    radius: Annotated[float | None, typer.Option(help="geometric: reach of a peer in the unit square.")] = None,
+    radius: Annotated[
+        float | None, typer.Option(help="geometric: radius in the unit square within which peers are neighbors.")
+    ] = None,
     base_port: Annotated[int, typer.Option(help="Peer i listens on this port + i.")] = 7400,
     address_template: Annotated[
-        str, typer.Option(help="Address of peer i, with {id} and {port}, such as peer-{id}:7400.")
+        str, typer.Option(help="Address of peer i, e.g. peer-{id}:7400; {id} and {port} are replaced.")
     ] = "127.0.0.1:{port}",
     task: TaskOption = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="RUN.KEY=VALUE", help="A manifest key; repeatable.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: standard output.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Make a graph file: peers, addresses, edges, and the manifest of the run (its keys: peer graph keys)."""
     if out is not None and out.exists() and not force:
-        raise UsageError(f"--out {out}: found a file, perhaps with pinned keys; add --force to replace it")
+        raise UsageError(f"--out {out}: found an existing file, which may have pinned keys; add --force to replace it")
     if kind == "erdos-renyi" and p is None and degree is None:
         degree = min(4.0, peers - 1)
-    manifest = parse_manifest(apply_settings({}, with_task(task, settings)), "--set")
+    manifest = parse_manifest(apply_settings({}, task_settings(task, settings)), "--set")
     graph = make_graph(
         kind,
         peers,
@@ -88,15 +89,17 @@ def make(
 
 
 def _check_algorithm(graph: Graph) -> None:
-    """Raise ConfigError if no peer of this graph could begin: an unknown algorithm, or options that it does not have."""
+    """Raise ConfigError if the algorithm is unknown or does not have one of its options."""
     from peer.algorithms.registry import algorithm_named
 
     algorithm_named(graph.manifest.algorithm)(graph.manifest, graph.ids[0], graph)
 
 
 @app.command(epilog="Example: peer graph keys --algorithm fedspd")
-def keys(algorithm: Annotated[str, typer.Option(help="Whose own keys, run.options.*, to show too.")] = "dfca") -> None:
-    """List the keys of a manifest, for --set: what each means, and its default."""
+def keys(
+    algorithm: Annotated[str, typer.Option(help="Algorithm whose keys run.options.* are listed too.")] = "dfca",
+) -> None:
+    """List the manifest keys for --set, with default and meaning."""
     from peer.algorithms.registry import algorithm_named
 
     table = Table("key", "default", Column("meaning", overflow="fold"))
@@ -109,7 +112,7 @@ def keys(algorithm: Annotated[str, typer.Option(help="Whose own keys, run.option
 
 
 def _described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
-    """Yield (key, default, meaning) of a settings class and of those inside it."""
+    """Yield (key, default, meaning) of the fields of a settings class, also of nested ones."""
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from _described(field.annotation, f"{prefix}.{name}")
@@ -121,7 +124,7 @@ def _described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, 
 
 @app.command(epilog="Example: peer graph check graph.json --json")
 def check(path: GraphFile, as_json: AsJson = False) -> None:
-    """Say whether a graph file is valid, and what is in it; every problem names its field and what is allowed."""
+    """Check a graph file and summarize it; each problem names the field and what is allowed."""
     graph = load_graph(path)
     _check_algorithm(graph)
     facts = _facts(graph)
@@ -137,7 +140,7 @@ def check(path: GraphFile, as_json: AsJson = False) -> None:
 @app.command(epilog="Example: peer graph show graph.json --out graph.png")
 def show(
     path: GraphFile,
-    out: Annotated[Path | None, typer.Option(help="Drawing to write; default: the graph file's name, .png.")] = None,
+    out: Annotated[Path | None, typer.Option(help="PNG to write. Default: the graph file's name with .png.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw a graph as a PNG and list its peers with their neighbors."""
@@ -179,7 +182,7 @@ def _facts(graph: Graph) -> dict[str, Any]:
 
 
 def _draw(graph: Graph, picture: Path) -> None:
-    """Write a drawing of the graph; peers stand where springs along the edges would hold them."""
+    """Write a drawing of the graph, laid out by the spring model."""
     import networkx as nx
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -210,5 +213,5 @@ def _draw(graph: Graph, picture: Path) -> None:
 def _positions(drawn: nx.Graph) -> Any:
     import networkx as nx
 
-    start = nx.circular_layout(drawn)  # from a circle, so that a ring is drawn as one
+    start = nx.circular_layout(drawn)  # starting from a circle draws a ring as a ring
     return nx.spring_layout(drawn, pos=start, seed=0, method="force") if len(drawn) > 2 else start

@@ -1,4 +1,4 @@
-"""`peer graph pin`: write keys into the graph file."""
+"""`peer graph pin`: pin keys in the graph file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ def pin(
         list[Path], typer.Argument(metavar="CERT.PEM...", help="Certificates of peers and observers.")
     ],
     rotate: Annotated[
-        bool, typer.Option("--rotate", help="Keep the present keys beside the new ones; pin without it to end that.")
+        bool,
+        typer.Option(
+            "--rotate", help="Keep the present pins beside the new ones; a later pin without it removes them."
+        ),
     ] = False,
     pins_only: Annotated[
-        bool, typer.Option("--pins-only", help="Leave the certificates out; peers then need them with --certs.")
+        bool, typer.Option("--pins-only", help="Omit the certificates; peers then need them with --certs.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="File to write; default: the graph file itself.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: the graph file.")] = None,
 ) -> None:
-    """Write each certificate and its key's fingerprint to the node that it names; observers are added.
+    """Pin each certificate and the fingerprint of its key at the peer or observer that it names; observers are added.
 
     Example: peer graph pin graph.json certs/*.pem
     """
@@ -39,5 +42,5 @@ def pin(
         graph = replace(graph, nodes=nodes, observers=tuple(replace(each, certificates=()) for each in graph.observers))
     save_graph(graph, out or path)
     missing = [node.id for node in graph.nodes if not node.pins]
-    rest = f"; still without a pin: peers {', '.join(map(str, missing))}" if missing else ""
+    rest = f"; peers without a pin: {', '.join(map(str, missing))}" if missing else ""
     typer.echo(f"pinned {len(read)} keys in {out or path}{rest}", err=True)

@@ -1,4 +1,4 @@
-"""`peer health`: whether the peer on this machine serves; what containers and supervisors ask."""
+"""`peer health`: the health check of containers and supervisors."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import typer
 
 
 def health(
-    address: Annotated[str, typer.Option(help="host:port that the peer listens on.")] = "127.0.0.1:7400",
+    address: Annotated[str, typer.Option(help="host:port of the peer.")] = "127.0.0.1:7400",
     state_dir: Annotated[Path, typer.Option(help="The peer's state directory.")] = Path(),
     certs: Annotated[
         Path | None,
-        typer.Option(help="Folder with the peer's own pair, as for peer run. Default: its identity folder."),
+        typer.Option(help="Folder with the peer's key and certificate. Default: identity in the state directory."),
     ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="The peer speaks plaintext.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="The peer uses plaintext.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the answer.")] = 4.0,
 ) -> None:
-    """Ask the peer through grpc.health.v1; exit 0 if it serves or its run is completed, else 40 with a sentence.
+    """Query a peer through grpc.health.v1; exit 0 if it serves or its run is completed, else 40.
 
     Example: peer health --address 127.0.0.1:7400 --state-dir state/peer-3
     """

@@ -1,4 +1,4 @@
-"""`peer keygen`: the key pair of a peer or of an observer."""
+"""`peer keygen`: generate the key of a peer or an observer."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import typer
 
 
 def keygen(
-    peer_id: Annotated[int | None, typer.Option("--id", min=0, help="The peer that the key is for.")] = None,
+    peer_id: Annotated[int | None, typer.Option("--id", min=0, help="Peer id.")] = None,
     observer: Annotated[
-        str | None, typer.Option(help="Instead of --id: the name of an observer, who may read status only.")
+        str | None, typer.Option(help="Instead of --id: name of an observer, which may only read status.")
     ] = None,
     federation: Annotated[str, typer.Option(help="run.federation of the graph file.")] = "federation",
     days: Annotated[int, typer.Option(min=1, max=36500, help="Days until the certificate expires.")] = 730,
     out: Annotated[Path, typer.Option(help="Folder for the two files.")] = Path("certs"),
 ) -> None:
-    """Make a key (mode 0600, stays on this device) and a certificate, to be pinned with `peer graph pin`.
+    """Generate a private key (mode 0600, keep it on this device) and a certificate for `peer graph pin`.
 
     Example: peer keygen --id 3 --out certs
     """
@@ -28,8 +28,11 @@ def keygen(
 
     subject = observer if peer_id is None else peer_id
     if subject is None or (peer_id is not None and observer is not None):
-        raise UsageError("keygen: give either --id N for a peer or --observer NAME")
+        raise UsageError("peer keygen: give either --id N for a peer or --observer NAME")
     files = make_files(out, federation, subject, days=days)
     certificate = Certificate.from_pem(read_file(files.certificate, "certificate"), str(files.certificate))
     typer.echo(certificate.fingerprint)
-    typer.echo(f"private key: {files.key} (keep it here); certificate: {files.certificate} (give it away)", err=True)
+    typer.echo(
+        f"private key: {files.key} (keep it secret); certificate: {files.certificate} (pin it in the graph file)",
+        err=True,
+    )

@@ -1,60 +1,103 @@
-"""Options shared by the verbs that load data: from a graph file, a model file or the command line to a manifest."""
+"""The options of verbs that load data: from a graph file, a model file and the command line to a manifest and a task."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
     from coordinator_free_bootstrap import Manifest
+    from peer.tasks.task import Task
 
-GraphOption = Annotated[
-    Path | None, typer.Option("--graph", metavar="GRAPH.JSON", help="Take task, split and number of peers from it.")
-]
 TaskOption = Annotated[
-    str | None, typer.Option("--task", help="A built-in task, an installed one, or path/to/file.py:object.")
+    str | None, typer.Option("--task", help="Name of a built-in or installed task, or path/to/file.py:object.")
 ]
-SplitOption = Annotated[str | None, typer.Option("--split", help="How the data are dealt.")]
-PeersOption = Annotated[int | None, typer.Option("--peers", min=1, help="Number of peers.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="RUN.KEY=VALUE", help="A manifest key, such as run.split_options.k=4; repeatable."),
+    typer.Option("--set", metavar="RUN.KEY=VALUE", help="Set a manifest key, e.g. run.split_options.k=4. Repeatable."),
 ]
-DataRoot = Annotated[Path | None, typer.Option("--data-root", help="Folder of the data sets.")]
-Download = Annotated[bool, typer.Option("--download", help="Let torchvision fetch missing files.")]
+DataRoot = Annotated[Path | None, typer.Option("--data-root", help="Folder of the built-in data sets.")]
+Download = Annotated[bool, typer.Option("--download", help="Let torchvision download missing data sets.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
-def with_task(task: str | None, settings: list[str] | None) -> list[str]:
-    """Return what ``--task`` and ``--set`` stand for together, as ``--set`` alone would say it; the latter wins."""
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """The options that say which task, split and number of peers a verb is about."""
+
+    graph: Annotated[
+        Path | None,
+        typer.Option(
+            "--graph", metavar="GRAPH.JSON", help="Take task, split and number of peers from this graph file."
+        ),
+    ] = None
+    task: TaskOption = None
+    split: Annotated[str | None, typer.Option("--split", help="How the data are split between peers.")] = None
+    peers: Annotated[int | None, typer.Option("--peers", min=1, help="Number of peers.")] = None
+    settings: Settings = None
+    data_root: DataRoot = None
+    download: Download = False
+
+    def resolve(self, manifest: Manifest | None = None) -> tuple[Manifest, int]:
+        """Return the manifest and the number of peers: ``manifest`` or the graph file's, changed by the other options.
+
+        Raises:
+            GraphError, ConfigError: the graph file or a setting is wrong.
+        """
+        from coordinator_free_bootstrap import apply_settings, load_graph, parse_manifest
+
+        count = self.peers or 8
+        if self.graph is not None:
+            graph = load_graph(self.graph)
+            manifest, count = graph.manifest, self.peers or len(graph.nodes)
+        run: dict[str, Any] = {} if manifest is None else manifest.model_dump(mode="json")
+        if self.task is not None and self.task != run.get("task", self.task):  # options of another task are refused
+            run |= {"task_options": {}, "model": None, "model_options": {}}
+        if self.split is not None and self.split != run.get("split", self.split):
+            run["split_options"] = {}
+        run |= {key: value for key, value in (("task", self.task), ("split", self.split)) if value is not None}
+        return parse_manifest(apply_settings(run, self.settings or []), "command line"), count
+
+    def load(self, manifest: Manifest | None = None, shard: Path | None = None) -> tuple[Manifest, int, Task]:
+        """Return the manifest and number of peers as `resolve` does, and the task with its data."""
+        from peer.tasks.loading import load_task
+
+        run, count = self.resolve(manifest)
+        return run, count, load_task(run, count, data_root=self.data_root, shard_path=shard, download=self.download)
+
+
+def problem_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace the parameter ``problem`` of a verb by the options of these fields of `Problem`."""
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        hints, fields = get_type_hints(verb, include_extras=True), get_type_hints(Problem, include_extras=True)
+        parameters = [
+            parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
+            for name, parameter in signature(verb).parameters.items()
+            if name != "problem"
+        ]
+        parameters += [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=getattr(Problem, name), annotation=fields[name])
+            for name in names
+        ]
+
+        @wraps(verb)
+        def with_problem(**values: Any) -> None:
+            verb(problem=Problem(**{name: values.pop(name) for name in names}), **values)
+
+        with_problem.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        with_problem.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return with_problem
+
+    return decorate
+
+
+def task_settings(task: str | None, settings: list[str] | None) -> list[str]:
+    """Return ``--task`` and ``--set`` together in the form of ``--set``; later settings win."""
     return [*([] if task is None else [f"run.task={task}"]), *(settings or [])]
-
-
-def resolve(
-    graph_file: Path | None,
-    task: str | None = None,
-    split: str | None = None,
-    peers: int | None = None,
-    settings: list[str] | None = None,
-    manifest: Manifest | None = None,
-) -> tuple[Manifest, int]:
-    """Return the manifest and N: ``manifest`` or the graph file's, changed by what the command line says.
-
-    Raises:
-        GraphError, ConfigError: the graph file or a setting is wrong.
-    """
-    from coordinator_free_bootstrap import apply_settings, load_graph, parse_manifest
-
-    count = peers or 8
-    if graph_file is not None:
-        graph = load_graph(graph_file)
-        manifest, count = graph.manifest, peers or len(graph.nodes)
-    run: dict[str, Any] = {} if manifest is None else manifest.model_dump(mode="json")
-    if task is not None and task != run.get("task", task):  # options of another task would be refused
-        run |= {"task_options": {}, "model": None, "model_options": {}}
-    if split is not None and split != run.get("split", split):
-        run["split_options"] = {}
-    run |= {key: value for key, value in (("task", task), ("split", split)) if value is not None}
-    return parse_manifest(apply_settings(run, settings or []), "command line"), count

@@ -1,4 +1,4 @@
-"""``peer report``: what a run has achieved and what it cost."""
+"""`peer report`: accuracy and costs of a run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import typer
 
 
 def report(
-    directory: Annotated[Path, typer.Argument(help="The --out directory of a testbed: graph.json and peer-<id>/.")],
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON; no pictures unless --out.")] = False,
+    directory: Annotated[
+        Path, typer.Argument(help="Run directory with graph.json and peer-<id>/, e.g. the --out of a testbed.")
+    ],
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON; pictures only with --out.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Where the pictures go.", show_default="DIRECTORY/report")
+        Path | None, typer.Option("--out", help="Folder for the pictures.", show_default="DIRECTORY/report")
     ] = None,
     target: Annotated[
-        float | None, typer.Option("--target", help="Also tell when the mean accuracy, or metric, reached this.")
+        float | None,
+        typer.Option("--target", help="Also report when the mean accuracy (or metric) reached this value."),
     ] = None,
 ) -> None:
-    """Report accuracy (or the task's metric), clusters, bytes and seconds of a run that has ended, is going on, or was cut.
+    """Report accuracy (or the task's metric), clusters, bytes and seconds of a finished, running or interrupted run.
 
     Example: peer report out --json
     """

@@ -1,4 +1,4 @@
-"""`peer run`: one peer, on a device."""
+"""`peer run`: run one peer."""
 
 from __future__ import annotations
 
@@ -8,63 +8,70 @@ from typing import Annotated, Literal
 
 import typer
 
+from peer.cli.problem import DataRoot, Download
+
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 def run(
-    peer_id: Annotated[int, typer.Option("--id", help="This device's node in the graph file.")],
-    neighbors: Annotated[Path, typer.Option("--neighbors", help="The graph file that all peers share.")],
+    peer_id: Annotated[int, typer.Option("--id", help="Id of this peer in the graph file.")],
+    neighbors: Annotated[Path, typer.Option("--neighbors", help="Graph file that all peers share.")],
     state_dir: Annotated[
-        Path | None, typer.Option(help="Checkpoints, history, models. Default: ./state/peer-<id>.")
+        Path | None, typer.Option(help="Folder for state and models. Default: ./state/peer-<id>.")
     ] = None,
-    listen: Annotated[
-        str | None, typer.Option(help="host:port to bind; default: the own address in the graph.")
-    ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where built-in data sets lie.")] = None,
-    shard: Annotated[Path | None, typer.Option(help="This device's own data, a shard file or folder.")] = None,
+    listen: Annotated[str | None, typer.Option(help="host:port to listen on. Default: as in the graph file.")] = None,
+    data_root: DataRoot = None,
+    shard: Annotated[Path | None, typer.Option(help="Shard file or folder with this peer's data.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads of PyTorch.")] = 1,
-    download: Annotated[bool, typer.Option("--download", help="Let torchvision fetch a missing data set.")] = False,
+    threads: Annotated[int, typer.Option(min=1, help="PyTorch threads on the CPU.")] = 1,
+    download: Download = False,
     cert: Annotated[
-        Path | None, typer.Option(help="Own certificate. Default: identity/peer-<id>.pem in the state directory.")
+        Path | None,
+        typer.Option(help="Own certificate. Default: identity/peer-<id>.pem in --state-dir."),
     ] = None,
-    key: Annotated[Path | None, typer.Option(help="Own private key, mode 0600. Default: as --cert, .key.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Own private key, mode 0600. Default: --cert with .key.")] = None,
     certs: Annotated[
-        Path | None, typer.Option(help="Folder of certificates: the own pair, and neighbors' that the graph lacks.")
+        Path | None,
+        typer.Option(help="Folder with the own key, and certificates that the graph file lacks."),
     ] = None,
-    ca: Annotated[Path | None, typer.Option(help="Certificate authorities trusted to name peers, PEM.")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Plaintext; binds to loopback only.")] = False,
+    ca: Annotated[Path | None, typer.Option(help="Certificate authorities of peers, PEM.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Plaintext, on loopback only.")] = False,
     insecure_anywhere: Annotated[
-        bool, typer.Option("--insecure-anywhere", help="Plaintext on any address: anyone there can forge models.")
+        bool,
+        typer.Option("--insecure-anywhere", help="Plaintext on any address: other hosts can forge models."),
     ] = False,
     metrics_port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Answer Prometheus at /metrics on this port, unencrypted.")
+        int | None,
+        typer.Option(min=1, max=65535, help="Serve Prometheus metrics on this port, unencrypted."),
     ] = None,
-    metrics_host: Annotated[str, typer.Option(help="Address for --metrics-port.")] = "127.0.0.1",
+    metrics_host: Annotated[str, typer.Option(help="Address to serve metrics on.")] = "127.0.0.1",
     require_own_address: Annotated[
-        bool, typer.Option("--require-own-address", help="Stop if the own address in the graph leads elsewhere.")
+        bool,
+        typer.Option(
+            "--require-own-address", help="Exit if this peer's address in the graph file leads to another host or port."
+        ),
     ] = False,
     stay: Annotated[
         Literal["never", "completed", "error"],
-        typer.Option(help="Wait for SIGTERM instead of exiting: after a completed run, or after an error."),
+        typer.Option(help="Wait for SIGTERM instead of exiting, after a completed run or after an error."),
     ] = "never",
-    log_level: Annotated[LogLevel, typer.Option(help="Least level of the lines that are shown.")] = "info",
-    log_format: Annotated[Literal["text", "json"], typer.Option(help="text or json lines, on stderr.")] = "text",
+    log_level: Annotated[LogLevel, typer.Option(help="Lowest level of log lines.")] = "info",
+    log_format: Annotated[Literal["text", "json"], typer.Option(help="Format of log lines on stderr.")] = "text",
 ) -> None:
-    """Run one peer until the run is over, or until SIGTERM asks it to leave.
+    """Run one peer until the run is completed or SIGTERM asks it to leave.
 
-    Start it again with the same --state-dir and it goes on where it was.
+    With the same --state-dir it resumes from its last checkpoint.
 
     Example: peer run --id 3 --neighbors graph.json
     """
-    from peer.deploy.ending import is_completed, leave_on_signals, stay_until_asked
+    from peer.deploy.ending import exit_on_signals, is_completed, wait_for_signal
 
-    leave_on_signals()
+    exit_on_signals()
     from coordinator_free_bootstrap import load_graph
     from coordinator_free_bootstrap.errors import PeerError
-    from peer.assembly import LocalSettings
     from peer.observe.logs import setup_logging
-    from peer.process import run_peer
+    from peer.runtime.assembly import LocalSettings
+    from peer.runtime.process import run_peer
     from peer.store.state_dir import StateDir
 
     setup_logging(peer_id, level=log_level, style=log_format)
@@ -92,7 +99,7 @@ def run(
         logging.getLogger("peer").error("%s", error)
         code = error.exit_code
     if code and stay == "error":
-        stay_until_asked("this peer takes no part: a restart alone would not help")
+        wait_for_signal("stopped by an error that a restart does not repair")
     elif not code and stay == "completed" and is_completed(StateDir(settings.state_dir)):
-        stay_until_asked("the run is completed")
+        wait_for_signal("run completed")
     raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""`peer status`: what running peers are doing, and what they wait for."""
+"""`peer status`: query running peers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ import typer
 
 
 def status(
-    where: Annotated[
-        str, typer.Argument(help="A graph file, a testbed's directory, or host:port of one plaintext peer.")
-    ],
+    where: Annotated[str, typer.Argument(help="Graph file, testbed directory, or host:port of one plaintext peer.")],
     certs: Annotated[
         Path | None,
-        typer.Option(help="With a graph file: the folder with an observer's key. Default: certs, beside the file."),
+        typer.Option(help="With a graph file: folder with an observer's key. Default: certs beside the file."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the peers' answers as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answers as JSON.")] = False,
 ) -> None:
-    """Ask running peers for their round, their neighbors, what they wait for and why. Exit code 40 if one is silent.
+    """Show each running peer's round and neighbors, and what it waits for. Exit code 40 if a peer does not answer.
 
     Example: peer status graph.json --certs certs
     """

@@ -1,4 +1,4 @@
-"""`peer testbed`: N real peers on this machine."""
+"""`peer testbed`: run all peers of a graph on this machine."""
 
 from __future__ import annotations
 
@@ -7,74 +7,72 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.problem import TaskOption, with_task
+from peer.cli.problem import DataRoot, Settings, TaskOption, task_settings
 
 
 def testbed(
-    graph_file: Annotated[Path | None, typer.Argument(help="A graph file; without one, a graph is made.")] = None,
-    peers: Annotated[int | None, typer.Option(min=1, help="Without a graph file: how many peers; 8.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Without one: its kind, see peer graph make; erdos-renyi.")] = None,
-    out: Annotated[Path, typer.Option(help="Where each peer's state, log and models go.")] = Path("out"),
+    graph_file: Annotated[Path | None, typer.Argument(help="Graph file. Default: make a graph.")] = None,
+    peers: Annotated[int | None, typer.Option(min=1, help="Without a graph file: number of peers. Default: 8.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Without a graph file: kind of graph, see peer graph make. Default: erdos-renyi.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the peers' state, logs and models.")] = Path("out"),
     task: TaskOption = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a manifest key, e.g. --set run.rounds=20. Repeatable.")
-    ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where built-in data sets lie.")] = None,
+    settings: Settings = None,
+    data_root: DataRoot = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="PyTorch threads per peer; default: its share of cores.")
+        int | None, typer.Option(min=1, help="PyTorch threads per peer. Default: cores divided by peers.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what an earlier run left in --out.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete an earlier run in --out.")] = False,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Plaintext between the peers, instead of TLS with keys made on the spot.")
+        bool, typer.Option("--insecure", help="Plaintext between peers, instead of TLS with generated keys.")
     ] = False,
-    chaos: Annotated[
-        Path | None, typer.Option(help="A script of faults (TOML) to carry out, see examples/chaos.toml.")
-    ] = None,
+    chaos: Annotated[Path | None, typer.Option(help="Script of faults (TOML) to run, see examples/chaos.toml.")] = None,
     proxy: Annotated[
-        bool, typer.Option("--proxy", help="Join the peers through fault proxies, so that peer chaos can break edges.")
+        bool, typer.Option("--proxy", help="Connect peers through fault proxies, which faults of edges need.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Run all peers of a graph as processes on this machine and report; Ctrl-C stops all of them.
 
-    The exit code is 1 if any peer failed. A directory that holds an earlier run of the same graph and settings is
-    resumed. While it runs, peer chaos and peer status find it by its directory.
+    Exit code 1 if a peer failed. If --out has an earlier run with the same graph and settings, that run is resumed.
+    While it runs, peer chaos and peer status take the directory as their argument.
 
     Example: peer testbed --peers 8 --set run.rounds=20 --out out
     """
     from rich.console import Console
 
     from coordinator_free_bootstrap import load_graph
-    from peer.chaos.director import Director
     from peer.chaos.network import FaultyNetwork
+    from peer.chaos.runner import FaultRunner
     from peer.chaos.script import Script, load_script
     from peer.cli.report import report
     from peer.observe.watch import LiveProgress, TestbedWatcher
-    from peer.testbed import Testbed, clear, made_graph, must_be_the_same_run, warm_up, with_settings
+    from peer.testbed.testbed import Testbed, check_same_run, clear, default_graph, warm_up, with_settings
 
-    talk = Console(stderr=True, markup=False)
+    console = Console(stderr=True, markup=False)
     if fresh:
         clear(out)
-    graph = load_graph(graph_file) if graph_file else made_graph(kind, peers, out)
-    graph = with_settings(graph, with_task(task, settings))
-    must_be_the_same_run(graph, out)
+    graph = load_graph(graph_file) if graph_file else default_graph(kind, peers, out)
+    graph = with_settings(graph, task_settings(task, settings))
+    check_same_run(graph, out)
     script = load_script(chaos) if chaos else Script()
     script.check(graph, str(chaos))
-    talk.print(f"{len(graph.nodes)} peers, {len(graph.edges)} edges, algorithm {graph.manifest.algorithm}, in {out}")
+    console.print(f"{len(graph.nodes)} peers, {len(graph.edges)} edges, algorithm {graph.manifest.algorithm}, in {out}")
     warm_up(graph, data_root)
     bed = Testbed(graph, out, data_root=data_root, threads=threads, insecure=insecure)
     network = FaultyNetwork(bed.graph) if proxy or script.needs_network else None
     bed.graph_of = network.graph_of if network else bed.graph_of
     watcher = TestbedWatcher(out, graph)
-    director = Director(bed, script, network, watcher.rounds_completed)
-    bed.start(*(set(graph.ids) - director.late))
+    runner = FaultRunner(bed, script, network, watcher.rounds_completed)
+    bed.start(*(set(graph.ids) - runner.late))
     try:
-        with LiveProgress(watcher, talk) as progress:
-            failed = director.run(progress.update)
+        with LiveProgress(watcher, console) as progress:
+            failed = runner.run(progress.update)
             progress.update(force=True)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     report(out, json=as_json)
     for peer_id, code in failed.items():
-        talk.print(f"peer {peer_id} failed with exit code {code}: see {out}/peer-{peer_id}/peer.log", style="red")
+        console.print(f"peer {peer_id} failed with exit code {code}: see {out}/peer-{peer_id}/peer.log", style="red")
     raise typer.Exit(1 if failed else 0)

@@ -1,7 +1,7 @@
-"""The arithmetic of averages: in place, in blocks, the same bits on every machine.
+"""Running averages of model vectors: in place, in blocks, the same bits on every machine.
 
-Only elementwise NumPy operations are used, so that a result does not depend on thread counts, alignment or on where a
-vector is cut; the scratch block stays in the processor's cache, and no operation needs a second model's worth of memory.
+Averages use elementwise NumPy operations only, so that a result does not depend on the number of threads, on alignment or on
+the block size. A scratch block fits the processor's cache; no operation allocates a second model. Pure.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ BLOCK_ELEMENTS = 1 << 16
 def fold(average: Vector, weight_sum: float, arrival: Vector, weight: float = 1.0) -> float:
     """Fold one arrival into a running average, in place, and return the new sum of weights.
 
-    With all weights 1 and ``weight_sum`` = 1 for the local model, n arrivals leave the mean of 1 + n models, whatever
-    their order up to float32 rounding. Folding an average of weight W in is the same operation with ``weight = W``.
-    Source: DFCA Eq. 8, theta <- r/(r+1) theta + 1/(r+1) theta_m; weighted form in the specification's section 0.5.
+    With all weights 1 and ``weight_sum`` = 1 for the local model, the result after n arrivals is the mean of 1 + n models, in
+    any order up to float32 rounding. To fold an average of weight W, pass ``weight = W``.
+    Source: DFCA Eq. 8 (arXiv 2510.15300), theta <- r/(r+1) theta + 1/(r+1) theta_m, where r counts the arrivals up to and with
+    this one. The form with weights, theta <- theta + q/(W+q) (theta_m - theta), is an addition of this project.
 
     Args:
         average: float32 [d], mutated.
@@ -31,12 +32,12 @@ def fold(average: Vector, weight_sum: float, arrival: Vector, weight: float = 1.
         weight: weight of the arrival, > 0.
 
     Raises:
-        LocalProtocolError: lengths differ (never broadcast) or a weight is not positive.
+        LocalProtocolError: shapes differ (never broadcast) or a weight is not positive.
     """
     if average.shape != arrival.shape or average.ndim != 1:
         raise LocalProtocolError(f"cannot fold a vector of shape {arrival.shape} into one of {average.shape}")
     if not (weight_sum > 0 and weight > 0):
-        raise LocalProtocolError(f"weights of a running average must be positive: {weight_sum}, {weight}")
+        raise LocalProtocolError(f"weights of a running average must be positive, found {weight_sum} and {weight}")
     total = weight_sum + weight
     step = np.float32(weight / total)
     scratch = np.empty(min(BLOCK_ELEMENTS, average.size), np.float32)
@@ -50,10 +51,15 @@ def fold(average: Vector, weight_sum: float, arrival: Vector, weight: float = 1.
 
 
 def accumulate(total: Vector, arrival: Vector, weight: float = 1.0) -> None:
-    """Add ``weight * arrival`` to a sum, in place: the numerator of DFCA Eq. 7 (batch aggregation).
+    """Add ``weight * arrival`` to a sum, in place: the numerator of DFCA Eq. 7 (arXiv 2510.15300), batch aggregation.
+
+    Args:
+        total: float32 [d], mutated.
+        arrival: float32 [d], read only.
+        weight: weight of the arrival.
 
     Raises:
-        LocalProtocolError: lengths differ.
+        LocalProtocolError: shapes differ (never broadcast).
     """
     if total.shape != arrival.shape:
         raise LocalProtocolError(f"cannot add a vector of shape {arrival.shape} to one of {total.shape}")
@@ -66,7 +72,7 @@ def accumulate(total: Vector, arrival: Vector, weight: float = 1.0) -> None:
 
 
 def norm_squared(vector: Vector) -> float:
-    """Return the squared Euclidean norm, accumulated in float64 over blocks; infinite or NaN if any element is."""
+    """Return the squared Euclidean norm, summed in float64 over blocks; infinite or NaN if any element is."""
     total = 0.0
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, vector.size, BLOCK_ELEMENTS):

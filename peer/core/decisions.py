@@ -1,7 +1,7 @@
-"""What the engine asks an algorithm, and nothing more: five questions about bookkeeping, none about tensors. Pure.
+"""What the engine asks an algorithm: decisions about bookkeeping, none about tensors. Pure.
 
-Answers depend only on the arguments (and on the constants given to the constructor), so that both ends of an edge, a
-restarted peer and the simulator come to the same ones. The tensor work stands in `peer.algorithms.base`.
+Answers depend only on the arguments and on the constructor's constants, so that both ends of an edge, a restarted peer and
+the simulation come to the same ones. The tensor work stands in `peer.algorithms.base`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.effects import Target
-from peer.core.messages import Announce, ModelHeader
+from peer.core.messages import ModelHeader, Select
 
-Facts = dict[str, Any]
+AlgorithmState = dict[str, Any]  # JSON values: decisions read it, work replaces it, checkpoints keep it
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,39 +28,40 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why the algorithm does not take a model or an announcement; state stays unchanged."""
+    """Why a message is not accepted; the peer's state stays as it was."""
 
     code: Refusal
     reason: str
 
 
 class Decisions(Protocol):
-    """The decisions of one algorithm, at one peer."""
+    """The decisions of one algorithm at one peer."""
 
     slots: int
+    idle_folds: bool  # a peer that sits a round out still folds arrivals
 
     def steps(self, round_index: int) -> int:
         """Return the number of exchange steps of a round; 0: nothing is exchanged."""
 
-    def selects(self, facts: Facts, round_index: int) -> Announce | None:
-        """Return what to announce before training (sender and incarnation are filled in), or None."""
+    def selects(self, state: AlgorithmState, round_index: int) -> Select | None:
+        """Return what to announce before training (sender, incarnation and round are filled in), or None."""
+
+    def rejects_select(self, state: AlgorithmState, select: Select) -> Rejection | None:
+        """Return why a selection cannot be right; round, range and contradiction are checked already."""
+
+    def agrees(self, state: AlgorithmState, round_index: int, selections: dict[int, Select]) -> AlgorithmState:
+        """Return what all selections of a round together add to the state until its end (sender -> selection)."""
 
     def offers(
-        self, facts: Facts, round_index: int, step: int, neighbor: int, announced: Announce | None
+        self, state: AlgorithmState, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
-        """Return what this neighbor gets in this step. ``announced``: what it said before training, if anything."""
+        """Return what a neighbor gets in a step; ``select`` is what it selected, if known."""
 
-    def expected(self, facts: Facts, round_index: int, step: int, announced: Announce) -> int | None:
-        """Return how many models will come after an announcement with ``total = -1``; None: not known yet."""
+    def expected(self, state: AlgorithmState, select: Select) -> int | None:
+        """Return how many models follow a neighbor's selection; None: not known yet."""
 
-    def agrees(self, facts: Facts, round_index: int, announced: dict[int, Announce]) -> Facts:
-        """Return what all announcements of a round together add to the facts until its end (sender -> announcement)."""
-
-    def rejects_announce(self, facts: Facts, announce: Announce) -> Rejection | None:
-        """Return why an announcement cannot be right; place, range and contradiction are checked already."""
-
-    def rejects(self, facts: Facts, header: ModelHeader, announced: Announce | None) -> Rejection | None:
+    def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Rejection | None:
         """Return why a header cannot be right, before any byte of its model is read."""
 
-    def targets(self, facts: Facts, header: ModelHeader) -> tuple[Target, ...] | None:
-        """Return the slots that an arrival is folded into, with weights; (): keep it for the close; None: not wanted."""
+    def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
+        """Return the slots and weights to fold an arrival with; (): keep it until the close; None: not wanted."""

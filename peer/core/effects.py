@@ -1,4 +1,4 @@
-"""What the engine wants done. The shell executes effects in order; each says which event answers it. Pure."""
+"""Effects: what the engine wants done, in order. Each names the event that answers it. `peer.host` executes them. Pure."""
 
 from __future__ import annotations
 
@@ -6,35 +6,37 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from coordinator_free_bootstrap.errors import Refusal
-from peer.core.messages import Announce, Beat, ModelHeader, Outcome
+from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, Select
+
+WorkKind = Literal["assign", "train", "end_step", "close", "adopt", "final"]
 
 
 @dataclass(frozen=True, slots=True)
-class Greet:
-    """Send our hello to a neighbor -> `Greeted` or `GreetFailed`."""
+class SendHello:
+    """Send our hello to a neighbor -> `HandshakeDone` or `HandshakeFailed`."""
 
     neighbor: int
 
 
 @dataclass(frozen=True, slots=True)
-class SendBeat:
-    """Send a sign of life -> `BeatAnswered`."""
+class SendHeartbeat:
+    """Send a heartbeat -> `HeartbeatAnswered`."""
 
     neighbor: int
-    beat: Beat
+    heartbeat: Heartbeat
 
 
 @dataclass(frozen=True, slots=True)
-class SendAnnounce:
-    """Say what will be delivered -> `Sent` or `SendFailed`."""
+class SendControl:
+    """Send a selection or a pass -> `SendAnswered` or `SendFailed`."""
 
     neighbor: int
-    announce: Announce
+    message: Control
 
 
 @dataclass(frozen=True, slots=True)
 class SendModel:
-    """Push the snapshot (header.round_index, header.step, header.slot) -> `Sent` or `SendFailed`."""
+    """Push the snapshot (header.round_index, header.step, header.slot) -> `SendAnswered` or `SendFailed`."""
 
     neighbor: int
     header: ModelHeader
@@ -48,41 +50,42 @@ class CancelSend:
 
 
 @dataclass(frozen=True, slots=True)
-class SendAgain:
-    """Give up a push that has nothing left to do but wait, if no byte has moved for so long -> `Unanswered`; else let it be."""
+class RetryIfStalled:
+    """Give up the push in flight if no byte has moved for ``quiet_s`` seconds -> `SendStalled`; otherwise do nothing."""
 
     neighbor: int
     quiet_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Admit:
-    """Read an offered stream into a reserved buffer -> `Arrived` or `Cut`."""
+class ReadArrival:
+    """Read an offered model into a reserved buffer and screen it -> `ArrivalComplete` or `ArrivalLost`."""
 
     stream: int
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """Answer a stream's push for good and forget the stream (unless a `Fold` of it is still to be done)."""
+class AnswerArrival:
+    """Send the final answer to a push and forget its stream (unless a `FoldArrival` of it is still to be done)."""
 
     stream: int
     outcome: Outcome
     refusal: Refusal | None = None
     reason: str = ""
+    sender: int | None = None  # of a refused model
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an arrival goes: a slot and the weight it has there."""
+    """Where an arrival is folded: a slot, and the arrival's weight there."""
 
     slot: int
     weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
-    """Screen and fold a complete arrival -> `Folded`; its buffer is free afterwards. No target: keep it for the close."""
+class FoldArrival:
+    """Clip and fold a complete arrival -> `ArrivalFolded`. Without targets: keep it until the round closes."""
 
     stream: int
     header: ModelHeader
@@ -90,7 +93,7 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TakeSnapshot:
     """Keep the slots' present models as this step's offers (see `Algorithm.outgoing`)."""
 
     round_index: int
@@ -99,7 +102,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetSnapshots:
+class DropSnapshots:
     """Free the snapshots of rounds before this one."""
 
     before_round: int
@@ -109,25 +112,25 @@ class ForgetSnapshots:
 class Work:
     """Run one piece of the algorithm's tensor work -> `WorkDone` of the same kind."""
 
-    kind: Literal["assign", "train", "end_step", "close", "adopt", "final"]
+    kind: WorkKind
     round_index: int
     step: int = 0
     active: bool = True  # whether this peer trains in this round
     present: tuple[int, ...] = ()  # neighbors that delivered or passed in the step being closed
-    announced: tuple[Announce, ...] = ()  # what neighbors said before training, for "end_step" and "close"
+    selections: tuple[Select, ...] = ()  # what neighbors selected, for "end_step" and "close"
     evaluate: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Fetch a neighbor's cluster models, to catch up -> `Pulled`."""
+    """Fetch a neighbor's models, to catch up -> `PullDone`."""
 
     neighbor: int
 
 
 @dataclass(frozen=True, slots=True)
-class Persist:
-    """Write a checkpoint: the engine's state and all slots as they are now -> `Persisted`."""
+class WriteCheckpoint:
+    """Write a checkpoint: the engine's state and all slots as they are now -> `CheckpointWritten`."""
 
     round_index: int
     state: dict[str, Any]
@@ -143,7 +146,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Tell the operator; of what a neighbor causes, of each kind, only so many times a minute."""
+    """Write a log line; lines that a neighbor causes are rate-limited by neighbor and kind."""
 
     level: Literal["debug", "info", "warning", "error"]
     message: str
@@ -160,26 +163,26 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The peer is done: ``completed`` or ``left``."""
+    """The peer has ended: ``completed`` or ``left``."""
 
     status: Literal["completed", "left"]
 
 
 Effect = (
-    Greet
-    | SendBeat
-    | SendAnnounce
+    SendHello
+    | SendHeartbeat
+    | SendControl
     | SendModel
     | CancelSend
-    | SendAgain
-    | Admit
-    | Reply
-    | Fold
-    | Snapshot
-    | ForgetSnapshots
+    | RetryIfStalled
+    | ReadArrival
+    | AnswerArrival
+    | FoldArrival
+    | TakeSnapshot
+    | DropSnapshots
     | Work
     | Pull
-    | Persist
+    | WriteCheckpoint
     | Record
     | Log
     | SetTimer

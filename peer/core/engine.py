@@ -1,36 +1,42 @@
 """The protocol engine: `step(event, now)` returns effects. It holds no tensors and knows no clock, socket or thread.
 
-Theory of operation. A peer goes through stages:
+Theory of operation. A peer goes through the stages of `peer.core.stages`:
 
-    joining -> [catching_up] -> (assigning -> training -> exchanging -> [end_step -> exchanging]* -> closing)* -> finishing
+    joining -> [catching_up] -> (assigning -> training -> exchanging -> [ending_step -> exchanging]* -> closing)* -> finishing
             -> lingering -> stopped
 
 - joining: handshakes until the start rule is met.
-- catching_up: most neighbors are two or more rounds ahead, or some are far ahead. Our round is over: pull the models of those
-  that are ahead, adopt them, go on in their round.
-- leaving: asked to, in any stage; what is under way is ended, the disk brought up to date, the neighbors told.
-- In every stage neighbors greet, beat, announce and offer; what comes too early waits (an offer unread, behind flow control).
-- Only in training and exchanging are arrivals admitted and folded, so the tensors that `assign` and `close` read stand still.
-- Lockstep: a step is over when each neighbor that is alive and near has delivered all it announced, or at the round deadline; who
-  is cut off keeps the tempo it had in company. Models are folded in the order of neighbor ids.
-  Async: a step is over at once; folding goes on in the next.
+- catching_up: most neighbors are two or more rounds ahead, or some are far ahead. This peer pulls the models of those that are
+  ahead, adopts their average, and continues in their round.
+- leaving: asked to stop, in any stage. Work under way is ended, the disk brought up to date, the neighbors told.
+- In every stage neighbors send hellos, heartbeats, selections and offers; an offer that comes too early waits unread.
+- Only in training and exchanging are arrivals read and folded, so the tensors that `assign` and `close` read stand still.
+- The pace (`peer.core.pace`) decides whom a step waits for.
 
-Everything a neighbor claims is checked here before it is believed; the bytes of models are checked by the wire.
+Everything a neighbor claims is checked here before it is believed; the bytes of models are checked by the wire and the host.
+
+The parts: `Contacts` (handshakes, heartbeats, failures), `Receiver` (arrivals), `Sender` (offers), and the round itself, here.
+They share one `State` with one `Neighbor` record per neighbor, and ask one `Pace` and one algorithm.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, assert_never
 
 from coordinator_free_bootstrap.errors import LocalProtocolError
-from coordinator_free_bootstrap.membership import NeighborState
+from coordinator_free_bootstrap.graph import Graph
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.contacts import Contacts
+from peer.core.decisions import AlgorithmState, Decisions
+from peer.core.liveness import NeighborState
 from peer.core.messages import Hello, Outcome, Phase
-from peer.core.sending import Sending
-from peer.core.state import LONG_WAIT, NEAR_ROUNDS, OPEN_STAGES, WORKING_STAGES, Effects, Stage
+from peer.core.pace import pace_of
+from peer.core.receiver import Receiver
+from peer.core.sender import Sender
+from peer.core.stages import OPEN, WORK, WORKING, Stage, Trigger
+from peer.core.state import Round, State
 
 COUNTED = (
     "models_sent",
@@ -39,406 +45,453 @@ COUNTED = (
     "stale_dropped",
     "payload_bytes_sent",
     "control_messages_sent",
-    "announcements_sent",
-    "sketches_sent",
+    "selections_sent",
+    "passes_sent",
+    "sketch_bytes_sent",
     "models_unused",
-    "label_conflicts",
+    "models_rejected",
 )
 
 
-class Engine(Sending):
-    """One peer's protocol: drive it with `step`, a `Tick` first; read `stage`, `round_index`, `facts`, `totals`.
+class Engine:
+    """One peer's protocol: drive it with `step`, a `Tick` first.
 
-    The parts it is made of, each a file: `PeerState`, `Liveness`, `Arrivals`, `Sending`; the round itself is here.
+    Args:
+        peer_id: this peer.
+        graph: the neighbors and the manifest.
+        algorithm: what to offer, and where arrivals go.
+        incarnation: of this start, persisted already.
+        model_bytes: encoded size of one model.
+        algorithm_state: the algorithm's first state, or that of a checkpoint.
+        resume: the ``state`` of the last checkpoint.
     """
 
-    # ---- the machine --------------------------------------------------------------------------------------------
+    def __init__(
+        self,
+        peer_id: int,
+        graph: Graph,
+        algorithm: Decisions,
+        incarnation: int,
+        *,
+        model_bytes: int = 0,
+        algorithm_state: AlgorithmState | None = None,
+        resume: dict[str, Any] | None = None,
+    ) -> None:
+        self.state = State(
+            peer_id,
+            graph,
+            algorithm,
+            incarnation,
+            model_bytes=model_bytes,
+            algorithm_state=algorithm_state or {},
+            resume=resume,
+        )
+        self.pace = pace_of(self.state)
+        self.contacts = Contacts(self.state, self.pace)
+        self.receiver = Receiver(self.state, self.pace, self.contacts)
+        self.sender = Sender(self.state, self.pace, self.contacts)
+        self.rejects_sender = self.receiver.rejects_sender
+        self.rejects_control = self.receiver.rejects_control
+        self._pulls: dict[int, bool | None] = {}
+        self._wait_told_s = 0.0  # how long a wait in this exchange must last to be logged (again)
+        self._missing: list[int] = []  # neighbors missing in the last round: logged when it changes
+        self._counted_before = Counter(self.state.totals)
 
-    def step(self, event: ev.Event, now: float) -> Effects:
-        """Take one event at monotonic time ``now`` (seconds) and return what is to be done, in order."""
-        if self.stage is Stage.STOPPED:
+    @property
+    def stage(self) -> Stage:
+        """Where this peer is in its run."""
+        return self.state.stage
+
+    @property
+    def round_index(self) -> int:
+        """The present round; the number of rounds when all are done."""
+        return self.state.round.index
+
+    def phase(self) -> Phase:
+        """Return the phase that neighbors and observers are told."""
+        return self.contacts.phase()
+
+    def must_answer(self, neighbor: int) -> bool:
+        """Return whether a neighbor, though heard, is not alive before a call to it is answered."""
+        return self.state.neighbors[neighbor].liveness.must_answer
+
+    # ---- the machine ----------------------------------------------------------------------------------------------------
+
+    def step(self, event: ev.Event, now: float) -> list[do.Effect]:
+        """Take one event at monotonic time ``now`` (seconds) and return what is to be done, in order.
+
+        Raises:
+            LocalProtocolError: the event cannot come in this stage: a bug of ours.
+        """
+        run = self.state
+        if run.stage is Stage.STOPPED:
             return []
-        out: Effects = []
-        if self.started_at is None:
-            self.started_at = now
+        run.effects = []
+        if run.started_at is None:
+            run.started_at = now
             wait_s = self._start_deadline() - now
-            out.append(do.Log("info", f"waits up to {wait_s:g} s for neighbors {list(self.neighbors)}"))
-        handler = getattr(self, f"_on_{type(event).__name__.lower()}")
-        handler(event, now, out)
-        if self.leaving:
-            self._leave(now, out)
-        self._watch(now, out)
-        self._advance(now, out)
-        self._tell_wait(now, out)
-        self._pump(now, out)
+            run.log("info", f"waiting up to {wait_s:g} s for neighbors {list(run.neighbors)}")
+        self._take(event, now)
+        if run.leaving:
+            self._leave(now)
+        self.contacts.check(now)
+        self._advance(now)
+        self._log_wait(now)
+        self.sender.send_due(now)
         at = self._next_time(now)
         if at is not None:
-            out.append(do.SetTimer(at))
-        return out
+            run.emit(do.SetTimer(at))
+        return run.effects
 
-    def _on_tick(self, event: ev.Tick, now: float, out: Effects) -> None:
-        pass
+    def _take(self, event: ev.Event, now: float) -> None:  # noqa: PLR0912 - one case per event
+        match event:
+            case ev.Tick():
+                pass
+            case ev.HandshakeDone():
+                self.contacts.handshake_done(event, now)
+            case ev.HandshakeFailed():
+                self.contacts.handshake_failed(event, now)
+            case ev.IncarnationRaised():
+                self.contacts.incarnation_raised(event)
+            case ev.HeartbeatReceived():
+                self.contacts.heartbeat_received(event, now)
+            case ev.HeartbeatAnswered():
+                self.contacts.heartbeat_answered(event, now)
+            case ev.SelectReceived():
+                self.receiver.select_received(event, now)
+                self.sender.offer_after_selection(self.state.neighbors[event.select.sender])
+            case ev.PassReceived():
+                self.receiver.pass_received(event, now)
+            case ev.ArrivalOffered():
+                self.receiver.offered(event, now)
+            case ev.ArrivalComplete():
+                self.receiver.complete(event, now)
+            case ev.ArrivalLost():
+                self.receiver.lost(event)
+            case ev.ArrivalFolded():
+                self.receiver.folded(event)
+            case ev.SendAnswered():
+                self.sender.answered(event, now)
+            case ev.SendFailed():
+                self.sender.failed(event, now)
+            case ev.SendStalled():
+                self.sender.stalled(event)
+            case ev.WorkDone():
+                self._work_done(event, now)
+            case ev.PullDone():
+                self._pull_done(event)
+            case ev.CheckpointWritten():
+                self._checkpoint_written(event)
+            case ev.LeaveRequested():
+                self.state.leaving = True
+            case _:
+                assert_never(event)
 
-    # ---- the round ------------------------------------------------------------------------------------------------
-
-    def _advance(self, now: float, out: Effects) -> None:
+    def _advance(self, now: float) -> None:
         """Go on as far as the present state allows."""
+        run = self.state
         while True:
-            before = (self.stage, self.round_index, self.step_index)
-            if self.stage is Stage.JOINING and self._may_start(now):
-                if unmet := self._unmet():
-                    sentence = f"begins without {unmet}, not met in {now - (self.started_at or 0.0):.0f} s"
-                    out.append(do.Log("warning", f"{sentence}; the wait is run.start of the graph file"))
-                self._pass_round(self.round_index - 1)
-                self._begin_or_catch_up(now, out)
-            elif self.stage is Stage.CATCHING_UP:
-                self._catch_up(now, out)
-            elif self.stage in OPEN_STAGES:
-                self._exchange(now, out)
-            self._judge_held(out)
-            self._fold_waiting(out)
-            self._admit(now, out)
-            if self.stage is Stage.LINGERING:
-                self._linger(now, out)
-            if (self.stage, self.round_index, self.step_index) == before:
+            before = (run.stage, run.round.place)
+            if run.stage is Stage.JOINING and self._may_start(now):
+                if unmet := run.unmet():
+                    waited_s = now - (run.started_at or 0.0)
+                    run.log(
+                        "warning", f"starting without {unmet}, not met in {waited_s:.0f} s; run.start sets this wait"
+                    )
+                self.sender.post_passes(run.round.index - 1)
+                self._between_rounds(now)
+            elif run.stage is Stage.CATCHING_UP:
+                self._catch_up(now)
+            elif run.stage in OPEN:
+                self._exchange(now)
+            self.receiver.advance(now)
+            if run.stage is Stage.LINGERING:
+                self._linger(now)
+            if (run.stage, run.round.place) == before:
                 return
 
-    def _may_start(self, now: float) -> bool:
-        if self.algorithm.steps(self.round_index) == 0 and not self.neighbors:
-            return True
-        start = self.manifest.start
-        met = len(self.neighbors) - len(self._unmet())
-        need = {"all": len(self.neighbors), "quorum": start.quorum * len(self.neighbors), "deadline": float("inf")}
-        return met >= need[start.rule] or met == len(self.neighbors) or now >= self._start_deadline()
+    # ---- the start, and catching up -------------------------------------------------------------------------------------
 
-    def _unmet(self) -> list[int]:
-        return [n for n, state in self.membership.states.items() if state is NeighborState.UNKNOWN]
+    def _may_start(self, now: float) -> bool:
+        run, start = self.state, self.state.manifest.start
+        count = len(run.neighbors)
+        if run.steps == 0 and not count:
+            return True
+        met = count - len(run.unmet())
+        need = {"all": count, "quorum": start.quorum * count, "deadline": float("inf")}
+        return met >= need[start.rule] or met == count or now >= self._start_deadline()
 
     def _start_deadline(self) -> float:
         """Return when the wait for neighbors is over; after a restart soon, but not before any is met or the run is over.
 
-        Who goes on alone is ahead of all others before long, and they would skip rounds to catch up with it.
+        A peer that goes on alone is ahead of all others before long, and they would skip rounds to catch up with it.
         """
-        soon = self.returned and (bool(self.membership.live) or self.round_index >= self.manifest.rounds)
-        wait_s = self.manifest.timeouts.suspicion_s if soon else self.manifest.start.deadline_s
-        return (self.started_at or 0.0) + wait_s
+        run = self.state
+        soon = run.resumed and (bool(run.live()) or run.round.index >= run.manifest.rounds)
+        wait_s = run.manifest.timeouts.suspicion_s if soon else run.manifest.start.deadline_s
+        return (run.started_at or 0.0) + wait_s
 
-    def _ahead(self) -> list[int]:
-        """Return the live neighbors for whom our round is over, if it is over: for most of them, or long ago for some.
-
-        A few that are a little ahead wait for us: if we skipped rounds to join them, our other neighbors would follow.
-        Not so at the start of a life: neighbors that were restarted too can no longer send what we have lost.
-        """
-        if self.algorithm.steps(self.round_index) == 0:
-            return []
-        rounds = {n: self.views[n].round_index for n in self.neighbors if self.membership.is_live(n)}
-        ahead = [n for n, reached in rounds.items() if reached >= self.round_index + 2]
-        long_ago = any(rounds[n] > self.round_index + NEAR_ROUNDS for n in ahead)
-        return ahead if self.stage is Stage.JOINING or long_ago or 2 * len(ahead) >= len(rounds) else []
-
-    def _begin_or_catch_up(self, now: float, out: Effects) -> None:
-        if self.leaving:
-            self.stage = Stage.LEAVING
+    def _between_rounds(self, now: float) -> None:
+        """Begin a round, or catch up, or leave."""
+        run = self.state
+        if run.leaving:
+            run.take(Trigger.LEAVE)
             return
-        ahead = self._ahead()
-        if ahead and (self.lockstep or self.stage is Stage.JOINING) and self.round_index < self.manifest.rounds:
-            self.stage, self.pulls = Stage.CATCHING_UP, {}
+        ahead = self.pace.ahead()
+        if ahead and self.pace.catches_up() and run.round.index < run.manifest.rounds:
+            run.take(Trigger.CATCH_UP)
+            self._pulls = dict.fromkeys(ahead)
             for n in ahead:
-                self.pulls[n] = None
-                out.append(do.Pull(n))
-            out.append(
-                do.Log("info", f"round {self.round_index} is over elsewhere: catching up with {sorted(self.pulls)}")
-            )
+                run.emit(do.Pull(n))
+            run.log("info", f"catching up from round {run.round.index} with neighbors {ahead}")
             return
-        self._begin_round(now, out)
+        self._begin_round(now)
 
-    def _on_pulled(self, event: ev.Pulled, now: float, out: Effects) -> None:
-        self.pulls[event.neighbor] = event.complete
+    def _pull_done(self, event: ev.PullDone) -> None:
+        if event.neighbor not in self._pulls:
+            raise LocalProtocolError(f"a pull from peer {event.neighbor} is done that was not asked for")
+        self._pulls[event.neighbor] = event.complete
         if event.complete:
-            self.views[event.neighbor].heard_round(event.round_index)
+            self.state.neighbors[event.neighbor].note_round(event.round_index)
 
-    def _catch_up(self, now: float, out: Effects) -> None:
-        if not self.pulls or any(done is None for done in self.pulls.values()):
+    def _catch_up(self, now: float) -> None:
+        run = self.state
+        if not self._pulls or None in self._pulls.values():
             return
-        reached = [self.views[n].round_index for n, done in self.pulls.items() if done]
-        self.pulls = {}
+        reached = [run.neighbors[n].round_index for n, done in self._pulls.items() if done]
+        self._pulls = {}
         if not reached:
-            self._begin_round(now, out)
+            self._begin_round(now)
             return
-        skipped = self.round_index
-        out.append(do.Work("adopt", skipped))
-        self.round_index, self.step_index = min([*reached, self.manifest.rounds]), 0
-        out.append(do.Record("caught_up", {"from_round": skipped, "to_round": self.round_index}))
-        self._pass_round(self.round_index - 1)
-        self._beat_all(now, out)
+        skipped = run.round.index
+        run.emit(do.Work("adopt", skipped))
+        run.round.index, run.round.step = min([*reached, run.manifest.rounds]), 0
+        run.emit(do.Record("caught_up", {"from_round": skipped, "to_round": run.round.index}))
+        self.sender.post_passes(run.round.index - 1)
+        self.contacts.send_heartbeats(now)
 
-    def _begin_round(self, now: float, out: Effects) -> None:
-        if self.round_index >= self.manifest.rounds:
-            self.stage = Stage.FINISHING
-            out.append(do.Work("final", self.round_index))
+    # ---- the round ------------------------------------------------------------------------------------------------------
+
+    def _begin_round(self, now: float) -> None:
+        run, t = self.state, self.state.round.index
+        if t >= run.manifest.rounds:
+            run.take(Trigger.ROUNDS_OVER)
+            run.emit(do.Work("final", t))
             return
-        self.stage, self.step_index, self.posted, self.agreed = Stage.ASSIGNING, 0, False, None
-        self.round_began_at, self.bereft = now, False
-        self.inbox.taken.clear()
-        self.active = self._active(self.peer_id, self.round_index)
-        self._record = {"folded": [], "seconds": Counter()}
-        announced_from = self.round_index - self.stale_rounds_max if self.lockstep else 0
-        for view in self.views.values():
-            view.forget_before((self.round_index, 0), announced_from)
-        self.outbox.forget(self.round_index - 1)
-        out.append(do.ForgetSnapshots(self.round_index - 1))
-        out.append(do.Work("assign", self.round_index, active=self.active))
+        run.take(Trigger.BEGIN_ROUND)
+        run.round = Round(t, active=run.trains_in(run.peer_id, t), began_at=now)
+        run.round.record = {"folded": [], "rejected": Counter(), "seconds": Counter()}
+        run.arrivals.folded_in_round.clear()
+        kept_from = self.pace.selections_kept_from()
+        for neighbor in run.neighbors.values():
+            neighbor.forget_before((t, 0), kept_from)
+            neighbor.outbox.drop_before(t - 1)
+        run.emit(do.DropSnapshots(t - 1))
+        run.emit(do.Work("assign", t, active=run.round.active))
 
-    def _on_workdone(self, event: ev.WorkDone, now: float, out: Effects) -> None:
-        self.facts = event.facts
-        self._record.setdefault("seconds", Counter()).update(event.seconds)
-        self._record.update(event.metrics)
-        getattr(self, f"_after_{event.kind}")(now, out)
-
-    def _after_assign(self, now: float, out: Effects) -> None:
-        if self.leaving:
-            self._begin_exchange(now)
-            return
-        selected = self.algorithm.selects(self.facts, self.round_index) if self.active else None
-        if selected is not None:
-            for n in self.neighbors:
-                if self._offers_to(n):
-                    said = replace(
-                        selected, sender=self.peer_id, incarnation=self.incarnation, round_index=self.round_index
-                    )
-                    self.outbox.post(n, said)
-        if self.active:
-            self.stage = Stage.TRAINING
-            out.append(do.Work("train", self.round_index))
-        else:
-            self._after_train(now, out)
-
-    def _after_train(self, now: float, out: Effects) -> None:
-        self._begin_exchange(now)
+    def _work_done(self, event: ev.WorkDone, now: float) -> None:
+        run = self.state
+        trigger = WORK.get(event.kind)
+        if trigger is None or (trigger is Trigger.ADOPTED and self._pulls):
+            raise LocalProtocolError(f"work '{event.kind}' is done that was not asked for")
+        if trigger is Trigger.ASSIGNED and (run.leaving or not run.round.active):
+            trigger = Trigger.SAT_OUT
+        run.take(trigger)
+        run.algorithm_state = event.state
+        run.round.record.setdefault("seconds", Counter()).update(event.seconds)
+        run.round.record.update(event.metrics)
+        match trigger:
+            case Trigger.ASSIGNED:
+                self.sender.post_selection()
+                run.emit(do.Work("train", run.round.index))
+            case Trigger.SAT_OUT | Trigger.TRAINED:
+                self._begin_exchange(now)
+            case Trigger.STEP_ENDED:
+                run.round.step, run.round.offered = run.round.step + 1, False
+                self._begin_exchange(now)
+                for neighbor in run.neighbors.values():
+                    neighbor.forget_before(run.round.place)
+            case Trigger.CLOSED:
+                self._end_round(now)
+            case Trigger.ADOPTED:
+                if run.manifest.checkpoint_rounds:
+                    self._write_checkpoint()
+                self._between_rounds(now)
+            case Trigger.FINAL_DONE:
+                skipped = ("seconds", "folded", "rejected", "missing")
+                run.round.record = {key: value for key, value in run.round.record.items() if key not in skipped}
+                self.contacts.send_heartbeats(now)
 
     def _begin_exchange(self, now: float) -> None:
-        self.stage = Stage.EXCHANGING
-        self.exchange_began_at = now
-        self.wait_told_s = LONG_WAIT * self.manifest.timeouts.suspicion_s
-
-    def _exchange(self, now: float, out: Effects) -> None:
-        """Post this step's offers once the last checkpoint is safe; close the step when it is complete."""
-        if self.stage is not Stage.EXCHANGING or self.leaving:
-            return
-        steps = self.algorithm.steps(self.round_index)
-        if not self.posted:
-            if self.persisting is not None or not self._announcements_known(now):
-                return
-            if steps:
-                self._post_offers(out)
-            self.posted = True
-        if (self.lockstep and not self._step_is_over(now)) or self.inbox.folding:
-            return
-        if self.lockstep and steps and self._keeps_tempo(steps, now, out):
-            return
-        self._close_step(steps, now, out)
-
-    def _keeps_tempo(self, steps: int, now: float, out: Effects) -> bool:
-        """Return whether this round is to be drawn out because its peer is cut off."""
-        if self.step_index + 1 < steps or now >= self.round_began_at + self.tempo.least_s() or not self._cut_off():
-            return False
-        if not self.paced:
-            self.paced = True
-            sentence = (
-                f"cut off from half of the neighbors or more: rounds last {self.tempo.least_s():.1f} s, as before"
-            )
-            out.append(do.Log("info", sentence))
-        return True
-
-    def _step_is_over(self, now: float) -> bool:
-        """Everything expected is here, and what live neighbors expect of us is there.
-
-        A peer that is killed after the checkpoint of its next round could not repeat an offer of this one.
-        """
-        place = (self.round_index, self.step_index)
-        return self._deadline_over(now) or all(
-            self._complete(n) and not self.outbox.owes(n, place) for n in self.expected()
+        self.state.round.exchange_began_at = now
+        self._wait_told_s = (
+            self.state.manifest.lockstep.retry_after_suspicions * self.state.manifest.timeouts.suspicion_s
         )
 
-    def _tell_wait(self, now: float, out: Effects) -> None:
-        """Say what a long wait is for, ever more rarely: a graph that stands still must not be silent about it."""
-        waited_s = now - self.exchange_began_at
-        if self.stage is not Stage.EXCHANGING or waited_s < self.wait_told_s:  # looked at with every beat
+    def _exchange(self, now: float) -> None:
+        """Post this step's offers once the last checkpoint is safe; close the step when it is over."""
+        run = self.state
+        if run.stage is not Stage.EXCHANGING or run.leaving:
             return
-        offered, owed = self.inbox.offered_by((self.round_index, self.step_index)), self.owed_to()
-        silent = [n for n in self.waiting_for() if n not in offered]  # what is here waits for its turn only
-        reasons = [f"for the models of {silent}"] * bool(silent) + [f"for {owed} to take ours"] * bool(owed)
+        if not run.round.offered:
+            if run.persisting is not None or not self.receiver.selections_known(now):
+                return
+            if run.steps:
+                self.sender.post_offers()
+            run.round.offered = True
+        if not self.pace.step_is_over(now) or run.arrivals.folding or self.pace.keeps_rate(now):
+            return
+        self._close_step(now)
+
+    def _log_wait(self, now: float) -> None:
+        """Log what a long wait is for, ever more rarely."""
+        run = self.state
+        waited_s = now - run.round.exchange_began_at
+        if run.stage is not Stage.EXCHANGING or waited_s < self._wait_told_s:
+            return
+        here, owed = run.arrivals.senders_at(run.round.place), self.pace.owed_to()
+        silent = [n for n in self.pace.waiting_for() if n not in here]  # what is here only waits for its turn
+        reasons = [f"models from {silent}"] * bool(silent) + [f"{owed} to take ours"] * bool(owed)
         if reasons:
-            self.wait_told_s = 2 * waited_s
-            out.append(do.Log("info", f"round {self.round_index} has waited {waited_s:.0f} s {' and '.join(reasons)}"))
+            self._wait_told_s = 2 * waited_s
+            run.log("info", f"round {run.round.index} has waited {waited_s:.0f} s for {' and for '.join(reasons)}")
 
-    def _close_step(self, steps: int, now: float, out: Effects) -> None:
-        expected = self.expected()
-        present = [n for n in expected if self._complete(n) and self._edge_up(n, self.round_index)]
-        for n in expected:
-            self.views[n].late = not self._complete(n)
-        missing = sorted(set(self.scheduled(self.round_index)) - set(present)) if steps else []
-        for stream, header in [*self.inbox.reading.items(), *self.inbox.waiting.items()]:
-            if self.lockstep and (header.round_index, header.step) <= (self.round_index, self.step_index):
-                self._reply(stream, Outcome.UNUSED, out)
-        waited = now - self.exchange_began_at
-        self._record["seconds"]["wait"] += waited
-        if self.lockstep:
-            self._record["missing"] = sorted({*self._record.get("missing", ()), *missing})
-            if missing != self.missed:
-                self.missed = missing
-                sentence = (
-                    f"closes without {missing}, as rounds will until that changes"
-                    if missing
-                    else "closes with all neighbors again"
-                )
-                out.append(do.Log("warning" if missing else "info", f"round {self.round_index} {sentence}"))
-        last = self.step_index + 1 >= steps or self.leaving
-        self.stage = Stage.CLOSING if last else Stage.ENDING_STEP
-        every = self.manifest.evaluate_every
-        evaluate = (self.round_index + 1) % every == 0 or self.round_index + 1 == self.manifest.rounds
-        kind: Any = "close" if last else "end_step"
-        work = do.Work(kind, self.round_index, self.step_index, self.active, tuple(present))
-        out.append(replace(work, announced=tuple(self._announcements()), evaluate=last and evaluate))
+    def _close_step(self, now: float) -> None:
+        run, t, step = self.state, self.state.round.index, self.state.round.step
+        present = [n for n in self.pace.expected() if run.has_delivered(n) and run.edge_is_up(n, t)]
+        unused, missing = self.pace.step_closes()
+        for stream in unused:
+            run.answer(stream, Outcome.UNUSED)
+        run.round.record["seconds"]["wait"] += now - run.round.exchange_began_at
+        if self.pace.sends_passes:
+            self._note_missing(missing)
+        last = step + 1 >= run.steps or run.leaving
+        due = (t + 1) % run.manifest.evaluate_every == 0 or t + 1 == run.manifest.rounds
+        kind: Literal["close", "end_step"] = "close" if last else "end_step"
+        selections = tuple(self.pace.selections())
+        run.take(Trigger.ROUND_OVER if last else Trigger.STEP_OVER)
+        run.emit(do.Work(kind, t, step, run.round.active, tuple(present), selections, evaluate=last and due))
 
-    def _after_end_step(self, now: float, out: Effects) -> None:
-        if self.stage is not Stage.ENDING_STEP:
+    def _note_missing(self, missing: list[int]) -> None:
+        run = self.state
+        run.round.record["missing"] = sorted({*run.round.record.get("missing", ()), *missing})
+        if missing == self._missing:
             return
-        self.step_index += 1
-        self.posted = False
-        self._begin_exchange(now)
-        for view in self.views.values():
-            view.forget_before((self.round_index, self.step_index))
+        self._missing = missing
+        if missing:
+            run.log("warning", f"round {run.round.index} closes without neighbors {missing}; logged when this changes")
+        else:
+            run.log("info", f"round {run.round.index} closes with all neighbors again")
 
-    def _after_close(self, now: float, out: Effects) -> None:
-        if not self._cut_off():
-            self.paced = False
-            if not self.bereft and not self._deadline_over(now):
-                self.tempo.add(now - self.round_began_at)
-        record, seconds = self._record, self._record.pop("seconds")
-        spent = sum(seconds.values())
-        seconds["other"] = max(0.0, now - self.round_began_at - spent)
-        alive = sum(1 for n in self.neighbors if self.membership.state(n) is NeighborState.ALIVE)
-        fields = {"round_index": self.round_index, "neighbors_alive": alive, "active": self.active}
-        out.append(do.Record("round", fields | record | self._counted() | {"seconds": dict(seconds)}))
-        self.round_index, self.step_index = self.round_index + 1, 0
-        due = self.manifest.checkpoint_rounds
-        if due and (self.round_index % due == 0 or self.round_index == self.manifest.rounds):
-            self._persist(out)
-        self._begin_or_catch_up(now, out)
+    def _end_round(self, now: float) -> None:
+        run = self.state
+        self.pace.round_closes(now)
+        record, seconds = run.round.record, run.round.record.pop("seconds")
+        seconds["other"] = max(0.0, now - run.round.began_at - sum(seconds.values()))
+        alive = sum(1 for n in run.neighbors.values() if n.liveness.state is NeighborState.ALIVE)
+        fields = {"round_index": run.round.index, "neighbors_alive": alive, "active": run.round.active}
+        run.emit(do.Record("round", fields | record | self._counted() | {"seconds": dict(seconds)}))
+        run.round.index, run.round.step = run.round.index + 1, 0
+        every = run.manifest.checkpoint_rounds
+        if every and (run.round.index % every == 0 or run.round.index == run.manifest.rounds):
+            self._write_checkpoint()
+        self._between_rounds(now)
 
     def _counted(self) -> dict[str, int]:
         """Return what was counted since the last record."""
-        counted = {key: self.totals[key] - self._before[key] for key in COUNTED}
-        self._before = Counter(self.totals)
+        totals = self.state.totals
+        counted = {key: totals[key] - self._counted_before[key] for key in COUNTED}
+        self._counted_before = Counter(totals)
         return counted
 
-    def _after_adopt(self, now: float, out: Effects) -> None:
-        if self.manifest.checkpoint_rounds:
-            self._persist(out)
-        self._begin_or_catch_up(now, out)
+    def _linger(self, now: float) -> None:
+        """Stay for neighbors that may still need our last models; stop when each has finished, left or died."""
+        run, done = self.state, (Phase.FINISHED, Phase.LEAVING)
+        if run.persisting is None and all(neighbor.phase in done for neighbor in run.live()):
+            self._stop("completed", now)
 
-    def _after_final(self, now: float, out: Effects) -> None:
-        self._record = {key: self._record[key] for key in self._record if key not in ("seconds", "folded", "missing")}
-        self.stage = Stage.LINGERING
-        self._beat_all(now, out)
+    # ---- checkpoints and leaving ----------------------------------------------------------------------------------------
 
-    def _linger(self, now: float, out: Effects) -> None:
-        """Stay for neighbors that may still need our last models; go when each has finished, left or died."""
-        done = (Phase.FINISHED, Phase.LEAVING)
-        waiting = [n for n in self.neighbors if self.membership.is_live(n) and self.views[n].phase not in done]
-        if waiting or self.persisting is not None:
-            return
-        self._stop("completed", now, out)
+    def _write_checkpoint(self) -> None:
+        run = self.state
+        run.persisting = run.round.index
+        run.emit(do.WriteCheckpoint(run.round.index, run.checkpoint()))
 
-    # ---- checkpoints and leaving ------------------------------------------------------------------------------------
-
-    def _persist(self, out: Effects) -> None:
-        self.persisting = self.round_index
-        out.append(do.Persist(self.round_index, self.state()))
-
-    def _on_persisted(self, event: ev.Persisted, now: float, out: Effects) -> None:
-        if event.round_index == self.persisting:
-            self.persisting = None
+    def _checkpoint_written(self, event: ev.CheckpointWritten) -> None:
+        run = self.state
+        if event.round_index == run.persisting:
+            run.persisting = None
         if event.error:
-            self.totals["checkpoint_failures"] += 1
-            if event.error != self.storage_error:
-                out.append(do.Log("error", f"{event.error}; going on without checkpoints"))
-            self.storage_error = event.error
+            run.totals["checkpoint_failures"] += 1
+            if event.error != run.storage_error:
+                run.log("error", f"{event.error}; continuing without checkpoints")
         else:
-            self.persisted_round, self.storage_error = event.round_index, ""
+            run.persisted_round = event.round_index
+        run.storage_error = event.error
 
-    def _on_leaverequested(self, event: ev.LeaveRequested, now: float, out: Effects) -> None:
-        self.leaving = True
+    def _leave(self, now: float) -> None:
+        """Write a checkpoint if the disk is behind, tell the neighbors, stop; but not while the models are being changed.
 
-    def _leave(self, now: float, out: Effects) -> None:
-        """Persist if the disk is behind, tell the neighbors, stop; but not while the models are being worked on.
-
-        What is written stands between two rounds: in the middle of one the models hold what the marks do not say, and the
-        reverse. So a round that began after the last checkpoint is closed with what has come; otherwise it is begun again.
-        Called after every event, so that no end of work, write or fold can be missed.
+        A checkpoint stands between two rounds: in the middle of one the models hold what the engine's state does not name, and
+        the reverse. So a round that began after the last checkpoint is closed with what has come; otherwise it is begun
+        again at the next start. Called after every event, so that no end of work, write or fold can be missed.
         """
-        behind = self.persisted_round < self.round_index and not self.storage_error
-        adopting = self.stage is Stage.CATCHING_UP and not self.pulls
-        working = adopting or self.stage in WORKING_STAGES or (behind and self.stage is Stage.TRAINING)
-        if self.persisting is not None or self.inbox.folding or working:
+        run = self.state
+        behind = run.persisted_round < run.round.index and not run.storage_error
+        adopting = run.stage is Stage.CATCHING_UP and not self._pulls
+        working = adopting or run.stage in WORKING or (behind and run.stage is Stage.TRAINING)
+        if run.persisting is not None or run.arrivals.folding or working:
             return
-        if behind and self.stage is Stage.EXCHANGING:
-            self._close_step(self.algorithm.steps(self.round_index), now, out)
-        elif behind and self.stage is not Stage.JOINING:
-            self._persist(out)
+        if behind and run.stage is Stage.EXCHANGING:
+            self._close_step(now)
+        elif behind and run.stage is not Stage.JOINING:
+            self._write_checkpoint()
         else:
-            self._stop("left", now, out)
+            self._stop("left", now)
 
-    def _stop(self, status: Any, now: float, out: Effects) -> None:
-        self.leaving = True
-        self._beat_all(now, out)
-        for stream in [*self.inbox.held, *self.inbox.reading, *self.inbox.waiting]:
-            self._reply(stream, Outcome.UNUSED, out)
-        self.stage = Stage.STOPPED
+    def _stop(self, status: Literal["completed", "left"], now: float) -> None:
+        run = self.state
+        run.leaving = True
+        self.contacts.send_heartbeats(now)
+        for stream in run.arrivals.open_streams():
+            run.answer(stream, Outcome.UNUSED)
+        run.take(Trigger.STOP)
         completed = status == "completed"
-        fields = {"rounds_completed": self.round_index} | (self._record if completed else {}) | self._counted()
-        out.append(do.Record("end" if completed else "leave", fields))
-        out.append(do.Stop(status))
+        record = run.round.record if completed else {}
+        fields = {"rounds_completed": run.round.index} | record | self._counted()
+        run.emit(do.Record("end" if completed else "leave", fields))
+        run.emit(do.Stop(status))
 
-    # ---- time -------------------------------------------------------------------------------------------------------
+    # ---- time -----------------------------------------------------------------------------------------------------------
 
     def _next_time(self, now: float) -> float | None:
         """Return when something is due by itself; None once stopped."""
-        if self.stage is Stage.STOPPED:
+        run = self.state
+        if run.stage is Stage.STOPPED:
             return None
-        timeouts = self.manifest.timeouts
-        times = [self.membership.next_deadline(now)]
-        soon = now + timeouts.heartbeat_s / 20
-        for n, view in self.views.items():
-            if view.greet_at is not None and not view.greeting:
-                times.append(view.greet_at)
-            if view.incarnation and self.membership.is_live(n):
-                times.append(max(view.said_at + timeouts.heartbeat_s, soon))
-                times.append(self.outbox.next_retry(n))
-        if self.stage is Stage.JOINING:
+        times = self.contacts.next_time(now)
+        if run.stage is Stage.JOINING:
             times.append(self._start_deadline())
-        elif self.stage is Stage.EXCHANGING and self.lockstep and not self._deadline_over(now):
-            times.append(self.round_began_at + timeouts.round_deadline_s)
-            if self.paced and (until := self.round_began_at + self.tempo.least_s()) > now:
-                times.append(until)
-        return min((t for t in times if t is not None), default=None)
+        elif run.stage is Stage.EXCHANGING:
+            times.extend(self.pace.next_time(now))
+        return min(times, default=None)
 
 
 def make_hello(engine: Engine, digests: dict[str, str], manifest: str, neighbor: int) -> Hello:
     """Return this peer's hello to a neighbor, as of now."""
-    if neighbor not in engine.views:
-        raise LocalProtocolError(f"peer {neighbor} is no neighbor of peer {engine.peer_id}")
+    run = engine.state
+    if neighbor not in run.neighbors:
+        raise LocalProtocolError(f"peer {neighbor} is no neighbor of peer {run.peer_id}")
     return Hello(
-        sender=engine.peer_id,
-        incarnation=engine.incarnation,
+        sender=run.peer_id,
+        incarnation=run.incarnation,
         wire_version=int(digests["wire_version"]),
         manifest_digest=digests["manifest"],
         graph_digest=digests["graph"],
         schema_digest=digests["schema"],
         initial_models_digest=digests["initial_models"],
-        round_index=engine.round_index,
+        round_index=run.round.index,
         phase=engine.phase(),
         manifest=manifest,
-        seen_incarnation=engine.views[neighbor].last_incarnation,
+        seen_incarnation=run.neighbors[neighbor].incarnation,
     )

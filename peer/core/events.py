@@ -1,4 +1,4 @@
-"""What happens to a peer, as the engine sees it. The shell (or the simulator) turns the world into these. Pure."""
+"""Events: what happens to a peer, as the engine sees it. Each world turns its inputs into these. Pure."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator_free_bootstrap.errors import Refusal
-from peer.core.messages import Announce, Beat, Hello, ModelHeader, Outcome
+from peer.core.effects import WorkKind
+from peer.core.messages import Heartbeat, Hello, ModelHeader, Outcome, Pass, Select
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The time that a `SetTimer` asked for has come (or passed)."""
+    """The time of a `SetTimer` has come or passed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Greeted:
-    """A handshake with a neighbor is complete, whoever began it; all digests agree.
+class HandshakeDone:
+    """A handshake with a neighbor is complete and all digests agree.
 
-    ``answered``: it is the answer to a hello of ours, so that words pass in both directions.
+    ``answered``: the neighbor answered our hello, so messages pass in both directions.
     """
 
     hello: Hello
@@ -26,8 +27,8 @@ class Greeted:
 
 
 @dataclass(frozen=True, slots=True)
-class GreetFailed:
-    """A neighbor did not answer our hello, or refused it."""
+class HandshakeFailed:
+    """A neighbor refused our hello, or did not answer it (``refusal`` None)."""
 
     neighbor: int
     refusal: Refusal | None
@@ -35,46 +36,53 @@ class GreetFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Outgrown:
-    """A neighbor knew a later life of this peer, whose disk was lost: from now on this is the incarnation, persisted."""
+class IncarnationRaised:
+    """A neighbor knew a higher incarnation of this peer, whose disk was lost; this is the new one, already on disk."""
 
     incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """A neighbor's sign of life."""
+class HeartbeatReceived:
+    """A neighbor sent a heartbeat, or a frame of a model that stands for one."""
 
-    beat: Beat
-
-
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """A neighbor said what it will deliver."""
-
-    announce: Announce
+    heartbeat: Heartbeat
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
-    """A neighbor opened a stream and sent its header; nothing of the model is read yet."""
+class SelectReceived:
+    """A neighbor said what it selected for a round."""
+
+    select: Select
+
+
+@dataclass(frozen=True, slots=True)
+class PassReceived:
+    """A neighbor sends no (more) models in a step."""
+
+    message: Pass
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalOffered:
+    """A neighbor opened a stream and sent a model's header; no payload byte is read yet."""
 
     stream: int
     header: ModelHeader
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
-    """A stream's model is complete, of the right size, digest-true and finite; it lies in its reserved buffer."""
+class ArrivalComplete:
+    """An arrival is complete, of the right size, with the right digest, and passed screening."""
 
     stream: int
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """A stream ended without a model to fold; whatever was read is gone.
+class ArrivalLost:
+    """A stream ended without a model to fold; its bytes are discarded.
 
-    ``refusal``: the model was complete and failed screening. Its sender knows and will not send it again.
+    ``refusal``: the model was complete and failed screening. Its sender knows, and does not retry.
     """
 
     stream: int
@@ -82,15 +90,15 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
-    """A fold that the engine asked for is done."""
+class ArrivalFolded:
+    """A `FoldArrival` is done."""
 
     stream: int
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """A neighbor answered a message of ours (push, announcement or beat)."""
+class SendAnswered:
+    """A neighbor answered the control message or push in flight."""
 
     neighbor: int
     outcome: Outcome
@@ -100,42 +108,42 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """A message did not reach a neighbor, or no answer came back."""
+    """The message in flight did not reach the neighbor, or no answer came back."""
 
     neighbor: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
-    """A push to a neighbor that is alive was given up after a long silence, to be made again."""
+class SendStalled:
+    """A push to a live neighbor was given up after a long silence; it is sent again."""
 
     neighbor: int
 
 
 @dataclass(frozen=True, slots=True)
-class BeatAnswered:
-    """A neighbor acknowledged a beat (``refusal`` None), refused it, or did not answer (``lost``), perhaps behind a model."""
+class HeartbeatAnswered:
+    """A neighbor acknowledged a heartbeat (``refusal`` None), refused it, or did not answer (``lost``)."""
 
     neighbor: int
     refusal: Refusal | None = None
     lost: bool = False
-    moving: bool = False  # meanwhile it took bytes of a model, behind which the beat may wait
+    moving: bool = False  # model bytes went to this neighbor meanwhile; the heartbeat may wait behind them
 
 
 @dataclass(frozen=True, slots=True)
 class WorkDone:
-    """A piece of work on tensors is done. ``facts`` replaces the algorithm's facts; ``metrics`` go into the record."""
+    """A piece of tensor work is done. ``state`` replaces the algorithm's state; ``metrics`` go into the round's record."""
 
-    kind: str
-    facts: dict[str, Any]
+    kind: WorkKind
+    state: dict[str, Any]
     metrics: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
-    """A pull from a neighbor is over; its models wait in the shell, or it failed."""
+class PullDone:
+    """A pull from a neighbor ended: its models are stored with the host, or it failed."""
 
     neighbor: int
     complete: bool
@@ -144,7 +152,7 @@ class Pulled:
 
 
 @dataclass(frozen=True, slots=True)
-class Persisted:
+class CheckpointWritten:
     """A checkpoint is safe on disk (``error`` empty), or could not be written."""
 
     round_index: int
@@ -158,21 +166,22 @@ class LeaveRequested:
 
 Event = (
     Tick
-    | Greeted
-    | GreetFailed
-    | Outgrown
-    | Heard
-    | Announced
-    | Offered
-    | Arrived
-    | Cut
-    | Folded
-    | Sent
+    | HandshakeDone
+    | HandshakeFailed
+    | IncarnationRaised
+    | HeartbeatReceived
+    | SelectReceived
+    | PassReceived
+    | ArrivalOffered
+    | ArrivalComplete
+    | ArrivalLost
+    | ArrivalFolded
+    | SendAnswered
     | SendFailed
-    | Unanswered
-    | BeatAnswered
+    | SendStalled
+    | HeartbeatAnswered
     | WorkDone
-    | Pulled
-    | Persisted
+    | PullDone
+    | CheckpointWritten
     | LeaveRequested
 )

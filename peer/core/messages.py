@@ -1,6 +1,6 @@
-"""What peers say to each other, as plain values. `peer.wire` turns them into protobuf and back; the engine reads only these.
+"""The messages between peers as plain values. `peer.wire` converts them to and from protobuf; the engine sees only these.
 
-Every field from a neighbor is a claim: `peer.core.screening` and the engine check it before anything changes. Pure.
+Every field that a neighbor sends is a claim. The engine and `peer.core.screening` check it before anything changes. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from coordinator_free_bootstrap.errors import Refusal
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 
 class Phase(StrEnum):
@@ -19,33 +19,29 @@ class Phase(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     FINISHED = "finished"  # all rounds done; still answers until its neighbors have finished too
-    LEAVING = "leaving"  # asked to stop; will not come back in this incarnation
+    LEAVING = "leaving"  # asked to stop; does not return in this incarnation
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The handshake: who I am and what I agree to. A mismatch of any digest is refused with both values.
-
-    ``values`` holds what digests stand for, in words, so that a refusal can name the keys that differ
-    (``{"run.clusters": "2", ...}`` of the manifest).
-    """
+    """The handshake message: the sender's identity and what it agrees to. A digest that differs is refused with both values."""
 
     sender: int
-    incarnation: int
+    incarnation: int  # the sender's restart count
     wire_version: int
     manifest_digest: str
     graph_digest: str
     schema_digest: str
-    initial_models_digest: str  # "" where each peer draws its own (LI)
-    round_index: int  # the round it is in; rounds_total when finished
+    initial_models_digest: str  # "" where each peer draws its own models
+    round_index: int  # the round the sender is in; the number of rounds when it has finished
     phase: Phase
-    manifest: str  # canonical JSON, for the named diff
-    seen_incarnation: int = 0  # the last incarnation of the receiver that the sender knew before this handshake
+    manifest: str  # canonical JSON, so that a refusal can name the keys that differ
+    seen_incarnation: int = 0  # the receiver's last incarnation that the sender knows
 
 
 @dataclass(frozen=True, slots=True)
 class HelloReply:
-    """Answer to a hello: the other side's own hello, or a refusal in words."""
+    """Answer to a hello: the receiver's own hello, or a refusal with a reason."""
 
     hello: Hello
     refusal: Refusal | None = None
@@ -53,37 +49,51 @@ class HelloReply:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
-    """A sign of life: sent when nothing else was said to a neighbor for a heartbeat interval."""
+class Heartbeat:
+    """Sent to a neighbor when nothing else was sent to it for `timeouts.heartbeat_s`."""
 
     sender: int
     incarnation: int
     round_index: int
-    persisted_round: int  # rounds completed and safe on disk; snapshots before it need not be kept for this neighbor
     phase: Phase
 
 
 @dataclass(frozen=True, slots=True)
-class Announce:
-    """What the sender will deliver to this neighbor in one exchange step; ``total = 0`` passes.
+class Select:
+    """What the sender selected for a round, sent before it trains; the algorithm defines the content.
 
-    ``selected`` is the cluster selected for the round where the algorithm says so before training (FedSPD), else -1.
-    ``scalars`` are the algorithm's own numbers.
+    ``selected`` is a cluster, or -1 for none. ``scalars`` are finite numbers.
     """
 
     sender: int
     incarnation: int
     round_index: int
-    step: int
-    total: int  # -1: not known yet (announced before training)
     selected: int = -1
     scalars: tuple[float, ...] = ()
-    sketch: bytes = b""  # label alignment: float32 little-endian, at most limits' sketch size
+    sketch: bytes = b""  # finite float32 values, little-endian; the wire allows up to 1 MiB
+
+    @property
+    def step(self) -> int:
+        """A selection belongs to the round's first exchange step."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """The sender sends this neighbor no (more) models in one exchange step."""
+
+    sender: int
+    incarnation: int
+    round_index: int
+    step: int
+
+
+Control = Select | Pass
 
 
 @dataclass(frozen=True, slots=True)
 class ModelHeader:
-    """The first message of a push or pull: everything the receiver checks before the first payload byte."""
+    """The first message of a push or pull: everything that the receiver checks before the first payload byte."""
 
     sender: int
     incarnation: int
@@ -93,8 +103,7 @@ class ModelHeader:
     index: int  # this model is number `index` of `total` from this sender in this step
     total: int
     sample_count: int
-    degree: int  # of the sender, for Metropolis weights
-    mass: float  # relay weight (DFCA warm-up); 1 elsewhere
+    mass: float  # weight of a relayed model (DFCA warm-up); 1 elsewhere
     scalars: tuple[float, ...]
     size_bytes: int  # encoded payload
     encoding: str
@@ -106,12 +115,12 @@ class ModelHeader:
 
 
 class Outcome(StrEnum):
-    """What became of a complete push; travels back in the reply. Duplicate and stale are outcomes, not errors."""
+    """What the receiver did with a push; sent in the reply. Duplicate and stale are outcomes, not errors."""
 
     FOLDED = "folded"
     DUPLICATE = "duplicate"
     STALE = "stale"
-    UNUSED = "unused"  # complete and valid, but not wanted any more (its receiver has closed the round)
+    UNUSED = "unused"  # complete and valid, but its receiver has closed the round
     REFUSED = "refused"
 
 
@@ -122,3 +131,12 @@ class PushReply:
     outcome: Outcome
     refusal: Refusal | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """A peer that catches up asks a neighbor for the current model of one slot."""
+
+    sender: int
+    incarnation: int
+    slot: int

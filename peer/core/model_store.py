@@ -1,11 +1,14 @@
 """The tensors of one peer: k slots, the running averages of the round, snapshots for the neighbors, spare buffers.
 
-Slots are replaced, not mutated, by training; only a fold into a slot that is not being trained happens in place, and it
-copies first where a snapshot or a checkpoint still shares the array. Memory: k models, one second average for each
-slot in training, the snapshots of the last two rounds (shared with the slots where unchanged), and the arrivals in flight.
-Only with a trim (screening.trimmed_mean) are arrivals kept, each by itself, until the merge: up to k for each neighbor.
+An arrival is folded into its slot at once, or, if the slot is *deferred* in this round, into a second average that `merge`
+adds to the slot at the close. A slot in training is always deferred, so the result does not depend on when a model arrives.
 
-Knows no thread: the shell runs folds one after another and never a `merge` beside them.
+Training replaces a slot's array and does not mutate it. Only a fold into a slot that is not deferred is done in place; it
+copies the array first if a snapshot or a checkpoint shares it. Memory: k models, one average for each deferred slot with
+arrivals, the snapshots of the last two rounds (shared with the slots where unchanged), and the arrivals in flight. Only with a
+trim (screening.trimmed_mean) is each arrival stored until the merge: up to k for each neighbor.
+
+Not thread-safe: its owner calls one method at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ SPARE_BUFFERS_MAX = 4
 
 
 class SnapshotKey(NamedTuple):
-    """Which state of a slot: as it was offered in an exchange step of a round."""
+    """The identity of a snapshot: a slot as it is offered in one exchange step of a round."""
 
     round_index: int
     step: int
@@ -31,29 +34,29 @@ class SnapshotKey(NamedTuple):
 
 
 @dataclass
-class Aside:
-    """The second running average of a slot that is trained in this round (or of every slot in batch mode)."""
+class DeferredAverage:
+    """The average of the arrivals of a deferred slot (in batch mode: their weighted sum)."""
 
     value: Vector
     weight: float
 
 
 @dataclass
-class Kept:
-    """The arrivals of a slot, each by itself, where a trimmed mean decides at the merge."""
+class StoredArrivals:
+    """The arrivals of a slot, one by one, for the trimmed mean at the merge."""
 
     models: list[Vector]
     weights: list[float]
 
 
 class ModelStore:
-    """k float32 vectors of length d and what the current round has folded.
+    """k float32 vectors of length d, and what the current round has folded.
 
     Args:
-        models: the slots' first values; owned by the store from now on, unless `share` is called for them.
-        batch: DFCA Eq. 7 instead of Eq. 8.
-        spare_max: buffers kept for reuse; many stores in one process can do without.
-        trim: keep a round's arrivals and merge them by a trimmed mean with this share.
+        models: the slots' first values; the store owns them from now on, unless `share` is called for them.
+        batch: average by DFCA Eq. 7 (batch) instead of Eq. 8 (sequential).
+        spare_max: number of buffers kept for reuse; 0 suits many stores in one process.
+        trim: store a round's arrivals and merge them by a trimmed mean with this share.
     """
 
     def __init__(
@@ -67,10 +70,10 @@ class ModelStore:
         self._slots = models
         self._batch = batch
         self._trim = trim
-        self._kept: dict[int, Kept] = {}
+        self._stored: dict[int, StoredArrivals] = {}
         self._spare_max = spare_max
-        self._aside_slots: frozenset[int] = frozenset()
-        self._asides: dict[int, Aside] = {}
+        self._deferred_slots: frozenset[int] = frozenset()
+        self._deferred: dict[int, DeferredAverage] = {}
         self._weights = [1.0] * len(models)
         self._snapshots: dict[SnapshotKey, Vector] = {}
         self._shared: set[int] = set()
@@ -81,7 +84,7 @@ class ModelStore:
 
     @property
     def size(self) -> int:
-        """d: elements of one model."""
+        """d: the number of elements of one model."""
         return self._slots[0].size
 
     def model(self, slot: int) -> Vector:
@@ -89,12 +92,16 @@ class ModelStore:
         return self._slots[slot]
 
     def share(self, slot: int) -> Vector:
-        """Return a slot's current model, which from now on is never mutated."""
+        """Return a slot's current model; this array is never mutated again."""
         self._shared.add(slot)
         return self._slots[slot]
 
     def replace(self, slot: int, model: Vector) -> None:
-        """Put a new model into a slot and take ownership of the array."""
+        """Put a new model into a slot; the store owns the array from now on.
+
+        Raises:
+            LocalProtocolError: the model has another shape or dtype than the slot.
+        """
         if model.shape != self._slots[slot].shape or model.dtype != np.float32:
             raise LocalProtocolError(
                 f"slot {slot} holds float32{self._slots[slot].shape}, got {model.dtype}{model.shape}"
@@ -102,124 +109,129 @@ class ModelStore:
         self._slots[slot] = model
         self._shared.discard(slot)
 
-    def begin_round(self, trained: frozenset[int]) -> None:
-        """Forget the last round's weights; arrivals for ``trained`` slots will collect aside, others fold in place."""
-        held = sorted({*self._asides, *self._kept})
-        if held:
-            raise LocalProtocolError(f"a round begins while slots {held} still hold unmerged arrivals")
-        self._aside_slots = frozenset(range(len(self))) if self._batch else trained
+    def begin_round(self, deferred: frozenset[int]) -> None:
+        """Start a round: reset the weights; arrivals of the ``deferred`` slots wait for `merge` (batch mode: of all slots).
+
+        Raises:
+            LocalProtocolError: arrivals of the last round are not merged.
+        """
+        unmerged = sorted({*self._deferred, *self._stored})
+        if unmerged:
+            raise LocalProtocolError(f"a round begins while slots {unmerged} still hold unmerged arrivals")
+        self._deferred_slots = frozenset(range(len(self))) if self._batch else deferred
         self._weights = [1.0] * len(self)
 
     def fold(self, slot: int, arrival: Vector, weight: float = 1.0) -> None:
-        """Fold an arrival of a slot; the array is not kept."""
+        """Fold an arrival of a slot; the caller may reuse the array afterwards."""
         if self._trim is not None:
-            copy = self.reserve()
+            copy = self.acquire_buffer()
             np.copyto(copy, arrival)
-            kept = self._kept.setdefault(slot, Kept([], []))
-            kept.models.append(copy)
-            kept.weights.append(weight)
+            stored = self._stored.setdefault(slot, StoredArrivals([], []))
+            stored.models.append(copy)
+            stored.weights.append(weight)
             return
-        if slot not in self._aside_slots:
+        if slot not in self._deferred_slots:
             self._weights[slot] = fold(self._writable(slot), self._weights[slot], arrival, weight)
             return
-        aside = self._asides.get(slot)
-        if aside is None:
-            value = self.reserve()
+        average = self._deferred.get(slot)
+        if average is None:
+            value = self.acquire_buffer()
             np.multiply(arrival, np.float32(weight), out=value) if self._batch else np.copyto(value, arrival)
-            self._asides[slot] = Aside(value, weight)
+            self._deferred[slot] = DeferredAverage(value, weight)
         elif self._batch:
-            accumulate(aside.value, arrival, weight)
-            aside.weight += weight
+            accumulate(average.value, arrival, weight)
+            average.weight += weight
         else:
-            aside.weight = fold(aside.value, aside.weight, arrival, weight)
+            average.weight = fold(average.value, average.weight, arrival, weight)
 
-    def folded_weight(self, slot: int) -> float:
-        """Return the summed weight of the arrivals that collected aside for a slot."""
-        if slot in self._kept:
-            return sum(self._kept[slot].weights)
-        aside = self._asides.get(slot)
-        return aside.weight if aside else 0.0
+    def deferred_weight(self, slot: int) -> float:
+        """Return the summed weight of a slot's arrivals that wait for `merge`."""
+        if slot in self._stored:
+            return sum(self._stored[slot].weights)
+        average = self._deferred.get(slot)
+        return average.weight if average else 0.0
 
     def merge(self, slot: int, self_weight: float = 1.0) -> None:
-        """Merge what collected aside with the slot's own model of weight ``self_weight`` >= 0.
+        """Merge a slot's deferred arrivals with its own model theta of weight w = ``self_weight`` >= 0.
 
-        Sequential: (w theta + W A) / (w + W). Batch: (w theta + S) / (w + W), S the weighted sum (DFCA Eq. 7). With a trim:
-        the weighted trimmed mean of the own model and all arrivals.
+        W is the weight of the arrivals, A their average, S their weighted sum. Sequential: (w theta + W A) / (w + W).
+        Batch: (w theta + S) / (w + W). With a trim: the weighted trimmed mean of the own model and all arrivals.
+        Source: DFCA Eq. 7 and 8 (arXiv 2510.15300).
         """
-        if slot in self._kept:
-            self._merge_kept(slot, self_weight)
-        aside = self._asides.pop(slot, None)
-        if aside is None:
+        if slot in self._stored:
+            self._merge_stored(slot, self_weight)
+        average = self._deferred.pop(slot, None)
+        if average is None:
             return
-        total = self_weight + aside.weight
+        total = self_weight + average.weight
         if self._batch:
             if self_weight > 0:
-                accumulate(aside.value, self._slots[slot], self_weight)
-            np.divide(aside.value, np.float32(total), out=aside.value)
-            self._retire(slot, aside.value)
+                accumulate(average.value, self._slots[slot], self_weight)
+            np.divide(average.value, np.float32(total), out=average.value)
+            self._replace_and_release(slot, average.value)
         elif self_weight > 0:
-            fold(self._writable(slot), self_weight, aside.value, aside.weight)
-            self.give_back(aside.value)
+            fold(self._writable(slot), self_weight, average.value, average.weight)
+            self.release_buffer(average.value)
         else:
-            self._retire(slot, aside.value)
+            self._replace_and_release(slot, average.value)
 
-    def _merge_kept(self, slot: int, self_weight: float) -> None:
-        kept, mean = self._kept.pop(slot), self.reserve()
-        models, weights = list(kept.models), list(kept.weights)
+    def _merge_stored(self, slot: int, self_weight: float) -> None:
+        stored, mean = self._stored.pop(slot), self.acquire_buffer()
+        models, weights = list(stored.models), list(stored.weights)
         if self_weight > 0:
             models.append(self._slots[slot])
             weights.append(self_weight)
         trimmed_mean(models, weights, self._trim or 0.0, mean)
-        self._retire(slot, mean)
-        for model in kept.models:
-            self.give_back(model)
+        self._replace_and_release(slot, mean)
+        for model in stored.models:
+            self.release_buffer(model)
 
-    def drop_asides(self) -> None:
-        """Forget what collected aside without merging it."""
-        for slot in list(self._kept):
-            for model in self._kept.pop(slot).models:
-                self.give_back(model)
-        for slot in list(self._asides):
-            self.give_back(self._asides.pop(slot).value)
+    def discard_deferred(self) -> None:
+        """Drop the arrivals that wait for `merge`."""
+        for slot in list(self._stored):
+            for model in self._stored.pop(slot).models:
+                self.release_buffer(model)
+        for slot in list(self._deferred):
+            self.release_buffer(self._deferred.pop(slot).value)
 
-    def snapshot(self, key: SnapshotKey, model: Vector | None = None) -> None:
-        """Keep what is offered in a step: the slot's current model, or one made from it (noise)."""
+    def take_snapshot(self, key: SnapshotKey, model: Vector | None = None) -> None:
+        """Keep what is offered in a step: the slot's current model, or ``model`` in its place (with noise)."""
         self._snapshots[key] = self.share(key.slot) if model is None else model
 
-    def offered(self, key: SnapshotKey) -> Vector:
-        """Return a snapshot.
+    def get_snapshot(self, key: SnapshotKey) -> Vector:
+        """Return a snapshot; read only.
 
         Raises:
-            LocalProtocolError: it was never made or is forgotten already.
+            LocalProtocolError: it was never taken or is dropped already.
         """
         try:
             return self._snapshots[key]
         except KeyError:
             raise LocalProtocolError(f"no snapshot of {key}") from None
 
-    def forget_snapshots(self, before_round: int) -> None:
-        """Let go of the snapshots of rounds before ``before_round``."""
+    def drop_snapshots(self, before_round: int) -> None:
+        """Drop the snapshots of rounds before ``before_round``."""
         for key in [key for key in self._snapshots if key.round_index < before_round]:
             del self._snapshots[key]
 
-    def reserve(self) -> Vector:
-        """Return an uninitialized buffer of one model, reusing a spare one."""
+    def acquire_buffer(self) -> Vector:
+        """Return an uninitialized buffer of one model, float32 [d]; a spare one if there is one."""
         return self._spare.pop() if self._spare else np.empty(self.size, np.float32)
 
-    def give_back(self, buffer: Vector) -> None:
-        """Return a buffer that nobody reads any more."""
+    def release_buffer(self, buffer: Vector) -> None:
+        """Take back a buffer that is not read any more."""
         if len(self._spare) < self._spare_max:
             self._spare.append(buffer)
 
-    def _retire(self, slot: int, model: Vector) -> None:
+    def _replace_and_release(self, slot: int, model: Vector) -> None:
         old, shared = self._slots[slot], slot in self._shared
         self.replace(slot, model)
         if not shared:
-            self.give_back(old)
+            self.release_buffer(old)
 
     def _writable(self, slot: int) -> Vector:
         if slot in self._shared:
-            copy = self.reserve()
+            copy = self.acquire_buffer()
             np.copyto(copy, self._slots[slot])
             self.replace(slot, copy)
         return self._slots[slot]

@@ -1,140 +1,122 @@
-"""What still has to be said to each neighbor: one message in flight each, in order, retried until answered or obsolete.
+"""The messages still to be sent to one neighbor: one in flight, in order, retried until answered or obsolete. Pure.
 
-The messages of the last two rounds are kept after they were answered: a neighbor that died after our delivery and came
-back in the same round gets them again. Delivery is at least once; the receiver folds exactly once. Pure.
+Messages of the last two rounds are kept after they were answered: a neighbor that died after our delivery and restarted in
+the same round gets them again. Delivery is at least once; the receiver folds exactly once.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 
 from coordinator_free_bootstrap.seeds import uniform
-from peer.core.messages import Announce, ModelHeader
-from peer.core.neighbors import Place
+from peer.core.messages import Control, ModelHeader, Select
 
-Message = Announce | ModelHeader
+Place = tuple[int, int]  # (round, step)
+Message = Control | ModelHeader
 
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
 
 
 def backoff_s(failures: int, jitter: float, longest_s: float = RETRY_MAX_S) -> float:
-    """Return the pause after ``failures`` >= 1 in a row: doubling, capped, and spread by ``jitter`` in [0, 1)."""
+    """Return the pause after ``failures`` >= 1 in a row: exponential, capped, spread by ``jitter`` in [0, 1)."""
     return float(min(longest_s, RETRY_FIRST_S * 2 ** min(failures - 1, 16)) * (0.5 + jitter))
 
 
-@dataclass
-class _Lane:
-    queue: deque[Message] = field(default_factory=deque)
-    in_flight: Message | None = None
-    failures: int = 0
-    retry_at: float = 0.0
-    asked_at: float = 0.0  # when the message in flight was sent, or its sending last looked into
-    asks: int = 0
-    kept: list[Message] = field(default_factory=list)  # of the last two rounds, answered or not
+class Outbox:
+    """The queue for one neighbor.
+
+    Args:
+        peer_id: this peer; with ``neighbor`` it seeds the jitter of retries.
+        neighbor: the receiver.
+    """
+
+    def __init__(self, peer_id: int, neighbor: int) -> None:
+        self.in_flight: Message | None = None
+        self._seed = (peer_id, neighbor)
+        self._queue: deque[Message] = deque()
+        self._kept: list[Message] = []  # of the last two rounds, answered or not
+        self._oldest_round = 0  # snapshots of earlier rounds are freed
+        self._failures = 0
+        self._retry_at = 0.0
+        self._checked_at = 0.0  # when the message in flight was sent, or last checked for a stall
+        self._checks = 0
+
+    def post(self, message: Message) -> None:
+        """Queue a message, and keep it in case the neighbor restarts."""
+        self._queue.append(message)
+        self._kept.append(message)
+
+    def supersede(self, before_round: int) -> None:
+        """Async pace: drop what is still unsent of earlier rounds; a newer model replaces an older one."""
+        self._queue = deque(m for m in self._queue if m.round_index >= before_round)
+
+    def drop_before(self, round_index: int) -> None:
+        """Drop everything of rounds whose snapshots are freed."""
+        self._oldest_round = round_index
+        self._queue = deque(m for m in self._queue if m.round_index >= round_index)
+        self._kept = [m for m in self._kept if m.round_index >= round_index]
+
+    def repost(self, from_round: int) -> None:
+        """Queue again everything kept from a round on, for a neighbor's new incarnation."""
+        self._queue = deque(m for m in self._kept if not _is_past(m, from_round))
+        self._failures, self._retry_at = 0, 0.0
+
+    def clear(self) -> None:
+        """Send nothing more to a neighbor that has left; the kept messages wait for its return."""
+        self._queue.clear()
+
+    def next(self, now: float, from_round: int) -> Message | None:
+        """Return the next message to send and mark it as in flight; None if there is none or it must wait.
+
+        ``from_round``: the neighbor's own round. It has closed earlier ones, so their messages are dropped, except the selection
+        of the round before, which it still answers with the models that it has kept.
+        """
+        if self.in_flight is not None or now < self._retry_at:
+            return None
+        while self._queue and _is_past(self._queue[0], from_round):
+            self._queue.popleft()
+        self.in_flight = self._queue.popleft() if self._queue else None
+        self._checked_at = now
+        return self.in_flight
+
+    def is_overdue(self, now: float, patience_s: float) -> bool:
+        """Return whether the model in flight is unanswered for ``patience_s``, doubled after each time that this was true."""
+        if not isinstance(self.in_flight, ModelHeader) or now < self._checked_at + patience_s * 2**self._checks:
+            return False
+        self._checked_at, self._checks = now, self._checks + 1
+        return True
+
+    def answered(self) -> Message | None:
+        """Take the message in flight as answered and return it."""
+        message, self.in_flight, self._failures, self._retry_at, self._checks = self.in_flight, None, 0, 0.0, 0
+        return message
+
+    def failed(self, now: float) -> None:
+        """Put the message in flight back to the front; it is sent again after a pause."""
+        if self.in_flight is not None and self.in_flight.round_index >= self._oldest_round:
+            self._queue.appendleft(self.in_flight)
+        self.in_flight = None
+        self._failures += 1
+        self._retry_at = now + backoff_s(self._failures, uniform(0, "retry", *self._seed, self._failures))
+
+    def retry_now(self) -> None:
+        """End the pause: the neighbor was just heard."""
+        self._retry_at = 0.0
+
+    def next_retry(self) -> float | None:
+        """Return when the next message may be sent, if it waits for that."""
+        return self._retry_at if self._queue and self.in_flight is None and self._retry_at > 0 else None
+
+    def owes(self, place: Place) -> bool:
+        """Return whether a message of a step is still unanswered."""
+        messages = self._queue if self.in_flight is None else [*self._queue, self.in_flight]
+        return any((m.round_index, m.step) == place for m in messages)
+
+    def pending(self) -> int:
+        """Return how many messages are queued or in flight."""
+        return len(self._queue) + (self.in_flight is not None)
 
 
 def _is_past(message: Message, from_round: int) -> bool:
-    selection = isinstance(message, Announce) and message.total < 0
-    return message.round_index < from_round - selection
-
-
-class Outbox:
-    """The queues of one peer, one lane a neighbor."""
-
-    def __init__(self, neighbors: tuple[int, ...], peer_id: int) -> None:
-        self._lanes = {neighbor: _Lane() for neighbor in neighbors}
-        self._peer_id = peer_id
-        self._oldest_round = 0  # of earlier ones the snapshots are gone
-
-    def post(self, neighbor: int, message: Message) -> None:
-        """Queue a message and keep it for a neighbor that comes back."""
-        lane = self._lanes[neighbor]
-        lane.queue.append(message)
-        lane.kept.append(message)
-
-    def supersede(self, neighbor: int, before_round: int) -> None:
-        """Async pace: drop what is still unsent of earlier rounds; a newer model says more than an older one."""
-        lane = self._lanes[neighbor]
-        lane.queue = deque(m for m in lane.queue if m.round_index >= before_round)
-
-    def forget(self, before_round: int) -> None:
-        """Drop everything of rounds that no neighbor can ask for again."""
-        self._oldest_round = before_round
-        for lane in self._lanes.values():
-            lane.queue = deque(m for m in lane.queue if m.round_index >= before_round)
-            lane.kept = [m for m in lane.kept if m.round_index >= before_round]
-
-    def repost(self, neighbor: int, from_round: int) -> int:
-        """Queue again everything kept from a round on, for a neighbor's new life; return how many messages."""
-        lane = self._lanes[neighbor]
-        lane.queue = deque(m for m in lane.kept if not _is_past(m, from_round))
-        lane.failures, lane.retry_at = 0, 0.0
-        return len(lane.queue)
-
-    def clear(self, neighbor: int) -> None:
-        """Say nothing more to a neighbor that has left; what is kept of the last two rounds is for its return."""
-        self._lanes[neighbor].queue.clear()
-
-    def next(self, neighbor: int, now: float, from_round: int) -> Message | None:
-        """Return the next message to send and mark it as in flight; None if there is none or it must wait.
-
-        ``from_round``: the neighbor's own round; it has closed earlier ones, so what belongs to them is dropped, but for the
-        selection of the one before, which it still answers with what it has kept.
-        """
-        lane = self._lanes[neighbor]
-        if lane.in_flight is not None or now < lane.retry_at:
-            return None
-        while lane.queue and _is_past(lane.queue[0], from_round):
-            lane.queue.popleft()
-        lane.in_flight = lane.queue.popleft() if lane.queue else None
-        lane.asked_at = now
-        return lane.in_flight
-
-    def overdue(self, neighbor: int, now: float, patience_s: float) -> bool:
-        """Return, ever more rarely, whether the model in flight has gone unanswered for long: has it been lost on the way?"""
-        lane = self._lanes[neighbor]
-        if not isinstance(lane.in_flight, ModelHeader) or now < lane.asked_at + patience_s * 2**lane.asks:
-            return False
-        lane.asked_at, lane.asks = now, lane.asks + 1
-        return True
-
-    def in_flight(self, neighbor: int) -> Message | None:
-        """Return the message that is being sent."""
-        return self._lanes[neighbor].in_flight
-
-    def answered(self, neighbor: int) -> Message | None:
-        """The message in flight was answered: return it and go on with the next."""
-        lane = self._lanes[neighbor]
-        message, lane.in_flight, lane.failures, lane.retry_at, lane.asks = lane.in_flight, None, 0, 0.0, 0
-        return message
-
-    def failed(self, neighbor: int, now: float) -> None:
-        """The message in flight was not answered: it goes first again after a pause."""
-        lane = self._lanes[neighbor]
-        if lane.in_flight is not None and lane.in_flight.round_index >= self._oldest_round:
-            lane.queue.appendleft(lane.in_flight)
-        lane.in_flight = None
-        lane.failures += 1
-        lane.retry_at = now + backoff_s(lane.failures, uniform(0, "retry", self._peer_id, neighbor, lane.failures))
-
-    def retry_now(self, neighbor: int) -> None:
-        """The neighbor was just heard: do not wait out the pause."""
-        self._lanes[neighbor].retry_at = 0.0
-
-    def next_retry(self, neighbor: int) -> float | None:
-        """Return when the lane may send again, if it waits for that."""
-        lane = self._lanes[neighbor]
-        return lane.retry_at if lane.queue and lane.in_flight is None and lane.retry_at > 0 else None
-
-    def owes(self, neighbor: int, place: Place) -> bool:
-        """Return whether anything of a step still waits for an answer."""
-        lane = self._lanes[neighbor]
-        messages = [*lane.queue, lane.in_flight] if lane.in_flight is not None else lane.queue
-        return any((m.round_index, m.step) == place for m in messages)
-
-    def pending(self, neighbor: int) -> int:
-        """Return how many messages are queued or in flight."""
-        lane = self._lanes[neighbor]
-        return len(lane.queue) + (lane.in_flight is not None)
+    return message.round_index < from_round - isinstance(message, Select)

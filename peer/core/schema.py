@@ -1,7 +1,7 @@
-"""What one model vector contains: names, shapes and roles, agreed in the handshake by digest.
+"""The schema of a model vector: names, shapes and roles of its tensors; peers compare its digest in the handshake.
 
-A push carries no names and no shapes: both ends have compared this digest, so the size of every model is known before
-its first byte. Pure.
+A push carries no names and no shapes. Both ends have the same schema, so the size of a model is known before its first byte.
+Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor inside the flat vector; ``parameter`` is trained, ``buffer`` (BatchNorm statistics) only averaged."""
+    """One tensor of the flat vector; a ``parameter`` is trained, a ``buffer`` (BatchNorm statistics) is averaged only."""
 
     name: str
     shape: tuple[int, ...]
@@ -24,7 +24,7 @@ class TensorSpec:
 
     @property
     def size(self) -> int:
-        """Number of elements; 1 for a scalar."""
+        """The number of elements; 1 for a scalar."""
         return math.prod(self.shape)
 
 
@@ -36,7 +36,7 @@ class Schema:
 
     @cached_property
     def size(self) -> int:
-        """d: number of float32 elements of a model."""
+        """d: the number of float32 elements of a model."""
         return sum(t.size for t in self.tensors)
 
     @cached_property
@@ -46,7 +46,7 @@ class Schema:
         return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
 
     def slices(self) -> list[tuple[TensorSpec, slice]]:
-        """Return each tensor with its place in the flat vector."""
+        """Return each tensor with its slice of the flat vector."""
         places, start = [], 0
         for tensor in self.tensors:
             places.append((tensor, slice(start, start + tensor.size)))

@@ -1,11 +1,14 @@
-"""What an arrival must satisfy beyond being complete and digest-true, before it may change anything. Pure.
+"""Screening: the checks of a complete arrival, and what bounds its influence on an average. Pure.
 
-`check_norm` and `clip` look at one arrival at a time: they compose with a running average, whose memory does not grow with
-the number of neighbors. `trimmed_mean` needs all of a round's arrivals at once, and is for those who ask for it.
+`check_norm` and `clip` need one arrival at a time, so they work with a running average, whose memory does not grow with the
+number of neighbors. `trimmed_mean` needs all arrivals of a round at once; it is an option (run.screening.trimmed_mean).
 
-The center of clipping is the local model at the start of the round, not the moving average, so that
-the result does not depend on the order of arrivals, and one arrival moves an average of n + 1 models by at most tau / (n + 1).
-Sources: ClippedGossip (arXiv 2202.01545), x <- w0 + min(1, tau / |x - w0|) (x - w0); trimmed mean (arXiv 1803.01498).
+The center of clipping is the local model at the start of the round, not the running average. So the result does not depend on
+the order of arrivals, and one arrival moves an average of n + 1 models by at most tau / (n + 1).
+
+Sources: Lie He, Sai Praneeth Karimireddy and Martin Jaggi, "Byzantine-Robust Decentralized Learning via ClippedGossip", 2022,
+arXiv 2202.01545: x <- w0 + min(1, tau / |x - w0|) (x - w0). Dong Yin, Yudong Chen, Kannan Ramchandran and Peter Bartlett,
+"Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", 2018, arXiv 1803.01498: the trimmed mean.
 """
 
 from __future__ import annotations
@@ -19,26 +22,24 @@ from coordinator_free_bootstrap.errors import Refusal
 from peer.core.averaging import BLOCK_ELEMENTS, Vector
 from peer.core.decisions import Rejection
 
-# No sum or difference of models below this norm (1.8e19) overflows float32, so averages of arrivals stay finite.
+# With a norm up to 1.8e19, the square root of this, no sum or difference of two models overflows float32.
 NORM_SQUARED_MAX = float(np.finfo(np.float32).max)
 
 
 def check_norm(norm_squared: float, own_norm_squared: float, bound: float | None) -> Rejection | None:
-    """Return why a model's size is unbelievable: not finite (always), or larger than ``bound`` times the own model's."""
+    """Return the rejection of a model that is not finite, or whose norm exceeds ``bound`` times the own model's; or None."""
     if not norm_squared <= NORM_SQUARED_MAX:
-        return Rejection(
-            Refusal.NON_FINITE, "the model holds values that are not finite, or its norm overflows float32"
-        )
+        return Rejection(Refusal.NON_FINITE, "the model holds NaN or Inf, or its squared norm overflows float32")
     if bound is not None and norm_squared > bound**2 * own_norm_squared:
         return Rejection(
             Refusal.NORM_BOUND,
-            f"norm {math.sqrt(norm_squared):.3g}, allowed up to {bound:g} times the own {math.sqrt(own_norm_squared):.3g}",
+            f"norm {math.sqrt(norm_squared):.3g}, allowed is {bound:g} times the receiver's {math.sqrt(own_norm_squared):.3g}",
         )
     return None
 
 
 def clip(arrival: Vector, center: Vector, radius: float) -> float:
-    """Pull an arrival towards ``center`` until its distance is at most ``radius``, in place; return the factor applied.
+    """Clip an arrival in place to a distance of at most ``radius`` from ``center``; return the factor applied, 1 if unchanged.
 
     Args:
         arrival: float32 [d], mutated.
@@ -64,11 +65,11 @@ def clip(arrival: Vector, center: Vector, radius: float) -> float:
 def trimmed_mean(models: Sequence[Vector], weights: Sequence[float], share: float, out: Vector) -> None:
     """Write the coordinate-wise weighted mean without the largest and smallest floor(share * n) of the n values.
 
-    With b values trimmed at each end, up to b liars cannot move a coordinate out of the hull of the honest values. With
-    fewer than 1 / share models nothing is trimmed, and this is the plain mean.
+    With b values trimmed at each end, up to b Byzantine models cannot move a coordinate out of the range of the honest values.
+    With fewer than 1 / share models nothing is trimmed: the result is the weighted mean.
 
     Args:
-        models: n of float32 [d]; read only. They are visited in blocks, so that n blocks and not n models are sorted at once.
+        models: n of float32 [d]; read only. They are sorted block by block, so the extra memory is n blocks, not n models.
         weights: n, > 0.
         share: of the models, trimmed at each end; 0 <= share < 0.5.
         out: float32 [d], mutated; may be one of ``models``.
@@ -83,4 +84,6 @@ def trimmed_mean(models: Sequence[Vector], weights: Sequence[float], share: floa
         kept = np.take_along_axis(np.broadcast_to(weight, block.shape), order, axis=0)
         values = np.take_along_axis(block, order, axis=0)
         mean = (values.astype(np.float64) * kept).sum(axis=0) / kept.sum(axis=0, dtype=np.float64)
-        out[start : start + rows] = np.clip(mean, values[0], values[-1])  # rounding must not leave the hull
+        out[start : start + rows] = np.clip(
+            mean, values[0], values[-1]
+        )  # rounding must not leave the range of the values

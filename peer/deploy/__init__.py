@@ -1,1 +1,1 @@
-"""Taking a graph file to containers, clusters and devices: nothing here runs inside a round."""
+"""Deployment of a graph file to containers, Kubernetes and devices, and what supervised processes need."""

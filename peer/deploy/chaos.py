@@ -1,49 +1,29 @@
-"""Faults for the peers of a compose project, from a seed: kill and start again, pause, cut from the network.
+"""Run a script of faults on the peer containers of a compose project, through the Docker SDK and the engine's socket.
 
-Needs the Docker SDK and the engine's socket. Everything that it breaks it mends, also when it is stopped.
+Each fault is undone, also when the script is interrupted.
 """
 
 from __future__ import annotations
 
 import logging
-import random
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any
 
 from coordinator_free_bootstrap.errors import UsageError
+from peer.chaos.faults import FAULTS, Event
+from peer.chaos.script import Script, random_script
 
 log = logging.getLogger("peer")
-Kind = Literal["kill", "pause", "cut"]
-KINDS: tuple[Kind, ...] = ("kill", "pause", "cut")
-GAP_S = (2.0, 8.0)  # between two faults
-CONFLICT = 409  # the engine's answer for a container that is not in the state asked for
-FREEZES_MAX, FREEZE_PAUSE_S = 20, 0.25
-LENGTH_S = (1.0, 8.0)  # of a fault: shorter and longer than the usual suspicion time of 5 s
+NAMES = [name for name, fault in FAULTS.items() if fault.weight and fault.containers]
+EVERY_S = 4.0  # mean time between two faults; they last 2 to 8 s, below and above the default suspicion time of 5 s
+CONFLICT = 409  # the engine's answer for a container that is not in the required state
+PAUSE_ATTEMPTS_MAX, PAUSE_RETRY_S = 20, 0.25
 
 
-@dataclass(frozen=True)
-class Fault:
-    """At ``at_s`` after the start, peer ``peer_id`` suffers ``kind`` for ``length_s`` seconds."""
-
-    at_s: float
-    kind: Kind
-    peer_id: int
-    length_s: float
-
-
-def script(seed: int, seconds: float, peer_ids: list[int]) -> list[Fault]:
-    """Return the faults of a seed, one at a time, in order; the same for the same arguments on every machine."""
-    faults: list[Fault] = []
-    draw, now = random.Random(seed), 0.0
-    while True:
-        now += draw.uniform(*GAP_S)
-        fault = Fault(now, draw.choice(KINDS), draw.choice(peer_ids), draw.uniform(*LENGTH_S))
-        now += fault.length_s
-        if now > seconds:
-            return faults
-        faults.append(fault)
+def container_script(seed: int, seconds: float, peers: Iterable[int]) -> Script:
+    """Return the faults of a seed, one at a time."""
+    return random_script(NAMES, [*peers], (), seed, seconds, every_s=EVERY_S, down_max=1)
 
 
 class Project:
@@ -60,18 +40,18 @@ class Project:
 
     @classmethod
     def of_this_container(cls, client: Any, container_id: str) -> Project:
-        """Return the project that a container belongs to.
+        """Return the project of a container.
 
         Raises:
-            UsageError: it belongs to none.
+            UsageError: the container belongs to no project.
         """
         labels = client.containers.get(container_id).labels
         if "com.docker.compose.project" not in labels:
-            raise UsageError("chaos: this container is of no compose project; name one with --project")
+            raise UsageError("peer deploy chaos: this container belongs to no compose project; name one with --project")
         return cls(client, labels["com.docker.compose.project"])
 
     def peers(self) -> dict[int, Any]:
-        """Return peer id -> container, also of those that have ended."""
+        """Return peer id -> container, including those that have ended."""
         found = {}
         for container in self._client.containers.list(
             all=True, filters={"label": f"com.docker.compose.project={self._name}"}
@@ -81,77 +61,74 @@ class Project:
                 found[int(number)] = container
         return dict(sorted(found.items()))
 
-    def inflict(self, fault: Fault) -> bool:
-        """Carry out one fault and mend it; return whether it fired: a peer that has ended is spared.
+    def execute(self, event: Event) -> bool:
+        """Execute an event on its one peer, undo it after ``for_s``, and return whether it fired.
 
-        What the engine itself fails to do is told and does not count; the next fault comes all the same.
+        It does not fire on a peer that has ended, or where the engine fails; the failure is logged.
+
+        Raises:
+            docker.errors.APIError: the engine refuses the request.
         """
         from docker.errors import APIError
 
-        container = self.peers()[fault.peer_id]
+        (peer_id,) = event.peers
+        container = self.peers()[peer_id]
         if container.status != "running":
             return False
         try:
-            for _ in {"kill": _kill, "pause": _pause, "cut": self._cut}[fault.kind](container):
-                time.sleep(fault.length_s)
+            self._call(event.do, container)
+            try:
+                time.sleep(event.for_s or 0.0)
+            finally:
+                self._call(event.undo().do, container)
         except APIError as error:
             if error.is_server_error():
-                log.warning("%s peer %d: the engine could not: %s", fault.kind, fault.peer_id, error.explanation)
-            elif error.status_code != CONFLICT:  # that one means: it ended in this very moment
+                log.warning("chaos: the engine failed to execute %s: %s", event.text(), error.explanation)
+            elif error.status_code != CONFLICT:  # CONFLICT: the peer has ended meanwhile
                 raise
             return False
         return True
 
-    def _cut(self, container: Any) -> Iterator[None]:
-        service = container.labels["com.docker.compose.service"]
-        networks = [self._client.networks.get(name) for name in container.attrs["NetworkSettings"]["Networks"]]
-        for network in networks:
+    def _call(self, name: str, container: Any) -> None:
+        executor = FAULTS[name].containers
+        assert executor is not None  # NAMES has only faults that containers can execute and undo
+        executor(self, container)
+
+    def pause(self, container: Any) -> None:
+        """Freeze a container; repeat it while runc fails because the CPU quota throttles the container."""
+        from docker.errors import APIError
+
+        for attempt in range(1, PAUSE_ATTEMPTS_MAX + 1):
+            try:
+                container.pause()
+                return
+            except APIError as error:
+                if "unable to freeze" not in str(error) or attempt == PAUSE_ATTEMPTS_MAX:
+                    raise
+            time.sleep(PAUSE_RETRY_S)
+
+    def disconnect(self, container: Any) -> None:
+        """Remove a container from its networks; its attributes keep their names for `connect`."""
+        for network in self._networks(container):
             network.disconnect(container)
-        try:
-            yield
-        finally:
-            for network in networks:
-                network.connect(container, aliases=[service])
+
+    def connect(self, container: Any) -> None:
+        """Add a disconnected container to its networks again."""
+        for network in self._networks(container):
+            network.connect(container, aliases=[container.labels["com.docker.compose.service"]])
+
+    def _networks(self, container: Any) -> list[Any]:
+        return [self._client.networks.get(name) for name in container.attrs["NetworkSettings"]["Networks"]]
 
 
-def _kill(container: Any) -> Iterator[None]:
-    container.kill()  # which the engine takes for somebody's wish, so that its restart policy does nothing
-    try:
-        yield
-    finally:
-        container.start()
-
-
-def _pause(container: Any) -> Iterator[None]:
-    _freeze(container)
-    try:
-        yield
-    finally:
-        container.unpause()
-
-
-def _freeze(container: Any) -> None:
-    """Pause a container; runc gives up on one that its processor quota holds back just then, so ask it again."""
-    from docker.errors import APIError
-
-    for asked in range(1, FREEZES_MAX + 1):
-        try:
-            container.pause()
-            return
-        except APIError as error:
-            if "unable to freeze" not in str(error) or asked == FREEZES_MAX:
-                raise
-        time.sleep(FREEZE_PAUSE_S)
-
-
-def wreak(project: Project, faults: list[Fault]) -> dict[Kind, int]:
-    """Carry out a script in real time; return how many faults of each kind fired. Ends early when all peers have ended."""
-    began, fired = time.monotonic(), dict.fromkeys(KINDS, 0)
-    for fault in faults:
-        time.sleep(max(0.0, began + fault.at_s - time.monotonic()))
-        if project.inflict(fault):
-            fired[fault.kind] += 1
-            log.info("%s peer %d for %.1f s", fault.kind, fault.peer_id, fault.length_s)
+def run_faults(project: Project, script: Script) -> dict[str, int]:
+    """Execute a script in real time until all peers have ended; return how often each fault fired."""
+    began, fired = time.monotonic(), dict.fromkeys(NAMES, 0)
+    for event in script.event:
+        time.sleep(max(0.0, began + (event.at_s or 0.0) - time.monotonic()))
+        if project.execute(event):
+            fired[event.do] += 1
+            log.info("chaos: %s for %.1f s", event.text(), event.for_s)
         elif all(container.status in ("exited", "dead") for container in project.peers().values()):
             break
     return fired

@@ -1,4 +1,4 @@
-"""Waiting for the peers of a run by looking at their state directories only, and bringing their results to one folder."""
+"""Wait for the peers of a run by reading their state directories, and copy their results to one folder."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from peer.observe.report import Report, build_report
 from peer.store.identity_files import held_by
 from peer.store.state_dir import StateDir
 
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
-def wait_until_over(directory: Path, patience_s: float) -> None:
-    """Return when every peer has completed the run, or none has been running for ``patience_s`` seconds.
+def wait_for_completion(directory: Path, patience_s: float) -> None:
+    """Wait until every peer has completed the run, or no peer has been running for ``patience_s`` seconds.
 
     Args:
-        directory: ``graph.json`` and ``peer-<id>/``, only read.
-        patience_s: longer than a peer takes to start, or to start again.
+        directory: with ``graph.json`` and ``peer-<id>/``; it is only read.
+        patience_s: longer than a peer needs to start or restart.
     """
     places = [StateDir.of_peer(directory, peer_id) for peer_id in load_graph(directory / "graph.json").ids]
-    quiet_since = time.monotonic()
+    idle_since = time.monotonic()
     while True:
         running = any(held_by(place.root) is not None for place in places)
         if running:
-            quiet_since = time.monotonic()
-        elif all(map(is_completed, places)) or time.monotonic() - quiet_since > patience_s:
+            idle_since = time.monotonic()
+        elif all(map(is_completed, places)) or time.monotonic() - idle_since > patience_s:
             return
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def collect(directory: Path, out: Path, via: Path | None = None) -> Report:
-    """Copy graph, summaries, histories and models to ``out``, add report and pictures, and return the report.
+    """Copy graph file, summaries, histories and models to ``out``, add report and pictures, and return the report.
 
     Args:
-        directory: of the run; only read.
-        out: folder for the results, which is made if needed.
-        via: a program that copies like ``cp -r`` with more rights than this process; None copies with its own.
+        directory: of the run; it is only read.
+        out: folder for the results; created if missing.
+        via: a program that copies like ``cp -r`` with more permissions than this process; None: ``cp``.
 
     Raises:
         StorageError: the results cannot be written.
@@ -66,7 +66,7 @@ def collect(directory: Path, out: Path, via: Path | None = None) -> Report:
             subprocess.run([copier, "-r", "--", *entries, str(out)], check=True, capture_output=True, text=True)
         except (OSError, subprocess.CalledProcessError) as error:
             words = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
-            raise StorageError(f"{out}: the results cannot be written ({words}); make it writable") from error
+            raise StorageError(f"--out {out}: results cannot be written ({words}); make the folder writable") from error
     return found
 
 

@@ -1,4 +1,4 @@
-"""`peer deploy compose`: a graph file as services of one machine, for docker compose and docker-compose 1.29."""
+"""`peer deploy compose`: one service per peer of a graph file, for docker compose and docker-compose 1.29."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peer.deploy.keys import at_addresses
 from peer.deploy.text import fill, verbatim, write
 
 ADDRESS = "peer-{id}:7400"
-PEERS_MAX = 256  # folders that the image has ready for volumes, see deploy/Dockerfile
+PEERS_MAX = 256  # deploy/Dockerfile makes a folder for the volumes of so many peers
 MONITORING = ("prometheus.yml", "alerts.yml", "datasource.yml", "dashboards.yml", "dashboard.json")
 
 
@@ -21,11 +21,11 @@ def compose_file(graph: Graph, *, build: str | None = None, shards: bool = False
 
     Args:
         graph: one service ``peer-<id>`` per node.
-        build: build context of the image; None takes an image that exists.
+        build: build context of the image; None: use an existing image.
         shards: whether each peer trains on ``$SHARDS/peer-<id>.safetensors``.
 
     Raises:
-        UsageError: more peers than the image has room for.
+        UsageError: a peer id is beyond the folders of the image.
     """
     if max(graph.ids) >= PEERS_MAX:
         raise UsageError(f"graph: found peer id {max(graph.ids)}; allowed in containers: 0 to {PEERS_MAX - 1}")
@@ -42,10 +42,10 @@ def compose_file(graph: Graph, *, build: str | None = None, shards: bool = False
 
 
 def write_compose(graph: Graph, out: Path, *, build: str | None = None, shards: bool = False) -> list[Path]:
-    """Write the compose file, the graph with the services' addresses, and the monitoring; return the paths.
+    """Write the compose file, the graph file with the services' addresses, and the monitoring; return the paths.
 
     Raises:
-        UsageError: see `compose_file`; or a file cannot be written.
+        UsageError: see `compose_file`, or a file cannot be written.
     """
     targets = [{"targets": [f"peer-{i}:9400"], "labels": {"peer_id": str(i)}} for i in graph.ids]
     monitoring = out / "deploy" / "monitoring"

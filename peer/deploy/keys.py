@@ -1,4 +1,4 @@
-"""Keys for all peers of a graph at once: for a machine or cluster under one hand. Devices of many hands use `peer keygen`."""
+"""Keys of all peers of a graph at once, for one machine or cluster. Separate owners use `peer keygen` on each device."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from peer.identity.pinning import pin
 log = logging.getLogger("peer")
 
 
-def deal_keys(graph: Graph, folder: Path) -> Graph:
-    """Make the missing ones of ``folder/peer-<id>/peer-<id>.key`` and ``.pem``, and return the graph with all pinned.
+def create_keys(graph: Graph, folder: Path) -> Graph:
+    """Generate the missing ``folder/peer-<id>/peer-<id>.key`` and ``.pem``, and return the graph with all keys pinned.
 
-    A peer without a place for its key (a folder that exists and cannot be written) is pinned to a key that nobody has.
+    If a peer's folder exists and cannot be written, a key that is not stored anywhere is pinned for it.
 
     Raises:
-        IdentityError: a file that is there cannot be used, or a new one cannot be written.
+        IdentityError: an existing file cannot be used, or a new one cannot be written.
     """
     return pin(graph, [_certificate(graph.manifest.federation, peer_id, folder) for peer_id in graph.ids])
 
 
 def key_files(folder: Path, peer_id: int) -> KeyFiles:
-    """Return where `deal_keys` puts a peer's pair."""
+    """Return the paths of a peer's key and certificate."""
     return KeyFiles.of(folder / f"peer-{peer_id}", peer_id)
 
 
 def at_addresses(graph: Graph, template: str) -> Graph:
-    """Return the graph with each peer at ``template``, in which ``{id}`` is its id. The graph's digest stays the same."""
+    """Return the graph with each peer at address ``template``, ``{id}`` replaced by its id; its digest does not change."""
     return replace(
         graph, nodes=tuple(replace(node, address=template.replace("{id}", str(node.id))) for node in graph.nodes)
     )
@@ -44,9 +44,9 @@ def _certificate(federation: str, peer_id: int, folder: Path) -> Certificate:
     if not files.exist():
         if place.is_dir() and not os.access(place, os.W_OK):
             log.warning(
-                "peer %d of the graph has no place for a key in %s: it cannot take part; its neighbors start without it",
+                "no key for peer %d: %s cannot be written; the peer cannot take part, and its neighbors start without it",
                 peer_id,
-                folder,
+                place,
             )
             return make_certificate(federation, peer_id)[1]
         keygen(place, federation, peer_id)

@@ -1,4 +1,4 @@
-"""`peer deploy kubernetes`: a graph file as one StatefulSet, whose ordinals are the peer ids."""
+"""`peer deploy kubernetes`: a StatefulSet whose ordinals are the peer ids of a graph file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from textwrap import indent
 
 from coordinator_free_bootstrap import Graph, dump_graph
 from coordinator_free_bootstrap.errors import UsageError
-from peer.deploy.keys import at_addresses, deal_keys, key_files
+from peer.deploy.keys import at_addresses, create_keys, key_files
 from peer.deploy.text import fill, write
 
-CONFIG_MAP_BYTES_MAX = 1 << 20  # of the Kubernetes API
+CONFIG_MAP_BYTES_MAX = 1 << 20  # limit of the Kubernetes API
 _LABEL = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[KMGTP]i?|k)?")
 _IMAGE = re.compile(r"[\w./:@-]+", re.ASCII)
@@ -22,10 +22,10 @@ _IMAGE = re.compile(r"[\w./:@-]+", re.ASCII)
 
 @dataclass(frozen=True)
 class Cluster:
-    """What the cluster gives each peer; ``cpu``, ``memory`` and ``storage`` are Kubernetes quantities.
+    """Names and resources in the cluster; ``cpu``, ``memory`` and ``storage`` are Kubernetes quantities, for each peer.
 
     Raises:
-        UsageError: a value that the Kubernetes API would refuse.
+        UsageError: the Kubernetes API would refuse a value.
     """
 
     name: str = "peer"
@@ -46,20 +46,20 @@ class Cluster:
 
 
 def write_kubernetes(graph: Graph, out: Path, cluster: Cluster) -> list[Path]:
-    """Write the manifests and a secret with all keys, made under ``out/keys`` where they are missing; return the paths.
+    """Write the manifests and a secret with all keys, generated under ``out/keys`` if missing; return the paths.
 
     Raises:
-        UsageError: peer ids that are not 0 .. N-1, a graph too large for a ConfigMap, or a file that cannot be written.
+        UsageError: peer ids are not 0 to N - 1, the graph is too large for a ConfigMap, or a file cannot be written.
         IdentityError: a key cannot be used.
     """
     if graph.ids != tuple(range(len(graph.ids))):
-        raise UsageError("graph: found ids with gaps; allowed: 0 to N - 1, because a StatefulSet numbers its pods so")
+        raise UsageError("graph: found peer ids with gaps; allowed: 0 to N - 1, the ordinals of a StatefulSet")
     host = f"{cluster.name}-{{id}}.{cluster.name}.{cluster.namespace}.svc.{cluster.domain}:7400"
-    text = dump_graph(deal_keys(at_addresses(graph, host), out / "keys"))
+    text = dump_graph(create_keys(at_addresses(graph, host), out / "keys"))
     if len(text) > CONFIG_MAP_BYTES_MAX:
         raise UsageError(
             f"graph: found {len(text)} bytes with certificates; allowed: {CONFIG_MAP_BYTES_MAX}, the size of a ConfigMap; "
-            "split the federation or mount the graph from a volume"
+            "split the federation, or mount the graph file from a volume"
         )
     values = {"name": cluster.name, "namespace": cluster.namespace}
     manifests = fill(

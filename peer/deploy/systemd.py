@@ -1,4 +1,4 @@
-"""`peer deploy systemd`: one archive per device, with unit, settings, graph file and that peer's own key."""
+"""`peer deploy systemd`: one archive per device with the unit, settings, graph file and that peer's key."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, dump_graph
-from peer.deploy.keys import deal_keys, key_files
+from peer.deploy.keys import create_keys, key_files
 from peer.deploy.text import fill, write
 
 HOME = "etc/coordinator-free"
@@ -16,20 +16,20 @@ HOME = "etc/coordinator-free"
 def write_systemd(
     graph: Graph, out: Path, *, program: str = "/opt/peer/bin/peer", memory: str = "90%", options: str = ""
 ) -> list[Path]:
-    """Write the unit and ``peer-<id>.tar.gz`` for each peer; keys are made under ``out/keys`` where they are missing.
+    """Write the unit and ``peer-<id>.tar.gz`` for each peer; missing keys are generated under ``out/keys``.
 
     Args:
-        graph: with the addresses under which the devices reach each other.
-        out: folder.
-        program: path of `peer` on the devices.
-        memory: systemd's MemoryMax, beyond which the kernel ends the peer rather than the device.
-        options: further options of `peer run`, for every device.
+        graph: with the addresses of the devices.
+        out: folder for the files.
+        program: path of the command `peer` on the devices.
+        memory: MemoryMax of the unit; beyond it the kernel kills the peer.
+        options: further options of `peer run` on all devices.
 
     Raises:
         UsageError: a file cannot be written.
         IdentityError: a key cannot be used.
     """
-    graph = deal_keys(graph, out / "keys")
+    graph = create_keys(graph, out / "keys")
     unit = fill("peer.service", program=program, memory=memory)
     text = dump_graph(graph)
     paths = [write(out / "coordinator-free.service", unit)]

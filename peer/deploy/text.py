@@ -1,4 +1,4 @@
-"""Templates with ``%{name}``, so that the ``$`` of shells, Compose and systemd stays as it is; ``%%`` is a percent sign."""
+"""Templates with ``%{name}``: the ``$`` of shells, Compose and systemd needs no escape; ``%%`` is a percent sign."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class _Text(Template):
 
 
 def fill(template: str, **values: object) -> str:
-    """Return a template of this package with its names filled in."""
+    """Return a template of this package with its names replaced."""
     return _Text((TEMPLATES / template).read_text()).substitute(values)
 
 
 def verbatim(template: str) -> str:
-    """Return a template that has no names to fill in."""
+    """Return a template without names to replace."""
     return (TEMPLATES / template).read_text()
 
 
@@ -29,13 +29,13 @@ def write(path: Path, text: str | bytes, mode: int = 0o644) -> Path:
     """Write a file and the folders above it; return its path.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=mode)
-        path.chmod(mode)  # before the content: a key must not lie open even for an instant
+        path.chmod(mode)  # before the content: other users must never be able to read a key
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
     except OSError as error:
-        raise UsageError(f"--out: {path} cannot be written ({error.strerror}); name a folder of your own") from error
+        raise UsageError(f"--out: {path} cannot be written ({error.strerror}); name another folder") from error
     return path

@@ -1,1 +1,1 @@
-"""The papers' tables as files, and two ways to run them: real processes, or all peers simulated in one process."""
+"""Experiment files, their runs (as processes, or with all peers simulated in one process), and their tables."""

@@ -1,8 +1,12 @@
-"""Accuracy over rounds of an experiment's cases, as one small PNG."""
+"""Pictures of an experiment: accuracy over rounds, and accuracy over the values of a sweep."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -10,13 +14,39 @@ from peer.experiment.table import Block
 
 
 def save_curves(block: Block, path: Path) -> None:
-    """Draw the mean over seeds of each case, with the range of the seeds, into a PNG of less than 100 KB."""
+    """Draw accuracy over rounds into a PNG file of less than 100 KB.
+
+    For an experiment with a sweep, also draw the measured accuracy over its values: into ``STEM-sweep.png`` beside it.
+    """
+    with _axes(block, path, "round", "test accuracy, %, mean over peers") as axes:
+        _draw_curves(axes, block)
+    swept = [result for row in block.rows for result in row.results if result.get("sweep")]
+    if swept:
+        path = path.with_stem(f"{path.stem}-sweep")
+        with _axes(block, path, swept[0]["sweep"]["key"], "measured, %, mean over peers") as axes:
+            _draw_sweep(axes, swept)
+
+
+@contextmanager
+def _axes(block: Block, path: Path, xlabel: str, ylabel: str) -> Iterator[Any]:
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6.4, 3.6), dpi=90)
+    yield axes
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.set_title(block.title, fontsize=9)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def _draw_curves(axes: Any, block: Block) -> None:
+    """Draw the mean over seeds of each case, with the range of the seeds."""
     for row in block.rows:
         curves = [np.array(result["curve"], dtype=float) for result in row.results if result["curve"]]
         if not curves:
@@ -25,12 +55,16 @@ def save_curves(block: Block, path: Path) -> None:
         rounds, values = curves[0][:shortest, 0], 100 * np.stack([curve[:shortest, 1] for curve in curves])
         (line,) = axes.plot(rounds, values.mean(0), label=row.case, linewidth=1.2)
         axes.fill_between(rounds, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
-    axes.set_xlabel("round")
-    axes.set_ylabel("test accuracy, %, mean over peers")
-    axes.set_title(block.title, fontsize=9)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
-    pyplot.close(figure)
+
+
+def _draw_sweep(axes: Any, results: list[dict[str, Any]]) -> None:
+    """Draw one line for each case: mean and sample standard deviation over seeds at each value."""
+    lines: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for result in results:
+        if result["measured"] is not None:
+            lines[result["sweep"]["case"]][result["sweep"]["value"]].append(result["measured"])
+    for case, found in lines.items():
+        values = sorted(found)
+        means = [np.mean(found[value]) for value in values]
+        spreads = [np.std(found[value], ddof=1) if len(found[value]) > 1 else 0.0 for value in values]
+        axes.errorbar(values, means, spreads, marker="o", capsize=3, label=case)

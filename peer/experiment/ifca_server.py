@@ -1,9 +1,9 @@
-"""IFCA with a server: the papers' upper bound, for comparison only. Nothing of it is part of the runtime.
+"""IFCA with a server: the upper bound in the papers' tables, for comparison only. No peer uses it.
 
-Round: each client takes the model of lowest mean loss on its training set and trains it; the server averages, per
-cluster, what the clients that chose it have made of it; a cluster that nobody chose stays as it is.
-Source: specification, section 6.4; IFCA (Ghosh et al. 2020), Algorithm 1. Seeds are those of `dfca`, so that both start from
-the same k models and shuffle alike.
+Round: each client takes the cluster model with the lowest mean loss on its training set and trains it. The server averages,
+per cluster, the models of the clients that chose this cluster. A cluster that no client chose keeps its model.
+Source: Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered Federated Learning", 2020 (arXiv 2006.04088),
+Algorithm 1. The seeds are those of `dfca`: both start from the same k models and shuffle alike.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap import Graph
-from peer.algorithms.base import Bench, TrainStats
+from peer.algorithms.base import TrainStats, Workspace
 from peer.core.averaging import Vector, accumulate
 from peer.core.model_store import ModelStore
-from peer.experiment.network import SimulatedPeer
+from peer.experiment.network import SimulatedPeer, VirtualNetwork
 from peer.experiment.simulated import OnRound, SimulatedSettings, simulated_peers, write_run
 from peer.experiment.together import Together
 
@@ -38,7 +38,7 @@ class IfcaServerOptions(BaseModel):
         "model_avg", description="average trained models; or one gradient each, divided by the number of all clients"
     )
     restarts: int = Field(
-        1, ge=1, le=100, description="runs from other initial models; the lowest training loss counts"
+        1, ge=1, le=100, description="runs from other initial models; the run with the lowest training loss counts"
     )
 
 
@@ -49,9 +49,9 @@ def run_ifca_server(
     settings: SimulatedSettings | None = None,
     on_round: OnRound = lambda completed, accuracy: None,
 ) -> dict[int, SimulatedPeer]:
-    """Run IFCA over the peers of a graph, whose edges mean nothing here, and return them as clients.
+    """Run IFCA with the peers of a graph as clients and return them; edges are ignored.
 
-    With restarts, the run that counts is chosen by the mean **training** loss of its end.
+    With restarts, the run with the lowest mean **training** loss at its end counts.
 
     Raises:
         ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.
@@ -82,11 +82,12 @@ class _Server:
     """k models, and the clients that train them."""
 
     def __init__(self, graph: Graph, options: IfcaServerOptions, settings: SimulatedSettings) -> None:
-        self.clients = simulated_peers(graph, settings)
+        self.clients = simulated_peers(graph, settings, VirtualNetwork())
         self.manifest = graph.manifest
         self.options = options
         first = next(iter(self.clients.values()))
-        self.models: list[Vector] = [first.bench.models.share(slot) for slot in range(len(first.bench.models))]
+        store = first.host.workspace.models
+        self.models: list[Vector] = [store.share(slot) for slot in range(len(store))]
         self.losses: dict[int, list[float]] = {}
         self._together = Together() if settings.stacked or settings.device.startswith("cuda") else None
         self._choose()
@@ -101,45 +102,50 @@ class _Server:
         return int(np.argmin(self.losses[client_id]))
 
     def round(self, round_index: int) -> float | None:
-        """Train, average, evaluate; return the mean test accuracy where this round is evaluated."""
-        benches = [client.bench for client in self.clients.values()]
-        for bench in benches:
-            bench.round_index = round_index
-        trained = self._train(benches)
+        """Train, average and evaluate; return the mean test accuracy, or None if this round is not evaluated."""
+        workspaces = [client.host.workspace for client in self.clients.values()]
+        for workspace in workspaces:
+            workspace.round_index = round_index
+        trained = self._train(workspaces)
         self._average([model for model, _ in trained])
         self._choose()
         every, last = self.manifest.evaluate_every, round_index + 1 == self.manifest.rounds
         evaluate = (round_index + 1) % every == 0 or last
         accuracies = []
         for client, (_, stats) in zip(self.clients.values(), trained, strict=True):
-            client_id = client.engine.peer_id
+            client_id = client.peer_id
             fields: dict[str, Any] = {"round_index": round_index, "train_loss": stats.loss}
             fields |= {"cluster_index": self.chosen(client_id)}
-            fields |= {"models_sent": 1, "payload_bytes_sent": client.engine.model_bytes, "seconds": {}, "active": True}
+            fields |= {
+                "models_sent": 1,
+                "payload_bytes_sent": client.host.state.model_bytes,
+                "seconds": {},
+                "active": True,
+            }
             if evaluate:
-                result = client.bench.learner.evaluate(self.models[self.chosen(client_id)])
+                result = client.host.workspace.learner.evaluate(self.models[self.chosen(client_id)])
                 fields |= {"accuracy": result.metric, "loss": result.loss}
                 accuracies.append(result.metric)
             client.recording.add("round", fields)
-            client.last_round = fields
+            client.host.last_round = fields
         return float(np.mean(accuracies)) if accuracies else None
 
     def _choose(self) -> None:
         for client_id, client in self.clients.items():
-            self.losses[client_id] = [client.bench.learner.mean_loss(model) for model in self.models]
+            self.losses[client_id] = [client.host.workspace.learner.mean_loss(model) for model in self.models]
 
-    def _train(self, benches: Sequence[Bench]) -> list[tuple[Vector, TrainStats]]:
+    def _train(self, workspaces: Sequence[Workspace]) -> list[tuple[Vector, TrainStats]]:
         changes = {"unit": "fullbatch_step", "epochs": 1} if self.options.update == "grad_avg" else {}
         tasks = []
-        for bench in benches:
-            slot = self.chosen(bench.peer_id)
-            tasks.append((bench, partial(_fit, bench, self.models[slot], slot, changes)))
+        for workspace in workspaces:
+            slot = self.chosen(workspace.peer_id)
+            tasks.append((workspace, partial(_fit, workspace, self.models[slot], slot, changes)))
         if self._together is not None:
             return self._together.run(tasks)
         return [function() for _, function in tasks]
 
     def _average(self, trained: list[Vector]) -> None:
-        """Average each cluster over those that chose it, uniformly; or add all their gradient steps over N."""
+        """Average each cluster uniformly over the clients that chose it; or add all gradient steps, divided by N."""
         for slot, old in enumerate(self.models):
             mine = [
                 model for client_id, model in zip(self.clients, trained, strict=True) if self.chosen(client_id) == slot
@@ -156,17 +162,17 @@ class _Server:
                 self.models[slot] = total / np.float32(len(mine))
 
 
-def _fit(bench: Bench, model: Vector, slot: int, changes: dict[str, object]) -> tuple[Vector, TrainStats]:
-    """Train as a peer of `dfca` would: `bench` reads the learner when it is called."""
-    return bench.fit(model, bench.seed("train", slot), **changes)
+def _fit(workspace: Workspace, model: Vector, slot: int, changes: dict[str, object]) -> tuple[Vector, TrainStats]:
+    """Train as a peer of `dfca` does; a function, so that ``workspace.learner`` is read when it is called."""
+    return workspace.fit(model, workspace.seed("train", slot), **changes)
 
 
 def _close(client: SimulatedPeer, server: _Server) -> None:
-    """Leave what a peer leaves when its run is complete."""
-    slot = server.chosen(client.engine.peer_id)
+    """Set the results that a peer has when its run is complete."""
+    slot = server.chosen(client.peer_id)
     client.status = "completed"
-    client.engine.round_index = server.manifest.rounds
-    client.engine.facts = {"cluster_index": slot}
-    client.bench.models = ModelStore(list(server.models), spare_max=0)
-    client.bench.personalized = server.models[slot]
+    client.host.state.round.index = server.manifest.rounds
+    client.host.state.algorithm_state = {"cluster_index": slot}
+    client.host.workspace.models = ModelStore(list(server.models), spare_max=0)
+    client.host.workspace.personalized = server.models[slot]
     client.recording.add("end", {"rounds_completed": server.manifest.rounds})

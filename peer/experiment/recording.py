@@ -1,4 +1,4 @@
-"""A peer's history, kept in memory during a simulated run and written at its end: no disk in the rounds."""
+"""The history of a simulated peer: kept in memory during the run, written to disk at its end."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from peer.store.state_dir import StateDir
 
 
 class Recording:
-    """The lines that a real peer would have written as it went."""
+    """The history lines of one peer, as a process would have written them."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._lines: list[tuple[str, dict[str, Any]]] = []
+        self.lines: list[tuple[str, dict[str, Any]]] = []
 
     def add(self, kind: str, fields: dict[str, Any]) -> None:
-        """Note one line, stamped now."""
+        """Append one line with the current time."""
         stamp = {
             "t": round(time.monotonic() - self._began, 6),
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
-        self._lines.append((kind, stamp | fields))
+        self.lines.append((kind, stamp | fields))
 
     def write(self, place: StateDir) -> None:
         """Write all lines to a state directory.
@@ -32,5 +32,5 @@ class Recording:
             StorageError: they cannot be written.
         """
         with HistoryWriter(place.history, incarnation=1) as history:
-            for kind, fields in self._lines:
+            for kind, fields in self.lines:
                 history.write(kind, **fields)

@@ -1,4 +1,4 @@
-"""Run the cases of an experiment, seed by seed, and keep one JSON per case and seed; those there are not run again."""
+"""Run the cases of an experiment, seed by seed: one JSON file per case and seed. A run with a result is not repeated."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from typing import Any, Literal
 from coordinator_free_bootstrap import Graph, canonical_json
 from coordinator_free_bootstrap.errors import ConfigError, PeerError
 from peer.algorithms.registry import algorithms
-from peer.assembly import device_named
 from peer.experiment.ifca_server import run_ifca_server
 from peer.experiment.scaling import Scale, scaled_graph
 from peer.experiment.simulated import OnRound, SimulatedSettings, simulate
 from peer.experiment.spec import Case, Experiment, check_algorithm
 from peer.observe.report import build_report
 from peer.observe.run_files import PeerRun, Run, accuracy_curve
+from peer.runtime.assembly import device_named
 from peer.store.files import write_json
 
 Backend = Literal["simulated", "processes"]
 KEPT = (
     *("accuracy_mean", "accuracy_std", "accuracy_worst", "accuracy_p10", "cluster_ari", "cluster_accuracy", "rounds"),
-    *("models_sent", "payload_bytes_sent", "wire_bytes_sent", "seconds", "facts"),
+    *("models_sent", "payload_bytes_sent", "wire_bytes_sent", "seconds"),
+    *("accuracy_final_phase", "mix_err", "sample_cluster_accuracy", "models_others_would_send"),
 )
 
 
@@ -46,32 +47,36 @@ class Job:
     settings: SimulatedSettings = field(default_factory=SimulatedSettings)
 
     def graph(self) -> Graph:
-        """Return its graph, with the manifest."""
+        """Return the graph, with its manifest."""
         return scaled_graph(self.experiment, self.case, self.seed, self.scale)
 
     def place(self, out: Path) -> Path:
-        """Return where its result lies."""
+        """Return the path of the result."""
         return out / self.experiment.file / slug(self.case.name) / f"seed-{self.seed}.json"
 
     def digest(self) -> str:
-        """Return a digest of all that decides its result, apart from the machine."""
+        """Return a digest of everything that determines the result, except the machine."""
         graph = self.graph()
         parts = [canonical_json(graph.manifest), graph.digest, self.case.method, self.case.server.model_dump_json()]
         device = device_of(self.backend, self.settings.device).partition(":")[0]
-        parts += [self.backend, *([] if device == "cpu" else [device])]  # older results, all of CPUs, name no device
+        parts += [self.backend, *([] if device == "cpu" else [device])]  # old results name no device: all are of CPUs
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def rounds(self) -> int:
-        """Return how many rounds it takes, for the progress."""
+        """Return the number of rounds, for the progress display."""
         restarts = self.case.server.restarts if self.case.method == "ifca-server" else 1
         return self.graph().manifest.rounds * restarts
 
 
 def device_of(backend: Backend, wanted: str | None) -> str:
-    """Return the device on which a backend computes: cpu, cuda or cuda:N; None wants the backend's own choice.
+    """Return the device of a backend: cpu, cuda or cuda:N.
+
+    Args:
+        backend: simulated, or processes, whose peers choose their device themselves.
+        wanted: the user's choice; None: the backend's default.
 
     Raises:
-        ConfigError: there is no such device, or the backend's peers would use another one.
+        ConfigError: the device does not exist, or the peers of the backend would choose another one.
     """
     if backend == "simulated":
         return device_named(wanted or "cpu")
@@ -90,9 +95,9 @@ def slug(name: str) -> str:
 
 
 def skipped(case: Case) -> str | None:
-    """Return why a case is not run, or None."""
+    """Return the reason why a case is not run, or None."""
     if case.method == "published":
-        return "only quoted"
+        return "published number, without a run"
     if case.method == "peers" and case.run.get("algorithm") not in (None, *algorithms()):
         return f"no algorithm {case.run['algorithm']!r} in this version"
     return None
@@ -101,10 +106,10 @@ def skipped(case: Case) -> str | None:
 def jobs_of(
     experiment: Experiment, scale: Scale, seeds: int, backend: Backend, settings: SimulatedSettings, only: list[str]
 ) -> list[Job]:
-    """Return all runs of an experiment, seed by seed, so that a cut leaves whole columns.
+    """Return all runs of an experiment, seed by seed: after an interruption, all cases have the same seeds.
 
     Raises:
-        ConfigError: ``only`` names a case that is not there, or a setting of the scale does not fit a case.
+        ConfigError: ``only`` names an unknown case, or a setting of the scale does not fit a case.
     """
     names = {slug(case.name) for case in experiment.case}
     for name in only:
@@ -123,13 +128,13 @@ def jobs_of(
 
 
 def done_already(job: Job, out: Path) -> bool:
-    """Return whether a result with these very settings is there."""
+    """Return whether a result with the same settings exists."""
     found = read_result(job.place(out))
     return found is not None and found.get("digest") == job.digest()
 
 
 def read_result(path: Path) -> dict[str, Any] | None:
-    """Return a result, or None if there is none or it is torn."""
+    """Return a result, or None if the file is missing or incomplete."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -141,14 +146,14 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
     """Run one job and write its result.
 
     Args:
-        job: what to run.
+        job: the run.
         out: folder of all results.
-        keep: whether the run directory stays, for `peer report`.
-        command: that the user typed, for the record.
-        on_round: told about progress.
+        keep: whether to keep the run directory, for `peer report`.
+        command: the user's command line, stored in the result.
+        on_round: called with the progress.
 
     Raises:
-        PeerError: the run cannot be done, or a peer of it failed.
+        PeerError: the run cannot start, or a peer of it failed.
     """
     graph, place = job.graph(), job.place(out)
     directory = place.with_suffix("")
@@ -167,6 +172,7 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
         "published": job.case.published,
         "published_std": job.case.published_std,
         "measured": _measured(job.case, report.run),
+        "sweep": job.case.swept and job.case.swept.model_dump(),
         "seed": job.seed,
         "digest": job.digest(),
         "backend": job.backend if job.case.method == "peers" else job.case.method,
@@ -186,12 +192,12 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
     write_json(place, result)
     if not keep:
         shutil.rmtree(directory)
-    gc.collect()  # peers and network refer to each other: without this, the models of many runs pile up
+    gc.collect()  # peers and network refer to each other; their models would stay in memory until the next collection
     return result
 
 
 def settled_round(peers: Sequence[PeerRun]) -> int | None:
-    """Return the number of rounds after which no peer has changed its cluster any more; None without clusters."""
+    """Return the number of rounds until the last change of a peer's cluster; None without clusters."""
     series = [[int(value) for _, value in peer.series("cluster_index")] for peer in peers]
     if not series or not all(series):
         return None
@@ -200,13 +206,13 @@ def settled_round(peers: Sequence[PeerRun]) -> int | None:
 
 
 def machine() -> str:
-    """Return the machine in a line."""
+    """Return a line that describes the machine."""
     memory_gb = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30))
     return f"{os.cpu_count()} cores, {memory_gb} GB, {platform.machine()}, Python {platform.python_version()}"
 
 
 def _measured(case: Case, run: Run) -> float | None:
-    """Return the number to compare with the paper's: the mean over peers, in percent."""
+    """Return the number to compare with the published one: the mean over peers, in percent."""
     found = run.latest(case.metric)
     return 100 * sum(map(float, found)) / len(found) if found else None
 
@@ -221,7 +227,7 @@ def _run_ifca(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> Non
 
 def _run_processes(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> None:
     from peer.observe.watch import TestbedWatcher
-    from peer.testbed import Testbed, free_ports, warm_up
+    from peer.testbed.testbed import Testbed, free_ports, warm_up
 
     ports = free_ports(len(graph.nodes))
     nodes = tuple(replace(node, address=f"127.0.0.1:{port}") for node, port in zip(graph.nodes, ports, strict=True))
@@ -230,20 +236,20 @@ def _run_processes(job: Job, graph: Graph, directory: Path, on_round: OnRound) -
     bed = Testbed(graph, directory, data_root=job.settings.data_root, insecure=True)
     watcher = TestbedWatcher(directory, graph)
 
-    def look() -> None:
+    def report_progress() -> None:
         watcher.refresh()
         seen = list(watcher.progress.values())
         known = [peer.accuracy for peer in seen if peer.accuracy is not None]
         on_round(min(peer.rounds_completed for peer in seen), sum(known) / len(known) if known else None)
 
     bed.start()
-    failed = {peer_id: code for peer_id, code in bed.run(look).items() if code != 0}
+    failed = {peer_id: code for peer_id, code in bed.run(report_progress).items() if code != 0}
     if failed:
         raise _RunFailed(f"peers {sorted(failed)} of {directory} failed with exit codes {failed}; see their peer.log")
 
 
 class _RunFailed(PeerError):
-    """A peer of a run failed; its own exit code is in the message."""
+    """A peer of a run failed; the message has its exit code."""
 
 
 _RUN: dict[str, Callable[[Job, Graph, Path, OnRound], None]] = {

@@ -1,8 +1,8 @@
-"""From an experiment at full scale to one that a small machine can run, and a sentence that says what was scaled.
+"""The scale of an experiment: fewer peers for a small machine, and a sentence that names what was scaled.
 
-A scale s keeps what a peer sees and shrinks how many peers there are: N and the data shrink together, so that the samples
-per peer stay. The average degree shrinks like log N, because that is what keeps a random graph connected and spreads a
-model over it in about as many rounds. Rounds, model and optimizer stay, unless settings change them.
+A scale s multiplies the number of peers N and the amount of data; the samples per peer stay. The average degree is
+multiplied by log(s N) / log(N): a random graph stays connected, and a model reaches all peers in about as many rounds. Rounds,
+model and optimizer stay, unless settings change them.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ PEERS_MIN = 8
 
 @dataclass(frozen=True)
 class Scale:
-    """How an experiment is made smaller.
+    """The scale of a run, and its changed settings.
 
     Attributes:
         factor: of peers and data, in (0, 1].
-        settings: manifest keys to change besides, as ``--set`` takes them.
+        settings: changed manifest keys, in the form of ``--set``.
 
     Raises:
-        ConfigError: the factor is none.
+        ConfigError: the factor is out of range.
     """
 
     factor: float = 1.0
     settings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 < self.factor <= 1:  # so it is with NaN, too
+        if not 0 < self.factor <= 1:  # also true for NaN
             raise ConfigError(f"--scale: found {self.factor:g}; allowed: above 0, up to 1")
 
     def peers(self, experiment: Experiment) -> int:
-        """Return N at this scale: a multiple of the number of clusters, so that clusters stay equally large."""
+        """Return N at this scale: a multiple of the number of clusters, so that all clusters have the same size."""
         clusters = int(experiment.run.get("clusters", 2))
         least = max(PEERS_MIN, 2 * clusters)
         wanted = round(experiment.peers * self.factor / clusters) * clusters
         return experiment.peers if self.factor == 1 else min(experiment.peers, max(least, wanted))
 
     def sentence(self, experiment: Experiment) -> str:
-        """Return what was scaled, in words."""
+        """Return the scale in words, for the table."""
         peers = self.peers(experiment)
         if peers == experiment.peers and not self.settings:
             return "full scale"
@@ -58,7 +58,7 @@ class Scale:
 
 
 def scaled_degree(graph: GraphSpec, full: int, peers: int) -> float | None:
-    """Return the average degree for N' peers: that of the full graph times log N' / log N; None for fixed shapes."""
+    """Return the average degree for N' peers: the full graph's times log N' / log N; None for fixed shapes."""
     if graph.kind in FIXED_SHAPES:
         return None
     degree = graph.degree if graph.degree is not None else (graph.p or 0.0) * (full - 1)
@@ -85,7 +85,7 @@ def scaled_graph(experiment: Experiment, case: Case, seed: int, scale: Scale) ->
 
 
 def _split_options(options: dict[str, Any], experiment: Experiment, peers: int) -> dict[str, Any]:
-    """Return the split's options with each peer's full share of samples, where there are fewer peers to deal to."""
+    """Return the split's options; with fewer peers, each peer still gets its full share of samples."""
     if peers == experiment.peers:
         return options
     shares = {

@@ -7,7 +7,6 @@ that are still equal, once), and what is under way in a round.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import time
 from collections.abc import Callable
@@ -17,24 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from coordinator_free_bootstrap import Graph, canonical_json, digest, save_graph
-from peer.algorithms.base import Bench
+from coordinator_free_bootstrap import Graph, save_graph
 from peer.algorithms.registry import algorithm_named
-from peer.assembly import device_named, majority, metric_of
-from peer.core.averaging import Vector
-from peer.core.engine import Engine
-from peer.core.messages import WIRE_VERSION
-from peer.core.model_store import ModelStore
 from peer.experiment.network import SimulatedPeer, VirtualNetwork, perform_in_turn
-from peer.experiment.recording import Recording
 from peer.experiment.together import Together
+from peer.host import InitialModels, PeerHost
 from peer.learning.flat import FlatModule
 from peer.learning.learner import Learner
-from peer.results import write_results
+from peer.runtime.assembly import device_named
+from peer.runtime.results import start_fields, write_results
 from peer.store.state_dir import StateDir
 from peer.tasks.loading import load_task
-from peer.tasks.task import Task
-from peer.wire.codec import payload_size
 
 OnRound = Callable[[int, float | None], None]
 
@@ -79,101 +71,50 @@ def simulate(
         StorageError: the run directory cannot be written.
     """
     settings = settings or SimulatedSettings()
-    peers = simulated_peers(graph, settings)
     stacked = settings.stacked if settings.stacked is not None else device_named(settings.device) != "cpu"
-    watch = RoundWatch(len(peers), on_round)
-    began = time.monotonic()
+    watch = RoundWatch(len(graph.nodes), on_round)
     network = VirtualNetwork(
-        peers,
         perform_all=Together().perform if stacked else perform_in_turn,
         on_record=watch.record,
         fold_threads=settings.fold_threads,
     )
+    peers = simulated_peers(graph, settings, network)
+    began = time.monotonic()
     network.run()
     if directory is not None:
         write_run(graph, directory, peers, time.monotonic() - began, models=settings.models)
     return peers
 
 
-def simulated_peers(graph: Graph, settings: SimulatedSettings) -> dict[int, SimulatedPeer]:
-    """Return the peers of a graph before their first round; those that start with equal models share the arrays."""
+def simulated_peers(graph: Graph, settings: SimulatedSettings, network: VirtualNetwork) -> dict[int, SimulatedPeer]:
+    """Connect the peers of a graph to a network; those that start with equal models share the arrays."""
     import torch
 
     torch.set_num_threads(settings.threads)
     manifest = graph.manifest
-    factory = algorithm_named(manifest.algorithm)
     task = load_task(manifest, len(graph.nodes), data_root=settings.data_root)
-    model: FlatModule | None = None
-    common: list[Vector] | None = None
-    peers: dict[int, SimulatedPeer] = {}
+    device = device_named(settings.device)
+    memory: FlatModule | None = None
+    common: InitialModels | None = None
     for peer_id in graph.ids:
-        algorithm = factory(manifest, peer_id, graph)
-        learner, truth = _learner(task, peer_id, device_named(settings.device), manifest.batch_size, model)
-        model = learner.model
-        if common is None:
-            initial, is_common = algorithm.initial_models(learner)  # type: ignore[arg-type]
-            common = initial if is_common else None
-        else:
-            initial, is_common = list(common), True
-        models = ModelStore(initial, batch=manifest.aggregation == "batch", spare_max=0)
-        if is_common:
-            for slot in range(len(initial)):
-                models.share(slot)
-        bench = Bench(
-            manifest=manifest,
-            peer_id=peer_id,
-            graph=graph,
-            learner=learner,  # type: ignore[arg-type]
-            models=models,
-            facts={},
-            true_cluster=truth,
+        shard = task.load_shard(peer_id)
+        learner = Learner(task, shard, device=device, batch_size=manifest.batch_size, model=memory)
+        memory = learner.model
+        algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)
+        initial = common or InitialModels.of(algorithm, learner)
+        common = initial if initial.digest else None
+        host = PeerHost.build(
+            peer_id,
+            graph,
+            learner,
+            1,
+            clock=time.perf_counter,
+            initial=initial,
+            spare_buffers=0,
         )
-        bench.facts = algorithm.begin(bench)
-        model_bytes = payload_size(learner.schema, manifest.encoding)
-        engine = Engine(peer_id, graph, algorithm, 1, model_bytes=model_bytes, facts=dict(bench.facts))
-        digests = {
-            "wire_version": str(WIRE_VERSION),
-            "manifest": digest(manifest),
-            "graph": graph.digest,
-            "schema": learner.schema.digest,
-            **metric_of(task),
-            "initial_models": _digest_of(initial) if is_common and not peers else "",
-        }
-        if is_common and peers:
-            digests["initial_models"] = next(iter(peers.values())).digests["initial_models"]
-        peers[peer_id] = SimulatedPeer(
-            graph=graph,
-            algorithm=algorithm,
-            bench=bench,
-            schema=learner.schema,
-            engine=engine,
-            digests=digests,
-            manifest_json=canonical_json(manifest),
-            recording=Recording(),
-            true_cluster=majority(truth),
-        )
-        _record_start(peers[peer_id])
-    return peers
-
-
-def _learner(task: Task, peer_id: int, device: str, batch_size: int, model: FlatModule | None) -> tuple[Learner, Any]:
-    learner = Learner(task, task.load_shard(peer_id), device=device, batch_size=batch_size, model=model)
-    return learner, learner.shard.true_cluster
-
-
-def _record_start(peer: SimulatedPeer) -> None:
-    peer.recording.add(
-        "start",
-        {
-            "peer_id": peer.engine.peer_id,
-            "backend": "simulated",
-            "notes": peer.algorithm.notes(peer.bench),
-            "digests": peer.digests,
-            "true_cluster": peer.true_cluster,
-            "samples": peer.bench.learner.count(),
-            "parameters": peer.schema.size,
-        },
-    )
+        peer = network.add(host)
+        peer.recording.add("start", start_fields(host, task) | {"backend": "simulated"})
+    return network.peers
 
 
 class RoundWatch:
@@ -206,14 +147,7 @@ def write_run(graph: Graph, directory: Path, peers: dict[int, SimulatedPeer], se
     directory.mkdir(parents=True, exist_ok=True)
     save_graph(graph, directory / "graph.json")
     for peer_id, peer in peers.items():
-        peer.state_dir = StateDir.of_peer(directory, peer_id)
-        peer.state_dir.create()
-        peer.recording.write(peer.state_dir)
-        write_results(peer, peer.status, peer.last_round, seconds, models=models)
-
-
-def _digest_of(models: list[Vector]) -> str:
-    state = hashlib.sha256()
-    for model in models:
-        state.update(model.data.cast("B"))
-    return state.hexdigest()
+        place = StateDir.of_peer(directory, peer_id)
+        place.create()
+        peer.recording.write(place)
+        write_results(peer.host, place, peer.status, seconds, algorithm=graph.manifest.algorithm, models=models)

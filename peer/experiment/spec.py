@@ -1,4 +1,4 @@
-"""An experiment file: one row of a paper's table, as TOML. Each case is a cell: what to run, and the paper's number.
+"""An experiment file in TOML: one row of a paper's table. Each case is a cell: what to run, and the paper's number.
 
 title = "DFCA, Table 1: MNIST, k = 2"
 source = "DFCA, Table 1"
@@ -13,10 +13,14 @@ name = "DFCA-GI"
 published = 93.7            # percent
 published_std = 0.07
 run.algorithm = "dfca"
+[sweep]                     # optional: each case is run with each value
+key = "graph.degree"
+values = [3, 6, 12]
 """
 
 from __future__ import annotations
 
+import copy
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -47,6 +51,24 @@ class GraphSpec(_Section):
     degree: float | None = Field(None, gt=0, description="average degree at full scale, instead of p")
 
 
+class Sweep(_Section):
+    """A setting and its values; each case of the file becomes one case for each value."""
+
+    key: str = Field(
+        pattern=r"^(graph\.degree|run\.\w+(\.\w+)?)$",
+        description="graph.degree, or a manifest key such as run.clusters",
+    )
+    values: list[Annotated[int | float, Field(gt=0)]] = Field(min_length=2)
+
+
+class Swept(_Section):
+    """The place of a case in a sweep: the key, the value, and the name of the case that was repeated."""
+
+    key: str
+    value: int | float
+    case: str
+
+
 class Case(_Section):
     """One cell of the table."""
 
@@ -54,13 +76,14 @@ class Case(_Section):
     published: Percent | None = Field(None, description="the paper's number, percent; none where it gives none")
     published_std: Percent | None = Field(None, description="its standard deviation over the paper's runs")
     method: Method = Field(
-        "peers", description="peers of this runtime, the harness' IFCA with a server, or a number that is only quoted"
+        "peers", description="peers of this runtime, IFCA with a server, or a published number without a run"
     )
-    metric: Literal["accuracy", "accuracy_before_final"] = Field("accuracy", description="which number is compared")
+    metric: Literal["accuracy", "accuracy_before_final"] = Field("accuracy", description="the measured number")
     run: dict[str, Any] = Field(default_factory=dict, description="manifest keys beside the file's own")
     graph: GraphSpec | None = Field(None, description="instead of the file's own")
     server: IfcaServerOptions = Field(default_factory=IfcaServerOptions, description="options of ifca-server")
     note: str = ""
+    swept: Swept | None = None  # set by `load_experiment`
 
 
 class Experiment(_Section):
@@ -72,12 +95,13 @@ class Experiment(_Section):
     seeds: int = Field(5, ge=1, le=1000, description="runs in the paper, and the default of --seeds")
     train_samples: int = Field(ge=1, description="training samples dealt to all peers at full scale")
     test_samples: int = Field(ge=1, description="test samples dealt to all peers at full scale")
-    needs: str = Field("", description="data that this project does not bring, in words")
+    needs: str = Field("", description="data that this project does not include, in words")
     notes: list[str] = Field(
-        default_factory=list, description="what differs from the paper, and what the paper leaves open"
+        default_factory=list, description="differences from the paper, and choices that the paper leaves open"
     )
     graph: GraphSpec
     run: dict[str, Any]
+    sweep: Sweep | None = None
     case: list[Case] = Field(min_length=1)
     file: str = ""  # its name without .toml; set by `load_experiment`
 
@@ -102,7 +126,7 @@ def load_experiment(path: Path) -> Experiment:
     """Read and check an experiment file.
 
     Raises:
-        ConfigError: it cannot be read, is no TOML, or a key or option is wrong; one line per problem, with file and key.
+        ConfigError: it cannot be read, is not TOML, or a key or option is wrong; one line per problem, with file and key.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -111,18 +135,40 @@ def load_experiment(path: Path) -> Experiment:
             f"{path}: cannot be read: {error.strerror}; give an experiment file such as experiments/*.toml"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is no TOML: {error}") from error
+        raise ConfigError(f"{path}: not TOML: {error}") from error
     try:
         experiment = Experiment.model_validate({**data, "file": path.stem})
     except ValidationError as error:
         raise ConfigError(joined(str(path), sentences(error, Experiment, data))) from error
+    if experiment.sweep is not None:
+        experiment = experiment.model_copy(update={"case": _swept_cases(experiment, experiment.sweep)})
     _check(experiment, path)
     return experiment
+
+
+def _swept_cases(experiment: Experiment, sweep: Sweep) -> list[Case]:
+    """Return each case once for each value of the sweep."""
+    cases = []
+    section, *path = sweep.key.split(".")
+    for case in experiment.case:
+        for value in sweep.values:
+            graph, run = case.graph or experiment.graph, copy.deepcopy(case.run)
+            if section == "graph":
+                graph = graph.model_copy(update={"p": None, "degree": float(value)})
+            else:
+                target = run if len(path) == 1 else run.setdefault(path[0], {})
+                target[path[-1]] = value
+            swept = Swept(key=sweep.key, value=value, case=case.name)
+            name = f"{case.name}, {path[-1]} = {value:g}"
+            cases.append(case.model_copy(update={"name": name, "graph": graph, "run": run, "swept": swept}))
+    return cases
 
 
 def _check(experiment: Experiment, path: Path) -> None:
     counts = Counter(case.name for case in experiment.case)
     problems = [f"case: found {name!r} {n} times; allowed: each name once" for name, n in counts.items() if n > 1]
+    if experiment.sweep is not None and any(case.published is not None for case in experiment.case):
+        problems.append("case: found published beside a sweep; allowed: none, one number cannot belong to all values")
     for case in experiment.case:
         where, graph = f"case {case.name!r}", case.graph or experiment.graph
         for key in ("seed", "data_seed"):
@@ -142,12 +188,12 @@ def _check(experiment: Experiment, path: Path) -> None:
 
 
 def check_algorithm(manifest: Manifest, case: Case, source: str) -> None:
-    """Make the algorithm of a case as its first peer would, so that a wrong option is told before any run.
+    """Construct the algorithm of a case, so that a wrong option is an error before the first run.
 
     Raises:
         ConfigError: an option is unknown, or not allowed beside the others.
     """
-    if case.method == "peers" and manifest.algorithm in algorithms():  # others are passed over
+    if case.method == "peers" and manifest.algorithm in algorithms():  # `skipped` names the others
         try:
             algorithms()[manifest.algorithm](manifest, 0, make_graph("line", 2, manifest=manifest))
         except ConfigError as error:

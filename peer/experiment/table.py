@@ -1,4 +1,4 @@
-"""Measured against published: the results of a folder as tables, on the screen or as markdown."""
+"""Measured beside published numbers: the results of a folder as tables, on the screen or as markdown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coordinator_free_bootstrap.errors import UsageError
 from peer.experiment.runner import read_result
 
 Result = dict[str, Any]
-# What a table cannot be made without
+# Keys of a result that every table needs, with their types
 REQUIRED = {
     **dict.fromkeys(("experiment", "title", "case", "backend", "device", "scale", "machine", "date", "command"), str),
     **dict.fromkeys(("place", "seed", "peers", "rounds"), int),
@@ -29,10 +29,14 @@ HEADER = (
     "case",
     "paper, %",
     "measured, %",
-    "worst peer",
+    "before final, %",
+    "worst peer, %",
     "ARI",
     "clusters right",
+    "mixture error",
+    "samples right, %",
     "settled",
+    "models sent",
     "MB sent a peer",
     "seeds",
 )
@@ -46,17 +50,21 @@ class Row:
     results: tuple[Result, ...]
 
     def cells(self) -> tuple[str, ...]:
-        """Return what the columns of `HEADER` show."""
+        """Return the text of each column of `HEADER`."""
         first = self.results[0]
         megabytes = self._mean("payload_bytes_sent", 1e-6 / first["peers"])
         return (
             self.case,
             _with_spread(first.get("published"), first.get("published_std")),
             _with_spread(*self._spread("measured")),
+            _shown(self._before_final()),
             _shown(self._mean("accuracy_worst", 100.0)),
             _shown(self._mean("cluster_ari"), 2),
             self._right(),
+            _shown(self._mean("mix_err"), 3),
+            _shown(self._mean("sample_cluster_accuracy", 100.0)),
             _shown(self._mean("settled_round"), 0),
+            _shown(self._mean("models_sent"), 0),
             _shown(megabytes),
             str(len(self.results)),
         )
@@ -72,8 +80,13 @@ class Row:
         values = self._values(key)
         return self._mean(key), statistics.stdev(values) if len(values) > 1 else None
 
+    def _before_final(self) -> float | None:
+        """Return the accuracy before the final phase, percent; None for an algorithm without one."""
+        found = [result["accuracy_final_phase"] for result in self.results if result.get("accuracy_final_phase")]
+        return 100 * statistics.fmean(phase["before"] for phase in found) if found else None
+
     def _right(self) -> str:
-        """Return in how many runs every peer ended in its true cluster."""
+        """Return the number of runs in which every peer ended in its true cluster."""
         known = self._values("cluster_accuracy")
         return f"{sum(value == 1 for value in known)} of {len(known)}" if known else ""
 
@@ -86,12 +99,18 @@ class Block:
     how: str
     rows: tuple[Row, ...]
 
+    def cells(self) -> list[tuple[str, ...]]:
+        """Return the header and the cells of each row, without the columns that are empty in all rows."""
+        rows = [row.cells() for row in self.rows]
+        used = [place for place in range(len(HEADER)) if any(row[place] for row in rows)]
+        return [tuple(row[place] for place in used) for row in (HEADER, *rows)]
+
 
 def read_blocks(directory: Path) -> list[Block]:
     """Return all results below a folder, one block for each experiment and scale.
 
     Raises:
-        UsageError: there are none, or a file is no result.
+        UsageError: the folder has no results, or a file is not a result.
     """
     found: dict[tuple[str, str, str, str], dict[str, list[Result]]] = {}
     for path in sorted(Path(directory).glob("*/*/seed-*.json")):
@@ -102,7 +121,7 @@ def read_blocks(directory: Path) -> list[Block]:
         key = (result["experiment"], result["title"], result["scale"], result["device"])
         found.setdefault(key, {}).setdefault(result["case"], []).append(result)
     if not found:
-        raise UsageError(f"{directory}: no results in it; make some with: peer experiment run FILE --out {directory}")
+        raise UsageError(f"{directory}: no results found; make some with: peer experiment run FILE --out {directory}")
     return [_block(title, scale, cases) for (_, title, scale, _), cases in sorted(found.items())]
 
 
@@ -110,20 +129,20 @@ def _check(result: Result, path: Path) -> None:
     for key, kind in REQUIRED.items():
         if not isinstance(result.get(key), int | float if kind is float else kind):
             raise UsageError(
-                f"{path}: no result of peer experiment run: {key}: found {result.get(key)!r}; "
+                f"{path}: not a result of peer experiment run: {key}: found {result.get(key)!r}; allowed: {kind.__name__}; "
                 "remove the file, or name another DIRECTORY"
             )
 
 
 def commands(results: Sequence[Result]) -> str:
-    """Return the commands that made the results, each once; of all but the first only where they part from it."""
+    """Return the commands of the results, each once; of all but the first, only the words that differ from it."""
     first, *others = dict.fromkeys(result["command"] for result in results)
     shown = [first]
     for other in others:
         words = shlex.split(other)
         equal = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(shlex.split(first), words, strict=False))
         same = len(list(equal))
-        same -= same > 0 and words[same - 1].startswith("-")  # an option stands beside its value
+        same -= same > 0 and words[same - 1].startswith("-")  # keep an option beside its value
         rest = words[same:]
         shown.append(f"... {shlex.join(rest)}" if same > 2 and rest else other)
     return ", ".join(f"`{command}`" for command in shown)
@@ -147,24 +166,21 @@ def rendered(blocks: Sequence[Block]) -> RenderableType:
     """Return the blocks for a terminal."""
     parts: list[RenderableType] = []
     for block in blocks:
-        table = Table(*HEADER, title=escape(block.title))
-        for row in block.rows:
-            table.add_row(*map(escape, row.cells()))
+        header, *rows = block.cells()
+        table = Table(*header, title=escape(block.title))
+        for row in rows:
+            table.add_row(*map(escape, row))
         parts += [table, Text(block.how, style="dim"), Text("")]
     return Group(*parts)
 
 
 def markdown(blocks: Sequence[Block]) -> str:
-    """Return the blocks as markdown tables, without the columns that are empty in a block."""
+    """Return the blocks as markdown tables."""
     lines: list[str] = []
     for block in blocks:
-        cells = [row.cells() for row in block.rows]
-        used = [place for place in range(len(HEADER)) if any(row[place] for row in cells)]
-        lines += [f"### {block.title}", "", block.how, ""]
-        lines.append("| " + " | ".join(HEADER[place] for place in used) + " |")
-        lines.append("|" + " --- |" * len(used))
-        lines += ["| " + " | ".join(row[place] for place in used) + " |" for row in cells]
-        lines.append("")
+        header, *rows = block.cells()
+        table = [header, ["---"] * len(header), *rows]
+        lines += [f"### {block.title}", "", block.how, "", *(f"| {' | '.join(row)} |" for row in table), ""]
     return "\n".join(lines)
 
 

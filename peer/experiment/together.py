@@ -1,8 +1,8 @@
-"""Do the work of many peers so that their local trainings meet: each peer's work pauses where it wants to train.
+"""Stacked training of many peers: the work of each peer pauses at its call of `Learner.train`, and all calls train as one stack.
 
-Algorithms call `Learner.train` wherever it suits them. Here every piece of work runs on a thread of its own, but only one
-thread moves at a time, like a coroutine; when each has either ended or asked to train, all requests are trained as
-one stack, and the threads go on with the results. No algorithm knows of it.
+Every piece of work runs on its own thread, but only one thread runs at a time, like a coroutine. When each thread has
+either ended or called `train`, all calls are trained as one stack, and the threads continue with the results. Algorithms need
+no change for this.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from peer.algorithms.base import Bench
-from peer.algorithms.work import perform
+from peer.algorithms.base import Workspace
 from peer.core.averaging import Vector
 from peer.core.effects import Work
 from peer.core.events import WorkDone
@@ -27,26 +26,21 @@ T = TypeVar("T")
 
 
 class Together:
-    """The `perform_all` of a virtual network that trains in stacks."""
+    """The `perform_all` of a virtual network with stacked training."""
 
     def __init__(self) -> None:
         self._trainer = StackedTrainer()
 
     def perform(self, works: Sequence[tuple[SimulatedPeer, Work]]) -> list[WorkDone]:
-        """Do all works and return their answers in the same order; each peer's seconds are its share of the whole."""
+        """Do all works and return their answers in the same order; each answer gets an equal share of the seconds."""
         began = time.perf_counter()
-        answers = self.run(
-            [
-                (peer.bench, partial(perform, work, peer.algorithm, peer.bench, time.perf_counter))
-                for peer, work in works
-            ]
-        )
+        answers = self.run([(peer.host.workspace, partial(peer.host.work, work)) for peer, work in works])
         share = (time.perf_counter() - began) / max(1, len(works))
         return [replace(done, seconds=dict.fromkeys(done.seconds, share)) for done in answers]
 
-    def run(self, tasks: Sequence[tuple[Bench, Callable[[], T]]]) -> list[T]:
-        """Call functions that train on their benches, and return what they return."""
-        movers = [_Mover(bench, function) for bench, function in tasks]
+    def run(self, tasks: Sequence[tuple[Workspace, Callable[[], T]]]) -> list[T]:
+        """Call functions that train on their workspaces, and return their results."""
+        movers = [_Mover(workspace, function) for workspace, function in tasks]
         for mover in movers:
             mover.start()
             mover.move()
@@ -59,20 +53,20 @@ class Together:
 
 
 class _Mover(threading.Thread, Generic[T]):
-    """One function that can be moved up to its next training or its end."""
+    """One function that `move` runs to its next call of `train` or to its end."""
 
     value: T
 
-    def __init__(self, bench: Bench, function: Callable[[], T]) -> None:
+    def __init__(self, workspace: Workspace, function: Callable[[], T]) -> None:
         super().__init__(daemon=True)
         self.request: TrainRequest | None = None
         self.result: tuple[Vector, TrainStats] | None = None
-        self._bench, self._function = bench, function
+        self._bench, self._function = workspace, function
         self._error: BaseException | None = None
         self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
 
     def move(self) -> None:
-        """Let the function go on until it wants to train or has ended; raises what it raises."""
+        """Run the function to its next call of `train` or to its end; raises the exceptions of the function."""
         self._go.release()
         self._paused.acquire()
         if self._error is not None:
@@ -81,17 +75,17 @@ class _Mover(threading.Thread, Generic[T]):
     def run(self) -> None:
         self._go.acquire()
         learner = self._bench.learner
-        self._bench.learner = _PausingLearner(learner, self)  # type: ignore[assignment]
+        self._bench.learner = _PausingLearner(learner, self)
         try:
             self.value = self._function()
-        except BaseException as error:  # handed to the thread that moves this one
+        except BaseException as error:  # raised again in `move`
             self._error = error
         finally:
             self._bench.learner = learner
             self._paused.release()
 
     def train(self, request: TrainRequest) -> tuple[Vector, TrainStats]:
-        """Ask for a training; called on this thread."""
+        """Request a training and wait for its result; called on this thread."""
         self.request = request
         self._paused.release()
         self._go.acquire()
@@ -101,7 +95,7 @@ class _Mover(threading.Thread, Generic[T]):
 
 
 class _PausingLearner:
-    """A learner whose `train` waits for the others."""
+    """A learner whose `train` waits for the stack."""
 
     def __init__(self, learner: Any, mover: _Mover[Any]) -> None:
         self._learner: Learner = learner

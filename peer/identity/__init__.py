@@ -1,1 +1,1 @@
-"""Keys and certificates: making them, reading them, writing their fingerprints into a graph file."""
+"""Keys and certificates: make and read them, and pin their fingerprints in a graph file."""

@@ -1,7 +1,7 @@
-"""X.509 as this project uses it: self-signed P-256 certificates with one SPIFFE URI, and what a certificate says.
+"""Certificates: self-signed, P-256, with one SPIFFE URI; making them and reading their names and keys.
 
-A peer's name is its one URI SAN. The DNS SAN is what the other end of a channel insists on, so that a certificate for one
-peer cannot stand for another one under a common CA. P-256, because gRPC's TLS library takes no Ed25519 certificates.
+The one URI SAN is the name of a peer or observer. A client requires the DNS SAN of its server, so that under a common CA the
+certificate of one peer is not accepted for another. P-256, because gRPC's TLS library accepts no Ed25519 certificates.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from coordinator_free_bootstrap.errors import IdentityError
 from coordinator_free_bootstrap.identity import Subject, dns_name, parse_spiffe_id, spiffe_id
 
-DAYS_DEFAULT = 730  # a study's length; a pin, not the date, decides who is trusted
-CLOCK_SKEW = timedelta(days=1)  # devices without a battery-backed clock start in the past
-# What the library raises for bytes that are no certificate, or none that it can read; they have no common base.
+DAYS_DEFAULT = 730  # longer than a study; trust depends on the pin, not on the date
+CLOCK_SKEW = timedelta(days=1)  # the clock of a device without a battery may be behind
+# Errors of the library for bytes that it cannot read as a certificate; they have no common base class.
 _UNREADABLE = (
     ValueError,
     UnsupportedAlgorithm,
@@ -36,38 +36,40 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate with exactly one URI SAN that is a SPIFFE id of ours.
+    """A certificate with exactly one URI SAN, which is a SPIFFE id of this project's form.
 
     Raises:
-        IdentityError: it has none or several, or a name of another form.
+        IdentityError: it has no URI SAN, several, or one of another form.
     """
 
     parsed: x509.Certificate
 
     @classmethod
     def from_pem(cls, data: bytes, source: str) -> Certificate:
-        """Return the first certificate of a PEM text; ``source`` names the file in messages.
+        """Return the first certificate of a PEM text; ``source`` names the file in errors.
 
         Raises:
-            IdentityError: there is none, or its name is not one of ours.
+            IdentityError: there is no certificate, or its name has another form.
         """
         try:
             found = x509.load_pem_x509_certificate(data)
         except _UNREADABLE as error:
-            raise IdentityError(f"{source}: no PEM certificate ({error}); make one with `peer keygen`") from error
+            raise IdentityError(f"{source}: found no PEM certificate ({error}); make one with `peer keygen`") from error
         return cls._named(found, source)
 
     @classmethod
     def from_text(cls, text: str, source: str) -> Certificate:
-        """Return the certificate of a graph file's base64 text.
+        """Return the certificate of a base64 text in a graph file; ``source`` names it in errors.
 
         Raises:
-            IdentityError: it is no certificate, or its name is not one of ours.
+            IdentityError: it is no certificate, or its name has another form.
         """
         try:
             found = x509.load_der_x509_certificate(base64.b64decode(text, validate=True))
         except _UNREADABLE as error:
-            raise IdentityError(f"{source}: no DER certificate ({error}); write it with `peer graph pin`") from error
+            raise IdentityError(
+                f"{source}: found no DER certificate ({error}); write it with `peer graph pin`"
+            ) from error
         return cls._named(found, source)
 
     @classmethod
@@ -75,13 +77,13 @@ class Certificate:
         result = cls(found)
         try:
             _ = result.name, result.fingerprint, result.may_sign_others
-        except (IdentityError, *_UNREADABLE) as error:  # extensions and keys are parsed when they are asked for
+        except (IdentityError, *_UNREADABLE) as error:  # extensions and keys are parsed on access
             raise IdentityError(f"{source}: {error}") from error
         return result
 
     @cached_property
     def name(self) -> tuple[str, Subject]:
-        """Federation, and peer id or observer's name."""
+        """Federation and subject (peer id or observer's name)."""
         try:
             names = self.parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         except x509.ExtensionNotFound:
@@ -106,7 +108,7 @@ class Certificate:
 
     @property
     def may_sign_others(self) -> bool:
-        """Whether a TLS library would believe certificates signed with this one's key."""
+        """Whether a TLS library would accept certificates signed with this certificate's key."""
         try:
             return self.parsed.extensions.get_extension_for_class(x509.KeyUsage).value.key_cert_sign
         except x509.ExtensionNotFound:
@@ -132,19 +134,19 @@ class Certificate:
 def make_certificate(
     federation: str, subject: Subject, *, days: float = DAYS_DEFAULT, now: datetime | None = None
 ) -> tuple[bytes, Certificate]:
-    """Make a key pair and its self-signed certificate; return the private key as PEM (PKCS #8, not encrypted) and the latter.
+    """Make a key pair and its self-signed certificate; return the private key (PEM, PKCS #8, not encrypted) and the certificate.
 
-    The key usage leaves out signing certificates, so that no peer can vouch for another one. The subject carries a random
-    number, because TLS libraries find a trusted certificate by its subject, and two of one peer must not be mixed up.
+    The key usage excludes signing certificates, so that no peer can issue a certificate for another. The X.509 subject has a
+    random number, because TLS libraries find a trusted certificate by its subject, and one peer may have two certificates.
 
     Args:
         federation: of the manifest.
         subject: peer id, or an observer's name.
         days: of validity, from now on.
-        now: for tests; default: the present.
+        now: start of the validity; default: the current time.
 
     Raises:
-        IdentityError: the federation's name or the subject cannot stand in a certificate.
+        IdentityError: the federation's name or the subject is not allowed in a certificate.
     """
     uri, key = spiffe_id(federation, subject), ec.generate_private_key(ec.SECP256R1())
     moment = now or datetime.now(UTC)

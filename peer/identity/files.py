@@ -1,4 +1,4 @@
-"""Key and certificate files: ``<name>.key`` (mode 0600) and ``<name>.pem``, written once, checked whenever they are read."""
+"""Key and certificate files: ``<name>.key`` (mode 0600) and ``<name>.pem``; never overwritten, checked when read."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from peer.identity.certificates import DAYS_DEFAULT, Certificate, make_certifica
 from peer.store.state_dir import StateDir
 
 FILE_BYTES_MAX = 1 << 20
-OBSERVER = "testbed"  # the name on the certificate with which a testbed's directory may be watched
+OBSERVER = "testbed"  # the observer's name in a testbed
 
 
 def identity_files(directory: Path, subject: Subject) -> KeyFiles:
-    """Return where a testbed keeps the keys of a peer, or of its observer."""
+    """Return the key files of a peer, or of the observer, in a testbed's directory."""
     home = StateDir.of_peer(directory, subject).root if isinstance(subject, int) else Path(directory)
     return KeyFiles.of(home / "identity", subject)
 
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A private key (PEM) and its certificate, with what stands behind it in its file (a CA's chain)."""
+    """A private key (PEM), its certificate, and the whole certificate file (with the chain of an authority, if any)."""
 
     private_key: bytes
     certificate: Certificate
@@ -39,27 +39,27 @@ class KeyPair:
 
 @dataclass(frozen=True)
 class KeyFiles:
-    """Where the two files of one subject lie."""
+    """Paths of the two files of one subject."""
 
     certificate: Path
     key: Path
 
     @classmethod
     def of(cls, directory: Path, subject: Subject) -> KeyFiles:
-        """Return the names that `keygen` gives: ``peer-3.pem`` and ``peer-3.key``, or ``<observer>.pem`` and ``.key``."""
+        """Return the paths that `keygen` writes: ``peer-3.pem`` and ``peer-3.key``, or ``<observer>.pem`` and ``.key``."""
         stem = f"peer-{subject}" if isinstance(subject, int) else subject
         return cls(Path(directory) / f"{stem}.pem", Path(directory) / f"{stem}.key")
 
     def exist(self) -> bool:
-        """Return whether any of the two is there."""
+        """Return whether at least one of the two exists."""
         return self.certificate.exists() or self.key.exists()
 
 
 def keygen(directory: Path, federation: str, subject: Subject, *, days: float = DAYS_DEFAULT) -> KeyFiles:
-    """Make a key pair and write its two files; existing ones are never overwritten.
+    """Make a key pair and write its two files; existing files are never overwritten.
 
     Raises:
-        IdentityError: a file exists or cannot be written, or the name cannot stand in a certificate.
+        IdentityError: a file exists or cannot be written, or the name is not allowed in a certificate.
     """
     private, certificate = make_certificate(federation, subject, days=days)
     files = KeyFiles.of(directory, subject)
@@ -79,10 +79,10 @@ def keygen(directory: Path, federation: str, subject: Subject, *, days: float = 
 
 
 def load_key_pair(files: KeyFiles) -> KeyPair:
-    """Read a key pair and check all that can be checked without a graph: modes, form, that both belong together, dates.
+    """Read a key pair; check file modes, form, that key and certificate match, and the certificate's dates.
 
     Raises:
-        IdentityError: a sentence that names the file and the remedy.
+        IdentityError: a check failed; the message names the file and what to do.
     """
     chain = read_file(files.certificate, "certificate")
     certificate = Certificate.from_pem(chain, str(files.certificate))
@@ -91,9 +91,13 @@ def load_key_pair(files: KeyFiles) -> KeyPair:
     try:
         key = serialization.load_pem_private_key(private, None)
     except (ValueError, TypeError) as error:  # TypeError: it is encrypted
-        raise IdentityError(f"{files.key}: no unencrypted PEM private key; make one with `peer keygen`") from error
+        raise IdentityError(
+            f"{files.key}: found no unencrypted PEM private key; make one with `peer keygen`"
+        ) from error
     if key.public_key() != certificate.parsed.public_key():
-        raise IdentityError(f"{files.key} is not the key of {files.certificate}; give both of one `peer keygen`")
+        raise IdentityError(
+            f"{files.key} is not the key of {files.certificate}; give two files of the same `peer keygen`"
+        )
     problem = certificate.problem_at(datetime.now(UTC))
     if problem:
         raise IdentityError(f"{files.certificate}: {problem}")
@@ -101,36 +105,42 @@ def load_key_pair(files: KeyFiles) -> KeyPair:
 
 
 def read_file(path: Path, what: str) -> bytes:
-    """Return a small file's content.
+    """Return the content of a file of at most 1 MiB; ``what`` names it in errors.
 
     Raises:
-        IdentityError: it is missing, unreadable or too large.
+        IdentityError: the file is missing, unreadable or too large.
     """
     try:
         with Path(path).open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         raise IdentityError(
-            f"{path}: the {what} is missing; make one with `peer keygen`, name it with --cert and --key, or accept "
-            "plaintext with --insecure"
+            f"{path}: the {what} is missing; make one with `peer keygen`, give its path with --cert and --key, or give "
+            "--insecure for plaintext"
         ) from None
     except (OSError, ValueError) as error:
-        raise IdentityError(f"{path}: the {what} cannot be read ({error}); check owner and mode") from error
+        raise IdentityError(
+            f"{path}: the {what} cannot be read ({error}); check the owner and mode of the file"
+        ) from error
     if len(data) > FILE_BYTES_MAX:
-        raise IdentityError(f"{path}: more than {FILE_BYTES_MAX} bytes; this is no {what}")
+        raise IdentityError(
+            f"{path}: found more than {FILE_BYTES_MAX} bytes; allowed for a {what}: at most {FILE_BYTES_MAX}"
+        )
     return data
 
 
 def mode_problem(mode: int, *, mounted: bool) -> str | None:
-    """Return why a private key's file mode is too open, or None.
+    """Return why other users may access a private key's file, or None.
 
     Args:
         mode: permission bits.
-        mounted: whether root owns the file and this process is another user: a mounted secret, which its group may read
-            (the rule of PostgreSQL, made for the same secrets).
+        mounted: whether root owns the file and this process runs as another user. So it is for secrets mounted into a
+            container; their group may read them (PostgreSQL has the same rule).
     """
     if mode & 0o077 & ~(0o040 if mounted else 0):
-        return f"mode {mode:04o} lets others use the private key; allowed: 0600"
+        return (
+            f"found mode {mode:04o}: other users can access the private key; allowed: {'0640' if mounted else '0600'}"
+        )
     return None
 
 
@@ -138,7 +148,7 @@ def _check_mode(path: Path) -> None:
     try:
         found = os.stat(path)
     except OSError:
-        return  # `read_file` says it
+        return  # `read_file` raises the error
     problem = mode_problem(stat.S_IMODE(found.st_mode), mounted=found.st_uid == 0 and os.geteuid() != 0)
     if problem:
         raise IdentityError(f"{path}: {problem}; run chmod 600 {path}")

@@ -1,4 +1,4 @@
-"""Writing keys into a graph: each certificate to the peer or observer that it names."""
+"""Pins: write certificates and key fingerprints into a graph, at the peers and observers that they name."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ S = TypeVar("S", Node, Observer)
 def pin(graph: Graph, certificates: Iterable[Certificate], *, rotate: bool = False) -> Graph:
     """Return the graph with each certificate and its key's fingerprint at the node or observer that it names.
 
-    An observer that the graph does not know is added; a peer is not.
+    An observer that is not in the graph is added; a peer is not.
 
     Args:
         graph: of the federation that the certificates name.
-        certificates: any number; several of one subject are all kept.
-        rotate: keep the keys that are there beside the new ones, while both are in use.
+        certificates: any number; several of one subject are all pinned.
+        rotate: also keep the pins that the graph has, while old and new keys are both in use.
 
     Raises:
-        IdentityError: a certificate of another federation or of an unknown peer, or one that could sign others.
+        IdentityError: a certificate of another federation or of an unknown peer, or one that may sign others.
         GraphError: more pins than a node may have.
     """
     new: dict[int | str, list[Certificate]] = {}
@@ -33,13 +33,15 @@ def pin(graph: Graph, certificates: Iterable[Certificate], *, rotate: bool = Fal
         where = f"certificate {spiffe_id(federation, subject)}"
         if federation != graph.manifest.federation:
             raise IdentityError(
-                f"{where}: the graph's federation is {graph.manifest.federation}; make it with --federation "
-                f"{graph.manifest.federation}, or set run.federation"
+                f"{where}: found federation {federation}; allowed: {graph.manifest.federation}, the graph's; make the "
+                f"certificate with --federation {graph.manifest.federation}, or set run.federation"
             )
         if isinstance(subject, int) and subject not in graph.ids:
-            raise IdentityError(f"{where}: the graph has no peer {subject}; pin certificates of its peers only")
+            raise IdentityError(f"{where}: peer {subject} is not in the graph; pin certificates of its peers only")
         if certificate.may_sign_others:
-            raise IdentityError(f"{where}: it may sign certificates of others; allowed: a key usage without that")
+            raise IdentityError(
+                f"{where}: its key usage allows signing certificates; allowed: a key usage without keyCertSign"
+            )
         new.setdefault(subject, []).append(certificate)
     for name in new:
         if isinstance(name, str) and name not in {observer.name for observer in graph.observers}:

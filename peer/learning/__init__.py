@@ -1,1 +1,1 @@
-"""Local training and evaluation in PyTorch, on flat float32 vectors. Knows no neighbors, rounds or clusters."""
+"""Local training and evaluation in PyTorch on flat float32 vectors, without neighbors, rounds and clusters."""

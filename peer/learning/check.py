@@ -1,4 +1,4 @@
-"""Try everything that a run would ask of a task, and say in words what is wrong: ``peer task check``."""
+"""Check a task: call everything that a run calls, and report findings or the first fault (``peer task check``)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from coordinator_free_bootstrap.errors import PeerError, TaskError
+from peer.core.encoding import decode, encode, payload_size
 from peer.learning.learner import Learner
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
-from peer.wire.codec import decode, encode, payload_size
 
 Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that works, with what was seen."""
+    """One checked item and its result."""
 
     what: str
     seen: str
@@ -34,17 +34,17 @@ def check_task(
     """Load a shard, train one step, evaluate, encode and decode the model.
 
     Args:
-        task: the task under test.
-        peer_id: whose shard is loaded.
-        learning_rate: of the one step.
-        batch_size: of the one step.
-        device: where it trains.
+        task: the task to check.
+        peer_id: the peer whose shard is loaded.
+        learning_rate: of the step.
+        batch_size: of the step.
+        device: the device of the step.
 
     Returns:
-        What works, in order.
+        The findings, in order.
 
     Raises:
-        TaskError, ShardError: the first thing that does not, with the reason.
+        TaskError, ShardError: the first fault, with its reason.
     """
     findings = []
     task = _Guarded(task)
@@ -58,19 +58,19 @@ def check_task(
 
     theta = learner.initial_model(0)
     if not np.array_equal(theta, learner.initial_model(0)):
-        raise TaskError("make_model gives other values for the same seed; take random numbers from torch only")
+        raise TaskError("make_model: found other values for the same seed; draw random numbers only from torch")
     findings.append(Finding("initialization", "the same values for the same seed"))
     before = learner.evaluate(theta, "train")
     try:
         trained, stats = learner.train(theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step")
     except PeerError:
         raise
-    except Exception as error:  # out of the gradient, or of the user's own optimizer
-        raise TaskError(f"one step of training failed: {type(error).__name__}: {error}") from error
+    except Exception as error:  # from the gradient, or from the optimizer of the user
+        raise TaskError(f"training: found {type(error).__name__} in one step: {error}; correct the task") from error
     if not np.isfinite(trained).all() or not np.isfinite(stats.loss):
-        raise TaskError(f"one step of training gives values that are not finite (loss {stats.loss}); scale the inputs")
+        raise TaskError(f"training: found NaN or Inf after one step (loss {stats.loss}); scale the inputs")
     if np.array_equal(trained, theta):
-        raise TaskError("one step of training changes nothing; does the loss depend on the model's parameters?")
+        raise TaskError("training: found no change after one step; the loss must depend on the parameters of the model")
     again, _ = learner.train(theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step")
     same = "reproducible" if np.array_equal(again, trained) else "not reproducible bit for bit"
     findings.append(Finding("training", f"one step on {stats.samples} samples, loss {stats.loss:.4g}, {same}"))
@@ -81,18 +81,16 @@ def check_task(
         )
     )
     if not np.isfinite([before.loss, after.loss, after.metric]).all():
-        raise TaskError(
-            f"evaluation gives loss {after.loss} and {after.metric_name} {after.metric}, not finite numbers"
-        )
+        raise TaskError(f"evaluation: loss {after.loss}, {after.metric_name} {after.metric}; allowed: finite numbers")
     payload = bytes(encode(trained, learner.schema, "float32"))
     if not np.array_equal(decode(payload, learner.schema, "float32"), trained):
-        raise TaskError("the model does not survive encoding and decoding; this is a bug of this program")
-    findings.append(Finding("encoding", f"{len(payload)} bytes and back, bit for bit"))
+        raise TaskError("encoding: found other values after decoding; this is a bug in this program, please report it")
+    findings.append(Finding("encoding", f"{len(payload)} bytes, decoded bit for bit"))
     return findings
 
 
 class _Guarded(Task):
-    """A task whose every call gives what the runtime expects, or a `TaskError` that names the method."""
+    """A wrapped task; a call with a wrong result or an exception raises a `TaskError` with the name of the method."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -110,9 +108,7 @@ class _Guarded(Task):
         model = _expected("make_model()", self._call("make_model"), nn.Module)
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if is_lazy(tensor):
-                raise TaskError(
-                    f"make_model: {name} has no shape yet; give lazy layers their sizes, as in nn.Linear(8, 3)"
-                )
+                raise TaskError(f"make_model: found {name} without a shape; give sizes, as in nn.Linear(8, 3)")
         forward = model.forward
 
         def guarded(*inputs: Any) -> Any:
@@ -121,7 +117,7 @@ class _Guarded(Task):
             except Exception as error:
                 shape = list(inputs[0].shape[1:])
                 why = f"{type(error).__name__}: {error}"
-                raise TaskError(f"the model does not accept samples of shape {shape}: {why}") from error
+                raise TaskError(f"model: found {why} for samples of shape {shape}; it must accept them") from error
 
         model.forward = guarded
         return model
@@ -130,10 +126,10 @@ class _Guarded(Task):
         return _expected(f"load_shard({peer_id})", self._call("load_shard", peer_id), Shard)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self._call("loss", outputs, targets)  # type: ignore[no-any-return] # the learner looks at it
+        return self._call("loss", outputs, targets)  # type: ignore[no-any-return] # the learner checks it
 
     def metric(self, outputs: Tensor, targets: Tensor) -> float:
-        return self._call("metric", outputs, targets)  # type: ignore[no-any-return] # likewise
+        return self._call("metric", outputs, targets)  # type: ignore[no-any-return] # the learner checks it
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer | None:
         own = self._call("make_optimizer", parameters, learning_rate)
@@ -145,15 +141,15 @@ class _Guarded(Task):
             return found(*arguments) if callable(found) else found
         except PeerError:
             raise
-        except Exception as error:  # the user's own code may raise anything
+        except Exception as error:  # code of the user; it may raise any exception
             shown = ", ".join(_shown(argument) for argument in arguments)
-            raise TaskError(f"{name}({shown}) failed: {type(error).__name__}: {error}") from error
+            raise TaskError(f"{name}({shown}): found {type(error).__name__}: {error}; correct the task") from error
 
 
 def _expected(what: str, found: Any, kind: type[Kind]) -> Kind:
     if not isinstance(found, kind):
         shown = "None" if found is None else f"a {type(found).__name__}"
-        raise TaskError(f"{what} gives {shown}; it must give a {kind.__name__}")
+        raise TaskError(f"{what}: found {shown}; allowed: a {kind.__name__}")
     return found
 
 

@@ -1,8 +1,8 @@
-"""A PyTorch module whose tensors are views into one flat float32 buffer, so that loading a model is one memory copy.
+"""A PyTorch module whose tensors are views of one flat float32 buffer, so that loading a model is one memory copy.
 
 Order of the vector (`peer.core.schema`): all trainable parameters, then all persistent floating-point buffers
-(BatchNorm statistics). Integer buffers (``num_batches_tracked``) are not part of it and are never averaged; they return
-to their initial value before each training, so that training is a function of the model vector alone.
+(BatchNorm statistics). Integer buffers (``num_batches_tracked``) are not in the vector and are never averaged. They get
+their initial values before each training, so that training depends on the model vector only.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Vector = NDArray[np.float32]
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators for one block and give them back their state afterwards.
+    """Seed torch's generators for one block, then restore their state.
 
-    ``torch.manual_seed`` is avoided: without an initialized GPU it queues a call for later on every use.
+    ``torch.manual_seed`` is not used: without an initialized GPU, each of its calls adds to a queue.
     """
     generators = [torch.default_generator]
     if device.type == "cuda":
@@ -45,23 +45,23 @@ def model_tensors(module: nn.Module) -> list[tuple[TensorSpec, Tensor]]:
     """Return the tensors of a model vector in schema order.
 
     Raises:
-        TaskError: a parameter or floating-point buffer is not float32, or nothing can be trained.
+        TaskError: a parameter or floating-point buffer is not float32, or there is no trainable parameter.
     """
     persistent = module.state_dict(keep_vars=True).keys()
     found: list[tuple[str, Tensor, str]] = [
         (name, p, "parameter") for name, p in module.named_parameters() if p.requires_grad
     ]
     if not found:
-        raise TaskError("make_model: the model has no trainable parameter; there is nothing to learn or to send")
+        raise TaskError("make_model: found a model without trainable parameters; allowed: one or more")
     found += [(name, b, "buffer") for name, b in module.named_buffers() if name in persistent and b.is_floating_point()]
     for name, tensor, _ in found:
         if tensor.dtype != torch.float32:
-            raise TaskError(f"make_model: {name} is {tensor.dtype}; models are float32, so call .float() on the model")
+            raise TaskError(f"make_model: {name}: found {tensor.dtype}; allowed: float32; call .float() on the model")
     return [(TensorSpec(name, tuple(t.shape), role), t) for name, t, role in found]  # type: ignore[arg-type]
 
 
 class FlatModule:
-    """One module, its schema, and the flat buffer that its tensors view."""
+    """One module, its schema, and the flat buffer behind its tensors."""
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self.module = module.to(device)
@@ -69,7 +69,7 @@ class FlatModule:
         self.schema = Schema(tuple(spec for spec, _ in tensors))
         self.parameters = [t for spec, t in tensors if spec.role == "parameter"]
         self.has_batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
-        # On a CPU the host buffer is the buffer; elsewhere it is where vectors change between NumPy and the device.
+        # On a CPU, the host buffer is the buffer; on a GPU, vectors pass through it between NumPy and the device.
         self._host = torch.empty(self.schema.size, dtype=torch.float32, pin_memory=device.type == "cuda")
         self._flat = self._host if device.type == "cpu" else torch.empty_like(self._host, device=device)
         self._numpy: Vector = self._host.numpy()
@@ -83,26 +83,26 @@ class FlatModule:
         """Copy a model vector, float32 [d], into the module.
 
         Raises:
-            TaskError: the vector has another size or dtype than the schema.
+            TaskError: the vector has a wrong size or dtype.
         """
         if theta.dtype != np.float32 or theta.shape != (self.schema.size,):
-            raise TaskError(f"model vector is {theta.dtype} {theta.shape}, expected float32 ({self.schema.size},)")
+            raise TaskError(f"model vector: found {theta.dtype} {theta.shape}; allowed: float32 ({self.schema.size},)")
         np.copyto(self._numpy, theta)
         if self._flat is not self._host:
             self._flat.copy_(self._host)
 
     def store(self) -> Vector:
-        """Return the module's vector as a fresh array, float32 [d]."""
+        """Return the vector of the module as a new array, float32 [d]."""
         if self._flat is not self._host:
             self._host.copy_(self._flat)
         return self._numpy.copy()
 
     def reset_integers(self) -> None:
-        """Give integer buffers their initial values again."""
+        """Reset integer buffers to their initial values."""
         for buffer, initial in self._integers:
             buffer.copy_(initial)
 
     def views(self, theta: Vector) -> list[Tensor]:
-        """Return a model vector's parameters as tensors on the module's device; a copy of the vector."""
+        """Return the parameters of a vector as tensors on the device of the module; copied."""
         flat = torch.tensor(theta, device=self._flat.device)
         return [flat[place].view(spec.shape) for spec, place in self.schema.slices() if spec.role == "parameter"]

@@ -1,7 +1,7 @@
 """Local training and evaluation of one peer: functions of a flat model vector, float32 [d], and the peer's shard.
 
-A learner keeps no model between calls, only memory to work in: what `train` returns depends on its arguments and the
-shard alone, bit for bit on one thread, also after a fork or a restart. A learner is used by one thread at a time.
+A learner keeps working memory between calls, but no model. The result of `train` depends only on its arguments and the
+shard, bit for bit on one thread, also after a fork or a restart. Only one thread at a time may use a learner.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from peer.tasks.task import Task
 
 Unit = Literal["epoch", "fullbatch_step", "step"]
 Batches = Iterator[Tensor | None]  # indices int64 [b] into the training set; None: all of it
-EVALUATION_BATCH = {"cpu": 256, "cuda": 4096}  # samples; bounds the activations of a CNN to tens of MB on a CPU
+EVALUATION_BATCH = {"cpu": 256, "cuda": 4096}  # samples; limits the activations of a CNN to tens of MB on a CPU
 
 
 @dataclass(frozen=True, slots=True)
 class TrainStats:
-    """What one local training did."""
+    """Statistics of one local training."""
 
-    loss: float  # mean over all samples seen, before each step, without the proximal term; NaN if none
-    samples: int  # seen, counting repetitions
+    loss: float  # mean over all used samples, before each step, without the proximal term; NaN if none
+    samples: int  # used, with repetitions
     steps: int
-    stopped: bool = False  # by should_stop, before its end
+    stopped: bool = False  # whether should_stop ended it
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A model's quality on one part of the shard."""
+    """Metric and loss of a model on one part of the shard."""
 
-    metric: float  # accuracy in [0, 1], or the task's own
+    metric: float  # accuracy in [0, 1], or the metric of the task
     loss: float
     samples: int
     metric_name: str = "accuracy"
 
 
 class Learner:
-    """Trains and evaluates model vectors of one task on one shard.
+    """Training and evaluation of model vectors of one task on one shard.
 
     Args:
         task: makes the model, the loss and the metric.
-        shard: this peer's data; checked here.
-        device: where models and data live, such as "cpu" or "cuda".
-        batch_size: of training, unless a call says otherwise.
+        shard: the data of this peer; the constructor checks it.
+        device: device of models and data, such as "cpu" or "cuda".
+        batch_size: default for training.
         model: working memory to share with other learners of the same task on the same device and thread.
 
     Raises:
-        ShardError: the shard holds impossible values.
-        TaskError: model, loss or metric do not work on this shard; the sentence says which and why.
+        ShardError: the shard has wrong values.
+        TaskError: model, loss or metric fail on this shard; the message says which and why.
     """
 
     def __init__(
@@ -70,25 +70,21 @@ class Learner:
         self.shard = shard.checked(task.kind, task.classes)
         self.device = torch.device(device)
         self.batch_size = batch_size
-        self._model = model or self.new_model()
-        self._data = {part: self._tensors(*self.shard.part(part)) for part in PARTS}
+        with seeded(0, self.device):  # the values of the working memory have no meaning
+            self.model = model or FlatModule(task.make_model(), self.device)
+        self._data = {part: self._tensors(part) for part in PARTS}
         self._evaluation_batch = EVALUATION_BATCH.get(self.device.type, 256)
         self._probe()
-
-    def new_model(self) -> FlatModule:
-        """Return working memory for one model: a module whose values mean nothing."""
-        with seeded(0, self.device):
-            return FlatModule(self.task.make_model(), self.device)
-
-    @property
-    def model(self) -> FlatModule:
-        """The working memory of this learner."""
-        return self._model
 
     @property
     def schema(self) -> Schema:
         """Names, shapes and roles of a model vector."""
-        return self._model.schema
+        return self.model.schema
+
+    @property
+    def true_cluster(self) -> NDArray[np.int64] | None:
+        """The cluster that each training sample was drawn from, int64 [n], where known."""
+        return self.shard.true_cluster
 
     def count(self, part: Part = "train") -> int:
         """Return the number of samples in a part."""
@@ -101,12 +97,12 @@ class Learner:
         return np.asarray(self.shard.part(part)[1], dtype=np.int64)
 
     def initial_model(self, seed: int) -> Vector:
-        """Return new initial values, float32 [d], a function of the seed; torch's own generator stays as it was."""
+        """Return initial values, float32 [d], a function of the seed; the state of torch's generator is restored."""
         cpu = torch.device("cpu")
         with seeded(derive_seed(seed, "initial_model"), cpu):
             fresh = FlatModule(self.task.make_model(), cpu)
         if fresh.schema != self.schema:
-            raise TaskError("make_model gives other names or shapes when called again; it must always give the same")
+            raise TaskError("make_model: found other names or shapes in a second call; allowed: the same in every call")
         return fresh.store()
 
     def train(
@@ -129,24 +125,26 @@ class Learner:
         """Train a copy of ``theta`` on the training set with a fresh optimizer.
 
         Args:
-            theta: float32 [d], only read.
+            theta: float32 [d], read only.
             epochs: passes over the samples; or steps, by ``unit``.
             seed: of shuffling and dropout.
             learning_rate: constant during the call.
-            momentum: of SGD, dampening 0, buffer starts at 0 (algorithms spec 0.3).
+            momentum: of SGD, with dampening 0; the buffer starts at 0 in each call.
             weight_decay: added to the gradient, as in torch.
             indices: int64 [m], the samples to train on; default all.
-            sample_weights: float32 [n], of all training samples; the objective is sum(w * loss) / batch size (FedEM).
+            sample_weights: float32 [n], of all training samples; the objective is sum(w * loss) / batch size
+                (FedEM, Marfoq et al. 2021, arXiv:2108.10252).
             proximal: (center float32 [d], strength): adds strength * (theta - center) to the gradient of parameters.
-            unit: "epoch", "step" (mini-batches), or "fullbatch_step" (one gradient over all samples, as IFCA's code).
-            optimizer: used unless the task has one of its own.
-            batch_size: default that of the learner. A last batch of one is dropped where the model has BatchNorm.
-            should_stop: asked before each step; true ends training with what is there.
+            unit: "epoch", "step" (mini-batches), or "fullbatch_step" (one gradient over all samples, as
+                the code of IFCA, arXiv:2006.04088).
+            optimizer: used if the task has none.
+            batch_size: default: of the learner. A last batch of one sample is dropped if the model has BatchNorm.
+            should_stop: called before each step; true ends the training with the steps done.
 
         Returns:
-            The trained vector, a fresh float32 [d], and what was done.
+            The trained vector, a new float32 [d], and its statistics.
         """
-        model = self._model
+        model = self.model
         model.load(theta)
         model.reset_integers()
         model.module.train()
@@ -161,7 +159,7 @@ class Learner:
                     break
                 step(batch)
         for parameter in model.parameters:
-            parameter.grad = None  # as large as the model; not needed until the next training
+            parameter.grad = None  # as large as the model, not needed before the next training
         loss = float(step.loss_sum) / step.samples if step.samples else float("nan")
         return model.store(), TrainStats(loss, step.samples, step.steps, stopped)
 
@@ -172,7 +170,7 @@ class Learner:
             return self.task.loss(outputs, targets).cpu().numpy()
 
     def mean_loss(self, theta: Vector, part: Part = "train") -> float:
-        """Return the mean loss in evaluation mode: F_client of DFCA Eq. 1."""
+        """Return the mean loss in evaluation mode: the client loss of DFCA (arXiv:2510.15300), Eq. 1."""
         return float(self.sample_losses(theta, part).mean(dtype=np.float64))
 
     def evaluate(self, theta: Vector, part: Part = "test") -> Evaluation:
@@ -181,18 +179,18 @@ class Learner:
         return self._evaluation(outputs, outputs, targets)
 
     def predict(self, theta: Vector, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the model's raw outputs, float32 [n, ...], for ``inputs`` [n, ...]."""
+        """Return the outputs of the model, float32 [n, ...], for ``inputs`` [n, ...]."""
         return self._forward(theta, self._tensor(inputs)).cpu().numpy()
 
     def predict_proba(self, theta: Vector, part: Part = "test") -> NDArray[np.float32]:
-        """Return class probabilities, float32 [n, classes]; the outputs themselves in regression."""
+        """Return class probabilities, float32 [n, classes]; in regression the outputs."""
         outputs, _ = self._outputs(theta, part)
         if self.task.kind == "classification":
             outputs = outputs.softmax(1)
         return outputs.cpu().numpy()
 
     def evaluate_predictions(self, predictions: NDArray[np.float32], part: Part = "test") -> Evaluation:
-        """Evaluate a mixture of several models' `predict_proba` (FedEM mixes predictions, not parameters)."""
+        """Evaluate a mixture of `predict_proba` of several models (FedEM mixes predictions, not parameters)."""
         targets = self._targets(part)
         mixed = self._tensor(predictions)
         if self.task.kind == "classification":
@@ -211,24 +209,19 @@ class Learner:
     def _targets(self, part: Part) -> Tensor:
         targets = self._data[part][1]
         if not len(targets):
-            raise ShardError(f"shard: no {part} samples, but they are needed here; add them to the shard or the split")
+            raise ShardError(f"shard: found no {part} samples; they are needed; add them to the shard or the split")
         return targets
 
     def _forward(self, theta: Vector, inputs: Tensor) -> Tensor:
-        self._model.load(theta)
-        self._model.module.eval()
+        self.model.load(theta)
+        self.model.module.eval()
         with torch.inference_mode():
-            return torch.cat([self._model.module(batch) for batch in torch.split(inputs, self._evaluation_batch)])
+            return torch.cat([self.model.module(batch) for batch in torch.split(inputs, self._evaluation_batch)])
 
     def _batches(
-        self,
-        indices: NDArray[np.int64] | None,
-        unit: Unit,
-        epochs: int,
-        batch_size: int,
-        shuffle: np.random.Generator,
+        self, indices: NDArray[np.int64] | None, unit: Unit, epochs: int, batch_size: int, shuffle: np.random.Generator
     ) -> Batches:
-        """Yield the samples of each step; every epoch has its own order, a function of the seed alone."""
+        """Yield the samples of each step; every epoch has a new order, a function of the seed."""
         count = self.count() if indices is None else len(indices)
         if count == 0:
             return
@@ -236,9 +229,9 @@ class Learner:
             whole = None if indices is None else self._index(np.asarray(indices))
             yield from (whole for _ in range(epochs))
             return
-        drop_single = self._model.has_batch_norm
+        drop_single = self.model.has_batch_norm
         if drop_single and batch_size == 1:
-            raise TaskError("batch_size is 1 and the model has BatchNorm, which needs 2 or more samples in a batch")
+            raise TaskError("run.batch_size: found 1 with a model that has BatchNorm; allowed: 2 or more")
         if epochs == 0 or (drop_single and count == 1):
             return
         steps = 0
@@ -254,7 +247,7 @@ class Learner:
                     return
 
     def _optimizer(self, name: str, rate: float, momentum: float, weight_decay: float) -> torch.optim.Optimizer:
-        parameters = self._model.parameters
+        parameters = self.model.parameters
         own = self.task.make_optimizer(parameters, rate)  # type: ignore[arg-type]
         if own is not None:
             return own
@@ -265,41 +258,44 @@ class Learner:
     def _index(self, values: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(np.array(values, dtype=np.int64)).to(self.device)
 
-    def _tensors(self, x: NDArray[Any], y: NDArray[Any]) -> tuple[Tensor, Tensor]:
+    def _tensors(self, part: Part) -> tuple[Tensor, Tensor]:
+        x, y = self.shard.part(part)
         return self._tensor(x), self._tensor(y)
 
     def _tensor(self, values: NDArray[Any]) -> Tensor:
-        # torch warns about arrays that cannot be written, such as those mapped from a file: copy them.
+        # torch warns about read-only arrays, such as memory-mapped ones, so they are copied
         return torch.from_numpy(values if values.flags.writeable else values.copy()).to(self.device)
 
     def _probe(self) -> None:
-        """Run the model, the loss and the metric on two samples, so that a misfit is a sentence before the run."""
+        """Call model, loss and metric with two samples, so that a wrong shape is reported before the run."""
         x, y = (values[:2] for values in self._data["train"])
         shape = list(x.shape[1:])
-        self._model.module.eval()
+        self.model.module.eval()
         with torch.inference_mode():
             try:
-                outputs = self._model.module(x)
+                outputs = self.model.module(x)
             except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                raise TaskError(f"the model does not accept samples of shape {shape}: {error}") from error
+                raise TaskError(f"model: found {error} for samples of shape {shape}; it must accept them") from error
             if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
-                raise TaskError(f"the model must return one tensor [samples, ...] for inputs {list(x.shape)}")
+                raise TaskError(f"model: allowed for inputs {list(x.shape)}: one tensor [samples, ...]")
             if self.task.kind == "classification" and self.task.classes not in (None, outputs.shape[-1]):
-                raise TaskError(f"the model has {outputs.shape[-1]} outputs, the task {self.task.classes} classes")
+                raise TaskError(f"model: found {outputs.shape[-1]} outputs; the task has {self.task.classes} classes")
             try:
                 losses = self.task.loss(outputs, y)
                 metric = self.task.metric(outputs, y)
             except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                raise TaskError(f"loss or metric fail on outputs {list(outputs.shape)}: {error}") from error
+                raise TaskError(
+                    f"loss or metric: {error} for outputs {list(outputs.shape)}; correct the task"
+                ) from error
         if not isinstance(losses, Tensor) or losses.shape != x.shape[:1]:
             found = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-            raise TaskError(f"loss must return one value per sample, here [2], found {found}; use reduction='none'")
+            raise TaskError(f"loss: found {found}; allowed: one value per sample, here [2]; use reduction='none'")
         if not isinstance(metric, float | int):
-            raise TaskError(f"metric must return a number, found {type(metric).__name__}; use float(...)")
+            raise TaskError(f"metric: found {type(metric).__name__}; allowed: a number; use float(...)")
 
 
 class _Step:
-    """One optimizer step, and the sums that become `TrainStats`."""
+    """One optimizer step, and the sums for `TrainStats`."""
 
     optimizer: torch.optim.Optimizer
 
@@ -315,7 +311,7 @@ class _Step:
         self.weights = None
         if sample_weights is not None:
             if sample_weights.shape != (len(self.x),):
-                raise TaskError(f"sample_weights has shape {sample_weights.shape}, expected ({len(self.x)},)")
+                raise TaskError(f"sample_weights: found shape {sample_weights.shape}; allowed: ({len(self.x)},)")
             self.weights = learner._tensor(np.array(sample_weights, dtype=np.float32))
         self.center = None if proximal is None else model.views(proximal[0])
         self.strength = 0.0 if proximal is None else proximal[1]
@@ -324,7 +320,7 @@ class _Step:
 
     def __call__(self, batch: Tensor | None) -> None:
         """Take one step on the samples ``batch``, int64 [b], or on all of them."""
-        self.optimizer.zero_grad(set_to_none=True)  # before the forward pass, which then reuses this memory
+        self.optimizer.zero_grad(set_to_none=True)  # before the forward pass, which reuses the memory
         x = self.x if batch is None else self.x.index_select(0, batch)
         y = self.y if batch is None else self.y.index_select(0, batch)
         losses = self.loss(self.module(x), y)  # (b,)
@@ -340,7 +336,7 @@ class _Step:
         self.steps += 1
 
     def _pull(self) -> None:
-        """Add strength * (theta - center) to the gradients (FedSoft Eq. 5 in its pulled-mean form; pFedMe)."""
+        """Add strength * (theta - center) to the gradients (FedSoft, arXiv:2112.06053, Eq. 5 with its centers averaged)."""
         with torch.no_grad():
             for parameter, center in zip(self.parameters, self.center or (), strict=True):
                 pull = (parameter - center).mul_(self.strength)

@@ -1,4 +1,4 @@
-"""Use a saved model without its peer: what its file says about the task, its vector, and its predictions."""
+"""Model files: metadata, vector, evaluation and predictions of a saved model."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from peer.learning.flat import FlatModule, Vector
 from peer.learning.learner import Learner
 from peer.store.model_file import load_model
 from peer.tasks.builtin import NamedModelTask
+from peer.tasks.datasets import DATASETS
 from peer.tasks.loading import load_task
 from peer.tasks.task import Task
 
 
 def model_metadata(learner: Learner, manifest: Manifest, peers: int) -> dict[str, str]:
-    """Return what a model file should say so that `peer evaluate` and `peer predict` need only the file."""
+    """Return the metadata of a model file; `peer evaluate` and `peer predict` need only that file."""
     return {
         "manifest": canonical_json(manifest),
         "peers": str(peers),
@@ -36,7 +37,7 @@ def model_metadata(learner: Learner, manifest: Manifest, peers: int) -> dict[str
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model file: named tensors and the words that stand beside them."""
+    """A model file: named tensors and metadata."""
 
     path: Path
     tensors: Mapping[str, NDArray[np.float32]]
@@ -47,12 +48,12 @@ class SavedModel:
         """Read a file.
 
         Raises:
-            StorageError: the file is missing or no safetensors file.
+            StorageError: the file is missing, or not a safetensors file.
         """
         return cls(path, *load_model(path))
 
     def manifest(self) -> Manifest | None:
-        """Return the manifest of the run that trained the model, or None if the file does not tell."""
+        """Return the manifest of the run that trained the model, or None if the metadata lack it."""
         text = self.metadata.get("manifest")
         return None if text is None else parse_manifest(json.loads(text), str(self.path))
 
@@ -60,7 +61,7 @@ class SavedModel:
         """Return the model as float32 [d] in schema order.
 
         Raises:
-            StorageError: names or shapes are not those of the task's model.
+            StorageError: names or shapes differ from the schema.
         """
         parts = []
         for spec, _ in schema.slices():
@@ -68,25 +69,25 @@ class SavedModel:
             if found is None or found.shape != spec.shape or found.dtype != np.float32:
                 seen = "nothing" if found is None else f"{found.dtype} {list(found.shape)}"
                 raise StorageError(
-                    f"{self.path}: tensor {spec.name!r}: found {seen}, the task's model has float32 {list(spec.shape)}; "
-                    "is it the model of another task?"
+                    f"{self.path}: tensor {spec.name!r}: found {seen}; allowed: float32 {list(spec.shape)}; "
+                    "give a model of this task, not of another task"
                 )
             parts.append(found.ravel())
         unknown = sorted(set(self.tensors) - {spec.name for spec in schema.tensors})
         if unknown:
-            raise StorageError(f"{self.path}: tensor {unknown[0]!r} is not in the task's model")
+            raise StorageError(f"{self.path}: found an unknown tensor {unknown[0]!r}; give a model of this task")
         return np.concatenate(parts)
 
     def predict(self, manifest: Manifest, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the outputs, float32 [n, ...], for ``inputs`` [n, ...] that are scaled as the task's own.
+        """Return the outputs, float32 [n, ...], for ``inputs`` [n, ...], which are scaled as in training.
 
         Raises:
-            StorageError: the file does not tell its architecture, or is of another model.
-            TaskError: the inputs do not fit.
+            StorageError: the metadata lack the architecture, or the tensors are of another model.
+            TaskError: the inputs have a wrong shape.
         """
         shape = self.sample_shape()
         if inputs.shape[1:] != shape:
-            raise TaskError(f"input: samples have shape {list(inputs.shape[1:])}, the model takes {list(shape)}")
+            raise TaskError(f"input: found samples of shape {list(inputs.shape[1:])}; allowed: {list(shape)}")
         with torch.inference_mode():
             model = FlatModule(self._make(manifest), torch.device("cpu"))
             model.load(self.vector(model.schema))
@@ -97,28 +98,28 @@ class SavedModel:
         """Return the shape of one input.
 
         Raises:
-            StorageError: the file does not tell.
+            StorageError: the metadata lack it.
         """
         text = self.metadata.get("sample_shape")
         if text is None:
-            raise StorageError(f"{self.path} lacks sample_shape in its metadata; it was not written by a finished run")
+            raise StorageError(f"{self.path}: found no sample_shape in the metadata; give a finished run's file")
         return tuple(json.loads(text))
 
     def _make(self, manifest: Manifest) -> torch.nn.Module:
-        if ":" in manifest.task:
+        if manifest.task not in DATASETS:
             return load_task(manifest, 1).make_model()
         outputs = int(self.metadata.get("outputs", "0"))
         if outputs < 1:
-            raise StorageError(f"{self.path} lacks the number of outputs in its metadata")
+            raise StorageError(f"{self.path}: found no outputs in the metadata; give a finished run's file")
         return NamedModelTask.build(manifest, self.sample_shape(), outputs)
 
 
 def evaluated(saved: SavedModel, task: Task, peer_id: int, part: Any, device: str = "cpu") -> dict[str, Any]:
-    """Return metric, loss and count of a saved model on one peer's data.
+    """Return metric, loss and sample count of a saved model on the data of one peer.
 
     Raises:
         UsageError: an unknown part.
-        TaskError, ShardError, StorageError: task, data or model do not fit.
+        TaskError, ShardError, StorageError: task, data and model do not fit each other.
     """
     if part not in {"train", "validation", "test"}:
         raise UsageError(f"--part: found {part!r}; allowed: train, validation, test")

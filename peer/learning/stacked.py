@@ -1,9 +1,9 @@
-"""The local trainings of many peers as one: models stacked along a new first axis, one vmapped forward pass for all.
+"""Local training of many models at once: stacked along a new first axis, with one vmapped forward pass.
 
-A linear layer becomes a batched matrix product, a convolution a grouped one; losses are summed over the models, so one
-backward pass gives each model its own gradient. Each model sees exactly the batches that `Learner.train` would give it.
-What cannot be stacked (another optimizer than SGD, a model or loss that vmap refuses) is trained one by one. Results agree
-with `Learner.train` up to the rounding of other kernels; dropout draws other masks.
+A linear layer becomes a batched matrix product, a convolution a grouped one. Losses are summed over the models, so one
+backward pass gives each model its gradient. Each model gets the same batches as in `Learner.train`. Models with another
+optimizer than SGD, and models or losses that vmap refuses, are trained one by one. Results equal those of
+`Learner.train` up to rounding; dropout has other masks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from peer.learning.flat import Vector, seeded
 from peer.learning.learner import Learner, TrainStats
 
 Trained = tuple[Vector, TrainStats]
-CACHED_MAX = 2  # stacked data sets kept: usually all peers, or those that take part in the round
+CACHED_MAX = 2  # stacked data sets in the cache: usually all peers, or the active ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,17 +36,17 @@ class TrainRequest:
     settings: dict[str, Any]
 
     def alone(self) -> Trained:
-        """Train as always."""
+        """Train with `Learner.train`."""
         return self.learner.train(self.theta, **self.settings)
 
     def kind(self) -> tuple[Any, ...]:
-        """Return what must be equal to train in one stack."""
+        """Return the settings that are equal within one stack."""
         s = self.settings
         numbers = tuple(s.get(key, 0.0) for key in ("learning_rate", "momentum", "weight_decay"))
         return (self.learner.schema.digest, *numbers, s.get("sample_weights") is None, s.get("proximal") is None)
 
     def can_stack(self) -> bool:
-        """Return whether plain SGD trains it."""
+        """Return whether the optimizer is SGD."""
         task, model = self.learner.task, self.learner.model
         own = task.make_optimizer(model.parameters, float(self.settings["learning_rate"]))  # type: ignore[arg-type]
         return own is None and self.settings.get("optimizer", "sgd") == "sgd"
@@ -62,12 +62,12 @@ class TrainRequest:
 
 @dataclass
 class StackedTrainer:
-    """Trains stacks and keeps the stacked data of the last few sets of learners."""
+    """Training of requests in stacks, with a cache of stacked data."""
 
     _data: dict[tuple[int, ...], tuple[list[Learner], Tensor, Tensor]] = field(default_factory=dict)
 
     def train(self, requests: Sequence[TrainRequest]) -> list[Trained]:
-        """Answer all requests, in their order."""
+        """Return the results of all requests, in order."""
         results: list[Trained | None] = [None] * len(requests)
         groups: dict[tuple[Any, ...], list[int]] = {}
         for place, request in enumerate(requests):
@@ -88,7 +88,7 @@ class StackedTrainer:
         except (RuntimeError, ValueError) as error:
             if "vmap" not in str(error):
                 raise
-            return [None] * len(requests)  # the model or the loss does something that has no batched form
+            return [None] * len(requests)  # model or loss has an operation that vmap does not support
 
     def _stacked(self, learners: list[Learner]) -> tuple[Tensor, Tensor]:
         """Return all training sets, [models, largest n, ...], shorter ones padded with zeros."""
@@ -103,7 +103,7 @@ class StackedTrainer:
 
 
 class _Stack:
-    """Some models that train together: plain SGD with momentum, weight decay, sample weights and a proximal term."""
+    """Models that train together: SGD with momentum, weight decay, sample weights and a proximal term."""
 
     def __init__(self, requests: Sequence[TrainRequest], x: Tensor, y: Tensor) -> None:
         first = requests[0]
@@ -126,7 +126,7 @@ class _Stack:
         self.centers = self._centers()
 
     def run(self) -> list[Trained]:
-        """Train all models to the end of their plans."""
+        """Take all steps of all models."""
         plans = [request.plan() for request in self.requests]
         samples = [sum(map(len, plan)) for plan in plans]
         loss_sums = torch.zeros(len(plans), device=self.device)
@@ -140,7 +140,7 @@ class _Stack:
         return self._results(plans, samples, loss_sums.tolist())
 
     def _step(self, batches: dict[int, Tensor], loss_sums: Tensor) -> None:
-        """Take one step for the models in ``batches``; the others keep their values."""
+        """Take one step for the models in ``batches``; other models do not change."""
         for tensor in self.trained.values():
             tensor.grad = None
         for places in self._same_size(batches):
@@ -155,7 +155,7 @@ class _Stack:
         self._update(mask)
 
     def _same_size(self, batches: dict[int, Tensor]) -> list[list[int]]:
-        """Return which models go through one forward pass: all, unless padding would enter batch statistics."""
+        """Return the models of each forward pass: all in one, or by batch size if padding would enter batch statistics."""
         if not self.model.has_batch_norm:
             return [list(batches)]
         groups: dict[int, list[int]] = {}

@@ -1,1 +1,1 @@
-"""What people and monitoring see of a run: status, logs, metrics, progress, the report. Nothing is decided here."""
+"""Observability: status, logs, metrics, progress and reports. Nothing here changes the run."""

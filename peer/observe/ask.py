@@ -1,4 +1,4 @@
-"""Ask running peers what they are doing, as an observer, and say in one line each what they wait for and why."""
+"""Query running peers as an observer, and describe the state of each in one line."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Status = dict[str, Any]
 
 
 async def status_of(peer_id: int, address: str, manifest: Manifest, security: SecureChannel | None = None) -> Status:
-    """Return one peer's answer.
+    """Return the status of one peer.
 
     Raises:
-        NeighborUnavailable: it does not answer.
-        RemoteProtocolError: it refuses, for example a caller that is no observer of its graph.
+        NeighborUnavailable: the peer does not answer.
+        RemoteProtocolError: the peer refuses, for example because its graph file does not list this observer.
     """
     link = NeighborLink(peer_id, address, limits=manifest.limits, timeouts=manifest.timeouts, security=security)
     try:
@@ -30,7 +30,7 @@ async def status_of(peer_id: int, address: str, manifest: Manifest, security: Se
 
 
 async def statuses(graph: Graph, tls: MutualTls | None) -> dict[int, Status | str]:
-    """Return what each peer of a graph answers, or a sentence where it does not."""
+    """Return the status of each peer of a graph, or the error message of a peer without an answer."""
 
     async def one(peer_id: int) -> Status | str:
         try:
@@ -43,11 +43,11 @@ async def statuses(graph: Graph, tls: MutualTls | None) -> dict[int, Status | st
 
 
 def testbed_statuses(directory: Path) -> dict[int, Status | str]:
-    """Return what each peer of a testbed's directory answers, with the keys that lie there.
+    """Return the status of each peer of a testbed directory, using the observer key in it.
 
     Raises:
-        GraphError: there is no graph file.
-        IdentityError: the observer's keys cannot be used.
+        GraphError: the graph file is missing or not valid.
+        IdentityError: the observer's key cannot be used.
     """
     graph = load_graph(Path(directory) / "graph.json")
     files: KeyFiles = identity_files(directory, OBSERVER)
@@ -56,16 +56,16 @@ def testbed_statuses(directory: Path) -> dict[int, Status | str]:
 
 
 def graph_statuses(path: Path, certs: Path | None) -> dict[int, Status | str]:
-    """Return what each peer of a graph file answers.
+    """Return the status of each peer of a graph file.
 
     Args:
-        path: the graph file that the peers run with.
-        certs: the folder with an observer's certificate and key; default: ``certs`` beside the graph file. Not needed where
-            the peers speak plaintext.
+        path: the graph file of the run.
+        certs: the folder with an observer's certificate and key; None: ``certs`` beside the graph file. Not used if the peers
+            use plaintext.
 
     Raises:
-        GraphError: the graph file cannot be used.
-        IdentityError: the peers have keys, and no observer that they know has its key here.
+        GraphError: the graph file is missing or not valid.
+        IdentityError: the peers have keys, and the folder has no key of an observer in the graph file.
     """
     graph = load_graph(path)
     if not any(node.pins for node in graph.nodes):
@@ -74,53 +74,50 @@ def graph_statuses(path: Path, certs: Path | None) -> dict[int, Status | str]:
     names = [observer.name for observer in graph.observers]
     name = next((name for name in names if KeyFiles.of(folder, name).exist()), None)
     if name is None:
-        known = (
-            f"the graph file knows the observers {', '.join(names)}" if names else "the graph file knows no observer"
-        )
         raise IdentityError(
-            f"{folder}: no observer's key; {known}; make one with `peer keygen --observer me --out {folder}`, add it "
-            f"with `peer graph pin {path} {folder}/me.pem`, and give all peers the new graph file"
+            f"{folder}: found no key of an observer; the graph file lists {', '.join(names) or 'no observers'}; generate a "
+            f"key with `peer keygen --observer me --out {folder}`, pin it with `peer graph pin {path} {folder}/me.pem`, and "
+            "copy the new graph file to all peers"
         )
     return asyncio.run(statuses(graph, load_tls(graph, name, KeyFiles.of(folder, name), certs=folder)))
 
 
 def plaintext_status(address: str) -> Status:
-    """Return what the one peer at ``host:port`` answers.
+    """Return the status of the peer at ``host:port``.
 
     Raises:
-        NeighborUnavailable: it does not answer, or not in plaintext.
+        NeighborUnavailable: the peer does not answer in plaintext.
     """
     try:
         return asyncio.run(status_of(-1, address, Manifest()))
     except NeighborUnavailable as error:
         reason = str(error).partition(": Status: ")[2] or str(error)
         raise NeighborUnavailable(
-            f"{address} does not answer in plaintext ({reason}); if its peer has keys, ask with its graph file: "
-            "peer status graph.json"
+            f"{address}: no answer in plaintext ({reason}); if the peer uses TLS, name its graph file: peer status graph.json"
         ) from error
 
 
 def sentence(status: Status) -> str:
-    """Return where a peer is, what it waits for, and why it waits no shorter and no longer."""
+    """Return a peer's round, stage and neighbors, what it waits for, and when that wait ends."""
     line = f"round {status['round_index']} of {status['rounds_total']}, {status['stage'].replace('_', ' ')}"
     neighbors = status["neighbors"]
     line += f"; {sum(state == 'alive' for state in neighbors.values())} of {len(neighbors)} neighbors alive"
     others = [f"{n} {state}" for n, state in neighbors.items() if state != "alive"]
     line += f" ({', '.join(others)})" if others else ""
     if reasons := _reasons(status):
-        line += f"; waits {status.get('waiting_s', 0.0):.1f} s for {'; for '.join(reasons)}"
+        line += f"; has waited {status.get('waiting_s', 0.0):.1f} s for {'; for '.join(reasons)}"
     if status["storage_error"]:
         line += f"; {status['storage_error']}"
     return line
 
 
 def _reasons(status: Status) -> list[str]:
-    """Say of each neighbor waited for what it is doing and when its silence would end the wait, and who owes an answer."""
+    """Return one reason for each neighbor that has not sent its models or not accepted ours."""
     reasons = []
     for n in map(str, status["waiting_for"]):
-        text = f"{n}, which is in round {status.get('neighbor_rounds', {}).get(n, '?')}"
+        text = f"models of {n}, in round {status.get('neighbor_rounds', {}).get(n, '?')}"
         if status["neighbors"][n] == "suspect":
             silent, limit = status.get("silent_s", {}).get(n) or 0.0, status.get("suspicion_s", 0.0)
-            text = f"{n}, silent for {silent:.1f} s and held dead after {limit:g} s"
+            text = f"models of {n}, silent for {silent:.1f} s and marked dead after {limit:g} s"
         reasons.append(text)
-    return reasons + [f"{n} to take our models" for n in status.get("owed_to", ())]
+    return reasons + [f"{n} to accept our models" for n in status.get("owed_to", ())]

@@ -1,4 +1,4 @@
-"""How far apart the peers' copies of a cluster's model are. Needs all models: for reports, never for a peer."""
+"""Consensus distance: how far the peers' models of a cluster are from their mean. It needs the models of all peers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from peer.store.model_file import load_model
 
 
 def consensus_distances(run: Run, notes: list[str]) -> tuple[list[float | None], list[float | None]]:
-    """Return each cluster's consensus distance, absolute and relative; None where no peer has left a model.
+    """Return each cluster's consensus distance, absolute and relative; None with fewer than two models.
 
-    The distance is the mean over peers of the squared Euclidean distance to the mean model; the relative form is
-    divided by the mean model's squared norm. Two passes over the files: memory is two models, whatever the number of
-    peers.
+    The distance is the mean over peers of the squared Euclidean distance to the mean model; the relative distance is
+    divided by the squared norm of the mean model. The files are read twice, so that two models are in memory at a time.
 
     Args:
         run: the run.
-        notes: receives a sentence for each model file that could not be used.
+        notes: gets a sentence for each model file that cannot be used.
 
-    Source: FedSPD, Theorem 5.10 (the quantity E_t).
+    Source: FedSPD (Lin et al., 2025, arXiv 2410.18862), Theorem 5.10, the quantity E_t.
     """
     absolute: list[float | None] = []
     relative: list[float | None] = []
@@ -46,11 +45,13 @@ def _distance(paths: list[Path], notes: list[str]) -> tuple[float | None, float]
         if total is None:
             total = np.zeros_like(model)
         if model.size != total.size:
-            notes.append(f"{path} has {model.size} values, {usable[0]} has {total.size}: left out of the consensus")
+            notes.append(
+                f"{path} has {model.size} values, {usable[0]} has {total.size}: not part of the consensus distance"
+            )
             continue
         total += model
         usable.append(path)
-    if total is None or len(usable) < 2:  # one model agrees with itself: that says nothing
+    if total is None or len(usable) < 2:  # a single model has distance 0, which says nothing
         return None, 0.0
     mean = total / len(usable)
     distances = [float(np.sum((_flat(path) - mean) ** 2)) for path in usable]

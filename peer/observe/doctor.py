@@ -1,7 +1,7 @@
-"""Whether this machine can run a peer: one small check after another, each with what was found and what to do.
+"""Checks of a machine before a run; each returns what was found and what to do.
 
-``fail`` stops a run, ``warn`` may hurt it, ``ok`` is fine. A neighbor that does not answer yet is a warning: it may simply not be
-started, and the start rule copes with that.
+``fail``: a run cannot start; ``warn``: a run may have problems; ``ok``. A neighbor that does not answer is a warning: it may not
+be started yet, and ``run.start`` allows that.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from peer.store.files import write_atomic
 from peer.store.identity_files import StateLock
 
 CONNECT_TIMEOUT_S = 2.0
-FREE_BYTES_MIN = 256 << 20  # below it, checkpoints of an ordinary model soon fill the disk
+FREE_BYTES_MIN = 256 << 20  # checkpoints of a common model soon fill less
 FSYNC_SLOW_S = 0.5
 OPEN_FILES_PER_NEIGHBOR = 4
 OPEN_FILES_BASE = 64
-WALL_CLOCK_YEAR_MIN = 2025  # a clock before this project began makes valid certificates look not yet valid
+WALL_CLOCK_YEAR_MIN = 2025  # with an earlier date, certificates are not yet valid
 PROBES_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
 class Check:
-    """The outcome of one check; `fix` is "" when there is nothing to do."""
+    """The outcome of one check; `fix` is "" if nothing needs to be done."""
 
     name: str
     level: Literal["ok", "warn", "fail"]
@@ -47,10 +47,10 @@ class Check:
 def examine(
     *, graph_path: Path | None = None, peer_id: int | None = None, state_dir: Path | None = None, device: str = "auto"
 ) -> list[Check]:
-    """Run all checks; those about the network need a graph file, and a peer id to know which address is our own.
+    """Run all checks; network checks need a graph file, and the check of the own port a peer id.
 
     Returns:
-        The checks, in reading order. Nothing is raised for a bad machine, and nothing is left on the disk.
+        The checks, in a fixed order. A failed check raises nothing, and no file stays on the disk.
     """
     checks = [check_python(), check_torch(), check_device(device), check_threads(), check_clock()]
     checks += check_disk(state_dir or Path(tempfile.gettempdir()))
@@ -60,25 +60,25 @@ def examine(
 
 
 def check_python() -> Check:
-    """Which Python this is; one that is too old could not have imported this module."""
+    """Report the Python version; a version that is too old cannot import this module."""
     found = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     return Check("python", "ok", found)
 
 
 def check_torch() -> Check:
-    """PyTorch can be imported and computes."""
+    """Check that PyTorch can be imported and computes."""
     try:
         import torch
 
         if float(torch.ones(3).sum()) != 3.0:
-            return Check("torch", "fail", f"torch {torch.__version__} adds wrongly", "reinstall torch")
+            return Check("torch", "fail", f"torch {torch.__version__}: wrong sum of a small tensor", "reinstall torch")
     except (ImportError, OSError) as error:
         return Check("torch", "fail", f"cannot be imported: {error}", "pip install torch")
     return Check("torch", "ok", f"torch {torch.__version__}")
 
 
 def check_device(device: str = "auto") -> Check:
-    """The wanted device is there; auto is always satisfied."""
+    """Check that the device exists; auto always does."""
     try:
         import torch
     except (ImportError, OSError):
@@ -91,11 +91,11 @@ def check_device(device: str = "auto") -> Check:
     index = device.partition(":")[2] or "0"
     if index.isdigit() and int(index) < count:
         return Check("device", "ok", found)
-    return Check("device", "fail", f"{device} asked for, {found}", "use --device cpu, or install a CUDA build of torch")
+    return Check("device", "fail", f"{device} requested, {found}", "use --device cpu, or install a CUDA build of torch")
 
 
 def check_threads() -> Check:
-    """The cores this process may use."""
+    """Check the usable cores against OMP_NUM_THREADS."""
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     found = f"{usable} of {present} cores usable"
     asked = os.environ.get("OMP_NUM_THREADS", "")
@@ -105,28 +105,28 @@ def check_threads() -> Check:
 
 
 def check_clock() -> Check:
-    """The monotonic clock runs and is fine enough for timeouts; the wall clock is sane enough for certificates."""
+    """Check that the monotonic clock is fine enough for timeouts, and the date late enough for certificates."""
     info = time.get_clock_info("monotonic")
     before = time.monotonic()
-    while time.monotonic() == before:  # one tick; the resolution is checked below
+    while time.monotonic() == before:  # until the next tick
         pass
     tick_s = time.monotonic() - before
     wall = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     found = f"monotonic tick {max(tick_s, info.resolution):.1e} s, wall clock {wall}"
     if not info.monotonic or tick_s > 0.1:
-        return Check("clock", "fail", found, "timeouts need a monotonic clock with ticks below 0.1 s")
+        return Check("clock", "fail", found, "use a system with a monotonic clock and ticks below 0.1 s")
     if time.gmtime().tm_year < WALL_CLOCK_YEAR_MIN:
-        return Check("clock", "warn", found, "set the wall clock: certificates will look not yet valid")
+        return Check("clock", "warn", found, "set the date; with this one, certificates are not yet valid")
     return Check("clock", "ok", found)
 
 
 def check_disk(directory: Path) -> list[Check]:
-    """The state directory's disk has room, can be flushed, and keeps locks; probed in a temporary directory there."""
+    """Check space, flushed writes and locks on the state directory's disk, in a temporary directory on it."""
     place = next((path for path in (directory, *directory.parents) if path.is_dir()), Path("/"))
     free_bytes = shutil.disk_usage(place).free
     room = f"{free_bytes / 1e9:.1f} GB free at {place}"
     low = free_bytes < FREE_BYTES_MIN
-    fix = f"free some space; below {FREE_BYTES_MIN >> 20} MiB checkpoints will soon fail" if low else ""
+    fix = f"free space; with less than {FREE_BYTES_MIN >> 20} MiB, checkpoints will fail soon" if low else ""
     return [Check("disk space", "warn" if low else "ok", room, fix), _check_writing(place)]
 
 
@@ -147,12 +147,12 @@ def _check_writing(place: Path) -> Check:
 
 
 def check_network(graph_path: Path, peer_id: int | None) -> list[Check]:
-    """The graph file is valid, the own port is free, and the neighbors (without a peer id: all peers) can be reached."""
+    """Check the graph file, the own port, and connections to the neighbors (without a peer id: to all peers)."""
     try:
         graph = load_graph(graph_path)
         others = graph.ids if peer_id is None else graph.neighbors(peer_id)
     except (PeerError, OSError) as error:
-        return [Check("graph file", "fail", str(error), "correct it: peer graph check")]
+        return [Check("graph file", "fail", str(error), "correct the file; peer graph check shows the problems")]
     found = f"{len(graph.ids)} peers, {len(graph.edges)} edges, digest {graph.digest[:12]}"
     checks = [Check("graph file", "ok", found), check_open_files(len(others))]
     if peer_id is not None:
@@ -161,7 +161,7 @@ def check_network(graph_path: Path, peer_id: int | None) -> list[Check]:
 
 
 def check_open_files(neighbor_count: int) -> Check:
-    """The limit of open files fits the number of neighbors."""
+    """Check the limit of open files against the number of neighbors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = OPEN_FILES_BASE + OPEN_FILES_PER_NEIGHBOR * neighbor_count
     found = f"{soft} allowed, about {needed} needed for {neighbor_count} neighbors"
@@ -171,7 +171,7 @@ def check_open_files(neighbor_count: int) -> Check:
 
 
 def check_port(address: str) -> Check:
-    """The own port can be bound on this machine (any interface: the graph's name may be a router's or a service's)."""
+    """Check that the own port is free, on all interfaces: the graph's address may be that of a router or a service."""
     _, port = split_address(address)
     try:
         with socket.create_server(("", port)):
@@ -187,7 +187,7 @@ def _probe_all(graph: Graph, peer_ids: tuple[int, ...]) -> Iterator[Check]:
 
 
 def check_reachable(peer_id: int, address: str, timeout_s: float = CONNECT_TIMEOUT_S) -> Check:
-    """A TCP connection to a peer's address can be made within `timeout_s`."""
+    """Check that a TCP connection to a peer's address opens within `timeout_s`."""
     name = f"peer {peer_id}"
     host, port = split_address(address)
     began = time.monotonic()
@@ -196,10 +196,12 @@ def check_reachable(peer_id: int, address: str, timeout_s: float = CONNECT_TIMEO
             return Check(name, "ok", f"{address} answers in {(time.monotonic() - began) * 1000:.0f} ms")
     except socket.gaierror as error:
         fix = "correct the address in the graph file, or check the name service"
-        return Check(name, "fail", f"{address}: {host} has no address ({error.strerror})", fix)
+        return Check(name, "fail", f"{address}: the name {host} has no address ({error.strerror})", fix)
     except ConnectionRefusedError:
-        return Check(name, "warn", f"{address}: nobody listens", "start that peer, or check its port")
+        return Check(name, "warn", f"{address}: connection refused", "start that peer, or check its port")
     except TimeoutError:
-        return Check(name, "warn", f"{address}: no answer in {timeout_s:g} s", "check that device and the firewalls")
+        return Check(
+            name, "warn", f"{address}: no answer in {timeout_s:g} s", "check that the device runs, and the firewalls"
+        )
     except OSError as error:
         return Check(name, "warn", f"{address}: {error.strerror or error}", "check the network between the devices")

@@ -1,4 +1,4 @@
-"""The faults of a run, as ``chaos.jsonl`` tells them, and a picture of them under the accuracy of the peers."""
+"""The faults of a run, read from ``chaos.jsonl``, and a picture of them below the accuracy of the peers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from peer.observe.plots import COLORS
+from peer.observe.plots import COLORS, PALE, TEXT_COLOR, make_figure
 from peer.observe.run_files import Run
 from peer.store.files import storage_errors
 from peer.store.history import parse_lines
@@ -17,57 +17,57 @@ from peer.store.history import parse_lines
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TIMELINE = "chaos.jsonl"  # in the testbed's directory, one object a line: time, do, words, peers, edges, groups, result
+TIMELINE = (
+    "chaos.jsonl"  # in the testbed's directory, one object a line: time, do, text, peers, edges, groups, undo, result
+)
 PICTURE = "faults.png"
-_ENDS = {"kill": ("restart",), "leave": ("restart",), "stop": ("continue", "restart", "kill")}
-_LOOK = {"kill": COLORS[5], "stop": COLORS[1], "leave": COLORS[4], "network": COLORS[3]}
-_INK, _PALE = "#333333", "#E4E4E4"
 
 
 @dataclass(frozen=True)
 class Span:
-    """One fault from its beginning to its end, in seconds since the first peer started; on one peer, or on the network."""
+    """One fault from its begin to its end, in seconds since the first peer started; `peer` is None for faults of edges."""
 
     kind: str
     peer: int | None
     begin_s: float
     end_s: float
-    words: str
 
 
 def read_timeline(directory: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's timeline in order; [] for a run without faults."""
+    """Return the lines of a run's timeline in order, with ``at`` (seconds of the wall clock); [] for a run without faults."""
     path = Path(directory) / TIMELINE
     with storage_errors("read", path):
         data = path.read_bytes() if path.exists() else b""
-    return [line | {"at": _moment(line["time"])} for line in parse_lines(data)]
+    return [line | {"at": _seconds(line["time"])} for line in parse_lines(data)]
 
 
 def spans(lines: list[dict[str, Any]], began: float, end_s: float) -> list[Span]:
-    """Pair each fault with the event that ended it; what nobody ended lasts to the end of the run."""
+    """Return each fault with the event that ended it; a fault without one lasts until ``end_s``."""
+    done = [line for line in lines if line["result"] == "done"]
     found = []
-    for index, line in enumerate(lines):
-        if line["result"] != "done" or line["do"] in ("restart", "continue", "join", "heal"):
+    for index, line in enumerate(done):
+        if line["undo"] is None:
             continue
-        later = [other for other in lines[index + 1 :] if other["result"] == "done"]
-        for peer in line.get("peers") or [None]:
-            ends = (o["at"] - began for o in later if _ends(o, line, peer))
-            kind = line["do"] if peer is not None else "network"
-            found.append(Span(kind, peer, line["at"] - began, next(ends, end_s), line["words"]))
+        for peer in [None] if line["undo"] == "heal" else line["peers"]:
+            ends = (later["at"] - began for later in done[index + 1 :] if _ends(later, line, peer))
+            kind = "network" if peer is None else line["do"]
+            found.append(Span(kind, peer, line["at"] - began, next(ends, end_s)))
     return found
 
 
-def _ends(other: dict[str, Any], line: dict[str, Any], peer: int | None) -> bool:
-    if peer is not None:
-        return other["do"] in _ENDS[line["do"]] and peer in other.get("peers", ())
-    if other["do"] != "heal":
+def _ends(later: dict[str, Any], line: dict[str, Any], peer: int | None) -> bool:
+    if peer is not None:  # the undo, or another fault of the process
+        return "heal" not in (later["do"], later["undo"]) and peer in later.get("peers", ())
+    if later["do"] != "heal":
         return False
+    if later.get("peers"):
+        return bool(later["peers"] == line.get("peers"))
     edges = {frozenset(edge) for edge in line.get("edges", ())}
-    return not other.get("edges") or bool(edges & {frozenset(edge) for edge in other["edges"]})
+    return not later.get("edges") or bool(edges & {frozenset(edge) for edge in later["edges"]})
 
 
 def save_fault_picture(run: Run, directory: Path) -> list[Path]:
-    """Write ``faults.png`` for a run that has a timeline; return the paths written."""
+    """Write ``faults.png`` if the run has a timeline; return the paths written."""
     lines = read_timeline(run.directory)
     if not lines:
         return []
@@ -79,39 +79,34 @@ def save_fault_picture(run: Run, directory: Path) -> list[Path]:
 
 def fault_figure(run: Run, lines: list[dict[str, Any]]) -> Figure:
     """Return each peer's accuracy over seconds, and below it a bar for each fault."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
 
-    stamps = [_moment(line["time"]) for peer in run.peers for line in peer.history]
+    stamps = [_seconds(line["time"]) for peer in run.peers for line in peer.history]
     began, end = min(stamps, default=lines[0]["at"]), max([*stamps, lines[-1]["at"]])
-    figure = Figure(figsize=(7.4, 5.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    bars = spans(lines, began, end - began)
+    colors = {kind: COLORS[1 + i % 7] for i, kind in enumerate(sorted({bar.kind for bar in bars}))}
+    figure, (above, below) = make_figure(7.4, 5.2, 2, sharex=True, height_ratios=(3, 2))
     for peer in run.peers:
         rows = [line for line in peer.round_lines if line.get("accuracy") is not None]
-        x = np.array([_moment(line["time"]) - began for line in rows])
+        x = np.array([_seconds(line["time"]) - began for line in rows])
         above.plot(x, [line["accuracy"] for line in rows], linewidth=1, alpha=0.7, color=COLORS[0])
     above.set_ylabel("accuracy of each peer")
-    above.grid(color=_PALE, linewidth=0.8)
-    above.set_title(f"{len(lines)} events on {len(run.peers)} peers", loc="left", fontsize=11, color=_INK)
-    for span in spans(lines, began, end - began):
-        row = -1 if span.peer is None else span.peer
-        width = max(span.end_s - span.begin_s, (end - began) / 400)
-        below.broken_barh([(span.begin_s, width)], (row - 0.4, 0.8), facecolor=_LOOK[span.kind])
-        above.axvline(span.begin_s, color=_LOOK[span.kind], linewidth=0.6, alpha=0.5)
+    above.grid(color=PALE, linewidth=0.8)
+    above.set_title(f"{len(lines)} events on {len(run.peers)} peers", loc="left", fontsize=11, color=TEXT_COLOR)
+    for bar in bars:
+        row = -1 if bar.peer is None else bar.peer
+        width = max(bar.end_s - bar.begin_s, (end - began) / 400)
+        below.broken_barh([(bar.begin_s, width)], (row - 0.4, 0.8), facecolor=colors[bar.kind])
+        above.axvline(bar.begin_s, color=colors[bar.kind], linewidth=0.6, alpha=0.5)
     below.set_ylim(-1.7, max(run.graph.ids) + 0.7)
     below.set_ylabel("peer (-1: network)")
     below.set_xlabel("seconds")
-    from matplotlib.patches import Patch
-
     below.legend(
-        handles=[Patch(facecolor=color, label=kind) for kind, color in _LOOK.items()],
+        handles=[Patch(facecolor=color, label=kind) for kind, color in colors.items()],
         ncols=4, frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 1.18),
     )  # fmt: skip
-    for axes in (above, below):
-        axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
-def _moment(text: str) -> float:
+def _seconds(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()

@@ -1,7 +1,7 @@
-"""Logs of a peer: text or JSON lines, to stderr and to a file. What a neighbor does can neither flood nor forge them.
+"""Logs of a peer: text or JSON lines, to stderr and to a file.
 
-A line caused by a neighbor carries ``extra={"neighbor": id, "message_kind": "push"}`` and is limited in rate; text from outside
-cannot begin a new line; private keys are never shown.
+Log lines caused by a neighbor have ``extra={"neighbor": id, "message_kind": "push"}`` and are rate-limited by kind. Control
+characters in text from a neighbor are escaped, so it cannot start a new line. Private keys are removed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Literal
 
 from peer.store.files import storage_errors
 
-LINES_PER_MINUTE_MAX = 20  # of one neighbor and message kind; journald allows 10,000 in 30 s, for a whole service
-KEYS_MAX = 1024  # neighbors and kinds told apart; all further ones share one allowance
-LINE_CHARACTERS_MAX = 4096  # of one message; the rest is cut
-FILE_BYTES_MAX = 16 << 20  # of peer.log, then it is renamed to peer.log.1; at most two such files
+LINES_PER_MINUTE_MAX = 20  # per neighbor and message kind; journald allows a whole service 10,000 in 30 s
+KEYS_MAX = 1024  # pairs of neighbor and kind; all others share one limit
+LINE_CHARACTERS_MAX = 4096  # per message; the rest is cut
+FILE_BYTES_MAX = 16 << 20  # of peer.log, which is then renamed to peer.log.1
 _WINDOW_S = 60.0
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -37,10 +37,10 @@ class _Allowance:
 
 
 class RateLimit(logging.Filter):
-    """Let through at most `LINES_PER_MINUTE_MAX` lines a minute of each (neighbor, message kind).
+    """Pass at most `LINES_PER_MINUTE_MAX` lines per minute of each (neighbor, message kind).
 
-    How many were suppressed is told with the next line of the same kind that passes, and by `pending` at the end. Errors
-    of our own (lines without ``neighbor``) always pass.
+    The next line of the same kind that passes says how many were suppressed, and `pending` says it at the end. Lines
+    without ``neighbor`` always pass.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,11 +49,11 @@ class RateLimit(logging.Filter):
         self._allowances: dict[tuple[object, object], _Allowance] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the line may be written; append the number of suppressed ones before it."""
+        """Return whether to write the line; append the number of lines suppressed before it."""
         neighbor = getattr(record, "neighbor", None)
         if neighbor is None:
             return True
-        if (verdict := getattr(record, "rate_verdict", None)) is not None:  # already counted by the other handler
+        if (verdict := getattr(record, "rate_verdict", None)) is not None:  # counted already, by another handler
             return bool(verdict)
         passes = self._take((neighbor, getattr(record, "message_kind", "")), record)
         record.__dict__["rate_verdict"] = passes
@@ -71,22 +71,22 @@ class RateLimit(logging.Filter):
             return False
         allowance.lines += 1
         if allowance.suppressed:
-            record.msg = f"{record.getMessage()} (and {allowance.suppressed} more like it not shown)"
+            record.msg = f"{record.getMessage()} (and {allowance.suppressed} more of this kind suppressed)"
             record.args = None
             allowance.suppressed = 0
         return True
 
     def pending(self) -> list[str]:
-        """Return a sentence for each kind of line that was suppressed since the last one shown, and forget them."""
+        """Return a sentence for each kind with suppressed lines, and reset their counts."""
         rows = [(key, a) for key, a in self._allowances.items() if a.suppressed]
-        sentences = [f"neighbor {n}: {a.suppressed} more {kind} messages not shown" for (n, kind), a in rows]
+        sentences = [f"neighbor {n}: {a.suppressed} more lines of kind {kind} suppressed" for (n, kind), a in rows]
         for _, allowance in rows:
             allowance.suppressed = 0
         return sentences
 
 
 def clean(text: str) -> str:
-    """Return text fit for one log line: no private keys, no control characters, not endless."""
+    """Return text for one log line: private keys removed, control characters escaped, length bounded."""
     text = _PRIVATE_KEY.sub("[private key]", text)
     if len(text) > LINE_CHARACTERS_MAX:
         text = f"{text[:LINE_CHARACTERS_MAX]}... ({len(text) - LINE_CHARACTERS_MAX} characters cut)"
@@ -94,7 +94,7 @@ def clean(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """``12:00:00.123 peer 3 WARNING message``, a traceback on the lines below."""
+    """Lines like ``12:00:00.123 peer 3 WARNING message``; a traceback follows on lines of its own."""
 
     def __init__(self, peer_id: int) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: ``time``, ``level``, ``peer_id``, ``logger``, ``message``, and the neighbor if there is one."""
+    """One JSON object per line: ``time``, ``level``, ``peer_id``, ``logger``, ``message``, and ``neighbor`` if there is one."""
 
     def __init__(self, peer_id: int) -> None:
         super().__init__()
@@ -142,17 +142,17 @@ def setup_logging(
     file: Path | None = None,
     stderr: bool = True,
 ) -> RateLimit:
-    """Send this process' log lines to stderr and, if given, to a file of bounded size; replaces any earlier setup.
+    """Write the log lines of this process to stderr and to a file of bounded size; replaces an earlier setup.
 
     Args:
-        peer_id: stands in every line.
-        level: debug, info, warning or error. Libraries' own lines are shown from warning on.
-        style: text for people, json for machines.
-        file: usually ``StateDir.log``.
-        stderr: whether to write there too.
+        peer_id: written into every line.
+        level: debug, info, warning or error; for libraries at least warning.
+        style: text or json.
+        file: None: no file.
+        stderr: whether to write to stderr.
 
     Returns:
-        The rate limit; log its `pending` sentences before the process ends.
+        The rate limit; log its `pending` sentences at the end.
 
     Raises:
         StorageError: the file cannot be opened.
@@ -180,5 +180,5 @@ def setup_logging(
 def _level(name: str) -> int:
     found = logging.getLevelNamesMapping().get(name.upper())
     if found is None:
-        raise ValueError(f"log level {name!r}; allowed: debug, info, warning, error")
+        raise ValueError(f"log level: found {name!r}; allowed: debug, info, warning, error")
     return found

@@ -1,4 +1,4 @@
-"""A peer's Prometheus metrics, fed with the very records that go into its history. docs/metrics.md lists them."""
+"""Prometheus metrics of a peer, updated from the records of its history. docs/metrics.md lists them."""
 
 from __future__ import annotations
 
@@ -11,56 +11,60 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, start_http_server
 
 from coordinator_free_bootstrap.errors import Refusal
-from coordinator_free_bootstrap.membership import NeighborState
+from coordinator_free_bootstrap.identity import restart_count
+from peer.core.liveness import NeighborState
 from peer.observe.report import PHASES
-from peer.store.identity_files import life
 
 ROUND_SECONDS_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _COUNTED = {
-    "models_sent": "Models sent to neighbors and acknowledged",
+    "models_sent": "Models sent to neighbors and acknowledged by them",
     "models_folded": "Arrivals folded into a running average",
     "payload_bytes_sent": "Bytes of model payload sent",
-    "wire_bytes_sent": "Bytes sent with framing and control messages",
-    "control_messages_sent": "Messages sent other than models",
-    "duplicates_dropped": "Arrivals dropped because they had been folded before",
+    "wire_bytes_sent": "Bytes sent, including framing and control messages",
+    "control_messages_sent": "Messages sent, without models",
+    "duplicates_dropped": "Arrivals dropped because they were folded before",
     "stale_dropped": "Arrivals dropped because they were too old",
 }
 _READ = {
     "accuracy": ("peer_accuracy_ratio", "Accuracy of the evaluation model on the peer's test set, 0 to 1"),
     "loss": ("peer_loss", "Loss of the evaluation model on the peer's test set"),
     "train_loss": ("peer_train_loss", "Mean training loss of the last round"),
-    "cluster_index": ("peer_cluster_index", "Cluster that the peer holds itself to belong to"),
+    "cluster_index": ("peer_cluster_index", "Cluster of the peer's evaluation model"),
 }
 
 
 class PeerMetrics:
-    """The metrics of one peer in a registry of its own, so that forked peers and tests share nothing.
+    """The metrics of one peer, in their own registry.
 
     Args:
         peer_id: the peer.
-        facts: words about the run (algorithm, task, version), as labels of ``peer_info``.
+        labels: further labels of ``peer_info``, such as algorithm and task.
     """
 
-    def __init__(self, peer_id: int, facts: Mapping[str, str] | None = None) -> None:
+    def __init__(self, peer_id: int, labels: Mapping[str, str] | None = None) -> None:
         self.registry = registry = CollectorRegistry()
-        Info("peer", "Who this peer is", registry=registry).info({"peer_id": str(peer_id), **(facts or {})})
+        Info("peer", "Peer id and settings of the run, as labels", registry=registry).info(
+            {"peer_id": str(peer_id), **(labels or {})}
+        )
         self._counted = {key: Counter(f"peer_{key}", text, registry=registry) for key, text in _COUNTED.items()}
         self._read = {key: Gauge(name, text, registry=registry) for key, (name, text) in _READ.items()}
-        self._round_index = Gauge("peer_round_index", "Round that the peer is in, 0-based", registry=registry)
-        self._life = Gauge("peer_life_number", "How many times the peer has been started", registry=registry)
+        self._round_index = Gauge("peer_round_index", "Current round, 0-based", registry=registry)
+        self._restarts = Gauge("peer_restart_count", "Restart count: 1 after the first start", registry=registry)
         self._completed = Counter("peer_rounds_completed", "Rounds completed by this process", registry=registry)
         self._round_seconds = Histogram(
             "peer_round_seconds", "Seconds of a round", buckets=ROUND_SECONDS_BUCKETS, registry=registry
         )
         self._missing = Counter(
-            "peer_missing_deliveries", "Neighbors that had not delivered when a round closed", registry=registry
+            "peer_missing_deliveries", "Neighbors whose models were missing when a round closed", registry=registry
         )
-        self._phases = Counter("peer_phase_seconds", "Seconds by phase", ["phase"], registry=registry)
+        self._phases = Counter(
+            "peer_phase_seconds", "Seconds spent in each phase of a round", ["phase"], registry=registry
+        )
         self._neighbors = Gauge("peer_neighbors", "Neighbors by state", ["state"], registry=registry)
-        self._refusals = Counter("peer_refusals", "Messages refused, by reason", ["code"], registry=registry)
+        self._refusals = Counter("peer_refusals", "Messages refused, by code", ["code"], registry=registry)
         self._checkpoints = Counter("peer_checkpoints", "Checkpoints written", registry=registry)
         self._failures = Counter("peer_checkpoint_failures", "Checkpoints that could not be written", registry=registry)
-        for phase in PHASES:  # a series that appears only with its first event cannot be alerted on
+        for phase in PHASES:  # export all series from the start: an alert needs the 0 before the first event
             self._phases.labels(phase)
         for state in NeighborState:
             self._neighbors.labels(state.value)
@@ -71,7 +75,7 @@ class PeerMetrics:
         """Count one ``round`` line of the history."""
         self._completed.inc()
         self._round_index.set(record["round_index"] + 1)
-        self._life.set(life(record.get("incarnation") or 0))
+        self._restarts.set(restart_count(record.get("incarnation") or 0))
         self._missing.inc(len(record.get("missing") or ()))
         for key, counter in self._counted.items():
             counter.inc(record.get(key) or 0)
@@ -84,7 +88,7 @@ class PeerMetrics:
         self._round_seconds.observe(sum(seconds.values()))
 
     def observe_neighbor_states(self, states: Mapping[int, str]) -> None:
-        """Take neighbor -> state as it is now."""
+        """Set the present states of all neighbors."""
         tally = Tally(str(state) for state in states.values())
         for state in NeighborState:
             self._neighbors.labels(state.value).set(tally[state.value])
@@ -93,7 +97,7 @@ class PeerMetrics:
         """Count one refused message.
 
         Raises:
-            ValueError: there is no such code.
+            ValueError: the code is unknown.
         """
         self._refusals.labels(Refusal(code).value).inc()
 
@@ -102,9 +106,9 @@ class PeerMetrics:
         (self._checkpoints if written else self._failures).inc()
 
     def serve(self, port: int, host: str = "127.0.0.1") -> tuple[WSGIServer, threading.Thread]:
-        """Answer ``/metrics`` in a thread of its own; `WSGIServer.shutdown` of the first result ends it.
+        """Serve ``/metrics`` in a thread; `WSGIServer.shutdown` of the first result ends it.
 
         Raises:
-            OSError: the port is taken or not allowed.
+            OSError: the port cannot be bound.
         """
         return start_http_server(port, host, self.registry)

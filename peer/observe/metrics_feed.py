@@ -1,4 +1,4 @@
-"""From a peer's history records to its metrics: what `PeerRuntime.observers` is told, counted as it happens."""
+"""An observer of a peer's history records that updates its metrics."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from coordinator_free_bootstrap.errors import ConfigError
-from coordinator_free_bootstrap.membership import NeighborState
+from peer.core.liveness import NeighborState
 from peer.observe.metrics import PeerMetrics
 
 
 class MetricsFeed:
-    """An observer of one peer's records.
+    """Update metrics from the records of one peer.
 
     Args:
-        metrics: where they are counted.
-        neighbors: ids of all neighbors; their states are unknown at first.
-        incarnation: gives the peer's present incarnation.
+        metrics: of the peer.
+        neighbors: ids of all neighbors; their state is unknown at first.
+        incarnation: returns the incarnation of the peer.
     """
 
     def __init__(self, metrics: PeerMetrics, neighbors: Iterable[int], incarnation: Callable[[], int]) -> None:
@@ -27,7 +27,7 @@ class MetricsFeed:
         metrics.observe_neighbor_states(self._states)
 
     def __call__(self, kind: str, fields: dict[str, Any]) -> None:
-        """Count one record; kinds without a metric pass."""
+        """Update the metrics from one record; other kinds are ignored."""
         if kind == "round":
             self._metrics.observe_round({**fields, "incarnation": self._incarnation()})
         elif kind == "neighbor":
@@ -41,7 +41,7 @@ class MetricsFeed:
 
 @contextmanager
 def served(metrics: PeerMetrics, port: int, host: str) -> Iterator[None]:
-    """Answer ``/metrics`` while the block runs.
+    """Serve ``/metrics`` while the block runs.
 
     Raises:
         ConfigError: the port cannot be bound.
@@ -49,7 +49,9 @@ def served(metrics: PeerMetrics, port: int, host: str) -> Iterator[None]:
     try:
         server, thread = metrics.serve(port, host)
     except OSError as error:
-        raise ConfigError(f"--metrics-port {port}: {error.strerror}; choose a free port of this machine") from error
+        raise ConfigError(
+            f"--metrics-port: found {port} ({error.strerror}); allowed: a free port of this machine"
+        ) from error
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""PNG pictures of a run: accuracy (or the task's own metric) over rounds and over bytes, and the graph colored by cluster."""
+"""PNG pictures of a run: the task's metric over rounds and over bytes, and the graph colored by cluster."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colors: told apart also by color-blind readers; beyond eight they repeat with other edges
+# The palette of Okabe and Ito (2008), distinguishable for color-blind readers; it repeats after eight.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#7F7F7F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 UNKNOWN_COLOR = "#D0D0D0"
-_INK, _PALE = "#333333", "#E4E4E4"
+TEXT_COLOR, PALE = "#333333", "#E4E4E4"
 
 
 def save_plots(run: Run, directory: Path) -> list[Path]:
     """Write ``accuracy_rounds.png``, ``accuracy_bytes.png`` and ``clusters.png``; return the paths written.
 
-    A run in which nobody has evaluated yet has no curves.
+    A run without evaluations has no curves.
 
     Raises:
         StorageError: the directory cannot be written.
@@ -46,10 +46,10 @@ def save_plots(run: Run, directory: Path) -> list[Path]:
 
 
 def accuracy_figure(curve: Curve, x: np.ndarray, x_label: str, title: str, metric: Metric) -> Figure:
-    """Return the metric's mean with a band from the worst to the best peer, against `x` (float [rounds])."""
+    """Return the mean of the metric with a band from the worst to the best peer, against `x` (float [rounds])."""
     from matplotlib.ticker import MaxNLocator
 
-    figure, axes = _figure(7.0, 4.2, title)
+    figure, (axes,) = make_figure(7.0, 4.2, title=title)
     marker = "o" if x.size < 3 else ""
     axes.fill_between(x, curve.worst, curve.best, color=COLORS[0], alpha=0.15, linewidth=0, label="worst to best peer")
     axes.plot(x, curve.mean, color=COLORS[0], linewidth=2, marker=marker, label="mean over peers")
@@ -61,24 +61,24 @@ def accuracy_figure(curve: Curve, x: np.ndarray, x_label: str, title: str, metri
         axes.set_ylim(max(0.0, float(curve.worst.min()) - 0.05), 1.0)
     if x.min() < x.max():
         axes.set_xlim(float(x.min()), float(x.max()))
-    axes.grid(color=_PALE, linewidth=0.8)
+    axes.grid(color=PALE, linewidth=0.8)
     axes.annotate(
         f"{curve.mean[-1]:.3f}",
         (x[-1], curve.mean[-1]),
         xytext=(5, 0),
         textcoords="offset points",
         va="center",
-        color=_INK,
+        color=TEXT_COLOR,
     )
     axes.legend(loc="lower right" if metric.higher_is_better else "upper right", frameon=False)
     return figure
 
 
 def cluster_figure(run: Run, title: str) -> Figure:
-    """Return the graph: color is the assigned cluster, marker shape the true one."""
+    """Return a drawing of the graph: the color is the assigned cluster, the marker shape the true one."""
     import networkx as nx
 
-    figure, axes = _figure(6.4, 6.0, title)
+    figure, (axes,) = make_figure(6.4, 6.0, title=title)
     axes.set_axis_off()
     graph = run.graph.to_networkx()
     many = len(run.peers) > 60
@@ -88,7 +88,7 @@ def cluster_figure(run: Run, title: str) -> Figure:
         assigned, true = peer.last.get("cluster_index"), peer.last.get("true_cluster")
         x, y = positions[peer.peer_id]
         axes.scatter(
-            [x], [y], s=60 if many else 420, zorder=2, linewidths=0.8, edgecolors=_INK,
+            [x], [y], s=60 if many else 420, zorder=2, linewidths=0.8, edgecolors=TEXT_COLOR,
             marker=MARKERS[0 if true is None else int(true) % len(MARKERS)],
             c=UNKNOWN_COLOR if assigned is None else COLORS[int(assigned) % len(COLORS)],
         )  # fmt: skip
@@ -106,7 +106,7 @@ def _cluster_legend(axes: Axes, run: Run) -> None:
     def entry(label: str, **look: Any) -> Any:
         from matplotlib.lines import Line2D
 
-        return Line2D([], [], linestyle="", markersize=9, markeredgecolor=_INK, label=label, **look)
+        return Line2D([], [], linestyle="", markersize=9, markeredgecolor=TEXT_COLOR, label=label, **look)
 
     handles = [entry(f"assigned {j}", marker="o", color=COLORS[j % len(COLORS)]) for j in entries("cluster_index")]
     handles += [entry(f"true {j}", marker=MARKERS[j % len(MARKERS)], color="white") for j in entries("true_cluster")]
@@ -114,14 +114,17 @@ def _cluster_legend(axes: Axes, run: Run) -> None:
         axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.02), ncols=4, frameon=False)
 
 
-def _figure(width: float, height: float, title: str) -> tuple[Figure, Axes]:
-    """Return a figure that is in no global state: it can be drawn in any thread and is freed with its last use."""
+def make_figure(
+    width: float, height: float, rows: int = 1, *, title: str = "", **layout: Any
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with axes below each other. It is in no global state, so any thread can draw it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.set_title(title, loc="left", fontsize=11, color=_INK)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+    all_axes = list(figure.subplots(rows, 1, squeeze=False, **layout)[:, 0])
+    all_axes[0].set_title(title, loc="left", fontsize=11, color=TEXT_COLOR)
+    for axes in all_axes:
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, all_axes

@@ -1,7 +1,7 @@
-"""The report of a run: one JSON object with stable keys, computed from what the peers left on disk.
+"""The report of a run: one JSON object with stable keys, computed from the peers' files.
 
-A new metric is one small function of a `Run` in `METRICS` (or, with a sentence for people, in `build_report`); its
-name is the key. Values that cannot be known (no truth about clusters, nobody has evaluated yet) are null, never zero.
+To add a number, add a function of a `Run` to `METRICS`; its name is the key. A value that is not known (no true clusters, no
+evaluation yet) is null, never zero.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ TOTALS = (
     "payload_bytes_sent",
     "wire_bytes_sent",
     "control_messages_sent",
-    "announcements_sent",
-    "sketches_sent",
+    "selections_sent",
+    "passes_sent",
+    "sketch_bytes_sent",
     "models_unused",
-    "label_conflicts",
 )
-STEADY_EVALUATIONS = 3  # evaluations that the mean accuracy must stay at a target to have reached it
+STEADY_EVALUATIONS = 3  # consecutive evaluations at a target that count as reaching it
 
 
 @dataclass(frozen=True)
 class Report:
-    """The numbers of a run (`values`, JSON) and the run they come from."""
+    """The numbers of a run (`values`, JSON) and the run."""
 
     run: Run
     values: dict[str, Any]
 
 
 def build_report(directory: Path, target: float | None = None) -> Report:
-    """Read a run directory and compute its report; works for a run that is going on or was cut, and says so.
+    """Read a run directory and compute its report, also of a running or interrupted run.
 
     Args:
         directory: holds ``graph.json`` and ``peer-<id>/``.
-        target: of the metric; the report then says when the mean first reached it for good.
+        target: a value of the metric; the report then says when the mean reached it.
 
     Raises:
-        UsageError: the directory is none of a run, or the target no accuracy.
-        GraphError: its graph file is not valid.
+        UsageError: the directory is not that of a run, or the target is not an accuracy.
+        GraphError: the graph file is not valid.
         StorageError: a file exists and cannot be read.
     """
     run = Run.read(directory)
     notes = _state_notes(run)
     values: dict[str, Any] = {name: metric(run) for name, metric in METRICS.items()}
-    if run.metric != Metric():  # the keys stay, so that one program reads all reports
+    if run.metric != Metric():  # the other keys do not change
         values |= {"metric": run.metric.name, "metric_better": "higher" if run.metric.higher_is_better else "lower"}
     values["consensus_distance"], values["consensus_distance_relative"] = consensus_distances(run, notes)
     if target is not None:
@@ -79,7 +79,7 @@ def _accuracy(statistic: Callable[[Metric, np.ndarray], Any]) -> Callable[[Run],
 
 
 def worst_tenth(metric: Metric, values: np.ndarray) -> float:
-    """Return the value that a tenth of the peers do not surpass: percentile 10, or 90 where lower is better."""
+    """Return the 10th percentile of the peers, or the 90th if lower is better."""
     if metric.higher_is_better:
         return float(np.percentile(values, 10, method="lower"))
     return float(np.percentile(values, 90, method="higher"))
@@ -90,7 +90,7 @@ def _total(key: str) -> Callable[[Run], int]:
 
 
 def state(run: Run) -> str:
-    """Return ``complete`` (every peer ended), ``running``, or ``incomplete`` (a peer was cut or never started)."""
+    """Return ``complete`` (every peer ended), ``running``, or ``incomplete`` (a peer crashed or never started)."""
     statuses = {peer.status for peer in run.peers}
     if "running" in statuses:
         return "running"
@@ -98,24 +98,24 @@ def state(run: Run) -> str:
 
 
 def rounds(run: Run) -> int:
-    """Return the rounds that the peer farthest on has completed; each peer's own number stands in its row."""
+    """Return the largest number of completed rounds of a peer."""
     return max((peer.rounds_completed for peer in run.peers), default=0)
 
 
 def seconds(run: Run) -> dict[str, float]:
-    """Return seconds by phase over the whole run, mean over the peers that ran."""
+    """Return seconds by phase over all rounds, mean over the peers with rounds."""
     rows = [phase_seconds(peer) for peer in run.peers if peer.round_lines]
     return {phase: float(np.mean([row[phase] for row in rows])) if rows else 0.0 for phase in PHASES}
 
 
 def phase_seconds(peer: PeerRun) -> dict[str, float]:
-    """Return one peer's seconds by phase, over all its rounds and lives."""
+    """Return one peer's seconds by phase, over all rounds and incarnations."""
     spent = [line.get("seconds") or {} for line in peer.round_lines]
     return {phase: float(sum(row.get(phase) or 0.0 for row in spent)) for phase in PHASES}
 
 
 def cluster_labels(run: Run) -> tuple[list[int], list[int]]:
-    """Return the true and the assigned cluster of each peer that has both."""
+    """Return the true and the assigned clusters of the peers that have both."""
     rows = [(peer.last.get("true_cluster"), peer.last.get("cluster_index")) for peer in run.peers]
     known = [(int(true), int(found)) for true, found in rows if true is not None and found is not None]
     return [true for true, _ in known], [found for _, found in known]
@@ -130,7 +130,7 @@ def cluster_ari(run: Run) -> float | None:
 
 
 def cluster_accuracy(run: Run) -> float | None:
-    """Return the share of peers in the right cluster under the best one-to-one matching of labels (Hungarian)."""
+    """Return the share of peers in their true cluster, under the best one-to-one matching of labels (Hungarian)."""
     from scipy.optimize import linear_sum_assignment
 
     true, found = cluster_labels(run)
@@ -142,18 +142,18 @@ def cluster_accuracy(run: Run) -> float | None:
     return float(confusion[linear_sum_assignment(-confusion)].sum() / len(true))
 
 
-def facts(run: Run) -> dict[str, float]:
-    """Return the mean over peers of each number among the algorithm's own facts, as of the peer's last round."""
+def algorithm_state(run: Run) -> dict[str, float]:
+    """Return the mean over peers of each number in the algorithm's state after the peer's last round."""
     found: dict[str, list[float]] = {}
     for peer in run.peers:
-        for name, value in (peer.last.get("facts") or {}).items():
+        for name, value in (peer.last.get("state") or {}).items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 found.setdefault(name, []).append(float(value))
     return {name: float(np.mean(numbers)) for name, numbers in sorted(found.items())}
 
 
 def reached(run: Run, target: float) -> dict[str, float | None]:
-    """Return the first round at which the mean accuracy (or metric) reaches `target` and stays for three evaluations."""
+    """Return the first round whose mean accuracy (or metric) is at `target` for `STEADY_EVALUATIONS` evaluations."""
     curve = accuracy_curve(run)
     there = run.metric.reaches(curve.mean, target)
     for first in range(len(there) - STEADY_EVALUATIONS + 1):
@@ -175,7 +175,7 @@ def peer_row(peer: PeerRun) -> dict[str, Any]:
         **known,
         "rounds_completed": peer.rounds_completed,
         "status": peer.status,
-        "lives": len({line.get("incarnation") for line in peer.history if line["kind"] == "start"}),
+        "starts": len({line.get("incarnation") for line in peer.history if line["kind"] == "start"}),
         "neighbors_alive": peer.last.get("neighbors_alive"),
         "rounds_with_missing": sum(1 for line in peer.rounds.values() if line.get("missing")),
         **{key: int(peer.total(key)) for key in TOTALS},
@@ -185,10 +185,10 @@ def peer_row(peer: PeerRun) -> dict[str, Any]:
 
 def _state_notes(run: Run) -> list[str]:
     words = {
-        "running": "still running: the numbers are those of now",
-        "cut": "ended without saying so (killed or crashed): the numbers are those of its last round",
-        "missing": "left no history: never started, or its state directory is elsewhere",
-        "failed": "failed: see its log",
+        "running": "still running; the numbers are preliminary",
+        "cut": "killed or crashed; the numbers are those of its last round",
+        "missing": "no history found; it never started, or its state directory is elsewhere",
+        "failed": "failed; see its log",
     }
     notes = []
     for status, sentence in words.items():
@@ -214,6 +214,6 @@ METRICS: dict[str, Callable[[Run], Any]] = {
     "rounds_total": lambda run: run.graph.manifest.rounds,
     **{key: _total(key) for key in TOTALS},
     "seconds": seconds,
-    "facts": facts,
+    "algorithm_state": algorithm_state,
     **soft_clusters.METRICS,
 }

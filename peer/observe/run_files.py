@@ -1,4 +1,4 @@
-"""A run directory, read: ``graph.json`` and ``peer-<id>/...`` of a testbed that ended, still runs, or was cut."""
+"""Read a run directory: ``graph.json`` and ``peer-<id>/`` of a finished, running or interrupted run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class PeerRun:
-    """What one peer left on disk.
+    """The files of one peer.
 
     Attributes:
-        history: all complete lines, of all lives, in file order.
-        summary: ``summary.json``; {} if the peer has not ended.
-        held: whether a process uses the state directory now.
+        history: all complete lines of all incarnations, in file order.
+        summary: ``summary.json``; {} if there is none.
+        held: whether a process has locked the state directory.
     """
 
     peer_id: int
@@ -50,33 +50,38 @@ class PeerRun:
 
     @cached_property
     def round_lines(self) -> list[Record]:
-        """Every round line, also of rounds that a resumed peer repeated: what was really sent and spent."""
+        """All round lines, including rounds that a resumed peer repeated."""
         return [line for line in self.history if line["kind"] == "round"]
 
     @cached_property
     def rounds(self) -> dict[int, Record]:
-        """round_index -> its last line: what counts as the round's result."""
+        """round_index -> its last line, which is the result of the round."""
         return {int(line["round_index"]): line for line in self.round_lines}
 
     @cached_property
     def last(self) -> Record:
-        """The latest known value of each field: of the summary, else the end, the rounds, the start."""
+        """The latest value of each field: from the summary, else the end line, the rounds, the start line."""
         last_round = self.round_lines[-1] if self.round_lines else {}
         evaluated = next((line for line in reversed(self.round_lines) if line.get("accuracy") is not None), {})
         found: Record = {}
         ended = (self._last_of("end"), self.summary) if self.status not in ("running", "cut") else ()
-        for source in (self._last_of("start"), evaluated, last_round, *ended):  # an end before the last start is old
+        for source in (
+            self._last_of("start"),
+            evaluated,
+            last_round,
+            *ended,
+        ):  # without an end line that an earlier incarnation wrote
             found.update({key: value for key, value in source.items() if value is not None})
         return found
 
     @property
     def rounds_completed(self) -> int:
-        """Rounds behind this peer, also those that it missed and caught up with."""
+        """Completed rounds, including rounds skipped by catching up."""
         return int(self.last.get("rounds_completed", self.last.get("round_index", -1) + 1))
 
     @cached_property
     def status(self) -> str:
-        """``missing``, ``running``, ``cut`` (no process, no end), ``left``, ``completed``, or the summary's word."""
+        """``missing``, ``running``, ``cut`` (no process and no end line), ``left``, ``completed``, or the summary's status."""
         if not self.history:
             return "running" if self.held else "missing"
         ends = [line["kind"] for line in self.history if line["kind"] in ("start", "leave", "end")]
@@ -85,12 +90,12 @@ class PeerRun:
         return "running" if self.held else "cut"
 
     def total(self, key: str) -> float:
-        """Return the sum of a counter over all rounds and lives, and over what came after the last round."""
+        """Return the sum of a counter over all round, end and leave lines."""
         counting = ("round", "end", "leave")
         return sum(line.get(key) or 0 for line in self.history if line["kind"] in counting)
 
     def series(self, key: str) -> list[tuple[int, float]]:
-        """Return (round_index, value) of every round that has a value, ascending."""
+        """Return (round_index, value) of each round with a value, ascending."""
         return [(r, line[key]) for r, line in sorted(self.rounds.items()) if line.get(key) is not None]
 
     def _last_of(self, kind: str) -> Record:
@@ -99,14 +104,14 @@ class PeerRun:
 
 @dataclass(frozen=True)
 class Metric:
-    """What the numbers called ``accuracy`` in records are: the task's metric."""
+    """The task's metric, whose values are called ``accuracy`` in records."""
 
     name: str = "accuracy"
     higher_is_better: bool = True
 
     @property
     def is_accuracy(self) -> bool:
-        """Whether it is a share in [0, 1]."""
+        """Whether the metric is a share in [0, 1]."""
         return self == Metric()
 
     def worst(self, values: np.ndarray) -> float:
@@ -118,13 +123,13 @@ class Metric:
         return float(values.max() if self.higher_is_better else values.min())
 
     def reaches(self, values: np.ndarray, target: float) -> np.ndarray:
-        """Return which of the values are as good as a target, bool [n]."""
+        """Return which values are at least as good as a target, bool [n]."""
         return values >= target if self.higher_is_better else values <= target
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory: the graph, and what each peer left."""
+    """A run directory: the graph and the files of each peer."""
 
     directory: Path
     graph: Graph
@@ -135,19 +140,19 @@ class Run:
         """Read a run directory.
 
         Raises:
-            UsageError: the directory is none of a run.
-            GraphError: its graph file is not valid.
+            UsageError: the directory is not that of a run.
+            GraphError: the graph file is not valid.
             StorageError: a file exists and cannot be read.
         """
         directory = Path(directory)
         if not (directory / "graph.json").is_file():
-            raise UsageError(f"{directory}: no graph.json in it; give the --out directory of a peer testbed")
+            raise UsageError(f"{directory}: found no graph.json; name the --out directory of peer testbed")
         graph = load_graph(directory / "graph.json")
         return cls(directory, graph, tuple(PeerRun.read(directory, peer_id) for peer_id in graph.ids))
 
     @cached_property
     def metric(self) -> Metric:
-        """The metric that the peers have recorded at their start; accuracy where none has."""
+        """The metric in the start lines of the peers; accuracy if they have none."""
         for peer in self.peers:
             known = peer.last.get("digests") or {}
             if "metric" in known:
@@ -155,19 +160,19 @@ class Run:
         return Metric()
 
     def latest(self, key: str) -> list[Any]:
-        """Return the latest value of a field of each peer that has one, in the order of peer ids."""
+        """Return the latest value of a field of each peer with a value, by peer id."""
         return [peer.last[key] for peer in self.peers if peer.last.get(key) is not None]
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Accuracy, or the task's own metric, over a run; all arrays are float64 [number of evaluated rounds].
+    """The metric over a run; all arrays are float64 [number of evaluated rounds].
 
     Attributes:
-        round_index: rounds in which at least one peer evaluated.
-        mean, worst, best: of the metric over the peers that evaluated in the round.
-        payload_bytes: cumulative payload bytes sent up to the end of the round, mean over these peers.
-        seconds: seconds since a peer's start of writing, mean over these peers.
+        round_index: rounds with at least one evaluation.
+        mean, worst, best: over the peers that evaluated in the round.
+        payload_bytes: payload bytes sent until the end of the round, mean over these peers.
+        seconds: since the peer opened its history, mean over these peers.
     """
 
     round_index: np.ndarray
@@ -179,7 +184,7 @@ class Curve:
 
 
 def accuracy_curve(run: Run) -> Curve:
-    """Return the accuracy of the peers over rounds, bytes and seconds."""
+    """Return the metric of the peers over rounds, bytes and seconds."""
     points: dict[int, list[tuple[float, float, float]]] = {}
     for peer in run.peers:
         sent, at_round = 0.0, {}
@@ -207,5 +212,5 @@ def _read_summary(path: Path) -> Record:
     except OSError as error:
         raise storage_error("read", path, error) from error
     except ValueError as error:
-        raise StorageError(f"{path} is no JSON ({error}); it was changed after the run, remove it") from error
+        raise StorageError(f"{path}: found no valid JSON ({error}); it was changed after the run; remove it") from error
     return value if isinstance(value, dict) else {}

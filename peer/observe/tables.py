@@ -1,4 +1,4 @@
-"""Tables for people: the final report, printed with rich."""
+"""Tables of the report, printed with rich."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from coordinator_free_bootstrap.identity import restart_count
 from peer.observe.report import PHASES
-from peer.store.identity_files import life
 
-ROWS_MAX = 40  # longer tables scroll off a terminal; the rest stays in the JSON
+ROWS_MAX = 40  # longer tables scroll out of a terminal; the JSON has all rows
 
 
 def report_view(values: dict[str, Any]) -> RenderableType:
@@ -23,12 +23,12 @@ def report_view(values: dict[str, Any]) -> RenderableType:
 
 
 def metric_name(values: dict[str, Any]) -> str:
-    """Return what the numbers called accuracy in a report are."""
+    """Return the name of the metric whose values are called accuracy in a report."""
     return str(values.get("metric", "accuracy"))
 
 
 def summary_table(values: dict[str, Any]) -> Table:
-    """Return the run's numbers, one a row."""
+    """Return the numbers of the run, one per row."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
@@ -46,11 +46,11 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     yield "rounds", f"{values['rounds']} of {values['rounds_total']}"
     yield metric, ", ".join(accuracies)
     placed = percent(values["cluster_accuracy"])
-    yield "clusters", f"ARI {number(values['cluster_ari'])}, {placed} of the peers in the right one"
+    yield "clusters", f"ARI {number(values['cluster_ari'])}, {placed} of the peers in their true cluster"
     yield "models", f"{values['models_sent']} sent, {values['models_folded']} folded"
     yield "dropped", f"{values['duplicates_dropped']} duplicates, {values['stale_dropped']} stale"
     payload, wire = megabytes(values["payload_bytes_sent"]), megabytes(values["wire_bytes_sent"])
-    yield "bytes", f"{payload} payload, {wire} on the wire"
+    yield "bytes", f"{payload} payload, {wire} with framing and control messages"
     yield "seconds", ", ".join(f"{phase} {values['seconds'][phase]:.2f}" for phase in PHASES) + " (mean over peers)"
     apart = [f"{j}: {number(a, 4)} ({number(r, 4)} relative)" for j, (a, r) in enumerate(distances)]
     yield "consensus distance", ", ".join(apart)
@@ -62,26 +62,25 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
 
 
 def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
-    """Yield what only algorithms with mixtures know, and what others would have sent."""
+    """Yield the rows of algorithms with mixtures."""
     if values["collapsed"] is None:
         return
     placed, error = percent(values["sample_cluster_accuracy"]), number(values["mix_err"])
-    fate = "collapsed into one" if values["collapsed"] else "not collapsed"
-    yield "mixtures", f"mix_err {error}, {placed} of the samples in the right cluster, {fate}"
+    result = "collapsed into one" if values["collapsed"] else "not collapsed"
+    yield "mixtures", f"mix_err {error}, {placed} of the samples in their true cluster, {result}"
     if values["accuracy_final_phase"] is not None:
         phase = values["accuracy_final_phase"]
         yield "final phase", f"{metric_name(values)} {number(phase['before'])} before, {number(phase['after'])} after"
     others = values["models_others_would_send"]
-    yield "beside others", f"DFCA would send {others['dfca']} models, FedEM {others['fedem']}"
-    counts = [f"{values['announcements_sent']} announcements", f"{values['sketches_sent']} with sketches"]
-    counts += [f"{values['models_unused']} models not wanted", f"{values['label_conflicts']} label conflicts"]
-    yield "labels", ", ".join(counts)
+    yield "for comparison", f"DFCA would send {others['dfca']} models, FedEM {others['fedem']}"
+    counts = f"{values['selections_sent']} sent, with {megabytes(values['sketch_bytes_sent'])} of sketches"
+    yield "selections", f"{counts}; {values['models_unused']} models received unused"
 
 
 def peers_table(rows: list[dict[str, Any]], metric: str = "accuracy") -> Table:
     """Return one row per peer, at most `ROWS_MAX`."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
-    for name in ("peer", "status", "rounds", metric, "cluster", "true", "sent", "folded", "MB", "life"):
+    for name in ("peer", "status", "rounds", metric, "cluster", "true", "sent", "folded", "MB", "starts"):
         table.add_column(_plain(name), justify="left" if name == "status" else "right")
     for row in rows[:ROWS_MAX]:
         table.add_row(
@@ -94,25 +93,25 @@ def peers_table(rows: list[dict[str, Any]], metric: str = "accuracy") -> Table:
             str(row["models_sent"]),
             str(row["models_folded"]),
             f"{row['payload_bytes_sent'] / 1e6:.1f}",
-            str(life(row["incarnation"] or 0)),
+            str(restart_count(row["incarnation"] or 0)),
         )
     if len(rows) > ROWS_MAX:
-        table.caption = f"and {len(rows) - ROWS_MAX} more peers (see --json)"
+        table.caption = f"and {len(rows) - ROWS_MAX} more peers (in --json)"
     return table
 
 
 def shown(value: Any) -> str:
-    """Return the value as text, or a dash where it is not known."""
+    """Return the value as text, or a dash for None."""
     return "-" if value is None else str(value)
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return a number with `digits` significant decimals, or a dash."""
+    """Return a number with `digits` decimals (significant digits if it is small), or a dash for None."""
     return "-" if value is None else f"{value:.{digits}g}" if 0 < abs(value) < 10**-digits else f"{value:.{digits}f}"
 
 
 def percent(share: float | None) -> str:
-    """Return a share as a percentage, or a dash."""
+    """Return a share as a percentage, or a dash for None."""
     return "-" if share is None else f"{share:.0%}"
 
 

@@ -1,4 +1,4 @@
-"""Live progress of a testbed, from the tails of the peers' history files. Nothing is asked of the peers."""
+"""Live progress of a testbed, read from the new lines of the peers' history files."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from peer.observe.tables import ROWS_MAX, number, shown
 from peer.store.history import parse_lines
 from peer.store.state_dir import StateDir
 
-READ_BYTES_MAX = 1 << 20  # of one peer in one refresh; the rest comes with the next
+READ_BYTES_MAX = 1 << 20  # per peer and refresh
 
 
 @dataclass
 class PeerProgress:
-    """What the history of one peer has told so far."""
+    """The progress of one peer, as of its last history line."""
 
     state: str = "starting"
     rounds_completed: int = 0
@@ -34,7 +34,7 @@ class PeerProgress:
     payload_bytes_sent: int = 0
 
     def update(self, line: dict[str, Any]) -> None:
-        """Take one history line into account."""
+        """Update the progress from one history line."""
         kind = line["kind"]
         self.payload_bytes_sent += int(line.get("payload_bytes_sent") or 0)
         if kind == "start":
@@ -56,9 +56,9 @@ class PeerProgress:
 
 
 class TestbedWatcher:
-    """Follow all peers of a testbed directory; `refresh` reads only what was appended since the last one."""
+    """The progress of all peers of a testbed directory; `refresh` reads only new lines."""
 
-    __test__ = False  # the name begins with Test, and pytest collects by name
+    __test__ = False  # pytest collects classes named Test*
 
     def __init__(self, directory: Path, graph: Graph) -> None:
         self.graph = graph
@@ -67,30 +67,30 @@ class TestbedWatcher:
         self._offsets = dict.fromkeys(graph.ids, 0)
 
     def refresh(self) -> None:
-        """Read the new complete lines of each history file; a line still being written waits for its end."""
+        """Read the new complete lines of each history file."""
         for peer_id, path in self._paths.items():
             offset = self._offsets[peer_id]
             try:
                 size = path.stat().st_size
-                if size < offset:  # a torn tail was cut away, or the peer began anew with an empty disk
+                if size < offset:  # an incomplete line was removed, or the peer lost its disk
                     offset = self._offsets[peer_id] = 0 if size == 0 else size
                 if size == offset:
                     continue
                 with open(path, "rb") as file:
                     file.seek(offset)
                     data = file.read(READ_BYTES_MAX)
-            except OSError:  # not there yet, or gone; the next refresh looks again
+            except OSError:  # does not exist, now; the next refresh tries again
                 continue
             self._offsets[peer_id] += data.rfind(b"\n") + 1
             for line in parse_lines(data):
                 self.progress[peer_id].update(line)
 
     def rounds_completed(self) -> int:
-        """Return the rounds of the peer farthest on, as of the last refresh."""
+        """Return the largest number of completed rounds, as of the last refresh."""
         return max((peer.rounds_completed for peer in self.progress.values()), default=0)
 
     def render(self) -> Group:
-        """Return a line about all peers and a table of them, at most `ROWS_MAX` rows."""
+        """Return a line about all peers and a table with a row per peer, at most `ROWS_MAX`."""
         table = Table(header_style="bold")
         for name in ("peer", "state", "round", "cluster", "accuracy", "neighbors alive", "MB sent"):
             table.add_column(name, justify="left" if name == "state" else "right")
@@ -109,7 +109,7 @@ class TestbedWatcher:
         return Group(Text(self.line(), no_wrap=True, overflow="ellipsis"), table)
 
     def line(self) -> str:
-        """Return the state of the whole run in one line."""
+        """Return the state of the run in one line."""
         peers = list(self.progress.values())
         rounds = sorted(peer.rounds_completed for peer in peers)
         known = [peer.accuracy for peer in peers if peer.accuracy is not None]
@@ -126,7 +126,7 @@ class TestbedWatcher:
 
 
 class LiveProgress:
-    """Show a watcher: a table that stays in place on a terminal, else at most a line a second; call `update` often."""
+    """Print the progress: a live table on a terminal, else at most a line per ``interval_s``; call `update` often."""
 
     def __init__(self, watcher: TestbedWatcher, console: Console, *, interval_s: float = 1.0) -> None:
         self.watcher, self.console, self.interval_s = watcher, console, interval_s
@@ -135,7 +135,7 @@ class LiveProgress:
         self._last_line = ""
 
     def update(self, *, force: bool = False) -> None:
-        """Refresh and show, if the interval is over; a line equal to the last one is not repeated."""
+        """Refresh and print if the interval is over; equal lines are not repeated."""
         now = time.monotonic()
         pause_s = 0.25 if self._live else self.interval_s
         if not force and now - self._shown_at < pause_s:

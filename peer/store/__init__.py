@@ -1,5 +1,4 @@
-"""A peer's disk: checkpoints, run history, final models, the incarnation and the lock of its state directory.
+"""Files of one peer: checkpoints, run history, final models, incarnation and lock of its state directory.
 
-What is promised: a file is old or new, never half; whatever is read back was written by this peer, byte for byte, or
-is refused.
+A file has its old content or its new content, never a mixture. Content that this peer did not write is refused.
 """

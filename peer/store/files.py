@@ -1,7 +1,6 @@
-"""Atomic, durable files, and operating-system errors as sentences.
+"""Atomic, durable writes, and operating-system errors as sentences.
 
-Order of duties for every file that must survive a power cut: write a temporary name, fsync it, rename it, fsync the
-directory.
+A durable write has four steps: write a temporary file, fsync it, rename it, fsync its directory.
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ from typing import Any
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError
 
 _REMEDIES = {
-    errno.ENOSPC: "the disk is full; free some space or choose another --state-dir",
-    errno.EDQUOT: "the disk quota is used up; free some space or choose another --state-dir",
-    errno.EFBIG: "the file may not grow that large; raise the file size limit (ulimit -f)",
-    errno.EACCES: "this user may not do that; change the owner or mode, or choose another --state-dir",
-    errno.EPERM: "this user may not do that; change the owner or mode, or choose another --state-dir",
+    errno.ENOSPC: "the disk is full; free space or choose another --state-dir",
+    errno.EDQUOT: "the disk quota is used up; free space or choose another --state-dir",
+    errno.EFBIG: "the file is larger than the file size limit; raise it (ulimit -f)",
+    errno.EACCES: "this user has no permission; change the owner or mode, or choose another --state-dir",
+    errno.EPERM: "this user has no permission; change the owner or mode, or choose another --state-dir",
     errno.EROFS: "the file system is read-only; choose a --state-dir on a writable one",
     errno.EIO: "the disk reports an input/output error; check it, or choose another --state-dir",
-    errno.ENOTDIR: "a file stands where a directory is needed; choose another --state-dir",
-    errno.EEXIST: "a file stands where a directory is needed; choose another --state-dir",
+    errno.ENOTDIR: "found a file in place of a directory; choose another --state-dir",
+    errno.EEXIST: "found a file in place of a directory; choose another --state-dir",
     errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
 }
 
 
 def storage_error(action: str, path: Path, error: OSError) -> StorageError:
-    """Return the error that says in one sentence what failed, where, and what to do about it."""
+    """Return a `StorageError` whose sentence says what failed, where, and what to do."""
     remedy = _REMEDIES.get(error.errno or 0, "check that the path exists and can be written")
     return StorageError(f"cannot {action} {path}: {error.strerror or error}; {remedy}")
 
 
 @contextmanager
 def storage_errors(action: str, path: Path) -> Iterator[None]:
-    """Turn an `OSError` of the block into a `StorageError` with a sentence."""
+    """Convert an `OSError` of the block to a `StorageError`."""
     try:
         yield
     except OSError as error:
@@ -47,7 +46,7 @@ def storage_errors(action: str, path: Path) -> Iterator[None]:
 
 
 def fsync_path(path: Path) -> None:
-    """Flush one file's content, or one directory's names, to the disk."""
+    """Flush the content of a file, or the entries of a directory, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -56,10 +55,10 @@ def fsync_path(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`, durably; a reader sees the old bytes or the new ones, never a mixture.
+    """Replace the content of a file durably; a reader sees the old bytes or the new ones.
 
     Raises:
-        StorageError: the file cannot be written; the old content is untouched.
+        StorageError: the file cannot be written; the old content is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with storage_errors("write", path):
@@ -85,16 +84,16 @@ _SEAL_TAIL_SIZE = len(_SEAL_TAIL % bytes(64))
 
 
 def seal(value: Any) -> bytes:
-    """Return `value` as one JSON object with its own SHA-256, so that any changed byte is noticed by `unseal`."""
+    """Return a JSON object with `value` and its SHA-256; `unseal` detects any changed byte."""
     body = json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
     return _SEAL_HEAD + body + _SEAL_TAIL % hashlib.sha256(body).hexdigest().encode()
 
 
 def unseal(data: bytes) -> Any:
-    """Return the value that `seal` wrote; nothing is parsed before its digest is found right.
+    """Return the value that `seal` wrote; its digest is checked before it is parsed.
 
     Raises:
-        CheckpointCorrupt: the bytes are not exactly what `seal` produces.
+        CheckpointCorrupt: the bytes are not the output of `seal`.
     """
     body = data[len(_SEAL_HEAD) : -_SEAL_TAIL_SIZE]
     if data != _SEAL_HEAD + body + _SEAL_TAIL % hashlib.sha256(body).hexdigest().encode():
@@ -102,4 +101,4 @@ def unseal(data: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise CheckpointCorrupt(f"its content is no JSON: {error}") from error
+        raise CheckpointCorrupt(f"its content is not JSON: {error}") from error

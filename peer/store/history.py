@@ -1,8 +1,7 @@
-"""The run history: an append-only file with one JSON object a line. Written by one peer, read by reports and watchers.
+"""The run history: an append-only file with one JSON object per line. One peer writes it; reports and progress read it.
 
-Kinds of lines: ``start``, ``round``, ``neighbor`` (its state changed), ``refused``, ``checkpoint``, ``leave``,
-``end``, ``log``. docs/history.md lists the fields of each. A line is complete or it is not there: a torn last line is
-cut away when the file is opened again.
+`FIELDS` lists the kinds of lines and their fields; docs/history.md describes them. An incomplete last line is removed when the
+file is opened again.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -22,16 +20,44 @@ import numpy as np
 from peer import failpoints
 from peer.store.files import storage_error, storage_errors
 
-KINDS = frozenset({"start", "round", "neighbor", "refused", "checkpoint", "leave", "end", "log", "caught_up"})
+COUNTERS = frozenset(
+    {
+        *(
+            "models_sent",
+            "models_folded",
+            "models_unused",
+            "models_rejected",
+            "duplicates_dropped",
+            "stale_dropped",
+            "payload_bytes_sent",
+        ),
+        *("wire_bytes_sent", "control_messages_sent", "selections_sent", "passes_sent", "sketch_bytes_sent"),
+    }
+)
+_RESULTS = frozenset({"accuracy", "loss", "train_loss", "cluster_index", "selected_cluster", "state"})
+FIELDS = {  # kind -> fields that its lines may have, beside ``kind``, ``t``, ``time`` and ``incarnation``
+    "start": frozenset(
+        {"peer_id", "backend", "port", "resumed_from", "notes", "digests", "true_cluster", "samples", "parameters"}
+    ),
+    "round": COUNTERS
+    | _RESULTS
+    | {"round_index", "active", "seconds", "folded", "missing", "rejected", "neighbors_alive"},
+    "neighbor": frozenset({"neighbor", "state", "reason"}),
+    "refused": frozenset({"neighbor", "code", "reason"}),
+    "checkpoint": frozenset({"round_index", "seconds", "bytes", "error"}),
+    "caught_up": frozenset({"from_round", "to_round"}),
+    "leave": COUNTERS | {"rounds_completed"},
+    "end": COUNTERS | _RESULTS | {"rounds_completed", "predictor", "accuracy_before_final", "accuracy_after_final"},
+}
 _DURABLE = frozenset({"start", "leave", "end"})  # flushed to the disk at once; the others when the kernel likes
 _TAIL_BLOCK_BYTES = 1 << 16
 
 
 class HistoryWriter:
-    """Append lines to a history file, repairing a torn last line first.
+    """Append lines to a history file; the constructor removes an incomplete last line.
 
-    Every line gets ``kind``, ``t`` (seconds since this writer was made, monotonic), ``time`` (wall clock, ISO 8601,
-    UTC) and ``incarnation``, unless the caller gives them. Numbers that are not finite are written as null.
+    Every line has ``kind``, ``t`` (seconds since the constructor, monotonic), ``time`` (wall clock, ISO 8601, UTC) and
+    ``incarnation``; the caller may give other values. NaN and Inf are written as null.
 
     Raises:
         StorageError: the file cannot be opened or repaired.
@@ -49,22 +75,21 @@ class HistoryWriter:
                 os.close(self._handle)
                 raise
 
-    def write(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Append one line and return it as written.
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append one line.
 
         Raises:
-            ValueError: `kind` is none of `KINDS`.
+            ValueError: `kind` is not in `FIELDS`.
             StorageError: it could not be written; the file then ends with the line before.
         """
-        if kind not in KINDS:
-            raise ValueError(f"history has no lines of kind {kind!r}; kinds are {', '.join(sorted(KINDS))}")
+        if kind not in FIELDS:
+            raise ValueError(f"history line: found kind {kind!r}; allowed: {', '.join(FIELDS)}")
         stamp = {
             "t": round(time.monotonic() - self._started, 6),
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "incarnation": self.incarnation,
         }
-        record = {"kind": kind, **stamp, **fields}
-        line = _encode(record)
+        line = _encode({"kind": kind, **stamp, **fields})
         try:
             failpoints.reach("history.write")
             _write_all(self._handle, line)
@@ -74,17 +99,16 @@ class HistoryWriter:
             self._cut_back()
             raise storage_error("append to", self.path, error) from error
         self._size += len(line)
-        return record
 
     def _cut_back(self) -> None:
-        """Remove what a failed write left behind, so that the next line starts clean."""
+        """Remove the bytes of a failed write."""
         try:
             os.ftruncate(self._handle, self._size)
         except OSError:
-            return  # `read_history` passes over the fragment
+            return  # `read_history` skips the fragment
 
     def close(self) -> None:
-        """Close the file; harmless when done twice."""
+        """Close the file; a second call has no effect."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -92,14 +116,12 @@ class HistoryWriter:
     def __enter__(self) -> HistoryWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines in file order; [] if there is no file. Fragments are passed over.
+    """Return the complete lines in file order; [] if there is no file. Fragments are skipped.
 
     Raises:
         StorageError: the file exists and cannot be read.
@@ -114,7 +136,7 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 
 
 def parse_lines(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield each complete line of `data` (those that end with a newline) that is a JSON object with a ``kind``."""
+    """Yield each line of `data` that ends with a newline and is a JSON object with a ``kind``."""
     for line in data.split(b"\n")[:-1]:
         try:
             record = json.loads(line)
@@ -125,7 +147,7 @@ def parse_lines(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _repair_tail(handle: int) -> int:
-    """Cut the file behind its last newline; return the size that remains."""
+    """Truncate the file after its last newline; return its size."""
     size = end = os.fstat(handle).st_size
     while end > 0:
         start = max(0, end - _TAIL_BLOCK_BYTES)
@@ -147,7 +169,7 @@ def _write_all(handle: int, data: bytes) -> None:
 def _encode(record: dict[str, Any]) -> bytes:
     try:
         text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=_plain)
-    except ValueError:  # a diverged loss is NaN, and NaN is no JSON
+    except ValueError:  # a diverged loss is NaN, which JSON does not have
         text = json.dumps(_finite(record), separators=(",", ":"), allow_nan=False, default=_plain)
     return text.encode() + b"\n"
 
@@ -157,7 +179,7 @@ def _plain(value: Any) -> Any:
         return _finite(value.tolist())
     if isinstance(value, set | frozenset):
         return sorted(value)
-    raise TypeError(f"history cannot hold a {type(value).__name__}")
+    raise TypeError(f"history line: found a {type(value).__name__}; allowed: JSON values and NumPy arrays")
 
 
 def _finite(value: Any) -> Any:

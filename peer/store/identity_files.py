@@ -1,6 +1,6 @@
-"""Who uses a state directory, and which life of the peer this is: the lock and the incarnation.
+"""The lock and the incarnation file of a state directory.
 
-Both must be settled before the first byte goes to a neighbor (invariant I7).
+A peer acquires the lock and persists its incarnation before it sends the first byte to a neighbor (invariant I7).
 """
 
 from __future__ import annotations
@@ -10,28 +10,25 @@ import os
 import secrets
 import time
 from pathlib import Path
-from types import TracebackType
 
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError
-from coordinator_free_bootstrap.identity import life, next_incarnation
+from coordinator_free_bootstrap.identity import next_incarnation
 from peer.store.files import seal, storage_error, storage_errors, unseal, write_atomic
-
-__all__ = ["IncarnationFile", "StateLock", "held_by", "life"]
 
 
 class IncarnationFile:
-    """The incarnation of a peer, persisted before use; it only grows.
+    """The incarnation of a peer on disk; it is persisted before use and only grows.
 
-    `next_incarnation` decides the number: one more on an intact disk; after a lost one a random high part, and far
-    above what a neighbor has seen (``Hello.seen_incarnation``, passed as `above`).
+    `next_incarnation` computes it: the stored one plus 1, or a random high part after a lost disk. It is above the
+    incarnation that a neighbor has seen (``Hello.seen_incarnation``, passed as `above`).
     """
 
     def __init__(self, directory: Path) -> None:
         self.path = Path(directory) / "incarnation.json"
-        self.problem: str | None = None  # why the file could not be believed, after `read`
+        self.problem: str | None = None  # set by `read`: why the file is not usable
 
     def read(self) -> int | None:
-        """Return the last claimed incarnation; None if there is none or the file is damaged (then `problem` says so).
+        """Return the last claimed incarnation; None without a file, or if it is damaged: `problem` says why.
 
         Raises:
             StorageError: the file exists and cannot be read.
@@ -46,7 +43,9 @@ class IncarnationFile:
         try:
             value = unseal(data)
         except CheckpointCorrupt as error:
-            self.problem = f"{self.path} is damaged ({error}); starting as after a lost disk"
+            self.problem = (
+                f"{self.path}: found a damaged file ({error}); the peer takes a new incarnation, as after a lost disk"
+            )
             return None
         return int(value["incarnation"])
 
@@ -54,13 +53,12 @@ class IncarnationFile:
         """Persist and return an incarnation greater than every earlier one and than `above`.
 
         Args:
-            entropy: any integer; its low 32 bits become the random part of a life without a disk. None: drawn from
-                the operating system.
-            above: the greatest incarnation of this peer known elsewhere (a checkpoint, a neighbor's echo).
+            entropy: random bits for `next_incarnation`; None: from the operating system.
+            above: the highest incarnation of this peer in a checkpoint or at a neighbor.
 
         Raises:
-            StorageError: it cannot be persisted; it must not be used then.
-            IdentityError: no greater number is left.
+            StorageError: it cannot be persisted; the peer must not use it.
+            IdentityError: no higher incarnation is left, or `above` is out of range.
         """
         claimed = next_incarnation(self.read(), above, secrets.randbits(32) if entropy is None else entropy)
         write_atomic(self.path, seal({"incarnation": claimed}))
@@ -68,22 +66,22 @@ class IncarnationFile:
 
 
 class StateLock:
-    """Exclusive use of a state directory by one process, for as long as that process lives (``flock``).
+    """Exclusive lock of a state directory (``flock``), held by one process.
 
-    The kernel drops the lock when the process ends, however it ends, so there is no stale lock to clean up.
+    The kernel releases the lock when the process ends for any reason, so there are no stale locks.
     """
 
-    _attempts, _pause_s = 10, 0.05  # `held_by` of an observer takes the lock for an instant
+    _attempts, _pause_s = 10, 0.05  # `held_by` in another process holds the lock for a moment
 
     def __init__(self, directory: Path) -> None:
         self.path = Path(directory) / "lock"
         self._handle: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock.
+        """Acquire the lock.
 
         Raises:
-            StorageError: another process has it (the sentence names its process id), or the file cannot be made.
+            StorageError: another process holds it (the message has its process id), or the file cannot be made.
         """
         with storage_errors("lock", self.path):
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -91,7 +89,8 @@ class StateLock:
                 owner = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
                 os.close(handle)
                 raise StorageError(
-                    f"{self.path.parent} is in use by process {owner}; stop it, or choose another --state-dir"
+                    f"state directory {self.path.parent}: found it in use by process {owner}; allowed: one process; "
+                    "stop that process, or choose another --state-dir"
                 )
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
@@ -109,7 +108,7 @@ class StateLock:
         return False
 
     def release(self) -> None:
-        """Give the lock back; harmless if it was never taken."""
+        """Release the lock; no effect if it is not held."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -118,14 +117,12 @@ class StateLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.release()
 
 
 def held_by(directory: Path) -> int | None:
-    """Return the process id of the peer that uses this state directory now, or None; changes nothing."""
+    """Return the id of the process that holds the lock of a state directory, 0 if unknown, None if none; read only."""
     try:
         handle = os.open(Path(directory) / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""A trained model as a safetensors file with named tensors: what a user carries away and other programs read."""
+"""A trained model as a safetensors file with named tensors, which other programs can read."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def save_model(path: Path, vector: np.ndarray, schema: Schema, metadata: dict[st
         path: the file; its directory exists.
         vector: float32 [d] in the schema's order; read only.
         schema: names and shapes.
-        metadata: words about the model (task, model, round, ...); the schema's digest is added.
+        metadata: text about the model (task, model, round, ...); the digest of the schema is added.
 
     Raises:
         ValueError: the vector is not float32 [d].
         StorageError: the file cannot be written.
     """
     if vector.dtype != np.float32 or vector.shape != (schema.size,):
-        raise ValueError(f"a model is float32 [{schema.size}], not {vector.dtype} {list(vector.shape)}")
+        raise ValueError(f"model vector: found {vector.dtype} {list(vector.shape)}; allowed: float32 [{schema.size}]")
     tensors = {spec.name: np.ascontiguousarray(vector[place]).reshape(spec.shape) for spec, place in schema.slices()}
     write_atomic(path, save(tensors, {**(metadata or {}), "schema_digest": schema.digest}))
 
@@ -36,12 +36,10 @@ def load_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Return the named float32 tensors of a model file and its metadata.
 
     Raises:
-        StorageError: the file is missing, torn, or no safetensors file.
+        StorageError: the file is missing or damaged, or not a safetensors file.
     """
     try:
         with safe_open(path, framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (OSError, SafetensorError) as error:
-        raise StorageError(
-            f"cannot read model file {path}: {error}; is it a finished run's safetensors file?"
-        ) from error
+        raise StorageError(f"cannot read model file {path}: {error}; give the file of a finished run") from error

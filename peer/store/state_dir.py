@@ -1,4 +1,4 @@
-"""Where everything of one peer lies: the same in ``peer run --state-dir`` and in ``DIR/peer-<id>`` of a testbed."""
+"""File names in a state directory: ``peer run --state-dir`` and ``DIR/peer-<id>`` of a testbed have the same."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from peer.store.files import storage_errors
 
 @dataclass(frozen=True)
 class StateDir:
-    """The paths of a peer's state directory; nothing is made before `create`."""
+    """Paths in the state directory of one peer; `create` makes the directories."""
 
     root: Path
 
     @classmethod
     def of_peer(cls, directory: Path, peer_id: int) -> StateDir:
-        """Return peer `peer_id`'s place in a testbed's directory."""
+        """Return the state directory of a peer in the directory of a testbed."""
         return cls(Path(directory) / f"peer-{peer_id}")
 
     @property
     def history(self) -> Path:
-        """The run history, one JSON object a line."""
+        """The run history: one JSON object per line."""
         return self.root / "history.jsonl"
 
     @property
@@ -50,7 +50,7 @@ class StateDir:
 
     @property
     def personalized_model(self) -> Path:
-        """The final model that this peer itself should use."""
+        """The final model for use on this peer."""
         return self.models / "personalized.safetensors"
 
     def create(self) -> None:

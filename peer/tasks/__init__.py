@@ -1,4 +1,4 @@
-"""Learning problems: data, model, loss, metric. A user's own file implements `Task` and returns a `Shard`."""
+"""Learning problems: data, model, loss and metric. A user's file implements `Task` and returns a `Shard`."""
 
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task

@@ -1,79 +1,99 @@
-"""Built-in data sets by name: each is read from where it lies and becomes a `Pool`, decoded once per process."""
+"""The table of built-in data sets, and their loading: once per process and data set.
+
+To add a data set, write its loader and add one entry to `DATASETS`.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
 from peer.tasks import files, leaf, vision
-from peer.tasks.pool import Pool
+from peer.tasks.pool import DataSet, Facts, Pool, Settings
 
-Settings = Mapping[str, object]
-Loader = Callable[[str, Settings, Path | None, bool], Pool]
-
-DIGITS_TEST_COUNT = 360  # of 1 797, a fifth
+DIGITS_TEST_COUNT = 360  # of 1,797: a fifth
 
 
 def load_pool(name: str, options: Settings, data_root: Path | None, download: bool) -> Pool:
-    """Return a data set; calls with equal arguments share one copy.
+    """Return the samples of a data set; calls with equal arguments share one copy.
 
     Args:
-        name: a key of `LOADERS`.
+        name: a key of `DATASETS`.
         options: the manifest's ``task_options``.
-        data_root: folder that holds the files; ``digits`` and ``linear`` need none.
-        download: whether torchvision may fetch missing files.
+        data_root: folder of the files; required if the entry has ``reads_files``.
+        download: whether torchvision may download missing files.
 
     Raises:
         TaskError: unknown name or option, or missing or unreadable files.
     """
-    if name not in LOADERS:
-        raise TaskError(f"task: {name!r} is unknown; built in are {', '.join(sorted(LOADERS))}")
-    _, known, needs_root = LOADERS[name]
-    unknown = sorted(set(options) - known)
-    if unknown:
-        raise TaskError(f"task_options.{unknown[0]}: task {name!r} has only {sorted(known) or 'no options'}")
-    if needs_root and data_root is None:
-        raise TaskError(f"task: {name} reads files; say where they lie with --data-root FOLDER")
+    if name not in DATASETS:
+        raise TaskError(f"task: found {name!r}; allowed: {', '.join(sorted(DATASETS))}")
+    dataset = DATASETS[name]
+    if unknown := sorted(set(options) - dataset.options):
+        allowed = ", ".join(sorted(dataset.options)) or "none"
+        raise TaskError(f"task_options.{unknown[0]}: found an unknown option; allowed for task {name!r}: {allowed}")
+    if dataset.reads_files and data_root is None:
+        raise TaskError(f"--data-root: found nothing; task {name!r} reads files; give --data-root FOLDER")
     frozen = tuple(sorted((key, tuple(v) if isinstance(v, list) else v) for key, v in options.items()))
-    return _load(name, frozen, data_root, download)
+    return _load(name, frozen, data_root or Path(), download)
 
 
 @functools.lru_cache(maxsize=4)
-def _load(name: str, options: tuple[tuple[str, object], ...], data_root: Path | None, download: bool) -> Pool:
+def _load(name: str, options: tuple[tuple[str, object], ...], data_root: Path, download: bool) -> Pool:
     settings = dict(options)
     second = settings.pop("second", None)
-    pool = LOADERS[name][0](name, settings, data_root, download)
+    pool = DATASETS[name].load(DATASETS[name], settings, data_root, download)
     if second is None:
         return pool
-    if second not in vision.DATASETS:
-        raise TaskError(f"task_options.second is {second!r}; {', '.join(vision.DATASETS)} are allowed")
+    if second not in joinable():
+        raise TaskError(f"task_options.second: found {second!r}; allowed: {', '.join(joinable())}")
     return vision.joined(pool, load_pool(str(second), {}, data_root, download))
 
 
-def _digits(name: str, options: Settings, data_root: Path | None, download: bool) -> Pool:
-    """Return scikit-learn's bundled 8x8 handwritten digits, values / 16; a fifth, always the same, is for testing."""
-    # Only the file is wanted: importing sklearn.datasets would cost every lone peer 73 MB and a second.
+def joinable() -> list[str]:
+    """Return the names of the data sets that can be joined with another one by the option ``second``."""
+    return [name for name, dataset in DATASETS.items() if "second" in dataset.options]
+
+
+def facts_of(manifest: Manifest) -> Facts:
+    """Return what the task's name and options tell about its samples."""
+    options = manifest.task_options
+    facts = DATASETS[manifest.task].facts(options)
+    second = options.get("second")
+    if second not in joinable():
+        return facts
+    other = DATASETS[str(second)].facts({})
+    shape = tuple(map(max, facts.sample_shape or (), other.sample_shape or ()))  # `vision.joined` pads to the larger
+    return Facts(shape, max(facts.classes or 0, other.classes or 0))
+
+
+def _digits(dataset: DataSet, options: Settings, data_root: Path, download: bool) -> Pool:
+    """Return scikit-learn's bundled 8x8 handwritten digits, values / 16; the test set is a fixed fifth."""
+    # Only the file is read: importing sklearn.datasets costs each peer process 73 MB and a second.
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
-        raise TaskError("task 'digits' reads the file that scikit-learn bundles: install scikit-learn")
+        raise TaskError("task: found no scikit-learn, whose package has the file of 'digits'; install scikit-learn")
     rows = np.loadtxt(
         Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",", dtype=np.float32
     )
     rows = rows[generator(0, "digits").permutation(len(rows))]
     x = (rows[:, :-1] / 16.0).reshape(-1, 1, 8, 8)  # (n, 1, 8, 8)
-    return Pool(x=x, y=rows[:, -1].astype(np.int64), train_count=len(x) - DIGITS_TEST_COUNT, classes=10)
+    y, classes = rows[:, -1].astype(np.int64), dataset.facts(options).classes
+    return Pool(x=x, y=y, train_count=len(x) - DIGITS_TEST_COUNT, classes=classes)
 
 
-def _linear(name: str, options: Settings, data_root: Path | None, download: bool) -> Pool:
-    """Return FedSoft's regression, per cluster s: x ~ N(0, I), y = <theta_s, x> + N(0, 1), theta_s ~ N(0, 10 I).
+def _linear(dataset: DataSet, options: Settings, data_root: Path, download: bool) -> Pool:
+    """Return synthetic linear regression: per cluster s, x ~ N(0, I), y = <theta_s, x> + N(0, 1), theta_s ~ N(0, 10 I).
 
-    ``clusters`` is 2 or 8 in the paper; ``features`` 10.
+    Options: ``clusters`` (2; the paper has 2 and 8), ``features`` (10), ``samples_per_cluster``, ``test_per_cluster``,
+    ``seed``. Source: FedSoft (Ruan and Joe-Wong 2022, arXiv:2112.06053), Section 5.
     """
     clusters = _integer(options, "clusters", 2)
     features = _integer(options, "features", 10)
@@ -88,24 +108,91 @@ def _linear(name: str, options: Settings, data_root: Path | None, download: bool
     return Pool(x=x.astype(np.float32), y=y.astype(np.float32), train_count=train_count, classes=None, source=source)
 
 
+def _linear_facts(options: Settings) -> Facts:
+    return Facts((_integer(options, "features", 10),), None, regression=True)
+
+
 def _integer(options: Settings, key: str, default: int, least: int = 1) -> int:
     value = options.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise TaskError(f"task_options.{key} is {value!r}; an integer of {least} or more is allowed")
+        raise TaskError(f"task_options.{key}: found {value!r}; allowed: an integer of {least} or more")
     return value
 
 
-# name -> (loader, its options, whether it reads files)
-LOADERS: dict[str, tuple[Loader, frozenset[str], bool]] = {
-    "digits": (_digits, frozenset(), False),
-    "linear": (
-        _linear,
-        frozenset({"clusters", "features", "samples_per_cluster", "test_per_cluster", "seed"}),
-        False,
-    ),
-    **{name: (vision.load, frozenset({"normalize", "second"}), True) for name in vision.DATASETS},
-    "emnist": (vision.load, frozenset({"normalize", "second", "split"}), True),
-    "femnist": (leaf.load, frozenset({"writers"}), True),
-    "image-folder": (files.load_images, frozenset({"classes", "size", "channels"}), True),
-    "tabular": (files.load_table, frozenset({"classes", "file", "kind", "target", "standardize"}), True),
+def _fixed(sample_shape: tuple[int, ...], classes: int) -> Callable[[Settings], Facts]:
+    """Return the facts of a data set that its options do not change."""
+    return lambda options: Facts(sample_shape, classes)
+
+
+def _image_set(
+    name: str,
+    torchvision: str,
+    facts: Callable[[Settings], Facts],
+    model: str,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    more_options: tuple[str, ...] = (),
+) -> DataSet:
+    """Return the entry of an image data set of torchvision."""
+    options = frozenset({"normalize", "second", *more_options})
+    return DataSet(
+        name=name,
+        load=vision.load,
+        facts=facts,
+        model=(model, {}),
+        options=options,
+        torchvision=torchvision,
+        mean=mean,
+        std=std,
+    )
+
+
+GREY, COLOR = (1, 28, 28), (3, 32, 32)
+RGB_10 = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # mean and standard deviation of CIFAR-10
+RGB_100 = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)  # of CIFAR-100
+LINEAR_OPTIONS = frozenset({"clusters", "features", "samples_per_cluster", "test_per_cluster", "seed"})
+TABLE_OPTIONS = frozenset({"classes", "file", "kind", "target", "standardize"})
+FOLDER_OPTIONS = frozenset({"classes", "size", "channels"})
+
+DATASETS: dict[str, DataSet] = {
+    dataset.name: dataset
+    for dataset in (
+        DataSet(
+            name="digits", load=_digits, facts=_fixed((1, 8, 8), 10), model=("mlp", {"hidden": 256}), reads_files=False
+        ),
+        DataSet(
+            name="linear",
+            load=_linear,
+            facts=_linear_facts,
+            model=("mlr", {}),
+            options=LINEAR_OPTIONS,
+            reads_files=False,
+        ),
+        _image_set("mnist", "MNIST", _fixed(GREY, 10), "mlp2048", (0.1307,), (0.3081,)),
+        _image_set("fmnist", "FashionMNIST", _fixed(GREY, 10), "mlp2048", (0.2860,), (0.3530,)),
+        _image_set("emnist", "EMNIST", vision.emnist_facts, "dfca_cnn", (0.1736,), (0.3317,), ("split",)),
+        _image_set("cifar10", "CIFAR10", _fixed(COLOR, 10), "dpfl_cnn", *RGB_10),
+        _image_set("cifar100", "CIFAR100", _fixed(COLOR, 100), "dpfl_cnn", *RGB_100),
+        DataSet(
+            name="femnist",
+            load=leaf.load,
+            facts=_fixed(GREY, 62),
+            model=("mlp2048", {}),
+            options=frozenset({"writers"}),
+        ),
+        DataSet(
+            name="image-folder",
+            load=files.load_images,
+            facts=files.image_facts,
+            model=("dfca_cnn", {}),
+            options=FOLDER_OPTIONS,
+        ),
+        DataSet(
+            name="tabular",
+            load=files.load_table,
+            facts=files.table_facts,
+            model=("mlp", {"hidden": 64}),
+            options=TABLE_OPTIONS,
+        ),
+    )
 }

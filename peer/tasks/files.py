@@ -1,9 +1,9 @@
-"""A user's own files as pools: a folder of images per class, or a table with a target column."""
+"""A user's files as pools: a folder of images per class, or a table with a target column."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +12,42 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.seeds import generator
-from peer.tasks.pool import Pool
+from peer.tasks.pool import DataSet, Facts, Pool, Settings
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
-TEST_SHARE = 0.2  # where the files are not split into training and test
+TEST_SHARE = 0.2  # if the files have no test part
 
 
-def load_images(name: str, options: Mapping[str, object], data_root: Path | None, download: bool) -> Pool:
-    """Return the images ``data_root/<class>/*``, or ``data_root/train/<class>/*`` and ``data_root/test/<class>/*``.
+def image_facts(options: Settings) -> Facts:
+    """Return shape and number of classes that the options of `load_images` give."""
+    size = options.get("size", 32)
+    return Facts((options.get("channels", 3), size, size), _named(options))  # type: ignore[arg-type] # checked on load
 
-    ``size`` is the side in pixels to which images are scaled (32), ``channels`` 1 or 3 (3), ``classes`` the list of
-    class names, which all peers must share where a device's folder may lack one; default: the folders' names, sorted.
+
+def table_facts(options: Settings) -> Facts:
+    """Return the number of classes that the options of `load_table` give, and the kind."""
+    return Facts(None, _named(options), options.get("kind") == "regression")
+
+
+def _named(options: Settings) -> int | None:
+    names = options.get("classes")
+    return len(names) if isinstance(names, list) else None
+
+
+def load_images(dataset: DataSet, options: Settings, root: Path, download: bool) -> Pool:
+    """Return the images ``root/<class>/*``, or ``root/train/<class>/*`` and ``root/test/<class>/*``.
+
+    ``size``: side in pixels after scaling (32). ``channels``: 1 or 3 (3). ``classes``: list of class names, needed where
+    the folder of a peer may lack a class; default: the names of the folders, sorted.
 
     Raises:
-        TaskError: no images, an unreadable one, or a wrong option.
+        TaskError: no images, an unreadable image, or a wrong option.
     """
-    root = Path(data_root or ".")
     size, channels = options.get("size", 32), options.get("channels", 3)
     if not isinstance(size, int) or isinstance(size, bool) or not 4 <= size <= 1024:
-        raise TaskError(f"task_options.size is {size!r}; 4 to 1024 pixels are allowed")
+        raise TaskError(f"task_options.size: found {size!r}; allowed: 4 to 1024 pixels")
     if channels not in {1, 3}:
-        raise TaskError(f"task_options.channels is {channels!r}; 1 (grey) or 3 (color) are allowed")
+        raise TaskError(f"task_options.channels: found {channels!r}; allowed: 1 (grey) or 3 (color)")
     split = (root / "train").is_dir() and (root / "test").is_dir()
     folders = [root / "train", root / "test"] if split else [root]
     classes = _class_names(options.get("classes"), sorted({d.name for f in folders for d in _subfolders(f)}), root)
@@ -43,27 +58,27 @@ def load_images(name: str, options: Mapping[str, object], data_root: Path | None
     return _held_out(x, y, len(classes))
 
 
-def load_table(name: str, options: Mapping[str, object], data_root: Path | None, download: bool) -> Pool:
-    """Return a CSV file with a header row, or a Parquet file where pandas is installed; one sample a row, numbers only.
+def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) -> Pool:
+    """Return a CSV file with a header row, or a Parquet file (needs pandas); one sample per row, numbers only.
 
-    ``file`` inside ``data_root`` (or ``data_root`` is the file); ``target`` names the column to predict (the last one);
-    ``kind`` is classification or regression; ``classes`` lists the labels (default: those found, sorted);
-    ``standardize`` (true) scales each feature by the training rows' mean and deviation.
+    ``file``: name inside ``root``, which may also be the file itself. ``target``: column to predict (default: the last).
+    ``kind``: classification or regression. ``classes``: list of labels (default: the labels found, sorted).
+    ``standardize`` (true): scale each feature by mean and standard deviation of the training rows.
 
     Raises:
-        TaskError: the file, a column or a cell cannot be used; the sentence names it.
+        TaskError: the file, a column or a cell is wrong; the message names it.
     """
-    path = _table_path(Path(data_root or "."), options.get("file"))
+    path = _table_path(root, options.get("file"))
     header, rows = _parquet(path) if path.suffix == ".parquet" else _csv(path)
     target = options.get("target", header[-1])
     if target not in header:
-        raise TaskError(f"task_options.target is {target!r}; {path} has the columns {', '.join(header)}")
+        raise TaskError(f"task_options.target: found {target!r}; allowed: a column of {path}: {', '.join(header)}")
     place = header.index(str(target))
     features = [column for column in range(len(header)) if column != place]
     x = np.array([[_number(path, header, line, column, row[column]) for column in features] for line, row in rows])
     kind = options.get("kind", "classification")
     if kind not in {"classification", "regression"}:
-        raise TaskError(f"task_options.kind is {kind!r}; classification or regression are allowed")
+        raise TaskError(f"task_options.kind: found {kind!r}; allowed: classification, regression")
     classes: list[str] | None = None
     if kind == "regression":
         y: NDArray[Any] = np.array([_number(path, header, line, place, row[place]) for line, row in rows], np.float32)
@@ -80,10 +95,10 @@ def _table_path(root: Path, file: object) -> Path:
     if root.is_dir():
         tables = sorted(p for p in root.iterdir() if p.suffix in {".csv", ".parquet"})
         if len(tables) != 1:
-            raise TaskError(f"task: tabular: {root} holds {len(tables)} tables; name one with task_options.file")
+            raise TaskError(f"tabular: found {len(tables)} tables in {root}; name one with task_options.file")
         root = tables[0]
     if not root.is_file():
-        raise TaskError(f"task: tabular: there is no file {root}")
+        raise TaskError(f"tabular: found no file {root}; give a CSV or Parquet file")
     return root
 
 
@@ -94,13 +109,15 @@ def _csv(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
             reader = csv.reader(file)
             lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TaskError(f"task: tabular: {path} cannot be read: {error}") from error
+        raise TaskError(f"tabular: {path} cannot be read: {error}") from error
     if len(lines) < 2 or len(lines[0][1]) < 2:
-        raise TaskError(f"task: tabular: {path} needs a header row, two or more columns and rows of data")
+        raise TaskError(f"tabular: {path}: found no data; allowed: a header, two or more columns, rows of data")
     header = lines[0][1]
     for line, row in lines[1:]:
         if len(row) != len(header):
-            raise TaskError(f"task: tabular: {path} line {line} has {len(row)} cells, the header has {len(header)}")
+            raise TaskError(
+                f"tabular: {path} line {line}: found {len(row)} cells; allowed: {len(header)} by the header"
+            )
     return header, lines[1:]
 
 
@@ -108,11 +125,11 @@ def _parquet(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     try:
         import pandas
     except ImportError as error:
-        raise TaskError("task: tabular: Parquet needs pandas and pyarrow; install coordinator-free[tabular]") from error
+        raise TaskError("tabular: Parquet needs pandas and pyarrow; install coordinator-free[tabular]") from error
     try:
         frame = pandas.read_parquet(path)
     except (OSError, ValueError, ImportError) as error:
-        raise TaskError(f"task: tabular: {path} cannot be read: {error}") from error
+        raise TaskError(f"tabular: {path} cannot be read: {error}") from error
     rows = [(number, [str(cell) for cell in row]) for number, row in enumerate(frame.itertuples(index=False), 1)]
     return [str(column) for column in frame.columns], rows
 
@@ -123,29 +140,29 @@ def _number(path: Path, header: Sequence[str], line: int, column: int, cell: str
     except ValueError:
         value = np.nan
     if not np.isfinite(value):
-        raise TaskError(f"task: tabular: {path} line {line}, {header[column]}: {cell!r} is not a finite number")
+        raise TaskError(f"tabular: {path} line {line}, {header[column]}: found {cell!r}; allowed: a finite number")
     return value
 
 
 def _label(path: Path, line: int, cell: str, classes: Sequence[str]) -> int:
     if cell not in classes:
-        raise TaskError(f"task: tabular: {path} line {line}: label {cell!r} is not one of {', '.join(classes)}")
+        raise TaskError(f"tabular: {path} line {line}: found label {cell!r}; allowed: {', '.join(classes)}")
     return classes.index(cell)
 
 
 def _class_names(given: object, found: list[str], path: Path) -> list[str]:
     if given is None:
         if len(found) < 2:
-            raise TaskError(f"task: {path} holds {len(found)} classes ({', '.join(found)}); two or more are needed")
+            raise TaskError(f"task: {path}: found {len(found)} classes ({', '.join(found)}); allowed: two or more")
         return found
     if not isinstance(given, list | tuple) or len(set(given)) != len(given) or len(given) < 2:
-        raise TaskError(f"task_options.classes is {given!r}; a list of two or more different names is allowed")
+        raise TaskError(f"task_options.classes: found {given!r}; allowed: a list of two or more different names")
     return [str(name) for name in given]
 
 
 def _subfolders(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise TaskError(f"task: image-folder: there is no folder {folder}")
+        raise TaskError(f"image-folder: found no folder {folder}; give a folder with one folder per class")
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
@@ -156,23 +173,23 @@ def _images(folder: Path, classes: Sequence[str], size: int, grey: bool) -> tupl
     images, labels = [], []
     for subfolder in _subfolders(folder):
         if subfolder.name not in classes:
-            raise TaskError(f"task: image-folder: {subfolder} is not one of the classes {', '.join(classes)}")
+            raise TaskError(f"image-folder: found folder {subfolder}; allowed: the classes {', '.join(classes)}")
         for path in sorted(p for p in subfolder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES):
             try:
                 with Image.open(path) as opened:
                     scaled = opened.convert("L" if grey else "RGB").resize((size, size), Image.Resampling.BILINEAR)
                     pixels = np.asarray(scaled)
             except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
-                raise TaskError(f"task: image-folder: {path} cannot be read: {error}") from error
+                raise TaskError(f"image-folder: {path} cannot be read: {error}") from error
             images.append(pixels[None] if grey else pixels.transpose(2, 0, 1))
             labels.append(classes.index(subfolder.name))
     if not images:
-        raise TaskError(f"task: image-folder: no images in {folder}; expected {folder}/<class>/*.png")
+        raise TaskError(f"image-folder: found no images in {folder}; allowed: such as {folder}/<class>/1.png")
     return np.stack(images), np.array(labels, dtype=np.int64)
 
 
 def _held_out(x: NDArray[Any], y: NDArray[Any], classes: int | None) -> Pool:
-    """Shuffle, always in the same order, and keep the last fifth for testing."""
+    """Shuffle with a fixed seed and hold out the last fifth for testing."""
     order = generator(0, "held-out").permutation(len(y))
     held = max(1, round(TEST_SHARE * len(y)))
     return Pool(x=np.ascontiguousarray(x[order]), y=y[order], train_count=len(y) - held, classes=classes)

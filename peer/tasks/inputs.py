@@ -1,7 +1,8 @@
-"""Inputs for a prediction: an array, a table or a picture, as the task's samples are scaled."""
+"""Read the inputs of a prediction: an array, a table or an image, scaled as the samples of the task."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,18 +10,18 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
+from peer.tasks.datasets import DATASETS
 from peer.tasks.pool import Pool
-from peer.tasks.vision import DATASETS
 
 
 def read_inputs(path: Path, sample_shape: tuple[int, ...], manifest: Manifest) -> NDArray[np.float32]:
     """Return float32 [n, *sample_shape].
 
     Args:
-        path: ``.npy``: one sample or several, used as they are. ``.csv``: numbers, one sample a row, a header row is
-            skipped. Otherwise one picture, scaled to the model's size, in [0, 1], standardized as the manifest says.
+        path: ``.npy``: one sample or several, not scaled. ``.csv``: numbers, one sample per row; a header row is
+            skipped. Other files: one image, scaled to the size of the model, in [0, 1], standardized as in training.
         sample_shape: of one input of the model.
-        manifest: whose task tells how pictures are standardized.
+        manifest: its task and task_options give the standardization of images.
 
     Raises:
         TaskError: the file cannot be read, or has another shape.
@@ -39,10 +40,12 @@ def read_inputs(path: Path, sample_shape: tuple[int, ...], manifest: Manifest) -
     if values.ndim and values.size and values.size % max(1, int(np.prod(sample_shape))) == 0 and path.suffix == ".csv":
         values = values.reshape(-1, *sample_shape)
     if values.shape[1:] != sample_shape or not len(values):
-        raise TaskError(f"input: {path} holds {list(values.shape)}, the model takes samples of {list(sample_shape)}")
+        raise TaskError(
+            f"input: {path}: found shape {list(values.shape)}; allowed: samples of shape {list(sample_shape)}"
+        )
     converted: NDArray[np.float32] = np.ascontiguousarray(values, dtype=np.float32)
     if not np.isfinite(converted).all():
-        raise TaskError(f"input: {path} holds values that are not finite")
+        raise TaskError(f"input: {path}: found NaN or Inf; allowed: finite numbers")
     return converted
 
 
@@ -60,14 +63,14 @@ def _picture(path: Path, sample_shape: tuple[int, ...], manifest: Manifest) -> N
     from PIL import Image
 
     if len(sample_shape) != 3:
-        raise TaskError(f"input: {path}: the model takes samples of {list(sample_shape)}, not pictures")
+        raise TaskError(f"input: {path}: found an image; allowed: samples {list(sample_shape)} as .npy or .csv")
     channels, height, width = sample_shape
     with Image.open(path) as opened:
         scaled = opened.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.BILINEAR)
         pixels = np.asarray(scaled)
     pixels = pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
-    mean, std = DATASETS[manifest.task][1:] if manifest.task in DATASETS else ((0.0,), (1.0,))
-    if not manifest.task_options.get("normalize", channels == 3):
-        mean, std = (0.0,), (1.0,)
-    pool = Pool(x=pixels[None], y=np.zeros(1, np.int64), train_count=1, classes=None, mean=mean, std=std)
+    pool = Pool(x=pixels[None], y=np.zeros(1, np.int64), train_count=1, classes=None)
+    dataset = DATASETS.get(manifest.task)
+    if dataset is not None and manifest.task_options.get("normalize", channels == 3):
+        pool = replace(pool, mean=dataset.mean, std=dataset.std)
     return pool.gather(np.zeros(1, np.int64), np.zeros(1, np.int64))

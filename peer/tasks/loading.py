@@ -1,24 +1,22 @@
-"""From the manifest's ``task`` to a `Task`: built in, an installed entry point, or a user's own file."""
+"""Load the `Task` that the manifest names: a built-in data set, an installed entry point, or a user's file."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.tasks.builtin import BuiltinTask, ShardTask
-from peer.tasks.datasets import LOADERS
-from peer.tasks.shard import Kind, Shard
+from peer.tasks.datasets import DATASETS
+from peer.tasks.shard import Kind
 from peer.tasks.shard_file import load_shard_file
 from peer.tasks.task import Task
 
@@ -37,69 +35,32 @@ def load_task(
 
     Args:
         manifest: its task, model and split keys are read.
-        peers: N, to which built-in data sets are dealt.
+        peers: N, the number of peers that share a built-in data set.
         data_root: folder of the built-in data sets.
-        shard_path: a shard file or folder of this device, which replaces what the task would load.
-        download: whether torchvision may fetch missing files.
+        shard_path: shard file or folder of this device, used in place of the data of the task.
+        download: whether torchvision may download missing files.
 
     Raises:
-        TaskError: the task is unknown, cannot be imported, or is not a task.
+        TaskError: the task is unknown, cannot be imported, or is not a `Task`.
         ShardError: the shard file cannot be used.
     """
-    if manifest.task in LOADERS:
+    if manifest.task in DATASETS:
         if shard_path is not None:
             return ShardTask(manifest, shard_path)
         return BuiltinTask(manifest, peers, data_root, download)
     task = _from_file(manifest) if ":" in manifest.task else _from_entry_point(manifest)
     if shard_path is not None:
-        return OwnDataTask(task, load_shard_file(shard_path))
+        task, shard = copy.copy(task), load_shard_file(shard_path)  # a copy: the user's object may be loaded again
+        object.__setattr__(task, "load_shard", lambda peer_id: shard)  # also where the class is a frozen dataclass
     return task
 
 
-class OwnDataTask(Task):
-    """A user's task on a shard file of this device instead of what its `load_shard` would read."""
-
-    def __init__(self, task: Task, shard: Shard) -> None:
-        self._task, self._shard = task, shard
-        self.kind, self.classes = task.kind, task.classes
-
-    @property
-    def metric_name(self) -> str:
-        """Name of what `metric` returns."""
-        return self._task.metric_name
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger metric is better."""
-        return self._task.higher_is_better
-
-    def make_model(self) -> nn.Module:
-        """Return the user's model."""
-        return self._task.make_model()
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the user's loss."""
-        return self._task.loss(outputs, targets)
-
-    def metric(self, outputs: Tensor, targets: Tensor) -> float:
-        """Return the user's metric."""
-        return self._task.metric(outputs, targets)
-
-    def make_optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer | None:
-        """Return the user's optimizer, or None."""
-        return self._task.make_optimizer(parameters, learning_rate)
-
-    def load_shard(self, peer_id: int) -> Shard:
-        """Return the shard, whoever asks."""
-        return self._shard
-
-
 def preload(manifest: Manifest, peers: int, data_root: Path | None = None) -> None:
-    """Decode a built-in data set and deal it, once, so that processes forked afterwards share these pages.
+    """Load and split a built-in data set once, so that processes forked afterwards share its memory.
 
-    Each then only gathers its own samples. Does nothing for a user's own task, whose `load_shard` reads what it wants.
+    No effect for a user's task.
     """
-    if manifest.task in LOADERS and manifest.split != "shard":
+    if manifest.task in DATASETS and manifest.split != "shard":
         BuiltinTask(manifest, peers, data_root, download=False).split()
 
 
@@ -108,12 +69,12 @@ def _from_entry_point(manifest: Manifest) -> Task:
     if not found:
         installed = sorted(importlib.metadata.entry_points(group=ENTRY_POINTS).names)
         raise TaskError(
-            f"task: {manifest.task!r} is unknown; built in are {', '.join(sorted(LOADERS))}; "
-            f"installed are {', '.join(installed) or 'none'}; a file of your own is path/to/file.py:object"
+            f"task: found {manifest.task!r}; allowed: built in {', '.join(sorted(DATASETS))}; "
+            f"installed {', '.join(installed) or 'none'}; or your file as path/to/file.py:object"
         )
     try:
         loaded = next(iter(found)).load()
-    except Exception as error:  # the package's own code may raise anything
+    except Exception as error:  # code of the package; it may raise any exception
         raise TaskError(f"task: {manifest.task} cannot be imported: {type(error).__name__}: {error}") from error
     return _instance(loaded, manifest)
 
@@ -122,24 +83,24 @@ def _from_file(manifest: Manifest) -> Task:
     path_text, _, name = manifest.task.rpartition(":")
     path = Path(path_text)
     if not path.is_file():
-        raise TaskError(f"task: there is no file {path_text!r}; write path/to/file.py:object")
+        raise TaskError(f"task: found no file {path_text!r}; allowed: path/to/file.py:object")
     module_name = f"coordinator_free_task_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     module = sys.modules.get(module_name)
     if module is None:
         spec = importlib.util.spec_from_file_location(module_name, path)
         if spec is None or spec.loader is None:
-            raise TaskError(f"task: {path} is not a Python file; its name must end in .py")
+            raise TaskError(f"task: found {path}; allowed: a Python file, whose name ends in .py")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module  # dataclasses and typing look modules up while the file runs
+        sys.modules[module_name] = module  # dataclasses and typing look up the module while it is executed
         if (beside := str(path.resolve().parent)) not in sys.path:
-            sys.path.append(beside)  # last: a user's file must not hide an installed module
+            sys.path.append(beside)  # last, so that a user's file does not hide an installed module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:  # the user's own code may raise anything; say where it came from
+        except Exception as error:  # code of the user; it may raise any exception
             del sys.modules[module_name]
             raise TaskError(f"task: {path} cannot be imported: {type(error).__name__}: {error}") from error
     if not hasattr(module, name):
-        raise TaskError(f"task: {path} has no {name!r}; write {path_text}:task for an object named task")
+        raise TaskError(f"task: found no {name!r} in {path}; give the name of an object, such as {path_text}:task")
     return _instance(getattr(module, name), manifest)
 
 
@@ -148,23 +109,23 @@ def _instance(found: object, manifest: Manifest) -> Task:
     if isinstance(found, type) and issubclass(found, Task):
         try:
             found = found(**manifest.task_options)
-        except Exception as error:  # the user's own code may raise anything
+        except Exception as error:  # code of the user; it may raise any exception
             raise TaskError(
                 f"task: {manifest.task} cannot be made with task_options {manifest.task_options}: "
                 f"{type(error).__name__}: {error}"
             ) from error
     elif manifest.task_options:
         raise TaskError(
-            f"task: {manifest.task} is an object, so task_options must be empty; name its class to pass options"
+            f"task_options: found {manifest.task_options} for {manifest.task}, which is an object; allowed: none; "
+            "name its class to give options"
         )
     if not isinstance(found, Task):
         raise TaskError(
-            f"task: {manifest.task} is a {type(found).__name__}; it must be an object or subclass of peer.tasks.Task "
-            "with make_model and load_shard"
+            f"task: {manifest.task}: found a {type(found).__name__}; allowed: an object or class of type Task"
         )
     if found.kind not in get_args(Kind):
-        raise TaskError(f"task: {manifest.task} has kind {found.kind!r}; allowed: {', '.join(get_args(Kind))}")
+        raise TaskError(f"task: {manifest.task}: found kind {found.kind!r}; allowed: {', '.join(get_args(Kind))}")
     classes: object = found.classes
     if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int | np.integer) or classes < 2):
-        raise TaskError(f"task: {manifest.task} has classes {classes!r}; allowed: an integer of 2 or more, or None")
+        raise TaskError(f"task: {manifest.task}: found classes {classes!r}; allowed: an integer of 2 or more, or None")
     return found

@@ -1,31 +1,71 @@
-"""A whole data set in memory, once, from which each peer gathers its own samples."""
+"""A data set: its entry in the table (`DataSet`), and its samples in memory (`Pool`)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
 
+Settings = Mapping[str, object]  # the manifest's task_options
+Loader = Callable[["DataSet", Settings, Path, bool], "Pool"]
+
+
+class Facts(NamedTuple):
+    """Facts about a data set that follow from its name and options; None: known only from its files."""
+
+    sample_shape: tuple[int, ...] | None = None
+    classes: int | None = None
+    regression: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """One entry of `peer.tasks.datasets.DATASETS`; the only place where a data set is described.
+
+    Attributes:
+        name: the manifest's ``task``.
+        load: returns the samples; arguments: this entry, the task_options, the data root, whether to download.
+        facts: shape of a sample and number of labels, by the task_options.
+        model: name and options of the default model.
+        options: allowed keys of task_options.
+        reads_files: whether a data root is required.
+        torchvision: its class in ``torchvision.datasets``; "" for other data sets.
+        mean: of each channel of the training images / 255, for ``normalize``.
+        std: standard deviation, as ``mean``.
+    """
+
+    name: str
+    load: Loader
+    facts: Callable[[Settings], Facts]
+    model: tuple[str, dict[str, object]]
+    options: frozenset[str] = frozenset()
+    reads_files: bool = True
+    torchvision: str = ""
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pool:
-    """Samples [0, train_count) are the published training set, the rest the published test set.
+    """All samples of a data set: [0, train_count) is the published training set, the rest the published test set.
 
-    Images stay bytes, one per pixel and channel, until a peer gathers its own.
+    Images stay bytes, one per pixel and channel; `gather` converts the samples of one peer.
 
     Attributes:
-        x: uint8 images [n, channels, height, width], or float32 [n, ...] used as it is.
+        x: uint8 images [n, channels, height, width], or float32 [n, ...], which is not converted.
         y: int64 labels [n], or float32 targets.
         train_count: number of training samples.
         classes: number of labels; None for regression.
-        source: int64 [n], which distribution a sample comes from, where the data set itself has several; else None.
-        writer: int64 [n], who wrote a sample (FEMNIST); else None.
-        mean: per channel, of x / 255, subtracted from images; 0 leaves them in [0, 1].
-        std: per channel, by which images are divided afterwards.
+        source: int64 [n], the distribution of each sample, if the data set has several; else None.
+        writer: int64 [n], the writer of each sample (FEMNIST); else None.
+        mean: per channel, subtracted from x / 255; 0 and ``std`` 1 leave images in [0, 1].
+        std: per channel, the divisor after the subtraction.
     """
 
     x: NDArray[Any]
@@ -43,10 +83,10 @@ class Pool:
         return self.x.shape[1:]
 
     def gather(self, index: NDArray[np.int64], turns: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the samples ``index``, each rotated counter-clockwise by its quarter turns, as new float32 [m, ...].
+        """Return the samples ``index`` as new float32 [m, ...], each rotated counter-clockwise by its quarter turns.
 
         Raises:
-            TaskError: rotation of something that is not square images.
+            TaskError: samples to rotate are not square images.
         """
         gathered = self.x[index]
         if gathered.dtype == np.uint8:
@@ -60,11 +100,11 @@ class Pool:
 
 
 def rotated(images: NDArray[np.float32], turns: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Rotate each image [m, ..., height, width] by its quarter turns, in place; exact, no interpolation."""
+    """Rotate each image [m, ..., height, width] by its quarter turns, in place, without interpolation."""
     if not turns.any():
         return images
     if images.ndim < 3 or images.shape[-1] != images.shape[-2]:
-        raise TaskError(f"split: only square images can be rotated, samples have shape {list(images.shape[1:])}")
+        raise TaskError(f"split: found samples of shape {list(images.shape[1:])}; allowed for rotations: square images")
     for quarter in (1, 2, 3):
         chosen = np.flatnonzero(turns == quarter)
         if len(chosen):

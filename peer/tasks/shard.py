@@ -1,4 +1,4 @@
-"""One peer's data: arrays for training, validation and test, checked before anything trains on them."""
+"""The data of one peer: arrays for training, validation and test, with their checks."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from coordinator_free_bootstrap.errors import ShardError
 Kind = Literal["classification", "regression"]
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
-TRAIN_SAMPLES_MIN = 2  # BatchNorm cannot normalize a batch of one
+TRAIN_SAMPLES_MIN = 2  # BatchNorm needs two samples
 TEST_SAMPLES_MIN = 1
-PER_SAMPLE_MAX = {"true_cluster": 4095, "turns": 3}  # clusters are counted in an array as long as the highest
+PER_SAMPLE_MAX = {"true_cluster": 4095, "turns": 3}  # clusters are counted in an array of this length
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Shard:
-    """A peer's own samples; first axis = sample, in every array.
+    """The samples of one peer; the first axis of every array is the sample.
 
     Attributes:
-        train_x: inputs [n, ...], floating point, or integers for models that embed tokens.
+        train_x: inputs [n, ...], floating point; integers for models that embed tokens.
         train_y: targets [n]: integer labels, or floating point [n] / [n, m] for regression.
-        test_x: as ``train_x``. Follows the peer's own training distribution.
+        test_x: as ``train_x``, of the same distribution.
         test_y: as ``train_y``.
-        val_x: as ``train_x``; None where no algorithm asks for validation data.
+        val_x: as ``train_x``; None without validation data.
         val_y: as ``train_y``.
-        true_cluster: int64 [n], 0..4095, the true distribution of each training sample, for metrics only; None if unknown.
-        turns: int64 [n], 0..3 quarter turns (counter-clockwise) of each training image; for pictures only.
-        metadata: text about the origin (task, split, peer), kept in shard files.
+        true_cluster: int64 [n], 0..4095, the true distribution of each training sample; only for metrics; None if unknown.
+        turns: int64 [n], 0..3 quarter turns (counter-clockwise) of each training image; only for plots.
+        metadata: text about the origin (task, split, peer), saved in shard files.
     """
 
     train_x: NDArray[Any]
@@ -45,7 +45,7 @@ class Shard:
     metadata: dict[str, str] = field(default_factory=dict)
 
     def part(self, part: Part) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return inputs and targets of one part; a missing validation part has zero samples."""
+        """Return inputs and targets of one part; without validation data that part has zero samples."""
         if part == "train":
             return self.train_x, self.train_y
         if part == "test":
@@ -55,33 +55,33 @@ class Shard:
         return self.val_x, self.val_y
 
     def checked(self, kind: Kind, classes: int | None) -> Shard:
-        """Return the same shard as float32 or int64 arrays, or say what is wrong with it.
+        """Return the shard with float32 or int64 arrays.
 
         Args:
-            kind: classification makes targets int64, regression float32.
-            classes: number of labels, 0..classes-1; None checks only that labels are not negative.
+            kind: targets become int64 for classification, float32 for regression.
+            classes: number of labels, 0..classes-1; None: labels must not be negative.
 
         Raises:
-            ShardError: wrong shapes, not a number, labels out of range, or too few samples.
+            ShardError: wrong shapes, NaN or Inf, labels out of range, or too few samples.
         """
         if (self.val_x is None) != (self.val_y is None):
-            raise ShardError("shard: val_x and val_y must both be given, or neither")
+            raise ShardError("shard: found one of val_x and val_y; allowed: both or none")
         arrays: dict[str, Any] = {}
         for name, part in (("train", "train"), ("val", "validation"), ("test", "test")):
             x, y = self.part(part)  # type: ignore[arg-type]
             arrays[f"{name}_x"] = _inputs(f"{name}_x", x)
             arrays[f"{name}_y"] = _targets(f"{name}_y", y, kind, classes)
             if len(x) != len(y):
-                raise ShardError(f"shard: {name}_x has {len(x)} samples and {name}_y has {len(y)}; they must agree")
+                raise ShardError(f"shard: found {len(x)} samples in {name}_x, {len(y)} in {name}_y; allowed: equal")
             if x.shape[1:] != self.train_x.shape[1:]:
                 raise ShardError(
-                    f"shard: a sample of {name}_x has shape {list(x.shape[1:])}, "
-                    f"one of train_x {list(self.train_x.shape[1:])}"
+                    f"shard: {name}_x: found samples of shape {list(x.shape[1:])}; "
+                    f"allowed: {list(self.train_x.shape[1:])}, as in train_x"
                 )
         for name, least in (("train", TRAIN_SAMPLES_MIN), ("test", TEST_SAMPLES_MIN)):
             if len(arrays[f"{name}_x"]) < least:
                 raise ShardError(
-                    f"shard: {len(arrays[f'{name}_x'])} samples in {name}_x, {least} or more are needed; "
+                    f"shard: {name}_x: found {len(arrays[f'{name}_x'])} samples; allowed: {least} or more; "
                     "give this peer more data, or use fewer peers"
                 )
         arrays |= {name: self._per_sample(name) for name in ("true_cluster", "turns")}
@@ -92,50 +92,52 @@ class Shard:
             return None
         values, most = np.asarray(getattr(self, name)), PER_SAMPLE_MAX[name]
         if values.shape != (len(self.train_x),):
-            raise ShardError(f"shard: {name} has shape {values.shape}, expected ({len(self.train_x)},)")
+            raise ShardError(f"shard: {name}: found shape {values.shape}; allowed: ({len(self.train_x)},)")
         if not np.issubdtype(values.dtype, np.integer):
-            raise ShardError(f"shard: {name} has dtype {values.dtype}; integers 0..{most} are allowed")
+            raise ShardError(f"shard: {name}: found dtype {values.dtype}; allowed: integers 0..{most}")
         bad = np.flatnonzero((values < 0) | (values > most))
         if len(bad):
-            raise ShardError(f"shard: {name}[{bad[0]}] is {values[bad[0]]}; integers 0..{most} are allowed")
+            raise ShardError(f"shard: {name}[{bad[0]}]: found {values[bad[0]]}; allowed: integers 0..{most}")
         return values.astype(np.int64)
 
 
 def _inputs(name: str, x: NDArray[Any]) -> NDArray[Any]:
     if not isinstance(x, np.ndarray) or x.ndim < 2:
         found = f"shape {list(x.shape)}" if isinstance(x, np.ndarray) else type(x).__name__
-        raise ShardError(f"shard: {name} must be an array [samples, features...], found {found}")
+        raise ShardError(f"shard: {name}: found {found}; allowed: an array [samples, features...]")
     if np.issubdtype(x.dtype, np.floating):
         return _finite(name, x)
     if np.issubdtype(x.dtype, np.integer):
         return np.ascontiguousarray(x, dtype=np.int64)
-    raise ShardError(f"shard: {name} has dtype {x.dtype}; floating point or integers are allowed")
+    raise ShardError(f"shard: {name}: found dtype {x.dtype}; allowed: floating point or integers")
 
 
 def _targets(name: str, y: NDArray[Any], kind: Kind, classes: int | None) -> NDArray[Any]:
     if not isinstance(y, np.ndarray) or y.ndim < 1:
-        raise ShardError(f"shard: {name} must be an array [samples], found {type(y).__name__}")
+        raise ShardError(f"shard: {name}: found {type(y).__name__}; allowed: an array [samples]")
     if kind == "regression":
         if not np.issubdtype(y.dtype, np.number) or np.issubdtype(y.dtype, np.complexfloating):
-            raise ShardError(f"shard: {name} has dtype {y.dtype}; regression targets are real numbers")
+            raise ShardError(f"shard: {name}: found dtype {y.dtype}; allowed for regression: real numbers")
         return _finite(name, y)
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
-        raise ShardError(f"shard: {name} is {y.dtype} {list(y.shape)}; class labels are integers of shape [samples]")
+        raise ShardError(
+            f"shard: {name}: found {y.dtype} {list(y.shape)}; allowed as labels: integers of shape [samples]"
+        )
     upper = np.inf if classes is None else classes
     bad = np.flatnonzero((y < 0) | (y >= upper))
     if len(bad):
         allowed = "0 or more" if classes is None else f"0..{classes - 1}"
-        raise ShardError(f"shard: {name}[{bad[0]}] is {y[bad[0]]}; labels must be {allowed} ({len(bad)} are not)")
+        raise ShardError(f"shard: {name}[{bad[0]}]: found label {y[bad[0]]}; allowed: {allowed} ({len(bad)} are wrong)")
     return np.ascontiguousarray(y, dtype=np.int64)
 
 
 def _finite(name: str, values: NDArray[Any]) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # a double beyond float32 becomes inf and is reported below
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is reported below
         converted = np.ascontiguousarray(values, dtype=np.float32)
     if not np.isfinite(converted).all():
         where = np.argwhere(~np.isfinite(converted))[0]
         raise ShardError(
-            f"shard: {name}[{', '.join(map(str, where))}] is {values[tuple(where)]}, not a finite float32 number; "
-            "clean the data first"
+            f"shard: {name}[{', '.join(map(str, where))}]: found {values[tuple(where)]}; allowed: finite float32 numbers; "
+            "correct or remove the sample"
         )
     return converted

@@ -1,4 +1,4 @@
-"""A shard as one safetensors file, to carry to a device: the tensors of `Shard`, and its metadata as text."""
+"""Shard files: the arrays of a `Shard` as safetensors, with its metadata."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ OPTIONAL = ("val_x", "val_y", "true_cluster", "turns")
 
 
 def save_shard(path: Path, shard: Shard) -> None:
-    """Write a shard; the file appears whole or not at all.
+    """Write a shard atomically.
 
     Raises:
-        ShardError: the folder cannot be written.
+        ShardError: the file cannot be written.
     """
     tensors = {name: getattr(shard, name) for name in (*REQUIRED, *OPTIONAL)}
     contiguous = {name: np.ascontiguousarray(t) for name, t in tensors.items() if t is not None}
@@ -32,26 +32,27 @@ def save_shard(path: Path, shard: Shard) -> None:
         save_file(contiguous, partial, metadata={**shard.metadata, "format": FORMAT})
         os.replace(partial, path)
     except (OSError, SafetensorError) as error:
-        raise ShardError(f"shard: {path} cannot be written: {error}") from error
+        raise ShardError(f"shard: {path} cannot be written: {error}; give a path in a writable folder") from error
 
 
 def load_shard_file(path: Path) -> Shard:
-    """Read a shard; values are checked by `Shard.checked`, not here.
+    """Read a shard; `Shard.checked` checks its values.
 
     Raises:
-        ShardError: the file is missing, truncated, not safetensors, or lacks tensors.
+        ShardError: the file is missing or truncated, not safetensors, or has missing or unknown tensors.
     """
     try:
         with safe_open(path, framework="numpy") as file:
             metadata: dict[str, str] = file.metadata() or {}
             tensors: dict[str, NDArray[Any]] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
-        raise ShardError(f"shard: there is no file {path}") from error
+        raise ShardError(f"shard: found no file {path}; make it with `peer data split`") from error
     except (OSError, SafetensorError, TypeError, KeyError) as error:
-        raise ShardError(f"shard: {path} is truncated or not a safetensors file: {error}") from error
+        raise ShardError(f"shard: {path}: truncated, or not a safetensors file: {error}; copy it again") from error
     missing = [name for name in REQUIRED if name not in tensors]
     unknown = sorted(set(tensors) - {*REQUIRED, *OPTIONAL})
     if missing or unknown:
-        wrong = f"lacks {', '.join(missing)}" if missing else f"holds unknown tensors {', '.join(unknown)}"
-        raise ShardError(f"shard: {path} {wrong}; needed are {', '.join(REQUIRED)}, allowed {', '.join(OPTIONAL)}")
+        wrong = f"no {', '.join(missing)}" if missing else f"unknown tensors {', '.join(unknown)}"
+        needed, more = ", ".join(REQUIRED), ", ".join(OPTIONAL)
+        raise ShardError(f"shard: {path}: found {wrong}; required: {needed}; allowed too: {more}")
     return Shard(**tensors, metadata=metadata)

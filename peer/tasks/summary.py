@@ -1,4 +1,4 @@
-"""What each peer holds, as numbers and as a picture."""
+"""Statistics of the shards, as numbers and as a plot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peer.tasks.shard import Shard
 
 @dataclass(frozen=True)
 class ShardSummary:
-    """Sizes, and counts by label, rotation and true cluster of the training samples."""
+    """Sample counts of one shard; classes, degrees and clusters count the training samples by value."""
 
     peer: int
     train: int
@@ -27,7 +27,7 @@ class ShardSummary:
 
 
 def summarize(peer_id: int, shard: Shard) -> ShardSummary:
-    """Count one shard. Regression targets have no classes."""
+    """Count the samples of one shard; regression targets have no classes."""
     labels = shard.train_y if np.issubdtype(shard.train_y.dtype, np.integer) else np.empty(0, np.int64)
     turns = np.empty(0, np.int64) if shard.turns is None else shard.turns * 90
     clusters = np.empty(0, np.int64) if shard.true_cluster is None else shard.true_cluster
@@ -42,8 +42,8 @@ def summarize(peer_id: int, shard: Shard) -> ShardSummary:
     )
 
 
-def save_picture(summaries: Sequence[ShardSummary], path: Path) -> None:
-    """Draw one bar per peer, stacked by class and, where images are rotated, by rotation; PNG.
+def save_plot(summaries: Sequence[ShardSummary], path: Path) -> None:
+    """Write a PNG plot with one bar per peer, stacked by class and, if images are rotated, by rotation.
 
     Raises:
         StorageError: the file cannot be written.
@@ -72,7 +72,7 @@ def save_picture(summaries: Sequence[ShardSummary], path: Path) -> None:
     try:
         figure.savefig(path, dpi=120, format="png")
     except OSError as error:
-        raise StorageError(f"picture {path} cannot be written: {error}") from error
+        raise StorageError(f"plot {path} cannot be written: {error}; give a path in a writable folder") from error
 
 
 def _colors(count: int) -> list[tuple[float, float, float, float]]:

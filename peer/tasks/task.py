@@ -1,4 +1,4 @@
-"""The interface between a learning problem and the runtime; built-in tasks and a user's own file both implement it.
+"""The interface of a learning problem; built-in tasks and a user's file implement it.
 
     class Sensors(Task):
         classes = 3
@@ -7,8 +7,8 @@
 
     task = Sensors()
 
-and ``peer testbed --task sensors.py:task``. Classification with cross-entropy and accuracy is the default;
-``kind = "regression"`` gives squared error. `loss`, `metric` and `make_optimizer` can be replaced.
+and ``peer testbed --task sensors.py:task``. The default is classification with cross-entropy and
+accuracy; ``kind = "regression"`` has squared error. A subclass may override `loss`, `metric` and `make_optimizer`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from peer.tasks.shard import Kind, Shard
 
 
 class Task(ABC):
-    """A data set, a model, a loss and a metric, seen from one peer.
+    """A data set, a model, a loss and a metric.
 
     Attributes:
-        kind: what targets are, and which loss and metric are the defaults.
-        classes: number of labels; None leaves the range of labels unchecked.
-        metric_name: printed beside the number that `metric` returns.
-        higher_is_better: whether a larger `metric` is a better one, for reports.
+        kind: kind of the targets; it decides the default loss and metric.
+        classes: number of labels; None: the range of labels is not checked.
+        metric_name: name of the result of `metric`.
+        higher_is_better: whether a larger `metric` is better, for reports.
     """
 
     kind: Kind = "classification"
@@ -38,19 +38,19 @@ class Task(ABC):
 
     @property
     def metric_name(self) -> str:
-        """Name of what `metric` returns."""
+        """Name of the result of `metric`."""
         return "accuracy" if self.kind == "classification" else "mse"
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether peers with a larger `metric` are better off: so with accuracy, not with an error."""
+        """Whether a larger `metric` is better: true for accuracy, false for an error."""
         return self.kind == "classification"
 
     @abstractmethod
     def make_model(self) -> nn.Module:
         """Return a new model with float32 parameters, initialized from torch's global generator.
 
-        Every call must give the same names and shapes: all peers compare them in the handshake.
+        Every call must return the same names and shapes; peers compare them in the handshake.
         """
 
     @abstractmethod
@@ -66,14 +66,14 @@ class Task(ABC):
     def metric(self, outputs: Tensor, targets: Tensor) -> float:
         """Return one number for a whole set: accuracy in [0, 1], or the mean squared error.
 
-        ``outputs`` of a classifier may be logits, or probabilities where an algorithm mixes predictions.
+        ``outputs`` of a classifier are logits, or probabilities if an algorithm mixes predictions.
         """
         if self.kind == "classification":
             return float((outputs.argmax(1) == targets).double().mean())
         return float(_squared_error(outputs, targets).double().mean())
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer | None:
-        """Return an optimizer of one's own for one local training, or None for the one of the manifest."""
+        """Return an optimizer for one local training, or None for the optimizer of the manifest."""
         return None
 
 

@@ -1,8 +1,8 @@
-"""Import torchvision also where its compiled operators do not fit the installed torch.
+"""Import torchvision with a CPU build of torch.
 
-torchvision's wheels want a CUDA build of torch; with a CPU build ``import torchvision`` stops because two operators are
-not registered, although data sets, transforms and classification models do not use them. Declaring their schemas is
-enough. Where the plain import works, nothing is declared.
+The wheels of torchvision expect a CUDA build of torch. With a CPU build, ``import torchvision`` fails because two operators
+are not registered. Data sets, transforms and classification models do not use them, so their schemas are declared here,
+only after the plain import has failed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MISSING_OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-_declared: list[torch.library.Library] = []  # schemas live as long as this object
+_declared: list[torch.library.Library] = []  # schemas are removed with this object
 
 
 @functools.cache
@@ -28,19 +28,17 @@ def import_torchvision() -> ModuleType:
     """Return torchvision.
 
     Raises:
-        TaskError: it is not installed, or does not work with this torch for another reason.
+        TaskError: torchvision is not installed, or its import fails for another reason.
     """
     try:
         return importlib.import_module("torchvision")
     except ImportError as error:
-        raise TaskError(
-            f"torchvision cannot be imported ({error}); install the release that fits your torch"
-        ) from error
+        raise TaskError(f"torchvision cannot be imported ({error}); install the release for your torch") from error
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
-            raise TaskError(f"torchvision does not work with torch {torch.__version__}: {error}") from error
+            raise TaskError(f"torchvision: {error}; install the release for torch {torch.__version__}") from error
     for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-        del sys.modules[name]  # what the failed import left behind
+        del sys.modules[name]  # modules of the failed import
     library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for schema in MISSING_OPERATORS:
         library.define(schema)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Whether the address that the graph file gives a peer leads to this machine, where neighbors will look for it."""
+"""Check that a peer's address in the graph file is an address of this machine."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from coordinator_free_bootstrap.graph import split_address
 
 
 def require_own_address(peer_id: int, address: str, listen: str) -> None:
-    """Refuse an address under which no other machine or container would find this peer.
+    """Refuse an address at which other machines or containers do not reach this peer.
 
-    Not for peers behind address translation, whose own address rightly leads elsewhere.
+    Do not call it for peers behind address translation: their address is that of the translator.
 
     Args:
-        peer_id: for the sentence.
+        peer_id: for the error message.
         address: ``host:port`` of this peer in the graph file.
         listen: ``host:port`` that this peer binds.
 
     Raises:
-        ConfigError: the port is another one, or the host is unknown, loopback, or another machine.
+        ConfigError: the ports differ, or the host is unknown, loopback, or another machine.
     """
     host, port = split_address(address)
     where = f"graph file: peer {peer_id} has the address {address}"
-    fix = f"write the name under which neighbors reach this peer, such as peer-{peer_id}:{listen.rpartition(':')[2]}"
+    fix = (
+        f"write a host and port at which neighbors reach this peer, such as peer-{peer_id}:{listen.rpartition(':')[2]}"
+    )
     if str(port) != listen.rpartition(":")[2]:
         raise ConfigError(f"{where}, but it listens on {listen}; {fix}")
     try:
         found = {str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError as error:
-        raise ConfigError(f"{where}, and nobody knows the name {host} ({error}); {fix}") from error
+        raise ConfigError(f"{where}, but the name {host} cannot be resolved ({error}); {fix}") from error
     if all(ipaddress.ip_address(ip.partition("%")[0]).is_loopback for ip in found):
-        raise ConfigError(f"{where}, where every peer finds only itself; {fix}")
+        raise ConfigError(f"{where}, a loopback address, which other machines cannot reach; {fix}")
     if not any(_is_local(ip) for ip in found):
-        raise ConfigError(f"{where}, which is another machine ({', '.join(sorted(found))}); {fix}")
+        raise ConfigError(f"{where}, an address of another machine ({', '.join(sorted(found))}); {fix}")
 
 
 def _is_local(ip: str) -> bool:

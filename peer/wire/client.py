@@ -1,7 +1,7 @@
-"""The link to one neighbor: everything a peer says to it, over one channel.
+"""The client side: one gRPC channel to one neighbor, with a method per RPC.
 
-A link keeps no state of the protocol and repeats no model; the engine decides what is sent again. Unary calls end after
-the suspicion time, transfers when no byte moves for the idle time, and all of them when their caller cancels them.
+A link keeps no protocol state and does not retry transfers; the engine does. Unary calls time out after
+`timeouts.suspicion_s`, transfers after `timeouts.idle_transfer_s` without a byte; cancellation ends any call.
 """
 
 from __future__ import annotations
@@ -20,40 +20,39 @@ from numpy.typing import NDArray
 from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer import failpoints
-from peer.core.messages import Announce, Beat, Hello, HelloReply, ModelHeader, PushReply
+from peer.core.encoding import Payload
+from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply, Select
 from peer.wire import convert, frames
-from peer.wire.codec import Payload
-from peer.wire.gate import REFUSAL_TRAILER
-from peer.wire.inbound import PullRequest
+from peer.wire.access import REFUSAL_TRAILER
+from peer.wire.arrival_reader import ACCEPTED_METADATA
 from peer.wire.memory import keep_frame_memory
-from peer.wire.options import SERVICE, channel_options
-from peer.wire.reception import ADMITTED_METADATA
+from peer.wire.options import SERVICE, UNARY, channel_options
 from peer.wire.security import SecureChannel, open_channel
 
-RECONNECTS, RECONNECTS_S = 5, 10.0
+RECONNECTS_MAX, RECONNECTS_S = 5, 10.0  # at most so many reconnects in so many seconds
 
-# What gRPC's error text says when the other end's certificate is not the one that this channel trusts.
-_UNPROVED = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed", "WRONG_VERSION_NUMBER")
+# Parts of gRPC's error text for a server whose certificate is not the one that this channel trusts.
+_UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed", "WRONG_VERSION_NUMBER")
 
 
 class NeighborLink:
-    """One channel to one neighbor. Connects with the first call; make it inside a running event loop.
+    """One channel to one neighbor. It connects with the first call; construct it inside a running event loop.
 
-    Every call raises NeighborUnavailable if the neighbor does not answer, and RemoteProtocolError if it refuses in a
-    way that its reply has no field for, or answers nonsense.
+    Every call raises NeighborUnavailable if the neighbor does not answer, and RemoteProtocolError if it refuses with a status
+    instead of a reply, or if its answer is malformed.
 
     Args:
         peer_id: of the neighbor.
         address: ``host:port``.
         limits: of the manifest.
         timeouts: of the manifest.
-        security: whom to trust as this neighbor; None is plaintext.
+        security: the certificate trusted as this neighbor's; None is plaintext.
 
     Attributes:
-        payload_bytes_sent: encoded model bytes written to the stream, also of pushes that were cut.
+        payload_bytes_sent: encoded model bytes written to streams, also of pushes that did not become complete.
         payload_bytes_received: encoded model bytes of pulls.
         wire_bytes_sent: bytes of all messages with gRPC's 5-byte prefixes, without HTTP/2 and TCP headers.
-        wire_bytes_received: likewise.
+        wire_bytes_received: the same of received messages.
     """
 
     def __init__(
@@ -76,27 +75,25 @@ class NeighborLink:
         self._security = security
         self._quiet_since: float | None = None
         self._closing: set[asyncio.Task[None]] = set()
-        self._reconnected_at: deque[float] = deque(maxlen=RECONNECTS)
+        self._reconnected_at: deque[float] = deque(maxlen=RECONNECTS_MAX)
         keep_frame_memory()
         self._open()
 
     def _open(self) -> None:
         self._channel = open_channel(self.address, channel_options(self._timeouts), self._security)
-        self._unary = {
-            name: self._channel.unary_unary(f"/{SERVICE}/{name}") for name in ("Hello", "Beat", "Announce", "Status")
-        }
+        self._unary = {name: self._channel.unary_unary(f"/{SERVICE}/{name}") for name in UNARY}
         self._push = self._channel.stream_unary(f"/{SERVICE}/PushModel")
         self._pull = self._channel.unary_stream(f"/{SERVICE}/PullModel")
         self._watch = self._channel.unary_stream(f"/{SERVICE}/WatchStatus")
 
     def reconnect(self) -> None:
-        """Connect anew now, if the last attempt failed: the neighbor was just heard, so do not wait out gRPC's backoff.
+        """Reconnect without gRPC's backoff if the last attempt failed; call it when a message of the neighbor has arrived.
 
-        Only `RECONNECTS` times in `RECONNECTS_S` seconds: who says hello without end must not make us connect without end.
+        Does nothing beyond `RECONNECTS_MAX` times in `RECONNECTS_S` seconds, so that a flood of hellos causes few connections.
         """
         now = asyncio.get_running_loop().time()
-        often = len(self._reconnected_at) == RECONNECTS and now - self._reconnected_at[0] < RECONNECTS_S
-        if often or self._channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+        limited = len(self._reconnected_at) == RECONNECTS_MAX and now - self._reconnected_at[0] < RECONNECTS_S
+        if limited or self._channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
             return
         self._reconnected_at.append(now)
         closing = asyncio.ensure_future(self._channel.close())
@@ -105,33 +102,41 @@ class NeighborLink:
         self._open()
 
     async def hello(self, hello: Hello) -> HelloReply:
-        """Shake hands; a refusal comes back in the reply. An answer by another peer is IDENTITY_MISMATCH."""
+        """Send a hello and return the reply, which may be a refusal.
+
+        Raises:
+            RemoteProtocolError: IDENTITY_MISMATCH, if the server at the neighbor's address is not this neighbor.
+        """
         try:
             reply = convert.unpack_hello_reply(await self._ask("Hello", convert.pack_hello(hello)))
         except NeighborUnavailable as error:
-            if any(sign in str(error) for sign in _UNPROVED):
-                sentence = f"whoever answers at {self.address} cannot prove to be peer {self.peer_id}: {error}"
+            if any(sign in str(error) for sign in _UNTRUSTED):
+                sentence = f"the server at {self.address} has no certificate of peer {self.peer_id}: {error}"
                 raise RemoteProtocolError(Refusal.IDENTITY_MISMATCH, sentence) from error
             raise
         if reply.hello.sender != self.peer_id:
-            sentence = f"peer {reply.hello.sender} answers at {self.address}, the address of peer {self.peer_id}"
+            sentence = f"found peer {reply.hello.sender} at {self.address}, the address of peer {self.peer_id}"
             raise RemoteProtocolError(Refusal.IDENTITY_MISMATCH, sentence)
         return reply
 
-    async def beat(self, beat: Beat) -> Refusal | None:
-        """Give a sign of life; returns the neighbor's refusal."""
-        return convert.unpack_acknowledgement(await self._ask("Beat", convert.pack_beat(beat)))[0]
+    async def heartbeat(self, heartbeat: Heartbeat) -> Refusal | None:
+        """Send a heartbeat; return the neighbor's refusal."""
+        return convert.unpack_acknowledgement(await self._ask("Heartbeat", convert.pack_heartbeat(heartbeat)))[0]
 
-    async def announce(self, announce: Announce) -> Refusal | None:
-        """Say what one exchange step will bring; returns the neighbor's refusal."""
-        return convert.unpack_acknowledgement(await self._ask("Announce", convert.pack_announce(announce)))[0]
+    async def control(self, message: Control) -> Refusal | None:
+        """Send a selection or a pass; return the neighbor's refusal."""
+        if isinstance(message, Select):
+            reply = await self._ask("Select", convert.pack_select(message))
+        else:
+            reply = await self._ask("Pass", convert.pack_pass(message))
+        return convert.unpack_acknowledgement(reply)[0]
 
     async def status(self) -> dict[str, Any]:
-        """Return what the neighbor says it is doing."""
+        """Return the neighbor's status."""
         return convert.unpack_status(await self._ask("Status", b""))
 
     async def watch_status(self, interval_s: float) -> AsyncIterator[dict[str, Any]]:
-        """Yield what the neighbor says it is doing, every ``interval_s`` seconds, until it stops."""
+        """Yield the neighbor's status every ``interval_s`` seconds, until the neighbor stops."""
         call = self._watch(convert.pack_watch(interval_s))
         try:
             with self._failures("WatchStatus"):
@@ -141,30 +146,30 @@ class NeighborLink:
             call.cancel()
 
     async def push(self, header: ModelHeader, payload: Payload) -> PushReply:
-        """Send one model and return what became of it.
+        """Send one model; return the neighbor's answer.
 
-        The neighbor may hold the model for long before it reads it: only the caller's cancellation ends that wait.
-        Until it is admitted at most one chunk is sent, so that a held model costs its receiver no more than that.
+        The neighbor may take long to accept the header, and long to reply; only cancellation ends these waits. Until it
+        accepts, at most one chunk is sent, so that a waiting push costs the receiver no more memory than that.
 
         Args:
-            header: says the exact size and encoding of ``payload``.
-            payload: contiguous bytes; read only, must not change until this returns.
+            header: with the exact size and the encoding of ``payload``.
+            payload: contiguous bytes; must not change until this returns.
         """
         call = self._push()
         try:
             with self._failures("PushModel"):
                 await self._write_model(call, header, payload)
-                data: bytes = await self._patiently(call)
+                data: bytes = await self._answer(call)
         finally:
             call.cancel()
         self._received(data)
         return convert.unpack_push_reply(data)
 
     def quiet_for_s(self) -> float:
-        """Return for how long a push has had nothing to do but to wait for its neighbor, seconds; 0 if bytes may be moving."""
+        """Return for how many seconds a push has waited for the neighbor's answer; 0 while it sends."""
         return 0.0 if self._quiet_since is None else asyncio.get_running_loop().time() - self._quiet_since
 
-    async def _patiently(self, answer: Awaitable[Any]) -> Any:
+    async def _answer(self, answer: Awaitable[Any]) -> Any:
         loop = asyncio.get_running_loop()
         self._quiet_since = loop.time()
         try:
@@ -175,14 +180,15 @@ class NeighborLink:
     async def pull(
         self, request: PullRequest, *, size_bytes: int | None = None
     ) -> tuple[ModelHeader, NDArray[np.uint8]]:
-        """Fetch the neighbor's current model of one slot: its header and payload, uint8 [size_bytes], digest-true.
+        """Fetch the neighbor's current model of one slot; return its header and payload, uint8 [size_bytes].
 
         Args:
-            request: which slot, and who asks.
-            size_bytes: what the schema says the payload has; None accepts any size up to limits.model_bytes_max.
+            request: the slot and the sender of the request.
+            size_bytes: of the payload by the schema; None accepts any size up to `limits.model_bytes_max`.
 
         Raises:
-            RemoteProtocolError: with the neighbor's refusal, or this side's if the stream is not what it must be.
+            RemoteProtocolError: the neighbor's refusal, or the error of a stream that is malformed, of another size, too
+                large, not finite (float32) or of another digest.
         """
         data = convert.pack_pull(request)
         self._sent(data)
@@ -194,7 +200,7 @@ class NeighborLink:
             call.cancel()
 
     async def close(self) -> None:
-        """Close the channel; calls in flight fail with NeighborUnavailable."""
+        """Close the channel; calls in flight raise NeighborUnavailable."""
         await asyncio.gather(self._channel.close(), *self._closing)
 
     async def _ask(self, method: str, data: bytes) -> bytes:
@@ -205,16 +211,16 @@ class NeighborLink:
         return reply
 
     async def _write_model(self, call: Any, header: ModelHeader, payload: Payload) -> None:
-        """Write frames until done, or until the receiver has refused; its reply says why."""
+        """Write frames until the model is sent or the receiver refuses; the refusal is in its reply."""
         model = frames.model_frames(payload, self._limits.frame_bytes_max)
         failpoints.reach("send.begin")
         try:
             await self._write(call, convert.pack_header(header), 0)
             await self._write(call, *next(model))
             if header.size_bytes > self._limits.frame_bytes_max:
-                admitted = ADMITTED_METADATA in dict(await self._patiently(call.initial_metadata()))
+                accepted = ACCEPTED_METADATA in dict(await self._answer(call.initial_metadata()))
                 async with asyncio.timeout(self._timeouts.idle_transfer_s) as deadline:
-                    if admitted:
+                    if accepted:
                         await self._write_ahead(call, model, deadline)
             await _half_close(call)
             failpoints.reach("send.end")
@@ -223,7 +229,7 @@ class NeighborLink:
                 raise
 
     async def _write_ahead(self, call: Any, model: Iterator[tuple[bytes, int]], deadline: asyncio.Timeout) -> None:
-        """Write frames, making (copying, hashing) each while gRPC sends the one before it: up to 30 % faster."""
+        """Write frames, and build (copy, hash) each one while gRPC sends the frame before it: up to 30 % faster."""
         clock = asyncio.get_running_loop().time
         writing: asyncio.Future[None] | None = None
         try:
@@ -232,7 +238,7 @@ class NeighborLink:
                     await writing
                 deadline.reschedule(clock() + self._timeouts.idle_transfer_s)
                 writing = asyncio.ensure_future(self._write(call, frame, size))
-                await asyncio.sleep(0)  # lets it start
+                await asyncio.sleep(0)  # starts the write
             if writing is not None:
                 await writing
         finally:
@@ -249,24 +255,24 @@ class NeighborLink:
     async def _read_model(self, call: Any, size_bytes: int | None) -> tuple[ModelHeader, NDArray[np.uint8]]:
         header = await self._read_header(call, size_bytes)
         payload = np.empty(header.size_bytes, np.uint8)
-        intake = frames.ModelIntake(
+        writer = frames.ChunkWriter(
             payload, frame_bytes_max=self._limits.frame_bytes_max, float32=header.encoding == "float32"
         )
         complete = False
         while not complete:
             frame = await self._read(call)
-            complete = intake.take(frame)
+            complete = writer.write(frame)
             self.payload_bytes_received += frame.chunk.nbytes if frame.chunk is not None else 0
         return header, payload
 
     async def _read_header(self, call: Any, size_bytes: int | None) -> ModelHeader:
         header = convert.first_header(await self._read(call))
         if size_bytes is not None and header.size_bytes != size_bytes:
-            sentence = f"a model has {header.size_bytes} bytes; the schema's has {size_bytes}"
+            sentence = f"ModelHeader.size_bytes: found {header.size_bytes}; allowed: {size_bytes} (the schema's)"
             raise RemoteProtocolError(Refusal.WRONG_SIZE, sentence)
         if header.size_bytes > self._limits.model_bytes_max:
-            allowed = f"{self._limits.model_bytes_max} (limits.model_bytes_max)"
-            sentence = f"a model has {header.size_bytes} bytes; allowed are {allowed}"
+            allowed = f"at most {self._limits.model_bytes_max} (limits.model_bytes_max)"
+            sentence = f"ModelHeader.size_bytes: found {header.size_bytes}; allowed: {allowed}"
             raise RemoteProtocolError(Refusal.TOO_LARGE, sentence)
         return header
 
@@ -287,10 +293,10 @@ class NeighborLink:
 
     @contextmanager
     def _failures(self, method: str) -> Iterator[None]:
-        """Turn what gRPC raises into our errors; the caller's own cancellation passes.
+        """Convert gRPC's exceptions to NeighborUnavailable or RemoteProtocolError; the cancellation of the own task passes.
 
-        A channel that is closed, also for being opened anew, raises CancelledError in its calls, though nobody cancelled their
-        task: taken for that, the call would end without a word, and whoever waits for its answer would wait for ever.
+        A channel that is closed, also by `reconnect`, raises CancelledError in its calls although their tasks were not
+        cancelled. It is converted too: the engine would wait forever for the answer of a call that ends silently.
         """
         where = f"peer {self.peer_id} at {self.address}: {method}"
         task = asyncio.current_task()
@@ -308,22 +314,22 @@ class NeighborLink:
             raise NeighborUnavailable(f"{where}: {error.code().name}: {details}") from error
         except TimeoutError as error:
             limit = f"{self._timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s)"
-            raise NeighborUnavailable(f"{where}: no byte moved for {limit}") from error
+            raise NeighborUnavailable(f"{where}: no byte sent or received for {limit}") from error
         except grpc.aio.UsageError as error:
             raise NeighborUnavailable(f"{where}: the link is closed") from error
         except grpc.aio.InternalError as error:
-            raise NeighborUnavailable(f"{where}: the call ended while it was sending") from error
+            raise NeighborUnavailable(f"{where}: the call ended while a message was being sent") from error
 
 
 async def _half_close(call: Any) -> None:
     try:
         await call.done_writing()
     except grpc.aio.InternalError:
-        return  # the reply has overtaken the half-close, and awaiting the call says what it is
+        return  # the neighbor has replied before the half-close; awaiting the call returns its reply
 
 
 async def _raise_for_status(call: Any) -> None:
-    """Raise the AioRpcError of a finished stream, if it did not end well."""
+    """Raise the AioRpcError of a finished stream whose status is not OK."""
     if await call.code() is not grpc.StatusCode.OK:
         metadata = await call.initial_metadata(), await call.trailing_metadata()
         raise grpc.aio.AioRpcError(await call.code(), *metadata, details=await call.details())

@@ -1,8 +1,7 @@
-"""Protobuf bytes to the values of `peer.core.messages` and back.
+"""Conversion of `peer.core.messages` to protobuf bytes (`pack_*`) and back (`unpack_*`).
 
-Reading has one oracle: any bytes give a value whose fields have the types, shapes and ranges below, or
-RemoteProtocolError.
-What a field means for a run (is the round too far ahead? is there such a slot?) is judged by the engine, not here.
+Any bytes give a value whose fields have the types, shapes and ranges below, or RemoteProtocolError. The engine checks what
+depends on the run: rounds, slots, weights.
 """
 
 from __future__ import annotations
@@ -17,16 +16,26 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RemoteProtocolError
-from peer.core.messages import Announce, Beat, Hello, HelloReply, ModelHeader, Outcome, Phase, PushReply
+from peer.core.messages import (
+    Heartbeat,
+    Hello,
+    HelloReply,
+    ModelHeader,
+    Outcome,
+    Pass,
+    Phase,
+    PullRequest,
+    PushReply,
+    Select,
+)
 from peer.wire.frames import Frame
 from peer.wire.generated import peer_pb2
-from peer.wire.inbound import PullRequest
 
-COUNT_MAX = 2**31 - 1  # rounds, steps, slots, totals, degrees: what a signed 32-bit integer of any language holds
-SAMPLES_MAX = 2**53  # a count that every JSON reader and float64 holds exactly
+COUNT_MAX = 2**31 - 1  # of rounds, steps, slots, totals: the largest signed 32-bit integer
+SAMPLES_MAX = 2**53  # up to here float64, and so every JSON reader, holds an integer exactly
 SCALARS_MAX = 4096
 SKETCH_BYTES_MAX = 1 << 20
-DIGEST_CHARS_MAX = 128  # SHA-256 and SHA-512 in hex fit
+DIGEST_CHARS_MAX = 128  # SHA-512 in hex
 MANIFEST_CHARS_MAX = 1 << 20
 REASON_CHARS_MAX = 4096
 INTERVAL_S_MIN, INTERVAL_S_MAX = 0.05, 60.0
@@ -42,7 +51,7 @@ def unpack_hello(data: bytes) -> Hello:
 
 def pack_hello(hello: Hello) -> bytes:
     """Write a HelloRequest."""
-    return _hello_message(hello).SerializeToString()
+    return _message(peer_pb2.HelloRequest, hello).SerializeToString()
 
 
 def unpack_hello_reply(data: bytes) -> HelloReply:
@@ -53,67 +62,62 @@ def unpack_hello_reply(data: bytes) -> HelloReply:
 
 def pack_hello_reply(reply: HelloReply) -> bytes:
     """Write a HelloReply; a reason longer than the limit is cut."""
-    message = _build(peer_pb2.HelloReply, hello=_hello_message(reply.hello), **_why(reply.refusal, reply.reason))
+    message = _build(
+        peer_pb2.HelloReply, hello=_message(peer_pb2.HelloRequest, reply.hello), **_why(reply.refusal, reply.reason)
+    )
     return message.SerializeToString()
 
 
-def unpack_beat(data: bytes) -> Beat:
-    """Read a BeatRequest; raises RemoteProtocolError MALFORMED."""
-    message = parse(peer_pb2.BeatRequest, data)
-    return Beat(
+def unpack_heartbeat(data: bytes) -> Heartbeat:
+    """Read a HeartbeatRequest; raises RemoteProtocolError MALFORMED."""
+    message = parse(peer_pb2.HeartbeatRequest, data)
+    return Heartbeat(
         sender=message.sender,
         incarnation=message.incarnation,
         round_index=_count(message, "round_index"),
-        persisted_round=_count(message, "persisted_round"),
         phase=_choice(message, "phase", Phase, Refusal.MALFORMED),
     )
 
 
-def pack_beat(beat: Beat) -> bytes:
-    """Write a BeatRequest."""
-    return _build(
-        peer_pb2.BeatRequest,
-        sender=beat.sender,
-        incarnation=beat.incarnation,
-        round_index=beat.round_index,
-        persisted_round=beat.persisted_round,
-        phase=_number(peer_pb2.Phase, beat.phase),
-    ).SerializeToString()
+def pack_heartbeat(heartbeat: Heartbeat) -> bytes:
+    """Write a HeartbeatRequest."""
+    return _message(peer_pb2.HeartbeatRequest, heartbeat).SerializeToString()
 
 
-def unpack_announce(data: bytes) -> Announce:
-    """Read an AnnounceRequest; raises RemoteProtocolError MALFORMED, or NON_FINITE for its sketch."""
-    message = parse(peer_pb2.AnnounceRequest, data)
+def unpack_select(data: bytes) -> Select:
+    """Read a SelectRequest; raises RemoteProtocolError MALFORMED, or NON_FINITE for its sketch."""
+    message = parse(peer_pb2.SelectRequest, data)
     sketch = message.sketch
     if len(sketch) > SKETCH_BYTES_MAX or len(sketch) % 4:
-        raise _wrong(message, "sketch", f"{len(sketch)} bytes", f"multiples of 4 up to {SKETCH_BYTES_MAX}")
+        raise _wrong(message, "sketch", f"{len(sketch)} bytes", f"a multiple of 4, at most {SKETCH_BYTES_MAX}")
     if not np.isfinite(np.frombuffer(sketch, "<f4")).all():
-        raise RemoteProtocolError(Refusal.NON_FINITE, "AnnounceRequest.sketch holds a NaN or an infinity")
-    return Announce(
+        raise RemoteProtocolError(Refusal.NON_FINITE, "SelectRequest.sketch holds a NaN or an infinity")
+    return Select(
         sender=message.sender,
         incarnation=message.incarnation,
         round_index=_count(message, "round_index"),
-        step=_count(message, "step"),
-        total=_count(message, "total", low=-1),
         selected=_count(message, "selected", low=-1),
         scalars=_scalars(message),
         sketch=sketch,
     )
 
 
-def pack_announce(announce: Announce) -> bytes:
-    """Write an AnnounceRequest."""
-    return _build(
-        peer_pb2.AnnounceRequest,
-        sender=announce.sender,
-        incarnation=announce.incarnation,
-        round_index=announce.round_index,
-        step=announce.step,
-        total=announce.total,
-        selected=announce.selected,
-        scalars=announce.scalars,
-        sketch=announce.sketch,
-    ).SerializeToString()
+def pack_select(select: Select) -> bytes:
+    """Write a SelectRequest."""
+    return _message(peer_pb2.SelectRequest, select).SerializeToString()
+
+
+def unpack_pass(data: bytes) -> Pass:
+    """Read a PassRequest; raises RemoteProtocolError MALFORMED."""
+    message = parse(peer_pb2.PassRequest, data)
+    return Pass(
+        message.sender, message.incarnation, round_index=_count(message, "round_index"), step=_count(message, "step")
+    )
+
+
+def pack_pass(message: Pass) -> bytes:
+    """Write a PassRequest."""
+    return _message(peer_pb2.PassRequest, message).SerializeToString()
 
 
 def unpack_acknowledgement(data: bytes) -> tuple[Refusal | None, str]:
@@ -128,13 +132,13 @@ def pack_acknowledgement(refusal: Refusal | None, reason: str) -> bytes:
 
 
 def read_header(message: peer_pb2.ModelHeader) -> ModelHeader:
-    """Validate a parsed header; raises RemoteProtocolError MALFORMED, or WRONG_ENCODING for an unknown encoding."""
+    """Check a parsed header; raises RemoteProtocolError MALFORMED, or WRONG_ENCODING for an unknown encoding."""
     if message.index >= message.total:
         raise _wrong(message, "index", message.index, f"0 to total - 1, which is {message.total - 1}")
     if message.size_bytes == 0:
-        raise _wrong(message, "size_bytes", 0, "the encoded size, 1 or more")
+        raise _wrong(message, "size_bytes", 0, "1 or more")
     if not (math.isfinite(message.mass) and message.mass >= 0):
-        raise _wrong(message, "mass", message.mass, "finite numbers from 0")
+        raise _wrong(message, "mass", message.mass, "a finite number, 0 or more")
     return ModelHeader(
         sender=message.sender,
         incarnation=message.incarnation,
@@ -144,7 +148,6 @@ def read_header(message: peer_pb2.ModelHeader) -> ModelHeader:
         index=_count(message, "index"),
         total=_count(message, "total"),
         sample_count=_count(message, "sample_count", high=SAMPLES_MAX),
-        degree=_count(message, "degree"),
         mass=message.mass,
         scalars=_scalars(message),
         size_bytes=message.size_bytes,
@@ -153,7 +156,7 @@ def read_header(message: peer_pb2.ModelHeader) -> ModelHeader:
 
 
 def first_header(frame: Frame) -> ModelHeader:
-    """Validate the header that a stream begins with; raises RemoteProtocolError MALFORMED or WRONG_ENCODING."""
+    """Check and return the header of a stream's first frame; raises RemoteProtocolError MALFORMED or WRONG_ENCODING."""
     if frame.header is None:
         raise RemoteProtocolError(Refusal.MALFORMED, "the first frame is not a header")
     return read_header(frame.header)
@@ -161,23 +164,7 @@ def first_header(frame: Frame) -> ModelHeader:
 
 def pack_header(header: ModelHeader) -> bytes:
     """Write the first frame of a model stream."""
-    message = _build(
-        peer_pb2.ModelHeader,
-        sender=header.sender,
-        incarnation=header.incarnation,
-        round_index=header.round_index,
-        step=header.step,
-        slot=header.slot,
-        index=header.index,
-        total=header.total,
-        sample_count=header.sample_count,
-        degree=header.degree,
-        mass=header.mass,
-        scalars=header.scalars,
-        size_bytes=header.size_bytes,
-        encoding=_number(peer_pb2.Encoding, header.encoding),
-    )
-    return peer_pb2.PushFrame(header=message).SerializeToString()
+    return peer_pb2.PushFrame(header=_message(peer_pb2.ModelHeader, header)).SerializeToString()
 
 
 def unpack_push_reply(data: bytes) -> PushReply:
@@ -201,12 +188,11 @@ def unpack_pull(data: bytes) -> PullRequest:
 
 def pack_pull(request: PullRequest) -> bytes:
     """Write a PullRequest."""
-    message = _build(peer_pb2.PullRequest, sender=request.sender, incarnation=request.incarnation, slot=request.slot)
-    return message.SerializeToString()
+    return _message(peer_pb2.PullRequest, request).SerializeToString()
 
 
 def unpack_watch(data: bytes) -> float:
-    """Read a WatchStatusRequest as seconds between two answers; raises RemoteProtocolError MALFORMED."""
+    """Read a WatchStatusRequest as the seconds between two replies; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.WatchStatusRequest, data)
     interval_s = message.interval_s or 1.0
     if not INTERVAL_S_MIN <= interval_s <= INTERVAL_S_MAX:
@@ -220,30 +206,30 @@ def pack_watch(interval_s: float) -> bytes:
 
 
 def unpack_status(data: bytes) -> dict[str, Any]:
-    """Read a StatusReply as the JSON object it carries; raises RemoteProtocolError MALFORMED."""
+    """Read the JSON object of a StatusReply; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.StatusReply, data)
     try:
         status = json.loads(message.json)
     except (ValueError, RecursionError) as error:
-        raise _wrong(message, "json", "no JSON", "one object") from error
+        raise _wrong(message, "json", "invalid JSON", "a JSON object") from error
     if not isinstance(status, dict):
-        raise _wrong(message, "json", type(status).__name__, "one object")
+        raise _wrong(message, "json", f"a JSON {type(status).__name__}", "a JSON object")
     return status
 
 
 def pack_status(status: dict[str, Any]) -> bytes:
-    """Write a StatusReply: everything as JSON, and the fields that it has typed where ``status`` names them."""
+    """Write a StatusReply: ``status`` as JSON, and its typed fields from the keys of the same names."""
     typed = {name: status[name] for name in ("peer_id", "incarnation", "round_index") if status.get(name) is not None}
     phase = _number(peer_pb2.Phase, status["phase"]) if status.get("phase") else 0
     return _build(peer_pb2.StatusReply, **typed, phase=phase, json=json.dumps(status)).SerializeToString()
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """Parse bytes as a message of one kind; raises RemoteProtocolError MALFORMED."""
+    """Parse bytes as a message of the given kind; raises RemoteProtocolError MALFORMED."""
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        sentence = f"{len(data)} bytes are no {kind.DESCRIPTOR.name}"
+        sentence = f"{len(data)} bytes that cannot be parsed as {kind.DESCRIPTOR.name}"
         raise RemoteProtocolError(Refusal.MALFORMED, sentence) from error
 
 
@@ -270,25 +256,18 @@ def _hello(message: peer_pb2.HelloRequest) -> Hello:
     )
 
 
-def _hello_message(hello: Hello) -> peer_pb2.HelloRequest:
-    return _build(
-        peer_pb2.HelloRequest,
-        sender=hello.sender,
-        incarnation=hello.incarnation,
-        wire_version=hello.wire_version,
-        manifest_digest=hello.manifest_digest,
-        graph_digest=hello.graph_digest,
-        schema_digest=hello.schema_digest,
-        initial_models_digest=hello.initial_models_digest,
-        round_index=hello.round_index,
-        phase=_number(peer_pb2.Phase, hello.phase),
-        manifest=hello.manifest,
-        seen_incarnation=hello.seen_incarnation,
-    )
+def _message(kind: type[M], value: Any) -> M:
+    """Make the message with the fields of a value of `peer.core.messages`; phase and encoding are numbers in protobuf."""
+    fields = {name: getattr(value, name) for name in value.__slots__}
+    if "phase" in fields:
+        fields["phase"] = _number(peer_pb2.Phase, fields["phase"])
+    if "encoding" in fields:
+        fields["encoding"] = _number(peer_pb2.Encoding, fields["encoding"])
+    return _build(kind, **fields)
 
 
 def _build(kind: type[M], **fields: Any) -> M:
-    """Make a message of our own; a value that does not fit its field is our bug."""
+    """Make an outgoing message; raises LocalProtocolError for a value that does not fit its field."""
     try:
         return kind(**fields)
     except (ValueError, TypeError) as error:
@@ -296,7 +275,7 @@ def _build(kind: type[M], **fields: Any) -> M:
 
 
 def _wrong(message: Message, field: str, found: object, allowed: str) -> RemoteProtocolError:
-    sentence = f"{message.DESCRIPTOR.name}.{field} is {found}; allowed are {allowed}"
+    sentence = f"{message.DESCRIPTOR.name}.{field}: found {found}; allowed: {allowed}"
     return RemoteProtocolError(Refusal.MALFORMED, sentence)
 
 
@@ -319,7 +298,7 @@ def _scalars(message: Any) -> tuple[float, ...]:
     if len(values) > SCALARS_MAX:
         raise _wrong(message, "scalars", f"{len(values)} numbers", f"at most {SCALARS_MAX}")
     if not all(map(math.isfinite, values)):
-        raise _wrong(message, "scalars", "not finite", "finite numbers")
+        raise _wrong(message, "scalars", "a NaN or an infinity", "finite numbers")
     return tuple(values)
 
 
@@ -338,14 +317,14 @@ def _why(refusal: Refusal | None, reason: str) -> dict[str, str]:
 
 
 def _choice(message: Message, field: str, kind: type[E], code: Refusal) -> E:
-    """Read a protobuf enum as ours by name: PHASE_RUNNING is Phase.RUNNING; 0 and unknown numbers are refused."""
+    """Read a protobuf enum by name: PHASE_RUNNING is Phase.RUNNING; 0 and unknown numbers are refused with ``code``."""
     number: int = getattr(message, field)
     values = getattr(message.DESCRIPTOR.fields_by_name[field].enum_type, "values_by_number", {})
     name = values[number].name.partition("_")[2].lower() if number in values else ""
     try:
         return kind(name)
     except ValueError as error:
-        raise RemoteProtocolError(code, f"{message.DESCRIPTOR.name}.{field} is {number}: unknown") from error
+        raise RemoteProtocolError(code, f"{message.DESCRIPTOR.name}.{field}: unknown number {number}") from error
 
 
 def _number(kind: Any, value: str) -> int:

@@ -1,8 +1,8 @@
-"""Frames of a model stream: hand-made protobuf for chunks, and the intake that writes chunks in place.
+"""Frames of a model stream: chunk frames encoded and parsed by hand, and the writer that puts chunks into a buffer.
 
-A chunk frame is the protobuf encoding of ``PushFrame{chunk}``: one tag byte, the length as a varint, the payload.
-Making and reading it here instead of through the message class saves two copies of every byte; any standard protobuf
-peer understands the result, and frames of any standard peer are understood. Holds no sockets and knows no time.
+A chunk frame is the protobuf encoding of ``PushFrame{chunk}``: one tag byte, the length as a varint, the payload. Encoding
+and parsing it here instead of through the message class saves two copies of every byte. The bytes are the same: any
+protobuf implementation reads these frames, and its frames are read here. No sockets, no clock.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
-from peer.wire.codec import Payload, norm_squared, view_of
+from peer.core.encoding import Payload, norm_squared, view_of
 from peer.wire.generated import peer_pb2
 
 CHUNK_TAG = 0x12  # field 2, wire type 2 (length-delimited)
 DIGEST_BYTES = 16
-ALIGNMENT_BYTES = 4  # of every chunk but the last: no float32 straddles two chunks
+ALIGNMENT_BYTES = 4  # of every chunk but the last: no float32 is split between two chunks
 MESSAGE_OVERHEAD_BYTES = 5  # gRPC's prefix of each message: compression flag and length
 
 
 class Frame(NamedTuple):
-    """What one frame holds, not yet validated: a header alone, or a chunk, or an end, or a chunk and the end."""
+    """A parsed frame, not yet checked: a header alone, or a chunk, or an end, or a chunk and the end."""
 
     header: peer_pb2.ModelHeader | None = None
     chunk: memoryview | None = None
@@ -34,7 +34,7 @@ class Frame(NamedTuple):
 
 
 def chunk_frame(chunk: memoryview, end: bytes = b"") -> bytes:
-    """Return the wire form of a chunk, and of an end frame after it; copies the payload once."""
+    """Return the encoding of a chunk, followed by that of an end; copies the payload once."""
     prefix = bytearray((CHUNK_TAG,))
     length = chunk.nbytes
     while length > 0x7F:
@@ -45,15 +45,15 @@ def chunk_frame(chunk: memoryview, end: bytes = b"") -> bytes:
 
 
 def end_frame(digest: bytes) -> bytes:
-    """Return the wire form of an end alone."""
+    """Return the encoding of an end alone."""
     return peer_pb2.PushFrame(end=peer_pb2.ModelEnd(digest=digest)).SerializeToString()
 
 
 def read_frame(frame: bytes) -> Frame:
-    """Return what a frame holds; the payload of a chunk that comes first is not copied.
+    """Parse a frame; a chunk at its beginning is not copied.
 
     Raises:
-        RemoteProtocolError: MALFORMED, if ``frame`` is no PushFrame, an empty one, or mixes a header with more.
+        RemoteProtocolError: MALFORMED, if ``frame`` is no PushFrame, is empty, or has a header and another field.
     """
     chunk, rest = _leading_chunk(frame)
     if chunk is not None and not rest:
@@ -61,18 +61,23 @@ def read_frame(frame: bytes) -> Frame:
     try:
         message = peer_pb2.PushFrame.FromString(rest)
     except DecodeError as error:
-        raise RemoteProtocolError(Refusal.MALFORMED, f"a frame of {len(frame)} bytes is no PushFrame") from error
-    if message.HasField("chunk"):  # protobuf: of a field that comes twice, the last one counts
+        raise RemoteProtocolError(
+            Refusal.MALFORMED, f"{len(frame)} bytes that cannot be parsed as PushFrame"
+        ) from error
+    if message.HasField("chunk"):  # protobuf: where a field occurs twice, the last one is taken
         chunk = memoryview(message.chunk)
     header = message.header if message.HasField("header") else None
     end = message.end if message.HasField("end") else None
     if (header is None) == (chunk is None and end is None):
-        raise RemoteProtocolError(Refusal.MALFORMED, "a frame holds neither a header alone nor a chunk or an end")
+        raise RemoteProtocolError(
+            Refusal.MALFORMED,
+            "PushFrame: found no field, or a header and another field; allowed: a header alone, or a chunk, an end, or both",
+        )
     return Frame(header, chunk, end)
 
 
 def _leading_chunk(frame: bytes) -> tuple[memoryview | None, bytes]:
-    """Split a frame into the chunk that it begins with, if it does, and the rest."""
+    """Split a frame into the chunk at its beginning (None: it begins with something else) and the rest."""
     if not frame or frame[0] != CHUNK_TAG:
         return None, frame
     length = shift = 0
@@ -87,10 +92,10 @@ def _leading_chunk(frame: bytes) -> tuple[memoryview | None, bytes]:
 
 
 def model_frames(payload: Payload, frame_bytes: int) -> Iterator[tuple[bytes, int]]:
-    """Yield each frame after the header with its number of payload bytes; the last one carries the end.
+    """Yield each frame after the header, with its number of payload bytes; the last one also has the end.
 
     Args:
-        payload: the encoded model, not empty; read only, must not change meanwhile.
+        payload: the encoded model, not empty; must not change until the last frame is made.
         frame_bytes: payload bytes per chunk, a multiple of 4.
     """
     view = view_of(payload)
@@ -102,51 +107,54 @@ def model_frames(payload: Payload, frame_bytes: int) -> Iterator[tuple[bytes, in
         yield chunk_frame(chunk, end_frame(digest.digest()) if last else b""), chunk.nbytes
 
 
-class ModelIntake:
-    """Writes the chunks of one model into its reserved buffer and checks each as it comes.
+class ChunkWriter:
+    """Write the chunks of one model into its buffer, and check each of them.
 
     Args:
         buffer: uint8 [size_bytes], contiguous and 4-byte aligned; mutated.
-        frame_bytes_max: largest chunk accepted.
-        float32: whether the payload is float32, so that its norm and finiteness can be had on the way.
+        frame_bytes_max: the largest payload of a chunk.
+        float32: whether the payload is float32, whose norm and finiteness are computed chunk by chunk.
+
+    Attributes:
+        norm_squared: sum of squares of the chunks written so far; None unless ``float32``.
     """
 
     def __init__(self, buffer: NDArray[np.uint8], *, frame_bytes_max: int, float32: bool) -> None:
         self.norm_squared: float | None = 0.0 if float32 else None
-        self.size_bytes = buffer.nbytes
         self._buffer = buffer
         self._frame_bytes_max = frame_bytes_max
         self._position = 0
         self._digest = xxhash.xxh3_128()
 
-    def take(self, frame: Frame) -> bool:
-        """Write a frame's chunk in place; return whether the model is complete and its digest true.
+    def write(self, frame: Frame) -> bool:
+        """Write a frame's chunk into the buffer; return whether the model is complete and its digest correct.
 
         Raises:
-            RemoteProtocolError: MALFORMED for a header, TOO_LARGE for a chunk over the frame limit, and what the chunk's
-                or the end's own checks say.
+            RemoteProtocolError: MALFORMED for a header or a misaligned chunk, TOO_LARGE for a chunk over the limit,
+                WRONG_SIZE for more or fewer bytes than the buffer has, NON_FINITE (float32), DIGEST_MISMATCH.
         """
         if frame.header is not None:
-            raise RemoteProtocolError(Refusal.MALFORMED, "a second header in one stream")
+            raise RemoteProtocolError(Refusal.MALFORMED, "a second header in a model stream")
         if frame.chunk is not None:
-            self._write(frame.chunk)
+            self._write_chunk(frame.chunk)
         if frame.end is None:
             return False
-        self._finish(frame.end.digest)
+        self._check_end(frame.end.digest)
         return True
 
-    def _write(self, chunk: memoryview) -> None:
-        """Write one chunk: WRONG_SIZE past the model's end, MALFORMED if misaligned, NON_FINITE (float32)."""
+    def _write_chunk(self, chunk: memoryview) -> None:
         start, size = self._position, chunk.nbytes
         end = start + size
         if size > self._frame_bytes_max:
-            found = f"a chunk has {size} payload bytes; allowed are {self._frame_bytes_max} (limits.frame_bytes_max)"
+            found = f"chunk: found {size} bytes; allowed: at most {self._frame_bytes_max} (limits.frame_bytes_max)"
             raise RemoteProtocolError(Refusal.TOO_LARGE, found)
         if end > self._buffer.nbytes:
-            found = f"chunks run to {end} bytes; the header says {self._buffer.nbytes}"
+            found = f"chunks: found {end} bytes; the header says {self._buffer.nbytes}"
             raise RemoteProtocolError(Refusal.WRONG_SIZE, found)
         if size == 0 or (size % ALIGNMENT_BYTES and end != self._buffer.nbytes):
-            found = f"a chunk of {size} bytes at byte {start}; allowed are multiples of 4 above 0, or the model's rest"
+            found = (
+                f"chunk at byte {start}: found {size} bytes; allowed: a multiple of 4 above 0, or the rest of the model"
+            )
             raise RemoteProtocolError(Refusal.MALFORMED, found)
         place = self._buffer[start:end]
         place[:] = np.frombuffer(chunk, np.uint8)
@@ -155,11 +163,10 @@ class ModelIntake:
             self.norm_squared += norm_squared(place.view("<f4"))
         self._position = end
 
-    def _finish(self, digest: bytes) -> None:
-        """Compare at the end of the stream: WRONG_SIZE if bytes are missing, DIGEST_MISMATCH if they are not those sent."""
+    def _check_end(self, digest: bytes) -> None:
         if self._position != self._buffer.nbytes:
-            found = f"the model ends after {self._position} bytes; the header says {self._buffer.nbytes}"
+            found = f"chunks: found {self._position} bytes; the header says {self._buffer.nbytes}"
             raise RemoteProtocolError(Refusal.WRONG_SIZE, found)
         if digest != self._digest.digest():
-            found = f"the end says digest {digest.hex()[:32]!r}; the bytes have {self._digest.hexdigest()!r}"
+            found = f"digest: found {digest.hex()[:32]!r} in the end frame; the received bytes have {self._digest.hexdigest()!r}"
             raise RemoteProtocolError(Refusal.DIGEST_MISMATCH, found)

@@ -1,4 +1,4 @@
-"""Asking a peer on this machine whether it serves, through the standard gRPC health service (grpc.health.v1)."""
+"""Health check of a peer, through the standard gRPC health service (grpc.health.v1)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from peer.identity.files import KeyFiles, load_key_pair
 
 
 def check_health(address: str, files: KeyFiles | None, timeout_s: float) -> None:
-    """Return if the peer at an address says SERVING.
+    """Return if the health status of the peer at an address is SERVING.
 
     Args:
         address: ``host:port``.
-        files: the peer's own certificate and key, with which it may ask itself; None asks in plaintext.
+        files: the peer's own certificate and key, which its server accepts for this call; None uses plaintext.
         timeout_s: for connecting and the answer together.
 
     Raises:
-        NeighborUnavailable: it does not answer, or says another status.
+        NeighborUnavailable: it does not answer, or its status is not SERVING.
         IdentityError: the key or certificate cannot be used.
     """
     with _channel(address, files) as channel:
@@ -33,20 +33,20 @@ def check_health(address: str, files: KeyFiles | None, timeout_s: float) -> None
             raise NeighborUnavailable(f"no answer at {address}: {error.code().name}: {error.details()}") from error
     if reply.status != health_pb2.HealthCheckResponse.SERVING:
         status = health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
-        raise NeighborUnavailable(f"the peer at {address} says {status}")
+        raise NeighborUnavailable(f"health of the peer at {address}: found {status}; expected SERVING")
 
 
 def own_key_files(folder: Path) -> KeyFiles:
-    """Return the one peer's pair that a folder holds.
+    """Return the key pair of the one peer whose files are in a folder.
 
     Raises:
-        IdentityError: it holds none, or several.
+        IdentityError: there is no peer key in the folder, or there are several.
     """
     found = sorted(folder.glob("peer-*.key"))
     if len(found) != 1:
         raise IdentityError(
-            f"{folder}: found {len(found)} keys of peers; allowed: the peer's own one; name its folder with --certs, or say "
-            "--insecure if the peer does"
+            f"{folder}: found {len(found)} files peer-*.key; allowed: exactly one, the peer's own; give its folder with --certs, "
+            "or --insecure if the peer runs with it"
         )
     return KeyFiles(found[0].with_suffix(".pem"), found[0])
 

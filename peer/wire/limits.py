@@ -1,6 +1,6 @@
-"""How much one caller may ask of a server at a time: open streams, requests that are still coming, messages per second.
+"""Limits of one caller: messages per second, open streams, requests that are being received.
 
-A caller is an authenticated peer, or a connection where the transport is plaintext. Time is a clock that it is given.
+A caller is an authenticated peer or observer, or a connection where the transport is plaintext.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits
 
-BURST_S = 5.0  # a caller that was silent may send this many seconds' worth of messages at once
-REQUESTS_MAX = 16  # a neighbor has at most a hello, a beat, an announcement and a status under way, and repeats of them
-CALLERS_MAX = 4096  # remembered callers; beyond it those with nothing open are forgotten
+BURST_S = 5.0  # the token bucket holds this many seconds of `limits.requests_per_second`
+REQUESTS_MAX = 16  # a neighbor has at most a hello, a heartbeat, a control message and a status in flight, and retries
+CALLERS_MAX = 4096  # callers kept; beyond it those with nothing open are dropped
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class _Caller:
 
 
 class CallerLimits:
-    """Counts the open streams and the recent messages of every caller.
+    """Count the messages and open streams of each caller.
 
     Args:
         limits: of the manifest.
@@ -39,36 +39,40 @@ class CallerLimits:
         self._callers: dict[int | str, _Caller] = {}
 
     def message(self, key: int | str) -> None:
-        """Count one message; raises RemoteProtocolError RATE_LIMITED when the caller's bucket is empty."""
+        """Count one message; raises RemoteProtocolError RATE_LIMITED if the caller's token bucket is empty."""
         rate, now = self._limits.requests_per_second, self._clock()
         caller = self._caller(key, now)
         caller.tokens = min(rate * BURST_S, caller.tokens + rate * (now - caller.refilled_at))
         caller.refilled_at = now
         if caller.tokens < 1:
-            sentence = f"more than {rate:g} messages per second (limits.requests_per_second); wait"
+            sentence = f"found more than {rate:g} messages per second (limits.requests_per_second); send again later"
             raise RemoteProtocolError(Refusal.RATE_LIMITED, sentence)
         caller.tokens -= 1
 
     def stream(self, key: int | str) -> AbstractContextManager[None]:
-        """Hold one open stream; raises RemoteProtocolError TOO_MANY_STREAMS when the caller has all it may have."""
+        """Count one message, and one open stream until the context ends.
+
+        Raises:
+            RemoteProtocolError: RATE_LIMITED, or TOO_MANY_STREAMS beyond the limit.
+        """
         self.message(key)
-        allowed = self._limits.streams_per_neighbor
-        return self._hold(key, "streams", allowed, f"{allowed} streams are open already (limits.streams_per_neighbor)")
+        return self._count(key, "open streams", self._limits.streams_per_neighbor)
 
     def request(self, key: int | str) -> AbstractContextManager[None]:
-        """Hold one request while it is coming, for which gRPC may keep 4 MiB; raises as `stream` does."""
+        """Count one message, and one request while it is received (gRPC may keep 4 MiB of it); raises as `stream` does."""
         self.message(key)
-        return self._hold(key, "requests", REQUESTS_MAX, f"{REQUESTS_MAX} requests are on their way already")
+        return self._count(key, "requests in flight", REQUESTS_MAX)
 
-    def drain(self, key: int | str) -> AbstractContextManager[None]:
-        """Hold one refused stream while it is read away; raises as `stream` does."""
-        allowed = self._limits.streams_per_neighbor
-        return self._hold(key, "drains", allowed, f"{allowed} refused streams are being read away already")
+    def discard(self, key: int | str) -> AbstractContextManager[None]:
+        """Count one refused stream while its frames are discarded; raises TOO_MANY_STREAMS beyond the limit."""
+        return self._count(key, "refused streams", self._limits.streams_per_neighbor)
 
     @contextmanager
-    def _hold(self, key: int | str, what: str, allowed: int, sentence: str) -> Iterator[None]:
+    def _count(self, key: int | str, what: str, allowed: int) -> Iterator[None]:
         open_now = self._caller(key, self._clock()).open
         if open_now[what] >= allowed:
+            source = "" if what == "requests in flight" else " (limits.streams_per_neighbor)"
+            sentence = f"found more than {allowed} {what}{source}; send again later"
             raise RemoteProtocolError(Refusal.TOO_MANY_STREAMS, sentence)
         open_now[what] += 1
         try:

@@ -1,8 +1,8 @@
-"""Keep the memory of freed frames in the process instead of giving it back to the kernel after each one.
+"""Malloc thresholds that keep the memory of freed frames in the process.
 
 gRPC allocates and frees a few buffers of a frame's size for every frame. By default glibc returns such memory to the kernel
-at once and faults it in again, zeroed, for the next frame: measured on loopback, that is 130 to 180 page faults per MB
-received and about 40 % of the receiver's processor time; a sender makes its frames at a fifth of the speed. Models are
+at once and faults it in again, zeroed, for the next frame. Measured on loopback, this costs 130 to 180 page faults per MB
+received and about 40 % of the receiver's processor time; a sender builds its frames at a fifth of the speed. Models are
 larger than the threshold and are still returned.
 """
 

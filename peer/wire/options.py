@@ -1,6 +1,6 @@
-"""gRPC channel and server options: keepalive on both sides, backoff, retries of unary calls, flow control.
+"""gRPC channel and server options: keepalive on both sides, reconnect backoff, retries of unary calls, connection limits.
 
-Messages stay under gRPC's default receive limit of 4 MiB, which is deliberately left in place.
+gRPC's default receive limit of 4 MiB per message is deliberately left in place.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.wire.security import Options
 
 SERVICE = "peer.v1.PeerService"
-# A neighbor that starts a little later, or again, must be reached soon; a dead one costs a refused connection each time.
+RETRIED = ("Heartbeat", "Select", "Pass", "Status")  # unary calls that gRPC retries: repeating them changes nothing
+UNARY = ("Hello", *RETRIED)
+# Reach a neighbor soon after it starts or restarts; each attempt to a dead one costs a refused connection.
 RECONNECT_MS_FIRST, RECONNECT_MS_MAX = 100, 2_000
 CONNECT_MS = 5_000  # how long one attempt may take (gRPC names it min_reconnect_backoff)
-KEEPALIVE_MS_MIN = 1_000  # gRPC allows less, but a loaded machine must not lose links to its own pings
-STREAMS_SPARE = 16  # unary calls and observers beside a neighbor's model streams
-TLS_HANDSHAKE_MS_MAX = 10_000  # gRPC's default of 120 s would let strangers hold sockets open for long
-CONNECTIONS_MAX = 512  # half of the usual limit of open files; links that exist are not touched by a flood of new ones
+KEEPALIVE_MS_MIN = 1_000  # gRPC allows less, but on a loaded machine pings would time out
+STREAMS_SPARE = 16  # for unary calls and watches, beside a neighbor's model streams
+TLS_HANDSHAKE_MS_MAX = 10_000  # with gRPC's default of 120 s an unauthenticated client could keep sockets open for long
+CONNECTIONS_MAX = 512  # half of the usual limit of open files; existing connections stay when new ones are refused
 
 
 def channel_options(timeouts: Timeouts) -> Options:
@@ -27,8 +29,11 @@ def channel_options(timeouts: Timeouts) -> Options:
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_FIRST),
         ("grpc.min_reconnect_backoff_ms", CONNECT_MS),
         ("grpc.max_reconnect_backoff_ms", max(RECONNECT_MS_MAX, round(timeouts.heartbeat_s * 1000))),
-        ("grpc.use_local_subchannel_pool", 1),  # a channel that is opened anew must not inherit the old one's backoff
-        ("grpc.enable_http_proxy", 0),  # neighbors are reached directly
+        (
+            "grpc.use_local_subchannel_pool",
+            1,
+        ),  # so that `NeighborLink.reconnect` does not inherit the old channel's backoff
+        ("grpc.enable_http_proxy", 0),  # connect to neighbors directly
         ("grpc.service_config", _service_config()),
     ]
 
@@ -37,13 +42,13 @@ def server_options(timeouts: Timeouts, limits: Limits) -> Options:
     """Return the options of a peer's server."""
     return [
         *_keepalive(timeouts),
-        # Neighbors ping without data while they hold streams open; gRPC's default would close the link on them.
+        # Neighbors ping without data while their streams are open; with gRPC's default the server would close the connection.
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS_MIN // 2),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_concurrent_streams", 2 * limits.streams_per_neighbor + STREAMS_SPARE),
         ("grpc.server_handshake_timeout_ms", TLS_HANDSHAKE_MS_MAX),
         ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
-        ("grpc.so_reuseport", 0),  # two peers on one port must be an error, not a lottery
+        ("grpc.so_reuseport", 0),  # a second peer on the same port must be an error
     ]
 
 
@@ -57,7 +62,7 @@ def _keepalive(timeouts: Timeouts) -> Options:
 
 
 def _service_config() -> str:
-    """Retries of unary calls, which may be repeated without harm; hellos and streams are sent again by the engine."""
+    """Return gRPC's retry policy for `RETRIED`; the engine retries hellos and transfers itself."""
     retry = {
         "maxAttempts": 3,
         "initialBackoff": "0.1s",
@@ -65,5 +70,5 @@ def _service_config() -> str:
         "backoffMultiplier": 2,
         "retryableStatusCodes": ["UNAVAILABLE"],
     }
-    methods = [{"service": SERVICE, "method": method} for method in ("Beat", "Announce", "Status")]
+    methods = [{"service": SERVICE, "method": method} for method in RETRIED]
     return json.dumps({"methodConfig": [{"name": methods, "retryPolicy": retry}]})

@@ -1,9 +1,10 @@
-"""Transport security: mutual TLS in which the graph file says whose key is whose, or plaintext that was asked for.
+"""Transport security: mutual TLS with the keys pinned in the graph file, or plaintext on request.
 
-A channel to a neighbor trusts that neighbor's certificate alone, so that nobody else, not even another neighbor, can
-answer for it. The server demands a client certificate and believes only what gRPC's authentication context says of it:
-``peer_spiffe_id`` (which gRPC sets only for a single URI name) and ``x509_pem_cert``, whose key must be pinned for that name. The
-pin is checked again because a TLS library may accept a certificate that one neighbor has signed in the name of another.
+A channel to a neighbor trusts only that neighbor's certificate, so that no other peer, not even another neighbor, can answer
+in its place. The server requires a client certificate and takes the caller's identity from gRPC's authentication context
+alone: ``peer_spiffe_id`` (which gRPC sets only for a single URI name) and ``x509_pem_cert``, whose key must be pinned for
+that name. The pin is checked again here, because a TLS library may accept a certificate that one neighbor has signed with
+the name of another.
 """
 
 from __future__ import annotations
@@ -27,29 +28,29 @@ from peer.identity.files import KeyFiles, KeyPair, load_key_pair, read_file
 
 log = logging.getLogger("peer")
 Options: TypeAlias = Sequence[tuple[str, Any]]
-Verdict: TypeAlias = Subject | tuple[Refusal, str]
-CERTIFICATES_REMEMBERED = 1024  # judged once each; more than any peer has neighbors and observers
+Checked: TypeAlias = Subject | tuple[Refusal, str]
+CERTIFICATES_CACHED = 1024  # results of certificate checks; more than a peer has neighbors and observers
 
 
 class SecureChannel(NamedTuple):
-    """What a channel needs to reach one neighbor and nobody else."""
+    """Credentials of a channel that accepts exactly one neighbor as its server."""
 
     credentials: grpc.ChannelCredentials
-    server_name: str  # DNS name that the neighbor's certificate must carry
+    server_name: str  # DNS name that the neighbor's certificate must have
 
 
 class MutualTls:
-    """The TLS of one peer (or observer) in one graph.
+    """TLS credentials and caller identification of one peer or observer.
 
     Args:
-        graph: names everybody's pins, and certificates if they travel in it.
-        subject: who this process is.
+        graph: with the pins of all peers and observers, and their certificates unless they are in ``others``.
+        subject: the own peer id or observer's name.
         pair: its key and certificate.
-        others: certificates beside those in the graph.
-        authorities: PEM of certificate authorities that are trusted to name peers without a certificate here.
+        others: certificates that are not in the graph.
+        authorities: PEM of certificate authorities; trusted for peers that have no certificate here.
 
     Raises:
-        IdentityError: the own certificate is not the one the graph names, or a neighbor has none that is pinned.
+        IdentityError: the own certificate is not the one of the graph, or a neighbor has no pinned certificate.
     """
 
     def __init__(
@@ -72,53 +73,59 @@ class MutualTls:
         if isinstance(subject, int):
             self._known |= {observer.name: observer for observer in graph.observers}
         self._roots = {name: self._trusted(name, entry, others) for name, entry in self._known.items()}
-        self._judge_once = functools.lru_cache(CERTIFICATES_REMEMBERED)(self._judge)
+        self._checked = functools.lru_cache(CERTIFICATES_CACHED)(self._check_caller)
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Return credentials that demand a client certificate: of a neighbor, an observer, or an authority."""
+        """Return credentials that require a client certificate of a neighbor, an observer, or an authority."""
         roots = b"".join([pem for pems in self._roots.values() for pem in pems] + [self._authorities or b""])
         if not roots:
-            raise IdentityError("no neighbor and no observer has a certificate: nobody could be let in")
-        roots += self._pair.certificate.pem()  # for `peer health`: it asks as the peer itself, and may do nothing else
+            raise IdentityError(
+                "graph file: no neighbor and no observer has a certificate, so no caller could connect; run `peer graph pin`"
+            )
+        roots += (
+            self._pair.certificate.pem()
+        )  # for `peer health`, which calls as the peer itself and may do nothing else
         return grpc.ssl_server_credentials(
             [(self._pair.private_key, self._pair.chain)], roots, require_client_auth=True
         )
 
     def channel(self, neighbor: int) -> SecureChannel:
-        """Return what a channel to a neighbor trusts: that neighbor's certificate alone."""
+        """Return the credentials of a channel to a neighbor, which trust that neighbor's certificate alone."""
         roots = b"".join(self._roots[neighbor]) or self._authorities
         credentials = grpc.ssl_channel_credentials(roots, self._pair.private_key, self._pair.chain)
         return SecureChannel(credentials, dns_name(self._federation, neighbor))
 
     def identify(self, context: Any) -> Subject:
-        """Return who is calling, from gRPC's authentication context and nothing else.
+        """Return the authenticated caller, from gRPC's authentication context alone.
 
         Raises:
-            RemoteProtocolError: INSECURE without TLS, IDENTITY_MISMATCH for a name or key that is not pinned,
+            RemoteProtocolError: INSECURE without TLS, IDENTITY_MISMATCH for a wrong name or a key that is not pinned,
                 NOT_A_NEIGHBOR for a peer without an edge to this one.
         """
         facts = context.auth_context()
         if facts.get("transport_security_type") != [b"ssl"] or not facts.get("x509_pem_cert"):
-            raise RemoteProtocolError(Refusal.INSECURE, "the call came without TLS and a certificate")
-        verdict = self._judge_once(facts["x509_pem_cert"][0], tuple(facts.get("peer_spiffe_id", ())))
+            raise RemoteProtocolError(Refusal.INSECURE, "the call has no TLS client certificate")
+        verdict = self._checked(facts["x509_pem_cert"][0], tuple(facts.get("peer_spiffe_id", ())))
         if isinstance(verdict, tuple):
             raise RemoteProtocolError(*verdict)
         return verdict
 
-    def _judge(self, pem: bytes, names: tuple[bytes, ...]) -> Verdict:
-        """Return whom a certificate that TLS has verified speaks for, or why for nobody."""
+    def _check_caller(self, pem: bytes, names: tuple[bytes, ...]) -> Checked:
+        """Return the subject of a certificate that TLS has verified, or the refusal of its caller."""
         if len(names) != 1:
-            return Refusal.IDENTITY_MISMATCH, "the certificate has not exactly one URI name"
+            return Refusal.IDENTITY_MISMATCH, "the certificate must have exactly one URI name"
         try:
             federation, subject = parse_spiffe_id(names[0].decode(errors="replace"))
             certificate = Certificate.from_pem(pem, "the caller")
         except IdentityError as error:
             return Refusal.IDENTITY_MISMATCH, str(error)
         if federation != self._federation or certificate.name != (federation, subject):
-            return Refusal.IDENTITY_MISMATCH, f"federation {federation}; this run's is {self._federation}"
+            return Refusal.IDENTITY_MISMATCH, f"certificate: found federation {federation}; allowed: {self._federation}"
         entry = self._known.get(subject)
         if entry is None:
-            if isinstance(subject, str) and self._authorities:  # an authority may make observers: they only read
+            if (
+                isinstance(subject, str) and self._authorities
+            ):  # an authority may name observers, which only read status
                 return subject
             return Refusal.NOT_A_NEIGHBOR, f"{names[0].decode()} has no edge to peer {self._subject} in the graph file"
         if entry.pins and certificate.fingerprint not in entry.pins:
@@ -129,19 +136,19 @@ class MutualTls:
         federation, subject = self._pair.certificate.name
         if (federation, subject) != (self._federation, self._subject):
             raise IdentityError(
-                f"the own certificate is {spiffe_id(federation, subject)}; this is "
-                f"{spiffe_id(self._federation, self._subject)}; give its own files with --cert and --key"
+                f"own certificate: found {spiffe_id(federation, subject)}; allowed: "
+                f"{spiffe_id(self._federation, self._subject)}; give this peer's files with --cert and --key"
             )
         listed = {o.name: o for o in self._graph.observers}
         entry = self._graph.node(self._subject) if isinstance(self._subject, int) else listed.get(self._subject)
         if entry is not None and entry.pins and self._pair.certificate.fingerprint not in entry.pins:
             raise IdentityError(
-                f"the own key {self._pair.certificate.fingerprint} is not pinned for {self._subject} in the graph file; "
-                "pin it with `peer graph pin` and give all peers the new file, or take the pinned key"
+                f"own key: {self._pair.certificate.fingerprint} is not pinned for {self._subject} in the graph file; pin it "
+                "with `peer graph pin` and give all peers the new file, or use the pinned key"
             )
 
     def _trusted(self, name: Subject, entry: Node | Observer, others: Sequence[Certificate]) -> list[bytes]:
-        """Return PEM texts of a subject's pinned certificates; none only where an authority decides."""
+        """Return the PEM texts of a subject's pinned certificates; empty only where there are authorities."""
         who = spiffe_id(self._federation, name)
         listed = [Certificate.from_text(text, f"graph file: {who}") for text in entry.certificates]
         found = [
@@ -152,7 +159,7 @@ class MutualTls:
         now = datetime.now(UTC)
         for certificate in found:
             if problem := certificate.problem_at(now):
-                log.warning("%s: its certificate is %s", who, problem)
+                log.warning("neighbor's certificate cannot be used: %s: %s", who, problem)
         if not found and self._authorities is None:
             raise IdentityError(
                 f"graph file: {who} has no certificate with a pinned key; run `peer graph pin graph.json certs/*.pem`, "
@@ -164,17 +171,17 @@ class MutualTls:
 def load_tls(
     graph: Graph, subject: Subject, files: KeyFiles, *, certs: Path | None = None, ca: Path | None = None
 ) -> MutualTls:
-    """Read keys and certificates and return the TLS of one subject.
+    """Read keys and certificates; return the TLS of one subject.
 
     Args:
-        graph: the run's graph file.
-        subject: who this process is.
+        graph: of the run.
+        subject: the own peer id or observer's name.
         files: its certificate and key.
-        certs: a folder of neighbors' certificates (``*.pem``), for graph files that carry only pins.
+        certs: a folder of neighbors' certificates (``*.pem``), for graph files that have only pins.
         ca: a bundle of certificate authorities.
 
     Raises:
-        IdentityError: a file is missing, unreadable, too open, expired or not the one the graph names.
+        IdentityError: a file is missing, unreadable, expired, not the one in the graph file, or a key is readable by others.
     """
     pair = load_key_pair(files)
     others = []
@@ -182,30 +189,30 @@ def load_tls(
         others.append(Certificate.from_pem(read_file(path, "certificate"), str(path)))
     authorities = read_file(ca, "CA bundle") if ca else None
     if authorities is not None and b"-----BEGIN CERTIFICATE-----" not in authorities:
-        raise IdentityError(f"{ca}: holds no PEM certificate; give the authorities' certificates")
+        raise IdentityError(f"--ca {ca}: found no PEM certificate; allowed: one or more certificates of authorities")
     return MutualTls(graph, subject, pair, others=others, authorities=authorities)
 
 
 def require_loopback_or(anywhere: bool, listen: str) -> None:
-    """Refuse a plaintext bind that other machines can reach.
+    """Refuse to serve plaintext at an address that other machines can reach.
 
     Args:
-        anywhere: whether the user accepts plaintext on a network, in which anyone can read and forge models.
+        anywhere: whether the user accepts that anyone on the network can read and forge models.
         listen: ``host:port``.
 
     Raises:
-        ConfigError: ``listen`` is no loopback address and ``anywhere`` is not set.
+        ConfigError: ``listen`` is not a loopback address, and ``anywhere`` is False.
     """
     if anywhere or _is_loopback(listen):
         return
     raise ConfigError(
         f"--listen {listen}: plaintext is allowed on a loopback address only (127.0.0.1, ::1, localhost); make keys with "
-        "`peer keygen`, or accept that anyone on the network can read and forge models with --insecure-anywhere"
+        "`peer keygen`, or give --insecure-anywhere to accept that anyone on the network can read and forge models"
     )
 
 
 def open_channel(address: str, options: Options, security: SecureChannel | None) -> grpc.aio.Channel:
-    """Open a channel to ``host:port``; plaintext if ``security`` is None. Connects lazily."""
+    """Open a channel to ``host:port``; plaintext if ``security`` is None. It connects with the first call."""
     if security is None:
         return grpc.aio.insecure_channel(address, options=options)
     named = [*options, ("grpc.ssl_target_name_override", security.server_name)]
@@ -213,10 +220,10 @@ def open_channel(address: str, options: Options, security: SecureChannel | None)
 
 
 def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None) -> int:
-    """Bind ``host:port`` (port 0: any free one) and return the port.
+    """Bind ``host:port`` (port 0: any free port); return the port.
 
     Raises:
-        ConfigError: it is no address, or cannot be bound.
+        ConfigError: ``listen`` is not ``host:port``, or cannot be bound.
     """
     try:
         if not listen.endswith(":0"):

@@ -1,4 +1,4 @@
-"""A peer's gRPC server: binding, starting and stopping around the handlers of `service` and `standard`."""
+"""A peer's gRPC server: bind, start and stop the handlers of `service` and `standard`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from grpc_health.v1 import health, health_pb2
 
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.wire import security
-from peer.wire.gate import Gate
-from peer.wire.identity import Identify
-from peer.wire.inbound import Inbound
+from peer.wire.access import AccessControl, Identify
+from peer.wire.handler import RequestHandler
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, server_options
 from peer.wire.service import PeerService
@@ -20,21 +19,21 @@ from peer.wire.standard import StandardServices
 
 
 class PeerServer:
-    """Serves one peer to its neighbors and observers.
+    """Serve one peer to its neighbors and observers.
 
     Args:
-        inbound: the runtime.
+        handler: the peer.
         listen: ``host:port``; port 0 takes any free one.
         limits: of the manifest.
         timeouts: of the manifest.
         credentials: gRPC server credentials; None serves plaintext (see `security.require_loopback_or`).
-        identify: reads the authenticated peer id or observer's name from a call's context, or raises
-            RemoteProtocolError (NOT_A_NEIGHBOR, ...); without it every caller is None.
+        identify: returns the authenticated peer id or observer's name of a call's context, or raises RemoteProtocolError
+            (see `security.MutualTls.identify`); without it every caller is None.
     """
 
     def __init__(
         self,
-        inbound: Inbound,
+        handler: RequestHandler,
         listen: str,
         *,
         limits: Limits,
@@ -42,7 +41,7 @@ class PeerServer:
         credentials: grpc.ServerCredentials | None = None,
         identify: Identify | None = None,
     ) -> None:
-        self._inbound = inbound
+        self._handler = handler
         self._listen = listen
         self._limits = limits
         self._timeouts = timeouts
@@ -53,18 +52,18 @@ class PeerServer:
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> int:
-        """Bind, serve and say SERVING; return the bound port.
+        """Bind, serve and set the health status SERVING; return the bound port.
 
         Raises:
             ConfigError: the address cannot be bound.
         """
         keep_frame_memory()
         server = grpc.aio.server(options=server_options(self._timeouts, self._limits))
-        gate = Gate(self._limits, self._timeouts, self._identify, self._inbound.refused)
+        access = AccessControl(self._limits, self._timeouts, self._identify, self._handler.refused)
         service = PeerService(
-            self._inbound, gate=gate, limits=self._limits, timeouts=self._timeouts, stopping=self._stopping
+            self._handler, access=access, limits=self._limits, timeouts=self._timeouts, stopping=self._stopping
         )
-        standard = StandardServices(gate, self._timeouts, self._health)
+        standard = StandardServices(access, self._timeouts, self._health)
         server.add_generic_rpc_handlers((service.handlers(), *standard.handlers()))
         port = security.bind(server, self._listen, self._credentials)
         await server.start()
@@ -74,7 +73,7 @@ class PeerServer:
         return port
 
     async def stop(self, grace_s: float) -> None:
-        """Say NOT_SERVING, take no new calls, let open ones end for ``grace_s`` seconds, then cut them."""
+        """Set NOT_SERVING, accept no new calls, wait ``grace_s`` seconds for open ones, then cancel them."""
         self._stopping.set()
         await self._health.enter_graceful_shutdown()
         if self._server is not None:

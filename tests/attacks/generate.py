@@ -1,7 +1,7 @@
-"""Writes the attack corpus, one script per refusal code: ``python tests/attacks/generate.py``, after a change of the wire.
+"""Write the attack corpus, one script per refusal code: ``python tests/attacks/generate.py``, after a change of the wire.
 
-A script says in JSON what the attacker sends, as bytes (``hex``) wherever they are the attack, so that the corpus does not change
-when this project's own encoders do. Only what depends on the run (digests, model values) is filled in by `test_attacks.py`.
+A script is a list of calls in JSON. Their messages are bytes (``hex``), so that a change of this project's encoders does not
+change the corpus. `test_attacks.py` fills in only the values that depend on the run: digests and models.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from coordinator_free_bootstrap.manifest import Limits
 from peer.wire.generated import peer_pb2
 
 CORPUS = Path(__file__).parent / "corpus"
-MODEL_BYTES = 76_840  # of task digits' own model, float32; the tests hold it
+MODEL_BYTES = 76_840  # of the model of task digits, float32; checked by the tests
 CHUNK = {"chunk": {"slot": 0}}
 END = {"end": "true"}
 
@@ -23,7 +23,7 @@ Script = dict[str, Any]
 
 
 def header(**changes: Any) -> dict[str, str]:
-    """Return the first frame of a push by peer 1, wrong in ``changes``."""
+    """Return the first frame of a push of peer 1; valid except for ``changes``."""
     fields: dict[str, Any] = {
         "sender": 1,
         "incarnation": 7,
@@ -33,7 +33,6 @@ def header(**changes: Any) -> dict[str, str]:
         "index": 0,
         "total": 1,
         "sample_count": 10,
-        "degree": 1,
         "mass": 1.0,
         "size_bytes": MODEL_BYTES,
         "encoding": peer_pb2.ENCODING_FLOAT32,
@@ -42,30 +41,36 @@ def header(**changes: Any) -> dict[str, str]:
     return {"hex": frame.SerializeToString().hex()}
 
 
-def beat(**changes: Any) -> dict[str, str]:
-    """Return a beat by peer 1."""
+def heartbeat(**changes: Any) -> dict[str, str]:
+    """Return a heartbeat of peer 1."""
     fields: dict[str, Any] = {"sender": 1, "incarnation": 7, "phase": peer_pb2.PHASE_RUNNING}
-    return {"call": "Beat", "hex": peer_pb2.BeatRequest(**(fields | changes)).SerializeToString().hex()}
+    return {"call": "Heartbeat", "hex": peer_pb2.HeartbeatRequest(**(fields | changes)).SerializeToString().hex()}
 
 
-def announce(**changes: Any) -> dict[str, str]:
-    """Return an announcement by peer 1."""
-    fields: dict[str, Any] = {"sender": 1, "incarnation": 7, "total": 1, "selected": -1}
-    return {"call": "Announce", "hex": peer_pb2.AnnounceRequest(**(fields | changes)).SerializeToString().hex()}
+def select(**changes: Any) -> dict[str, str]:
+    """Return a selection of peer 1."""
+    fields: dict[str, Any] = {"sender": 1, "incarnation": 7, "selected": -1}
+    return {"call": "Select", "hex": peer_pb2.SelectRequest(**(fields | changes)).SerializeToString().hex()}
+
+
+def pass_(**changes: Any) -> dict[str, str]:
+    """Return a pass of peer 1."""
+    fields: dict[str, Any] = {"sender": 1, "incarnation": 7}
+    return {"call": "Pass", "hex": peer_pb2.PassRequest(**(fields | changes)).SerializeToString().hex()}
 
 
 def push(*frames: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """Return a push of frames; ``hold`` leaves the stream open, ``expect: ""`` means that no answer is awaited."""
+    """Return a push of frames; ``hold`` leaves the stream open, ``expect: ""`` does not wait for the answer."""
     return {"call": "PushModel", "frames": list(frames), **options}
 
 
 def hello(**changes: Any) -> dict[str, Any]:
-    """Return a hello that is right but for the changes."""
+    """Return a hello of peer 1; valid except for ``changes``."""
     return {"call": "Hello", "hello": changes}
 
 
 def pull(**changes: Any) -> dict[str, str]:
-    """Return a pull by peer 1."""
+    """Return a pull of peer 1."""
     fields: dict[str, Any] = {"sender": 1, "incarnation": 7, "slot": 0}
     return {"call": "PullModel", "hex": peer_pb2.PullRequest(**(fields | changes)).SerializeToString().hex()}
 
@@ -83,30 +88,30 @@ def scripts() -> dict[Refusal, Script]:
     """Return the attack for each code; every step must be refused with that code."""
     return {
         Refusal.NOT_A_NEIGHBOR: {
-            "title": "an observer takes part; it may read status and nothing else",
+            "title": "an observer sends the messages of a peer",
             "caller": "watcher",
-            "steps": [hello(sender=1), beat(), announce(), push(header(), CHUNK, END), pull()],
+            "steps": [hello(sender=1), heartbeat(), pass_(), push(header(), CHUNK, END), pull()],
         },
         Refusal.IDENTITY_MISMATCH: {
-            "title": "a neighbor speaks in the name of another one, in every kind of message",
+            "title": "a neighbor sends every kind of message with the sender of another peer",
             "steps": [
                 hello(sender=2),
                 hello(sender=3),
-                beat(sender=2),
-                announce(sender=2),
+                heartbeat(sender=2),
+                pass_(sender=2),
                 push(header(sender=2), CHUNK, END),
                 pull(sender=2),
             ],
         },
         Refusal.INSECURE: {
-            "title": "TLS ends in front of the peer, and a neighbor's messages come without a certificate",
+            "title": "TLS is terminated in front of the peer, and messages come without a certificate",
             "plaintext": True,
             "handshake": False,
-            "steps": [hello(), beat(), announce(), push(header(), CHUNK, END), pull(), raw("Status", b"")],
+            "steps": [hello(), heartbeat(), pass_(), push(header(), CHUNK, END), pull(), raw("Status", b"")],
         },
-        Refusal.WIRE_VERSION: {"title": "another version of the wire", "steps": [hello(wire_version=2)]},
+        Refusal.WIRE_VERSION: {"title": "another wire version", "steps": [hello(wire_version=1)]},
         Refusal.MANIFEST_MISMATCH: {
-            "title": "another manifest: a text that is none, one with other values, one nested deeply",
+            "title": "another manifest: invalid JSON, other values, deep nesting",
             "steps": [
                 hello(manifest_digest="0" * 64, manifest="no JSON"),
                 hello(manifest_digest="0" * 64, manifest='{"clusters": 64, "\\u001b[31m": "\\n"}'),
@@ -116,35 +121,36 @@ def scripts() -> dict[Refusal, Script]:
         Refusal.GRAPH_MISMATCH: {"title": "another graph", "steps": [hello(graph_digest="0" * 64)]},
         Refusal.SCHEMA_MISMATCH: {"title": "another model", "steps": [hello(schema_digest="0" * 64)]},
         Refusal.INITIAL_MODELS_MISMATCH: {
-            "title": "other first models",
+            "title": "other initial models",
             "steps": [hello(initial_models_digest="0" * 64), hello(initial_models_digest="")],
         },
         Refusal.OLD_INCARNATION: {
-            "title": "messages of a life that is over are replayed",
+            "title": "messages of an earlier incarnation are replayed",
             "steps": [
-                beat(incarnation=6),
-                announce(incarnation=6),
+                heartbeat(incarnation=6),
+                pass_(incarnation=6),
                 push(header(incarnation=6), CHUNK, END),
                 pull(incarnation=6),
                 hello(incarnation=6),
             ],
         },
         Refusal.NO_HANDSHAKE: {
-            "title": "a life that has not shaken hands",
-            "steps": [beat(incarnation=8), announce(incarnation=8), push(header(incarnation=8), CHUNK, END)],
-            "counted": 0,  # what a restarted peer hears first is no misbehavior
+            "title": "messages of an incarnation without a handshake",
+            "steps": [heartbeat(incarnation=8), pass_(incarnation=8), push(header(incarnation=8), CHUNK, END)],
+            "counted": 0,  # a restarted peer gets this refusal first, so it is not counted
         },
         Refusal.MALFORMED: {
             "title": "bytes that are no message, fields out of range, frames out of order, streams without an end",
             "steps": [
                 raw("Hello", b"\xff\xff\xff"),
                 hello(incarnation=1 << 60),
-                raw("Announce", b"\x0a"),
-                raw("Beat", b"\x08\x01"),
-                announce(total=-2),
-                announce(scalars=[0.0] * 4097),
-                announce(scalars=[float("nan")]),
-                announce(sketch=b"\0\0\0"),
+                raw("Select", b"\x0a"),
+                raw("Pass", b"\x0a"),
+                raw("Heartbeat", b"\x08\x01"),
+                select(selected=-2),
+                select(scalars=[0.0] * 4097),
+                select(scalars=[float("nan")]),
+                select(sketch=b"\0\0\0"),
                 push({"hex": "ff"}),
                 push(),
                 push(CHUNK),
@@ -159,7 +165,7 @@ def scripts() -> dict[Refusal, Script]:
             ],
         },
         Refusal.TOO_LARGE: {
-            "title": "a model over the limit, and a frame one byte over the limit",
+            "title": "a model and a frame over their limits",
             "run": {"limits": {"frame_bytes_max": 1 << 12}},
             "steps": [
                 push(header(size_bytes=LIMITS.model_bytes_max + 1), CHUNK, END),
@@ -167,7 +173,7 @@ def scripts() -> dict[Refusal, Script]:
             ],
         },
         Refusal.WRONG_SIZE: {
-            "title": "another size than the schema's: said, sent too much, sent too little",
+            "title": "a size that is not the schema's: in the header, too many bytes, too few bytes",
             "steps": [
                 push(header(size_bytes=MODEL_BYTES - 4), CHUNK, END),
                 push(header(size_bytes=MODEL_BYTES + 4), CHUNK, END),
@@ -176,7 +182,7 @@ def scripts() -> dict[Refusal, Script]:
             ],
         },
         Refusal.WRONG_ENCODING: {
-            "title": "an encoding that is not the run's, one that does not exist, none",
+            "title": "an encoding that is not the run's, an unknown one, none",
             "steps": [
                 push(header(encoding=peer_pb2.ENCODING_INT8), CHUNK, END),
                 push(header(encoding=99), CHUNK, END),
@@ -186,44 +192,44 @@ def scripts() -> dict[Refusal, Script]:
         Refusal.ROUND_OUT_OF_RANGE: {
             "title": "rounds and steps that the run does not have",
             "steps": [
-                announce(round_index=4),
-                announce(step=1),
+                pass_(round_index=4),
+                pass_(step=1),
                 push(header(round_index=4), CHUNK, END),
                 push(header(step=1), CHUNK, END),
                 push(header(round_index=(1 << 31) - 1), CHUNK, END),
             ],
         },
         Refusal.ROUND_TOO_FAR_AHEAD: {
-            "title": "three rounds ahead, where two are allowed",
-            "steps": [announce(round_index=3), push(header(round_index=3), CHUNK, END)],
+            "title": "three rounds ahead, two are allowed",
+            "steps": [pass_(round_index=3), push(header(round_index=3), CHUNK, END)],
         },
         Refusal.SLOT_OUT_OF_RANGE: {
             "title": "slots that the run does not have",
             "steps": [
                 push(header(slot=2), CHUNK, END),
                 push(header(slot=(1 << 31) - 1), CHUNK, END),
-                announce(selected=2),
+                select(selected=2),
                 pull(slot=2),
             ],
         },
-        Refusal.NOT_ANNOUNCED: {
-            "title": "a model without a word before it, where a selection is announced",
+        Refusal.NOT_SELECTED: {
+            "title": "a model without a selection before it, in a run that selects",
             "run": SELECTING,
             "steps": [push(header(), CHUNK, END)],
-            "after": [announce(total=-1, selected=1)],  # nobody folds before every neighbor has said what it selected
+            "after": [select(selected=1)],  # no model is folded before all neighbors have sent their selection
         },
-        Refusal.CONTRADICTS_ANNOUNCEMENT: {
-            "title": "a selection is announced, then another one, then another model",
+        Refusal.CONTRADICTS_SELECTION: {
+            "title": "a selection, then another one of the same round, then models that do not match it",
             "run": SELECTING,
-            "before": [announce(total=-1, selected=1)],
+            "before": [select(selected=1)],
             "steps": [
-                announce(total=-1, selected=0),
+                select(selected=0),
                 push(header(slot=0), CHUNK, END),
                 push(header(slot=1, total=2), CHUNK),
             ],
         },
         Refusal.WEIGHT_OUT_OF_RANGE: {
-            "title": "a sender says that it counts a lot, or not at all",
+            "title": "a weight or sample count that is too large, or zero",
             "steps": [
                 push(header(sample_count=1_000_001), CHUNK, END),
                 push(header(sample_count=0), CHUNK, END),
@@ -232,7 +238,7 @@ def scripts() -> dict[Refusal, Script]:
             ],
         },
         Refusal.DIGEST_MISMATCH: {
-            "title": "other bytes than were hashed, a digest cut short, none",
+            "title": "a wrong digest, a short one, none",
             "steps": [
                 push(
                     header(),
@@ -246,22 +252,22 @@ def scripts() -> dict[Refusal, Script]:
             "title": "one NaN, infinities, a norm that overflows; and a sketch with an infinity",
             "steps": [
                 push(header(), {"chunk": {"slot": 0, "nan_at": 19209}}, END),
-                announce(sketch=b"\0\0\x80\x7f"),
+                select(sketch=b"\0\0\x80\x7f"),
                 push(header(), {"chunk": {"slot": 0, "scale": 1e38}}, END),
             ],
         },
         Refusal.NORM_BOUND: {
-            "title": "a thousandfold model, where twice the own norm is allowed",
+            "title": "a model scaled by 1000, twice the own norm is allowed",
             "run": {"screening": {"norm_bound": 2.0}},
             "steps": [push(header(), {"chunk": {"slot": 0, "scale": 1000.0}}, END)],
         },
         Refusal.LABEL_CONFLICT: {
-            "title": "the model of one cluster under the label of another one",
+            "title": "the model of one cluster with the tag of another",
             "run": {"algorithm": "fedspd", "options": {"align_every": 0}},
             "steps": [push(header(total=2), {"chunk": {"slot": 1}}, END)],
         },
         Refusal.TOO_MANY_STREAMS: {
-            "title": "one stream more than a neighbor may hold open",
+            "title": "one stream more than a neighbor may have open",
             "run": {"limits": {"streams_per_neighbor": 2}},
             "before": [push(header(), hold=True, expect=""), push(header(slot=1), hold=True, expect="")],
             "steps": [push(header(), CHUNK, END), pull()],
@@ -269,16 +275,16 @@ def scripts() -> dict[Refusal, Script]:
         Refusal.RATE_LIMITED: {
             "title": "more messages than a neighbor may send",
             "run": {"limits": {"requests_per_second": 0.6}},  # a bucket of three, of which the handshake takes one
-            "before": [beat(), beat()],
-            "steps": [beat(), announce(), hello(), push(header(), CHUNK, END)],
+            "before": [heartbeat(), heartbeat()],
+            "steps": [heartbeat(), pass_(), hello(), push(header(), CHUNK, END)],
         },
         Refusal.SHUTTING_DOWN: {
-            "title": "a peer that has said goodbye is still called",
+            "title": "calls to a peer that is leaving",
             "leaving": True,
-            "steps": [hello(), announce(), push(header(), CHUNK, END)],
+            "steps": [hello(), pass_(), push(header(), CHUNK, END)],
         },
         Refusal.TOO_SLOW: {
-            "title": "slow loris: a push without a header, one that stops after it or in the middle, one that trickles",
+            "title": "slow loris: a push without a header, one that stops after the header or in the middle, one of tiny chunks",
             "run": {"timeouts": {"idle_transfer_s": 0.2}},
             "steps": [
                 push(hold=True),

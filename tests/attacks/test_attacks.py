@@ -1,4 +1,4 @@
-"""Each attack of the corpus is refused with its code and counted, changes nothing, and costs a good neighbor nothing."""
+"""Each attack of the corpus is refused with its code, counted, and changes no state; a good neighbor is still served."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import xxhash
 from generate import CORPUS, MODEL_BYTES, texts
-from target import ATTACKER, GOOD, Target, call, push, under_attack
+from target import ATTACKER, GOOD, Target, call, push, under_attack, until
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core import events as ev
-from peer.core.state import Stage
+from peer.core.stages import Stage
 from peer.wire import convert, frames
 from peer.wire.generated import peer_pb2
 from peer.wire.options import SERVICE
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.process
 SCRIPTS = sorted(CORPUS.glob("*.json"))
 
 
-def test_there_is_a_script_for_every_code_and_it_is_what_the_generator_makes() -> None:
+def test_corpus_has_a_script_for_every_code_and_is_up_to_date() -> None:
     assert {path.stem for path in SCRIPTS} == set(Refusal)
     assert {path.name: path.read_text() for path in SCRIPTS} == texts()
 
 
 def frames_of(step: dict[str, Any], target: Target) -> list[bytes]:
-    """Return the bytes of a push: those of the script, and the peer's own values where the script asks for them."""
+    """Return the frames of a push: bytes of the script, and models of the peer where the script names a slot."""
     messages, sent = [], b""
     for frame in step["frames"]:
         if "hex" in frame:
@@ -80,14 +80,12 @@ async def play(script: dict[str, Any], target: Target) -> None:
                 held.append(asyncio.create_task(attempt(step, target, channel)))
             else:
                 assert await attempt(step, target, channel) == ""
-        async with asyncio.timeout(10):
-            while target.runtime.calls.open_streams() < len(held):
-                await asyncio.sleep(0.005)
-        before, counted = target.digest(), target.runtime.engine.refusals[script["code"]]
+        await until(lambda: target.open_streams() >= len(held))
+        before, counted = target.digest(), target.host.state.refusals[script["code"]]
         for number, step in enumerate(script["steps"]):
             assert await attempt(step, target, channel) == script["code"], (number, step)
         expected = script.get("counted", len(script["steps"]))
-        assert target.runtime.engine.refusals[script["code"]] == counted + expected
+        assert target.host.state.refusals[script["code"]] == counted + expected
         assert target.digest() == before
         for step in script.get("after", ()):
             assert await attempt(step, target, channel) == ""
@@ -97,7 +95,7 @@ async def play(script: dict[str, Any], target: Target) -> None:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_an_attack_is_refused_and_changes_nothing(path: Path, tmp_path: Path) -> None:
+def test_attack_is_refused_and_changes_nothing(path: Path, tmp_path: Path) -> None:
     script = json.loads(path.read_text())
 
     async def test() -> None:
@@ -106,45 +104,44 @@ def test_an_attack_is_refused_and_changes_nothing(path: Path, tmp_path: Path) ->
             under_attack(tmp_path, script.get("run"), plaintext=script.get("plaintext", False)) as target,
         ):
             if script.get("handshake", True):
-                await target.greet(ATTACKER, GOOD)
+                await target.connect(ATTACKER, GOOD)
                 await target.reach(Stage.EXCHANGING)
-            assert target.runtime.engine.model_bytes == MODEL_BYTES
+            assert target.host.state.model_bytes == MODEL_BYTES
             if script.get("leaving"):
-                target.runtime._do_stop = lambda effect: None  # type: ignore[method-assign]  # stay, to be called
-                target.runtime.post(ev.LeaveRequested())
+                stop, target.world.stop = target.world.stop, lambda _status: None  # type: ignore[method-assign]
+                target.world.post(ev.LeaveRequested())
                 await target.reach(Stage.STOPPED)
+                target.world.stop = stop  # type: ignore[method-assign]
             await play(script, target)
             if script.get("plaintext") or script.get("leaving"):
-                return  # nobody can prove to be good there; nobody is served any more
+                return  # this target serves no neighbor
             if script.get("run", {}).get("options", {}).get("first_round") == "paper":
-                said = peer_pb2.AnnounceRequest(sender=GOOD, incarnation=7, total=-1, selected=0).SerializeToString()
+                select = peer_pb2.SelectRequest(sender=GOOD, incarnation=7, selected=0).SerializeToString()
                 async with target.channel(GOOD) as channel:
-                    reply = await call(channel, "Announce", said)
+                    reply = await call(channel, "Select", select)
                     assert not peer_pb2.Acknowledgement.FromString(reply).refusal
             reply = await target.push_good()
             assert reply.outcome == peer_pb2.OUTCOME_FOLDED, reply
-            assert np.isfinite(target.runtime.bench.models.model(0)).all()
+            assert np.isfinite(target.host.workspace.models.model(0)).all()
 
     asyncio.run(test())
 
 
-def test_a_neighbor_that_holds_every_stream_it_may_does_not_keep_a_good_one_out(tmp_path: Path) -> None:
-    """Silence is not punished here (the suspicion time is long): only the spare buffer lets the good model through."""
+def test_neighbor_with_all_its_streams_open_does_not_block_another_one(tmp_path: Path) -> None:
+    """The suspicion time is long here, so the stalled streams stay open: the good model needs the spare buffer."""
 
     async def test() -> None:
         places = [(round_index, slot) for round_index in (0, 1, 2) for slot in (0, 1)]
         limits = {"streams_per_neighbor": len(places), "concurrent_receives": 2}
         async with asyncio.timeout(60), under_attack(tmp_path, {"limits": limits}) as target:
-            await target.greet(ATTACKER, GOOD)
+            await target.connect(ATTACKER, GOOD)
             await target.reach(Stage.EXCHANGING)
             async with target.channel(ATTACKER) as channel:
                 headers = [target.header(ATTACKER, round_index=t, slot=slot, total=2, index=slot) for t, slot in places]
                 held = [asyncio.create_task(push(channel, [convert.pack_header(h)], hold=True)) for h in headers]
-                async with asyncio.timeout(10):
-                    while target.runtime.calls.open_streams() < len(held):
-                        await asyncio.sleep(0.005)
-                inbox = target.runtime.engine.inbox
-                assert len(inbox.reading) == 1 and len(inbox.held) == len(held) - 1, "nothing is being held"
+                await until(lambda: target.open_streams() >= len(held))
+                arrivals = target.host.state.arrivals
+                assert len(arrivals.reading) == 1 and len(arrivals.offered) == len(held) - 1, "no stream is held back"
                 reply = await target.push_good()
                 assert reply.outcome == peer_pb2.OUTCOME_FOLDED, reply
                 for task in held:

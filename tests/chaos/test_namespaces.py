@@ -1,8 +1,8 @@
-"""Goal: a pulled cable and a real firewall cost what the fault proxies say they cost.
+"""Goal: a pulled cable and a firewall have the effects that the fault proxies show.
 
-Method: three peers with keys, each in a network namespace of its own on a bridge in a fourth; a link is set down, and iptables
-drops what would connect to one peer. Needs root, ip, iptables and leave to make namespaces; nothing of the machine's
-own network is touched.
+Method: three peers with keys, each in its own network namespace, on a bridge in a fourth one. A link is set down, or iptables
+drops connections to one peer. Needs root, ip, iptables and permission to make namespaces; the machine's own network does
+not change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from tools.running import running_peer, until
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
-from peer.deploy.keys import at_addresses, deal_keys
+from peer.deploy.keys import at_addresses, create_keys
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 
@@ -38,20 +38,20 @@ RUN = {
 
 
 def ip(*words: object) -> None:
-    """Run ip; its own words are the error if it fails."""
+    """Run ip; its output is the error message if it fails."""
     done = subprocess.run(["ip", *map(str, words)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"ip {words}: {done.stderr}"
 
 
 class Net:
-    """Peers in namespaces; `home` has their state."""
+    """Peers in namespaces, with their state below `home`."""
 
     def __init__(self, home: Path, stack: ExitStack) -> None:
         self.home, self._stack = home, stack
         self._name = f"cf{os.getpid()}"
         graph = make_graph("complete", PEERS, manifest=parse_manifest(RUN, "test"))
-        graph = at_addresses(graph, f"10.99.0.{{id}}:{PORT}")  # .0 is an address like any other in a /16
-        save_graph(deal_keys(graph, home / "keys"), home / "graph.json")
+        graph = at_addresses(graph, f"10.99.0.{{id}}:{PORT}")  # .0 is a host address in a /16
+        save_graph(create_keys(graph, home / "keys"), home / "graph.json")
         self._namespace("hub")
         ip("-n", self.of("hub"), "link", "add", "hub", "type", "bridge")
         ip("-n", self.of("hub"), "link", "set", "hub", "up")
@@ -71,7 +71,7 @@ class Net:
         self._stack.callback(ip, "netns", "delete", self.of(which))
 
     def run(self, peer_id: int) -> None:
-        """Start a peer; it is asked to leave at the end."""
+        """Start a peer; SIGTERM ends it after the test."""
         certs, inside = self.home / "keys" / f"peer-{peer_id}", ("ip", "netns", "exec", self.of(peer_id))
         self._stack.enter_context(running_peer(peer_id, self.home, "--certs", certs, prefix=inside))
 
@@ -86,14 +86,14 @@ class Net:
         until(holds, what, logs=self.home.glob("*.log"))
 
     def folds(self, peer_id: int, neighbor: int) -> bool:
-        """Return whether a peer's newest round has a model of a neighbor."""
+        """Return whether a peer's last round folded a model of a neighbor."""
         rounds = self.history(peer_id, "round")
         return bool(rounds) and neighbor in {row[0] for row in rounds[-1]["folded"]}
 
 
 @pytest.fixture(scope="module")
 def namespaces() -> None:
-    """Skip where even root may not make network namespaces, as in most containers."""
+    """Skip the tests where root cannot make network namespaces, as in most containers."""
     name = f"cf{os.getpid()}-probe"
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
     if made.returncode:
@@ -107,14 +107,14 @@ def net(namespaces: None, tmp_path: Path) -> Iterator[Net]:
         yield Net(tmp_path, stack)
 
 
-def test_a_pulled_cable_costs_one_wait_and_is_forgotten_when_it_is_back(net: Net) -> None:
+def test_a_pulled_cable_delays_each_peer_once_and_peers_rejoin_afterwards(net: Net) -> None:
     for i in range(PEERS):
         net.run(i)
     net.until(lambda: len(net.history(0, "round")) >= 5 and net.folds(0, 1) and net.folds(1, 0), "all exchange models")
     ip("-n", net.of("hub"), "link", "set", "to1", "down")
-    net.until(lambda: net.saw(0, 1, "dead") and net.saw(1, 0, "dead"), "both ends notice")
+    net.until(lambda: net.saw(0, 1, "dead") and net.saw(1, 0, "dead"), "both ends mark the other dead")
     before = len(net.history(0, "round"))
-    net.until(lambda: len(net.history(0, "round")) >= before + 10, "the others go on")
+    net.until(lambda: len(net.history(0, "round")) >= before + 10, "the others continue")
     ip("-n", net.of("hub"), "link", "set", "to1", "up")
     net.until(lambda: net.folds(0, 1) and net.folds(1, 0), "they exchange models again")
     waits = [line["seconds"]["wait"] for line in net.history(0, "round")]
@@ -122,31 +122,31 @@ def test_a_pulled_cable_costs_one_wait_and_is_forgotten_when_it_is_back(net: Net
 
 
 def firewall(net: Net, action: str) -> None:
-    """Append (-A) or delete (-D) the rule behind which peer 1 can call the others and nobody can call it."""
+    """Append (-A) or delete (-D) the rule that blocks connections to peer 1; its own connections pass."""
     rule = ["INPUT", "-p", "tcp", "--dport", str(PORT), "-j", "DROP"]
     subprocess.run(["ip", "netns", "exec", net.of(1), "iptables", action, *rule], check=True)
 
 
-def test_a_peer_behind_a_firewall_that_it_can_only_call_through_holds_nobody_up(net: Net) -> None:
+def test_no_peer_waits_for_a_peer_that_can_connect_but_cannot_be_reached(net: Net) -> None:
     firewall(net, "-A")
     for i in range(PEERS):
         net.run(i)
-    net.until(lambda: len(net.history(0, "round")) >= 10 and bool(net.history(1, "caught_up")), "all go on")
+    net.until(lambda: len(net.history(0, "round")) >= 10 and bool(net.history(1, "caught_up")), "all continue")
     assert not net.saw(0, 1, "alive") and not net.folds(0, 1) and net.folds(0, 2)
-    net.until(lambda: "peer 1 is heard but does not answer" in (net.home / "0.log").read_text(), "a sentence says so")
+    net.until(lambda: "peer 1 is heard but does not answer" in (net.home / "0.log").read_text(), "a log line says so")
     firewall(net, "-D")
     net.until(lambda: net.folds(0, 1) and net.folds(1, 0), "they exchange models once the port is open")
 
 
-def test_a_firewall_that_comes_late_costs_the_others_one_wait(net: Net) -> None:
+def test_a_firewall_that_starts_during_the_run_delays_the_others_once(net: Net) -> None:
     for i in range(PEERS):
         net.run(i)
     net.until(lambda: len(net.history(0, "round")) >= 5 and net.folds(0, 1) and net.folds(1, 0), "all exchange models")
     firewall(net, "-A")
-    net.until(lambda: net.saw(0, 1, "dead") and net.saw(2, 1, "dead"), "the others notice")
+    net.until(lambda: net.saw(0, 1, "dead") and net.saw(2, 1, "dead"), "the others mark peer 1 dead")
     before = len(net.history(0, "round"))
-    net.until(lambda: len(net.history(0, "round")) >= before + 20, "they go on")
-    net.until(lambda: bool(net.history(1, "caught_up")), "peer 1 goes on with what it pulls")
+    net.until(lambda: len(net.history(0, "round")) >= before + 20, "they continue")
+    net.until(lambda: bool(net.history(1, "caught_up")), "peer 1 continues with pulled models")
     firewall(net, "-D")
     net.until(lambda: net.folds(0, 1) and net.folds(1, 0), "they exchange models once the port is open")
     waits = [line["seconds"]["wait"] for line in net.history(0, "round")]

@@ -1,8 +1,8 @@
-"""Goal: peers that die, pause, straggle or come back cost the others a bounded time once, and nobody folds anything twice.
+"""Goal: a killed, paused, slow or restarted peer delays its neighbors once, by a bounded time, and no model is folded twice.
 
-Rows of the fault table: kill while handshaking, sending, folding, persisting (bit for bit in tests/process/test_resume.py);
-restart with an older checkpoint; pause; permanent loss that leaves the graph connected or cuts it; straggler; wall clock;
-limits of open files; reconnect storm.
+Faults: kill during handshake, sending, folding, persisting (bit for bit in tests/process/test_resume.py); restart with an
+older checkpoint; pause; permanent loss that leaves the graph connected or cuts it; straggler; wall clock; open files;
+reconnect storm.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from tools.beds import Bed
 
 import peer
 from coordinator_free_bootstrap import save_graph
-from peer.chaos.script import ON_PEERS, UNDO, Event, random_script
+from peer.chaos.faults import FAULTS, Event
+from peer.chaos.script import random_script
 
 pytestmark = pytest.mark.chaos
 
 Make = Callable[..., Bed]
 QUICK = {"heartbeat_s": 0.5, "suspicion_s": 2.0}
+SEED = 624  # of a random script with every fault and a lost disk
 
 
 @pytest.mark.parametrize(
     "failpoint", ["hello.end=kill@2", "send.frame=kill@9", "fold.begin=kill@8", "persist.sealed=kill@5"]
 )
-def test_survivors_of_a_kill_finish_and_the_dead_one_costs_its_suspicion_once(bed: Make, failpoint: str) -> None:
+def test_survivors_finish_and_wait_once_for_a_killed_neighbor(bed: Make, failpoint: str) -> None:
     start = {"rule": "quorum", "quorum": 0.5, "deadline_s": 5.0}
     run = bed(rounds=20, peers=5, kind="complete", timeouts=QUICK, failpoints={1: failpoint}, start=start)
     assert run.until_ended(1) == -9 and run.fired(1) == 1
@@ -44,11 +46,11 @@ def test_survivors_of_a_kill_finish_and_the_dead_one_costs_its_suspicion_once(be
     invariants.check(run, *survivors)
     for survivor in survivors:
         waits = [line["seconds"]["wait"] for line in run.history(survivor, "round")]
-        assert sum(wait > 1.0 for wait in waits[1:]) <= 1, waits  # in the first round some are still starting
+        assert sum(wait > 1.0 for wait in waits[1:]) <= 1, waits  # in the first round some peers are still starting
         invariants.waited_at_most(run, survivor, 2.0 + 1.5)
 
 
-def test_an_older_checkpoint_that_was_put_back_is_no_second_fold(bed: Make) -> None:
+def test_after_an_older_checkpoint_was_restored_no_model_is_folded_twice(bed: Make) -> None:
     run = bed(rounds=40, peers=5, kind="complete", timeouts=QUICK)
     run.until_round(3, 1)
     place = run.place(1).checkpoints
@@ -69,21 +71,23 @@ def test_an_older_checkpoint_that_was_put_back_is_no_second_fold(bed: Make) -> N
     for peer_id in run.graph.ids:
         invariants.folded_once(run, peer_id)
         invariants.only_neighbors(run, peer_id)
-    lives = [line["incarnation"] for line in run.history(1, "start")]
-    assert lives == sorted(set(lives))
+    incarnations = [line["incarnation"] for line in run.history(1, "start")]
+    assert incarnations == sorted(set(incarnations))
 
 
 @pytest.mark.parametrize("seconds", [1.0, 4.0])
-def test_a_paused_peer_refutes_its_death_and_buries_nobody(bed: Make, seconds: float) -> None:
+def test_a_paused_peer_rejoins_and_marks_no_neighbor_dead(bed: Make, seconds: float) -> None:
     run = bed(rounds=60, peers=5, kind="complete", timeouts=QUICK)
     run.until_round(4)
-    run.do("stop", 1, for_s=seconds)
+    run.do("pause", 1, for_s=seconds)
     if seconds > 2.0:
-        run.until(lambda: run.saw(0, 1, "dead"), 10, "peer 0 holds the paused 1 dead")
+        run.until(lambda: run.saw(0, 1, "dead"), 10, "peer 0 marks the paused peer 1 dead")
     run.finish(90)
     invariants.completed(run)
     invariants.check(run)
-    assert not any(run.saw(1, other, "dead") for other in (0, 2, 3, 4)), "the paused peer took its own pause for theirs"
+    assert not any(run.saw(1, other, "dead") for other in (0, 2, 3, 4)), (
+        "the paused peer marked a neighbor dead after its own pause"
+    )
     if seconds < 2.0:
         assert not run.saw(0, 1, "dead")
     else:
@@ -93,8 +97,8 @@ def test_a_paused_peer_refutes_its_death_and_buries_nobody(bed: Make, seconds: f
         assert {line[0] for line in run.last_rounds(peer_id)[59]["folded"]} == set(run.graph.neighbors(peer_id))
 
 
-def test_permanent_losses_leave_survivors_that_finish_in_their_parts(bed: Make) -> None:
-    """Two losses cut a ring of six into two parts; each trains on, and a survivor's history says who is missing."""
+def test_after_permanent_losses_each_connected_part_finishes(bed: Make) -> None:
+    """Two losses cut a ring of six into two parts; each part finishes, and the histories list the missing neighbors."""
     run = bed(rounds=25, peers=6, timeouts=QUICK)
     run.until_round(4)
     run.do("kill", 0, 3)
@@ -108,9 +112,9 @@ def test_permanent_losses_leave_survivors_that_finish_in_their_parts(bed: Make) 
         assert last["neighbors_alive"] == 1
 
 
-def test_a_straggler_in_async_pace_holds_nobody_up(bed: Make) -> None:
-    """One peer is stopped again and again; the others never wait, and its late models are folded or dropped by age."""
-    script = [{"do": "stop", "peers": [1], "at_s": s, "for_s": 0.9} for s in (1.0, 2.0, 3.0, 4.0, 5.0)]
+def test_in_async_pace_no_peer_waits_for_a_straggler(bed: Make) -> None:
+    """One peer is paused repeatedly; the others never wait, and its late models are folded or dropped by age."""
+    script = [{"do": "pause", "peers": [1], "at_s": s, "for_s": 0.9} for s in (1.0, 2.0, 3.0, 4.0, 5.0)]
     run = bed(rounds=60, peers=5, kind="complete", pace="async", script=script)
     run.finish(120)
     invariants.completed(run)
@@ -122,8 +126,8 @@ def test_a_straggler_in_async_pace_holds_nobody_up(bed: Make) -> None:
             assert max(ages, default=0) <= run.graph.manifest.stale_rounds_max
 
 
-def test_a_reconnect_storm_of_all_peers_is_over_soon(bed: Make) -> None:
-    """All links of twelve peers are reset at once, three times; nobody dies and no open file stays behind."""
+def test_all_peers_reconnect_after_all_links_are_reset(bed: Make) -> None:
+    """All links of twelve peers are reset at once, three times; no peer is marked dead and no file stays open."""
     run = bed(rounds=60, peers=12, kind="erdos-renyi", proxy=True)
     run.until_round(3)
     pids = run.state()["processes"]
@@ -142,25 +146,27 @@ def test_a_reconnect_storm_of_all_peers_is_over_soon(bed: Make) -> None:
         assert "dead" not in [line["state"] for line in run.history(peer_id, "neighbor")]
 
 
-def _farthest(run: Bed) -> int:
+def _most_rounds(run: Bed) -> int:
     return max(map(run.rounds, run.graph.ids))
 
 
-def _met(run: Bed, event: Event) -> int:
-    """Return how often bytes have met a fault of edges so far, as the proxies count it."""
+def _occurred(run: Bed, event: Event) -> int:
+    """Return how often a fault of edges has stopped or delayed bytes so far, from the counters of the proxies."""
     side = {peer_id: number for number, group in enumerate(event.groups) for peer_id in group}
-    edges = event.edges or [(a, b) for a, b in run.graph.edges if side[a] != side[b]]
-    lanes = {*edges} if event.do == "one_way" else {pair for a, b in edges for pair in ((a, b), (b, a))}
+    edges = event.edges or [
+        (a, b) for a, b in run.graph.edges if ({a, b} & {*event.peers} if event.peers else side[a] != side[b])
+    ]
+    directions = {*edges} if event.do == "one_way" else {pair for a, b in edges for pair in ((a, b), (b, a))}
     counters, name = run.state()["counters"], "delayed" if event.do == "slow" else "held"
-    return sum(counters[f"{a}->{b}"][name] for a, b in lanes)
+    return sum(counters[f"{a}->{b}"][name] for a, b in directions)
 
 
 def _is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def _do_to_process(run: Bed, event: Event) -> None:
-    """Carry out one event on one peer and see that it has come about."""
+def _execute_on_process(run: Bed, event: Event) -> None:
+    """Execute one event on one peer and check its effect."""
     (peer_id,) = event.peers
     pid = run.state()["processes"].get(str(peer_id))
     assert run.do(event.do, peer_id, disk=event.disk) == "done"
@@ -169,30 +175,30 @@ def _do_to_process(run: Bed, event: Event) -> None:
     elif event.do == "restart":
         assert run.state()["processes"][str(peer_id)] != pid
     else:
-        run.until(lambda: _is_stopped(pid) == (event.do == "stop"), 10, event.words())
+        run.until(lambda: _is_stopped(pid) == (event.do == "pause"), 10, event.text())
 
 
-def test_random_chaos_from_a_seed_ends_in_a_completed_run(bed: Make) -> None:
-    """Drawn in seconds, done in rounds; no fault ends before a process or a proxy has shown that it was there."""
+def test_a_run_with_random_faults_completes(bed: Make) -> None:
+    """The script's seconds are scaled to rounds; no fault ends before a process or a proxy has shown its effect."""
     run = bed(rounds=120, peers=8, kind="erdos-renyi", proxy=True, timeouts=QUICK)
-    events = random_script(run.graph, 221, 20.0, every_s=2.0).event
-    assert {event.do for event in events} == UNDO.keys() and "lose" in {event.disk for event in events}
+    names = {name for name, fault in FAULTS.items() if fault.weight}
+    events = random_script(FAULTS, run.graph.ids, run.graph.edges, SEED, 20.0, every_s=2.0).event
+    assert {event.do for event in events} == names and "lose" in {event.disk for event in events}
     ends = [(event.at_s + event.for_s, event.undo(), event) for event in events]
-    met: dict[Event, int] = {}
+    before: dict[Event, int] = {}
     second_before = 0.0
     for second, event, ending in sorted([*((e.at_s, e, None) for e in events), *ends], key=lambda each: each[0]):
-        place = _farthest(run) + 2 * (second - second_before)
-        run.until(lambda rounds=place: _farthest(run) >= rounds, 60, f"a time for {event.words()}")
+        place = _most_rounds(run) + 2 * (second - second_before)
+        run.until(lambda rounds=place: _most_rounds(run) >= rounds, 60, f"the rounds before {event.text()}")
         second_before = second
-        if event.do in ON_PEERS:
-            _do_to_process(run, event)
+        if not FAULTS[event.do].network:
+            _execute_on_process(run, event)
             continue
         if ending is None:
-            met[event] = _met(run, event)
+            before[event] = _occurred(run, event)
         else:
-            run.until(lambda e=ending: _met(run, e) > met[e], 20, f"{ending.words()} is met")
-        fields = event.model_dump(exclude_defaults=True, exclude={"do", "at_s", "for_s"})
-        assert run.do(event.do, **fields) == "done"
+            run.until(lambda e=ending: _occurred(run, e) > before[e], 20, f"{ending.text()} has an effect")
+        assert run.do(event.do, **event.parameters()) == "done"
     assert run.finish(150)["failed"] == {}
     invariants.completed(run)
     for peer_id in run.graph.ids:
@@ -200,7 +206,7 @@ def test_random_chaos_from_a_seed_ends_in_a_completed_run(bed: Make) -> None:
         invariants.only_neighbors(run, peer_id)
 
 
-def test_a_peer_with_another_manifest_is_refused_by_name_and_the_others_go_on(bed: Make, tmp_path: Path) -> None:
+def test_a_peer_with_another_manifest_is_refused_and_the_others_continue(bed: Make, tmp_path: Path) -> None:
     start = {"rule": "deadline", "deadline_s": 1.0}
     run = bed(rounds=300, late=(3,), start=start, timeouts={"heartbeat_s": 0.25, "suspicion_s": 1.0})
     other = replace(run.graph, manifest=run.graph.manifest.model_copy(update={"clusters": 3}))
@@ -216,19 +222,17 @@ def test_a_peer_with_another_manifest_is_refused_by_name_and_the_others_go_on(be
     assert lines[0]["code"] == "manifest_mismatch" and lines[0]["neighbor"] == 3
     assert "run.clusters: peer 0 has 2, peer 3 has 3" in lines[0]["reason"]
     done = run.rounds(0)
-    run.until(lambda: run.rounds(0) > done + 2, 30, "peer 0 goes on")
+    run.until(lambda: run.rounds(0) > done + 2, 30, "peer 0 continues")
     assert not any(line["kind"] == "neighbor" and line["neighbor"] == 3 for line in run.history(0))
 
 
-def test_nothing_but_stamps_reads_the_wall_clock() -> None:
-    """A clock that jumps changes nothing: only what stamps lines and judges certificates asks for the time of day."""
-    stamps = {
-        "chaos/director.py", "store/history.py", "results.py", "observe/logs.py", "wire/security.py", "identity/certificates.py",
-    }  # fmt: skip
+def test_the_wall_clock_is_read_for_timestamps_and_certificates_only() -> None:
+    """A jump of the clock changes no round: only timestamps and the validity of certificates depend on it."""
+    stamps = {"store/history.py", "runtime/results.py", "wire/security.py"}
     root = Path(peer.__file__).parent
-    asking = re.compile(r"\btime\.(time|time_ns|gmtime|localtime)\(|\bdatetime\.(now|utcnow|today)\(")
-    found = {str(path.relative_to(root)) for path in root.rglob("*.py") if asking.search(path.read_text())}
+    reading = re.compile(r"\btime\.(time|time_ns|gmtime|localtime)\(|\bdatetime\.(now|utcnow|today)\(")
+    found = {str(path.relative_to(root)) for path in root.rglob("*.py") if reading.search(path.read_text())}
     runtime = {
-        name for name in found if name.split("/")[0] in ("core", "shell", "wire", "store", "runtime.py", "algorithms")
+        name for name in found if name.split("/")[0] in ("core", "algorithms", "host", "store", "wire", "runtime")
     }
-    assert runtime <= stamps, f"these modules of a running peer ask for the wall clock: {sorted(runtime - stamps)}"
+    assert runtime <= stamps, f"these modules of a running peer read the wall clock: {sorted(runtime - stamps)}"

@@ -1,4 +1,4 @@
-"""The fault proxy itself: bytes pass untouched without faults, and each fault does what its counter says."""
+"""The fault proxy: without toxics bytes pass unchanged, and each toxic has its effect and its counter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from peer.chaos.proxy import FaultProxy, Lane
+from peer.chaos.proxy import DirectedEdge, FaultProxy
 from peer.chaos.toxics import Toxics
 
 pytestmark = pytest.mark.process
@@ -20,7 +20,7 @@ DATA = bytes(range(256)) * 1024  # 256 KiB
 class Pair:
     """A client of peer 1, an echo server that is peer 2, and the proxy between them."""
 
-    def __init__(self, proxy: FaultProxy, forth: Lane, back: Lane, port: int) -> None:
+    def __init__(self, proxy: FaultProxy, forth: DirectedEdge, back: DirectedEdge, port: int) -> None:
         self.proxy, self.forth, self.back, self.port = proxy, forth, back, port
 
     async def echo(self, data: bytes) -> bytes:
@@ -47,7 +47,7 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 @asynccontextmanager
 async def pair(seed: int = 0) -> AsyncIterator[Pair]:
     server = await asyncio.start_server(_echo, "127.0.0.1", 0)
-    forth, back = Lane((1, 2), seed), Lane((2, 1), seed)
+    forth, back = DirectedEdge((1, 2), seed), DirectedEdge((2, 1), seed)
     proxy = FaultProxy((forth, back), server.sockets[0].getsockname())
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
@@ -64,7 +64,7 @@ def run(test: object) -> None:
     asyncio.run(test)  # type: ignore[arg-type]
 
 
-def test_without_faults_bytes_pass_untouched() -> None:
+def test_without_toxics_bytes_pass_unchanged() -> None:
     async def check() -> None:
         async with pair() as p:
             assert await p.echo(DATA) == DATA
@@ -74,7 +74,7 @@ def test_without_faults_bytes_pass_untouched() -> None:
     run(check())
 
 
-def test_latency_delays_each_direction_by_itself() -> None:
+def test_latency_delays_one_direction_only() -> None:
     async def check() -> None:
         async with pair() as p:
             p.forth.set(Toxics(latency_ms=150))
@@ -87,7 +87,7 @@ def test_latency_delays_each_direction_by_itself() -> None:
     run(check())
 
 
-def test_jitter_keeps_order_and_repeats_with_its_seed() -> None:
+def test_jitter_keeps_the_order_and_depends_on_its_seed_only() -> None:
     async def check() -> None:
         async with pair() as p:
             p.forth.set(Toxics(latency_ms=5, jitter_ms=5, slice_bytes=1000))
@@ -95,12 +95,12 @@ def test_jitter_keeps_order_and_repeats_with_its_seed() -> None:
             assert p.forth.counters.sliced > 0
 
     run(check())
-    lanes = [Lane((1, 2), seed, Toxics(latency_ms=5, jitter_ms=5)) for seed in (3, 3, 4)]
-    draws = [[lane.delay_s() for _ in range(5)] for lane in lanes]
+    edges = [DirectedEdge((1, 2), seed, Toxics(latency_ms=5, jitter_ms=5)) for seed in (3, 3, 4)]
+    draws = [[edge.delay_s() for _ in range(5)] for edge in edges]
     assert draws[0] == draws[1] != draws[2]
 
 
-def test_bandwidth_is_kept() -> None:
+def test_bandwidth_is_limited() -> None:
     async def check() -> None:
         async with pair() as p:
             p.back.set(Toxics(bandwidth_kb_s=200))
@@ -113,7 +113,7 @@ def test_bandwidth_is_kept() -> None:
     run(check())
 
 
-def test_a_black_hole_holds_bytes_and_lets_them_flow_on() -> None:
+def test_a_black_hole_holds_bytes_until_it_is_removed() -> None:
     async def check() -> None:
         async with pair() as p:
             p.forth.set(Toxics(black_hole=True))
@@ -146,7 +146,7 @@ def test_reset_ends_open_connections_and_refuses_new_ones() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 70_000, len(DATA) - 1])
-def test_a_connection_is_cut_after_n_bytes_once(count: int) -> None:
+def test_one_connection_is_reset_after_n_bytes(count: int) -> None:
     async def check() -> None:
         async with pair() as p:
             p.forth.set(Toxics(cut_after_bytes=count))

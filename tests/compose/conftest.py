@@ -1,14 +1,14 @@
-"""The engine and the image, once for all tests of this folder."""
+"""The Docker engine and the image, once for all tests of this folder."""
 
 import engine as docker_engine
 import pytest
 
-from peer.deploy.chaos import script
+from peer.deploy.chaos import NAMES, container_script
 
 
 @pytest.fixture(scope="session")
 def host():
-    """Address of an engine that has the image."""
+    """Address of an engine with the image."""
     try:
         with docker_engine.engine() as address:
             docker_engine.build(address)
@@ -19,9 +19,9 @@ def host():
 
 @pytest.fixture(scope="session")
 def eventful_seed():
-    """A seed whose script of 45 s has every kind of fault for six peers."""
+    """Return a function that finds a seed whose script has every fault of containers."""
 
     def find(seconds, peers):
-        return next(s for s in range(1000) if {f.kind for f in script(s, seconds, peers)} == {"kill", "pause", "cut"})
+        return next(s for s in range(1000) if {e.do for e in container_script(s, seconds, peers).event} == {*NAMES})
 
     return find

@@ -144,7 +144,7 @@ def build(host: str) -> None:
 
 
 def _copy_checkout(context: Path) -> None:
-    for name in ("pyproject.toml", "constraints.txt", "README.md", ".dockerignore"):
+    for name in ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", ".dockerignore"):
         shutil.copy(ROOT / name, context)
     for name in ("peer", "coordinator_free_bootstrap", "deploy"):
         shutil.copytree(ROOT / name, context / name, ignore=shutil.ignore_patterns("__pycache__", "*.whl"))

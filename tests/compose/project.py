@@ -1,4 +1,4 @@
-"""One compose project on the test's engine: written by `peer deploy compose`, started, looked at, and taken down again."""
+"""One compose project on the engine of the tests, written by `peer deploy compose`."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Project:
         self.client.close()
 
     def compose(self, *arguments: str) -> str:
-        """Run one docker-compose command to its end and return what it printed."""
+        """Run one docker-compose command and return its output."""
         return run("docker-compose", "-p", self.name, *arguments, cwd=self.folder, env=self.environment)
 
     def started(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start a docker-compose command that stays in the foreground; its output is a pipe."""
+        """Start a docker-compose command in the foreground, with its output as a pipe."""
         command = ["docker-compose", "-p", self.name, *arguments]
         environment = os.environ | self.environment
         return subprocess.Popen(
@@ -53,10 +53,10 @@ class Project:
         )
 
     def container(self, service: str) -> Any:
-        """Return the container of a service, as it is now.
+        """Return the container of a service.
 
         Raises:
-            LookupError: there is none yet.
+            LookupError: it does not exist yet.
         """
         labels = [f"com.docker.compose.project={self.name}", f"com.docker.compose.service={service}"]
         found = self.client.containers.list(all=True, filters={"label": labels})
@@ -69,20 +69,20 @@ class Project:
         return self.container(f"peer-{peer_id}")
 
     def volume(self, name: str) -> str:
-        """Return the engine's name of a volume, which is made now if nobody has used it yet."""
+        """Return the engine's name of a volume; create the volume if it does not exist."""
         return str(
             self.client.volumes.create(f"{self.name}_{name}", labels={"com.docker.compose.project": self.name}).name
         )
 
     def log(self, service: str) -> str:
-        """Return what a service has written so far."""
+        """Return the log of a service."""
         return str(self.container(service).logs().decode())
 
     def until(self, holds: Callable[[], Any], seconds: float, what: str) -> Any:
-        """Look until something holds, and return it.
+        """Poll until a function returns a true value, and return it.
 
         Raises:
-            AssertionError: it did not within ``seconds``; the end of all logs is part of it.
+            AssertionError: it did not within ``seconds``; the message has the end of all logs.
         """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -92,7 +92,7 @@ class Project:
                 found = None
             if found:
                 return found
-            time.sleep(0.2)  # between two looks
+            time.sleep(0.2)
         raise AssertionError(f"not within {seconds} s: {what}\n{self.compose('logs', '--no-color', '--tail', '8')}")
 
     def until_live(self, peer_ids: tuple[int, ...], seconds: float) -> None:
@@ -103,7 +103,7 @@ class Project:
             )
 
     def exit_code(self, service: str, seconds: float) -> int:
-        """Wait until a service has ended and return its exit code."""
+        """Wait for the end of a service and return its exit code."""
         state = self.until(lambda: self._ended(service), seconds, f"{service} ends")
         return int(state["ExitCode"])
 
@@ -112,16 +112,16 @@ class Project:
         return state if state["Status"] == "exited" else None
 
     def health(self, service: str) -> str:
-        """Return what the engine says of a service's health: starting, healthy or unhealthy."""
+        """Return the health of a service: starting, healthy or unhealthy."""
         return str(self.container(service).attrs["State"]["Health"]["Status"])
 
     def execute(self, service: str, program: str, *arguments: str) -> tuple[int, str]:
-        """Run a Python program inside a service's container, as its own user; return exit code and output."""
+        """Run a Python program in the container of a service, as its user; return exit code and output."""
         code, output = self.container(service).exec_run(["python", "-c", program, *arguments])
         return int(code), output.decode()
 
 
 def rounds_done(log: str) -> int:
-    """Return how many rounds a peer's log tells of."""
+    """Return the number of the last completed round in a peer's log."""
     found = re.findall(r"round (\d+) of \d+ done", log)
     return int(found[-1]) if found else 0

@@ -1,4 +1,4 @@
-"""What is wrong is a sentence in the log of its peer, which is unhealthy; the others go on. And nobody reaches too far."""
+"""A wrongly configured peer logs its error and is unhealthy; the others continue. Isolation of containers and peers."""
 
 import pytest
 from engine import IMAGE
@@ -8,15 +8,15 @@ from coordinator_free_bootstrap import Graph, Node, parse_manifest
 
 pytestmark = pytest.mark.compose
 
-GOOD = (0, 1, 2, 3)  # a ring: 0 and 2 are strangers, as are 1 and 3
+GOOD = (0, 1, 2, 3)  # a ring: 0 and 2 are not neighbors, nor are 1 and 3
 BAD = {
-    4: "peer 4 has the address 127.0.0.1:7400, where every peer finds only itself",
+    4: "peer 4 has the address 127.0.0.1:7400, a loopback address",
     5: "/shards/peer-5.safetensors",
     6: "/state",
     7: "cannot listen on 0.0.0.0:7400",
     9: "found 9; allowed: 0",  # a service for which the graph has no peer
 }
-# /proc, /sys and /dev/mqueue are the kernel's: no files of a disk, and gone with the container. The engine always mounts them.
+# The engine always mounts /proc, /sys and /dev/mqueue; they are kernel file systems and vanish with the container.
 WRITABLE = """
 import os
 found = []
@@ -26,7 +26,7 @@ for folder, names, files in os.walk("/"):
               if not os.path.islink(p) and os.access(p, os.W_OK)]
 print(found, os.access("/state", os.W_OK), os.geteuid())
 """
-KNOCK = """
+CONNECT = """
 import sys
 import grpc
 from coordinator_free_bootstrap import dns_name, load_graph
@@ -58,8 +58,8 @@ with grpc.insecure_channel(f"peer-{sys.argv[1]}:7400") as channel:
 
 
 def bad_services(usual):
-    """Return the override that breaks services 5, 7 and 9; 4 is broken by the graph, 6 by its volume."""
-    soon = {"healthcheck": {"interval": "6s", "start_period": "1s", "retries": 2}}  # 0 s would mean the image's 60 s
+    """Return the override that misconfigures services 5, 7 and 9; the graph misconfigures 4, the volume 6."""
+    soon = {"healthcheck": {"interval": "6s", "start_period": "1s", "retries": 2}}  # 0 s means the 60 s of the image
     services = {f"peer-{peer_id}": dict(soon) for peer_id in BAD}
     services["peer-5"]["command"] = [*usual("5"), "--shard", "/shards/peer-5.safetensors"]
     services["peer-7"]["command"] = [*usual("7"), "--metrics-port", "7400", "--metrics-host", "0.0.0.0"]
@@ -105,9 +105,9 @@ def project(host, tmp_path_factory):
 
 
 @pytest.mark.parametrize("peer_id", BAD)
-def test_a_sentence_in_the_log_and_unhealthy_in_ps(project, peer_id):
+def test_a_misconfigured_peer_logs_its_error_and_is_unhealthy(project, peer_id):
     service = f"peer-{peer_id}"
-    project.until(lambda: BAD[peer_id] in project.log(service), 60, f"{service} says what is wrong")
+    project.until(lambda: BAD[peer_id] in project.log(service), 60, f"{service} logs its error")
     project.until(lambda: project.health(service) == "unhealthy", 180, f"{service} is unhealthy")
     assert "Up (unhealthy)" in project.compose("ps", service)
     assert "Traceback" not in project.log(service)
@@ -115,24 +115,24 @@ def test_a_sentence_in_the_log_and_unhealthy_in_ps(project, peer_id):
 
 
 @pytest.mark.parametrize("peer_id", GOOD)
-def test_the_others_go_on_and_are_healthy(project, peer_id):
-    project.until(lambda: rounds_done(project.log(f"peer-{peer_id}")) >= 3, 90, f"peer {peer_id} goes on")
+def test_the_other_peers_continue_and_are_healthy(project, peer_id):
+    project.until(lambda: rounds_done(project.log(f"peer-{peer_id}")) >= 3, 90, f"peer {peer_id} continues")
     project.until(lambda: project.health(f"peer-{peer_id}") == "healthy", 180, f"peer {peer_id} is healthy")
 
 
 @pytest.mark.parametrize("peer_id", GOOD)
-def test_nothing_but_the_state_volume_can_be_written(project, peer_id):
+def test_only_the_state_volume_can_be_written(project, peer_id):
     assert project.execute(f"peer-{peer_id}", WRITABLE) == (0, "[] True 10001\n")
 
 
-def test_keys_are_the_own_ones_only(project):
+def test_a_container_has_only_its_own_key(project):
     code, listing = project.execute("peer-1", "import os; print(sorted(os.listdir('/keys')))")
     assert (code, listing) == (0, "['peer-1.key', 'peer-1.pem']\n")
 
 
 @pytest.mark.parametrize(("own", "other", "answered"), [(0, 1, True), (1, 2, True), (0, 2, False), (1, 3, False)])
-def test_peers_reach_each_other_along_edges_only(project, own, other, answered):
-    code, said = project.execute(f"peer-{own}", KNOCK, str(own), str(other))
+def test_only_neighbors_can_connect(project, own, other, answered):
+    code, said = project.execute(f"peer-{own}", CONNECT, str(own), str(other))
     assert code == 0, said
     assert said.startswith("answer" if answered else "refused"), said
 
@@ -141,22 +141,22 @@ def test_plaintext_is_refused_even_between_neighbors(project):
     assert project.execute("peer-0", PLAINTEXT, "1")[1].startswith("refused")
 
 
-def test_no_way_out_of_the_private_network(project):
+def test_the_private_network_has_no_route_to_the_outside(project):
     program = """
 import socket
 try:
     socket.create_connection(("192.0.2.1", 80), timeout=3)
 except OSError as error:
-    print("no way", type(error).__name__)
+    print("no route", type(error).__name__)
 """
     code, said = project.execute("peer-0", program)
-    assert (code, said.startswith("no way")) == (0, True), said
+    assert (code, said.startswith("no route")) == (0, True), said
 
 
-def test_asked_to_stop_all_leave_by_themselves(project):
+def test_all_peers_leave_on_sigterm(project):
     project.compose("stop", "-t", "60", *(f"peer-{i}" for i in (*GOOD, *BAD)))
     for peer_id in GOOD:
         assert project.exit_code(f"peer-{peer_id}", 5) == 0
         assert "left after" in project.log(f"peer-{peer_id}")
     for peer_id in BAD:
-        assert project.exit_code(f"peer-{peer_id}", 5) not in (0, 137), "it was told to end and had to be killed"
+        assert project.exit_code(f"peer-{peer_id}", 5) not in (0, 137), "SIGTERM did not end it, it was killed"

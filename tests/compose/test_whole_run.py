@@ -1,4 +1,4 @@
-"""`docker-compose up` from start to end: the table, the models of the process testbed, root, time and memory."""
+"""`docker-compose up` from start to end: report, models compared with the process testbed, users, time and memory."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from project import Project
 from safetensors import safe_open
 
 from coordinator_free_bootstrap import load_graph, save_graph
-from peer.testbed import free_ports
+from peer.testbed.testbed import free_ports
 
 pytestmark = pytest.mark.compose
 
@@ -34,7 +34,7 @@ def listening_at(container):
 
 @pytest.fixture(scope="module")
 def finished(host, tmp_path_factory):
-    """A run of the graph at the top that has ended: the project, the output of `up`, and what was measured meanwhile."""
+    """A finished run of the repository's graph: the project, exit code and output of `up`, and measurements."""
     with Project(host, tmp_path_factory.mktemp("whole"), load_graph(ROOT / "deploy" / "graph.json")) as project:
         ids, began = project.graph.ids, time.time()
         with project.started("up", "--no-color") as process:
@@ -50,21 +50,21 @@ def finished(host, tmp_path_factory):
         yield project, code, output, numbers
 
 
-def test_it_ends_by_itself_with_the_table_of_peer_report(finished):
+def test_up_ends_with_the_table_of_peer_report(finished):
     project, code, output, _ = finished
     assert code == 0
-    told = [line.partition("|")[2].strip() for line in output.splitlines() if line.startswith("report_1")]
+    printed = [line.partition("|")[2].strip() for line in output.splitlines() if line.startswith("report_1")]
     table = subprocess.run(
         [sys.executable, "-m", "peer", "report", project.folder / "results"], check=True, capture_output=True, text=True
     ).stdout
     expected = [line.strip() for line in table.splitlines()]
-    assert told[-len(expected) :] == expected
+    assert printed[-len(expected) :] == expected
     assert sum("completed" in line for line in expected) == 8
     after = [line for line in output.splitlines() if line.startswith(("peer-", "keys_1"))]
-    assert output.rindex(told[-2]) > output.rindex(after[-1])  # nobody speaks after the report
+    assert output.rindex(printed[-2]) > output.rindex(after[-1])  # no other service prints after the report
 
 
-def test_a_finished_peer_stays_finished(finished):
+def test_a_finished_service_is_not_restarted(finished):
     project = finished[0]
     for service in (*(f"peer-{i}" for i in project.graph.ids), "keys", "report"):
         container = project.container(service)
@@ -101,12 +101,12 @@ def test_the_models_are_those_of_the_process_testbed_bit_for_bit(finished, tmp_p
 
 
 def content(path):
-    """Return all tensors' bytes and the metadata; safetensors writes the latter in an order of its own."""
+    """Return the bytes of all tensors, and the metadata, whose order in the file varies."""
     with safe_open(path, "np") as file:
         return {name: file.get_tensor(name).tobytes() for name in file.keys()}, file.metadata()  # noqa: SIM118
 
 
-def test_no_container_is_root_s(finished):
+def test_no_container_runs_as_root(finished):
     project, _, _, numbers = finished
     assert numbers["users"] == {"10001"}
     for service in ("keys", "report", "peer-0"):

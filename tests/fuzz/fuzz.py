@@ -1,7 +1,6 @@
 """Fuzz one target under atheris: ``python tests/fuzz/fuzz.py messages --seconds 600`` (``pip install atheris`` first).
 
-New inputs go to a folder of their own (--work); a crash is written to crash-<digest> there, and belongs into the target's corpus
-once it is fixed.
+New inputs are written to the folder --work, crashes to crash-<digest> in it. Add a crash to the target's corpus once it is fixed.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Parse the command line and fuzz until the time is over."""
+    """Parse the command line and fuzz for --seconds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target")
     parser.add_argument("--seconds", type=int, default=600)
@@ -23,7 +22,7 @@ def main() -> None:
     try:
         import atheris
     except ImportError:
-        sys.exit("fuzz: atheris is not installed; it is no dependency of this project: pip install atheris")
+        sys.exit("fuzz: atheris is not installed (it is not a dependency of this project); run pip install atheris")
     sys.path.insert(0, str(HERE))
     with atheris.instrument_imports(include=["coordinator_free_bootstrap", "peer"]):
         from targets import TARGETS

@@ -1,4 +1,4 @@
-"""Writes the seeds of the fuzz corpora: valid inputs of every kind, small. Run: python tests/fuzz/make_corpus.py."""
+"""Write the seeds of the fuzz corpora: small valid inputs of each target. Run: python tests/fuzz/make_corpus.py."""
 
 from __future__ import annotations
 
@@ -13,10 +13,20 @@ from safetensors.numpy import save
 from coordinator_free_bootstrap import Manifest, canonical_json, dump_graph, make_graph
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.identity import spiffe_id
-from peer.core.messages import Announce, Beat, HelloReply, ModelHeader, Outcome, Phase, PushReply
+from peer.core.encoding import ENCODINGS, encode
+from peer.core.messages import (
+    Heartbeat,
+    HelloReply,
+    ModelHeader,
+    Outcome,
+    Pass,
+    Phase,
+    PullRequest,
+    PushReply,
+    Select,
+)
 from peer.identity.certificates import make_certificate
-from peer.wire import codec, convert, frames
-from peer.wire.inbound import PullRequest
+from peer.wire import convert, frames
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -27,8 +37,9 @@ def seeds() -> dict[str, list[bytes]]:
     replies = [
         hello,
         convert.pack_hello_reply(HelloReply(targets.MINE, Refusal.GRAPH_MISMATCH, "why")),
-        convert.pack_beat(Beat(1, 7, 3, 2, Phase.RUNNING)),
-        convert.pack_announce(Announce(1, 7, 0, 0, -1, 1, (1.0, 2.0), b"\0" * 8)),
+        convert.pack_heartbeat(Heartbeat(1, 7, 3, Phase.RUNNING)),
+        convert.pack_select(Select(1, 7, 0, 1, (1.0, 2.0), b"\0" * 8)),
+        convert.pack_pass(Pass(1, 7, 0, 0)),
         convert.pack_acknowledgement(Refusal.NO_HANDSHAKE, "why"),
         convert.pack_push_reply(PushReply(Outcome.REFUSED, Refusal.NON_FINITE, "why")),
         convert.pack_pull(PullRequest(1, 7, 1)),
@@ -36,7 +47,7 @@ def seeds() -> dict[str, list[bytes]]:
         convert.pack_status({"peer_id": 1, "incarnation": 7, "round_index": 3, "phase": "running"}),
     ]
     theta = np.arange(targets.SCHEMA.size, dtype=np.float32)
-    header = ModelHeader(1, 7, 0, 0, 0, 0, 1, 10, 1, 1.0, (0.5,), theta.nbytes, "float32")
+    header = ModelHeader(1, 7, 0, 0, 0, 0, 1, 10, 1.0, (0.5,), theta.nbytes, "float32")
     stream = [convert.pack_header(header)]
     stream += [frames.chunk_frame(memoryview(theta.tobytes()[i : i + 16])) for i in range(0, theta.nbytes, 16)]
     stream.append(frames.end_frame(xxhash.xxh3_128(theta.tobytes()).digest()))
@@ -46,9 +57,8 @@ def seeds() -> dict[str, list[bytes]]:
     return {
         "messages": [bytes((kind,)) + data for kind, data in enumerate(replies)],
         "streams": [b"".join(len(f).to_bytes(2, "little") + f for f in stream)],
-        "codecs": [
-            bytes((kind,)) + bytes(codec.encode(theta, targets.SCHEMA, encoding))
-            for kind, encoding in enumerate(codec.ENCODINGS)
+        "encodings": [
+            bytes((kind,)) + bytes(encode(theta, targets.SCHEMA, encoding)) for kind, encoding in enumerate(ENCODINGS)
         ],
         "handshake": [hello, b'{"clusters": 3, "timeouts": {"heartbeat_s": 2}}'],
         "graph": [

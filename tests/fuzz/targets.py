@@ -1,6 +1,6 @@
-"""What is fuzzed, each with one oracle: any bytes give a value, or the one error that the reader promises; nothing else.
+"""Fuzz targets. The oracle of each: any bytes give a value, or the documented error of the reader, and no other exception.
 
-`test_corpora.py` runs every target over its checked-in corpus; `fuzz.py` runs one under atheris, guided by coverage.
+`test_corpora.py` runs every target over its checked-in corpus; `fuzz.py` runs one under atheris, with coverage feedback.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from coordinator_free_bootstrap import Graph, Manifest, canonical_json, check_he
 from coordinator_free_bootstrap.errors import ConfigError, IdentityError, RemoteProtocolError
 from coordinator_free_bootstrap.identity import parse_spiffe_id
 from coordinator_free_bootstrap.strict_json import loads
-from peer.core.messages import Hello, Phase
+from peer.core.encoding import ENCODINGS, decode, norm_squared
+from peer.core.messages import WIRE_VERSION, Hello, Phase
 from peer.core.schema import Schema, TensorSpec
 from peer.identity.certificates import Certificate
 from peer.store.checkpoint import Checkpoint, CheckpointStore
-from peer.wire import codec, convert, frames
+from peer.wire import convert, frames
 
 SCHEMA = Schema((TensorSpec("weight", (3, 2)), TensorSpec("bias", (2,)), TensorSpec("mean", (), "buffer")))
 READERS = (
     convert.unpack_hello,
     convert.unpack_hello_reply,
-    convert.unpack_beat,
-    convert.unpack_announce,
+    convert.unpack_heartbeat,
+    convert.unpack_select,
+    convert.unpack_pass,
     convert.unpack_acknowledgement,
     convert.unpack_push_reply,
     convert.unpack_pull,
@@ -41,7 +43,7 @@ READERS = (
 
 
 def messages(data: bytes) -> None:
-    """Every unary message; the first byte says which."""
+    """Every unary message; the first byte selects it."""
     if not data:
         return
     try:
@@ -51,9 +53,9 @@ def messages(data: bytes) -> None:
 
 
 def streams(data: bytes) -> None:
-    """A model stream: the input is cut into frames by two-byte lengths, and read as a receiver reads them."""
+    """A model stream: the input is a sequence of frames with two-byte lengths, parsed as by a receiver."""
     buffer = np.zeros(4 * SCHEMA.size, np.uint8)
-    intake = frames.ModelIntake(buffer, frame_bytes_max=16, float32=True)
+    writer = frames.ChunkWriter(buffer, frame_bytes_max=16, float32=True)
     position, first = 0, True
     try:
         while position + 2 <= len(data):
@@ -62,7 +64,7 @@ def streams(data: bytes) -> None:
             position += 2 + size
             if first:
                 convert.first_header(frame)
-            elif intake.take(frame):
+            elif writer.write(frame):
                 assert np.isfinite(buffer.view("<f4")).all()
                 return
             first = False
@@ -70,26 +72,26 @@ def streams(data: bytes) -> None:
         return
 
 
-def codecs(data: bytes) -> None:
-    """The four encodings, of any size; what decodes is finite or is refused by the norm."""
+def encodings(data: bytes) -> None:
+    """The four encodings and an unknown one, of any size; a decoded model is finite or is refused by `norm_squared`."""
     if not data:
         return
-    encoding = [*codec.ENCODINGS, "bzip2"][data[0] % 5]
+    encoding = [*ENCODINGS, "bzip2"][data[0] % 5]
     try:
-        theta = codec.decode(data[1:], SCHEMA, encoding)
+        theta = decode(data[1:], SCHEMA, encoding)
         assert theta.shape == (SCHEMA.size,) and theta.dtype == np.float32
         with np.errstate(over="ignore"):
-            codec.norm_squared(theta)
+            norm_squared(theta)
         assert np.isfinite(theta).all()
     except RemoteProtocolError:
         return
 
 
-MINE = Hello(0, 1, 1, "m", "g", "s", "", 0, Phase.RUNNING, canonical_json(Manifest()))
+MINE = Hello(0, 1, WIRE_VERSION, "m", "g", "s", "", 0, Phase.RUNNING, canonical_json(Manifest()))
 
 
 def handshake(data: bytes) -> None:
-    """A hello from anybody, judged; and one that differs in its manifest only, which is compared key by key."""
+    """The check of any hello, and of one that differs in its manifest only, which is compared key by key."""
     try:
         theirs = convert.unpack_hello(data)
     except RemoteProtocolError:
@@ -120,7 +122,7 @@ def manifest(data: bytes) -> None:
 
 
 def checkpoint(data: bytes) -> None:
-    """A checkpoint directory. The first byte says what of it is hostile: the manifest, its sealed content, or the arrays."""
+    """A checkpoint directory. The first byte selects the part that is the input: manifest, sealed content, or arrays."""
     if not data:
         return
     place = Path(tempfile.mkdtemp(dir=_scratch))
@@ -180,5 +182,5 @@ def certificate(data: bytes) -> None:
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    each.__name__: each for each in (messages, streams, codecs, handshake, graph, manifest, checkpoint, certificate)
+    each.__name__: each for each in (messages, streams, encodings, handshake, graph, manifest, checkpoint, certificate)
 }

@@ -1,4 +1,4 @@
-"""Every target over its corpus, and over 300 mutations of each input drawn from a fixed seed: a fuzzer's first minute."""
+"""Every fuzz target over its corpus, and over 300 mutations of each input, drawn from a fixed seed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_every_target_has_a_corpus() -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_any_bytes_give_a_value_or_the_promised_error(name: str) -> None:
+def test_any_bytes_give_a_value_or_the_documented_error(name: str) -> None:
     draw = random.Random(name)
     for path in sorted((CORPUS / name).iterdir()):
         data = path.read_bytes()

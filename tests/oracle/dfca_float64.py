@@ -1,4 +1,7 @@
-"""An independent oracle of DFCA in float64, from the paper's equations alone; it shares no code with the project.
+"""DFCA in float64, from the paper's equations alone: an independent oracle that shares no code with the project.
+
+Source of all equations: Kirch, Becker, Koketsu Rodrigues, Harmeling, "DFCA: Decentralized Federated Clustering Algorithm", 2025
+(arXiv 2510.15300).
 
 Softmax regression on fixed data, full-batch gradient steps, a synchronous loop over peers. Models are [d] vectors: weights
 [features, classes] in C order, then biases [classes].
@@ -19,7 +22,7 @@ def log_probabilities(theta, x, classes):
 
 
 def mean_loss(theta, x, y, classes):
-    """F_i of Eq. 1: the mean cross-entropy of one peer's data."""
+    """Mean cross-entropy of one peer's data: F_i of Eq. 1."""
     return -log_probabilities(theta, x, classes)[np.arange(len(y)), y].mean()
 
 
@@ -30,24 +33,24 @@ def gradient(theta, x, y, classes):
 
 
 def assign(models, x, y, classes):
-    """Eq. 4: the cluster of lowest loss; ties go to the lowest index."""
+    """Cluster with the lowest loss, Eq. 4; ties go to the lowest index."""
     return int(np.argmin([mean_loss(theta, x, y, classes) for theta in models]))
 
 
 def train(theta, x, y, classes, steps, learning_rate):
-    """Eq. 5 and 9, a step being one gradient of the whole set."""
+    """Local training, Eq. 5 and 9: one step is one gradient of the whole training set."""
     for _ in range(steps):
         theta = theta - learning_rate * gradient(theta, x, y, classes)
     return theta
 
 
 def fold_batch(own, arrivals):
-    """Eq. 7."""
+    """Batch average, Eq. 7."""
     return (own + sum(arrivals, np.zeros_like(own))) / (len(arrivals) + 1)
 
 
 def fold_sequential(own, arrivals):
-    """Eq. 8: the counter rises before it is used, so that the local model is the first sample."""
+    """Sequential running average, Eq. 8: the counter starts at 1, because the local model is the first sample."""
     for r, arrival in enumerate(arrivals, start=1):
         own = r / (r + 1) * own + arrival / (r + 1)
     return own
@@ -64,7 +67,7 @@ def metropolis(neighbors):
 
 
 def relay(models, trained, weights, steps):
-    """The warm-up's ratio of gossiped sums: (s, m) <- W (s, m), ``steps`` times; theta <- s / m where m > 0."""
+    """Relay warm-up of this project (not in the paper): (s, m) <- W (s, m), ``steps`` times; theta <- s / m where m > 0."""
     peers, k = len(models), len(models[0])
     for j in range(k):
         mass = np.array([1.0 if trained[i] == j else 0.0 for i in range(peers)])
@@ -79,22 +82,22 @@ def relay(models, trained, weights, steps):
 def run(
     data, classes, initial, neighbors, rounds, *, tau, learning_rate, aggregation="sequential", warmup=0, relay_steps=1
 ):
-    """Alg. 1 with every peer in every round.
+    """Algorithm 1 with every peer in every round.
 
     Args:
         data: per peer (x float64 [n, features], y int [n]).
         classes: number of classes.
-        initial: per peer its k first models, float64 [d].
+        initial: per peer its k initial models, float64 [d].
         neighbors: per peer the ids of its neighbors, ascending.
         rounds: T.
-        tau: full-batch steps a round.
+        tau: full-batch steps per round.
         learning_rate: eta.
         aggregation: "sequential" (Eq. 8) or "batch" (Eq. 7).
-        warmup: W, rounds that relay.
-        relay_steps: g.
+        warmup: number of rounds with relay.
+        relay_steps: mixing steps in each of these rounds.
 
     Returns:
-        models per peer and cluster, and the cluster of each peer, chosen after the last round.
+        The models per peer and cluster, and the cluster of each peer after the last round.
     """
     models = [[theta.copy() for theta in own] for own in initial]
     peers, k = len(models), len(models[0])

@@ -1,6 +1,8 @@
-"""Decentralized FedEM from the specification (6.5), in float64 NumPy: it shares no code with the project.
+"""Decentralized FedEM in float64 NumPy: an independent oracle that shares no code with the project.
 
-Softmax regression and gradient descent over the whole training set, as in tests/oracle/fedspd.py.
+Source: Marfoq, Neglia, Bellet, Kameni, Vidal, "Federated Multi-Task Learning under a Mixture of Distributions", 2021 (arXiv
+2108.10252), its fully decentralized version, with Metropolis weights. Softmax regression and gradient descent over the whole
+training set, as in tests/oracle/fedspd.py.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from tests.oracle.fedspd import Data, log_softmax, losses
 
 
 def descend(theta: np.ndarray, data: Data, shares: np.ndarray, steps: int, rate: float) -> np.ndarray:
-    """Steps on sum_d q(d) l(theta; d) / n."""
+    """Gradient steps on sum_d q(d) l(theta; d) / n."""
     for _ in range(steps):
         errors = np.exp(log_softmax(theta, data))
         errors[np.arange(len(data.y)), data.y] -= 1
@@ -21,7 +23,7 @@ def descend(theta: np.ndarray, data: Data, shares: np.ndarray, steps: int, rate:
 
 
 def run(neighbors: dict[int, list[int]], data: dict[int, Data], starts, rounds: int, steps: int, rate: float):
-    """Return theta [N][M] and pi [N] after each round."""
+    """Return the models theta [N][M] and the mixture weights pi [N][M] after each round."""
     theta = {i: [np.array(start, dtype=np.float64) for start in starts] for i in neighbors}
     pi = {i: np.full(len(starts), 1 / len(starts)) for i in neighbors}
     found = []

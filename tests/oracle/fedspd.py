@@ -1,7 +1,9 @@
-"""FedSPD once more, from the paper, in float64 NumPy: a plain loop over matrices that shares no code with the project.
+"""FedSPD in float64 NumPy: an independent oracle, one loop over matrices, that shares no code with the project.
 
-The model is a softmax regression W [C, F], b [C], flattened as W then b; training is gradient descent over the whole cluster
-(`local_unit = fullbatch_step`), so that no shuffle has to be repeated. Section numbers are those of the specification.
+Source: Lin, Yağın, Joe-Wong, "FedSPD: A Soft-clustering Approach for Personalized Decentralized Federated Learning", 2025 (arXiv
+2410.18862). Steps, lines and equations are those of its Section 4 and Algorithm 1. The model is a softmax regression W [C, F],
+b [C], flattened as W then b. Training is gradient descent over the whole cluster (`local_unit = fullbatch_step`): there is no
+shuffle to repeat.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def log_softmax(theta: np.ndarray, data: Data) -> np.ndarray:
 
 
 def losses(theta: np.ndarray, data: Data) -> np.ndarray:
-    """Cross-entropy of each sample."""
+    """Cross-entropy of each sample, [n]."""
     return -log_softmax(theta, data)[np.arange(len(data.y)), data.y]
 
 
@@ -76,7 +78,7 @@ class Oracle:
         return np.array([(self.z[i] == s).mean() for s in range(self.s.clusters)])
 
     def select(self, i: int, t: int) -> int:
-        """2.3, step 1."""
+        """Cluster selection, drawn with the mixture weights u (Step 1, line 14)."""
         weights = np.maximum(self.u(i), self.s.u_min)
         drawn, below = share(self.s.seed, "select", t, i) * weights.sum(), 0.0
         for s, weight in enumerate(weights):
@@ -86,7 +88,7 @@ class Oracle:
         raise AssertionError("weights do not sum up")
 
     def run(self) -> dict[int, np.ndarray]:
-        """All rounds and the final phase; return x_i."""
+        """Run all rounds and the final phase; return the personalized model x_i of each peer."""
         for t in range(self.s.rounds):
             everything = t == 0 and self.s.all_clusters
             chosen = {i: range(self.s.clusters) if everything else [self.select(i, t)] for i in self.neighbors}
@@ -94,11 +96,11 @@ class Oracle:
             for s in range(self.s.clusters):
                 self.average(s, [i for i in self.neighbors if s in chosen[i]], everything)
             for i, data in self.data.items():
-                self.z[i] = np.argmin([losses(c, data) for c in self.c[i]], axis=0)  # step 6
+                self.z[i] = np.argmin([losses(c, data) for c in self.c[i]], axis=0)  # Step 4
         return {i: self.final(i) for i in self.neighbors}
 
     def train(self, t: int, chosen) -> None:
-        """2.3, step 2."""
+        """Local training of the selected cluster, twice as long in the first round (Step 1)."""
         rate = self.s.rate * self.s.decay ** (t // self.s.decay_rounds)
         for i, data in self.data.items():
             for s in chosen[i]:
@@ -108,9 +110,9 @@ class Oracle:
                     self.c[i][s] = descend(self.c[i][s], part, self.s.steps * (2 if t == 0 else 1), rate)
 
     def average(self, s: int, selectors: list[int], everything: bool) -> None:
-        """Eq. 1 as C <- W C, with W over the subgraph of the selectors."""
+        """Average of the selected center, Eq. 1 as C <- W C, with W over the subgraph of the selectors (Step 3)."""
         size = {i: len([m for m in self.neighbors[i] if m in selectors]) for i in selectors}
-        if everything and self.s.metropolis:  # nobody announced: degrees of the whole graph
+        if everything and self.s.metropolis:  # no selections are sent in this round: degrees of the whole graph
             size = {i: len(self.neighbors[i]) for i in selectors}
         updated = {}
         for i in selectors:
@@ -125,6 +127,6 @@ class Oracle:
             self.c[i][s] = center
 
     def final(self, i: int) -> np.ndarray:
-        """Eq. 2, then tau_final steps on all samples at half of the first learning rate (2.5)."""
+        """Personalized model: Eq. 2, then tau_final steps on all samples at half of the first learning rate (Final Step)."""
         x = sum(u * c for u, c in zip(self.u(i), self.c[i], strict=True))
         return descend(x, self.data[i], self.s.final_steps, self.s.rate / 2)

@@ -1,9 +1,9 @@
-"""The single-process reference: what a fault-free lockstep run must give, bit for bit.
+"""Single-process reference: the exact result, bit for bit, of a fault-free lockstep run (algorithms dfca, dfedavg, local).
 
-A plain loop over peers and rounds: no engine, no messages, no model store. It uses the learner it is given and the arithmetic
-of `peer.core.averaging`, in the order the runtime promises (docs/architecture.md): arrivals by neighbor id; those for a slot
-that a peer trains collect in a second average, whose first arrival is copied, and merge with the trained model at the close;
-those for other slots fold in place.
+One loop over peers and rounds: no engine, no messages, no model store. It uses the given learner and the arithmetic of
+`peer.core.averaging`, in the runtime's order (docs/architecture.md): arrivals in the order of neighbor ids. Arrivals for a slot
+that the peer trains are collected in a second average, whose first arrival is copied, and merged with the trained model at the
+end of the round. Arrivals for other slots are folded in place.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from peer.core.averaging import Vector, accumulate, fold
 
 @dataclass
 class ReferencePeer:
-    """One peer's models and what it decided."""
+    """One peer: its models, its cluster and its trained slots."""
 
     peer_id: int
     learner: Any
     models: list[Vector]
-    cluster: int | None = None  # chosen by loss; None: not yet, or the algorithm has no clusters
+    cluster: int | None = None  # with the lowest loss; None: not assigned yet, or an algorithm without clusters
     trained: list[int] = field(default_factory=list)
 
 
@@ -57,7 +57,7 @@ def collect(arrivals: list[tuple[Vector, float]], batch: bool) -> tuple[Vector, 
 
 
 def merge(own: Vector, aside: Vector, own_weight: float, weight: float, batch: bool) -> None:
-    """Put the average of a model and of what was collected beside it into ``own``."""
+    """Write the average of a model and of its collected arrivals into ``own``."""
     if batch:
         if own_weight > 0:
             accumulate(aside, own, own_weight)
@@ -69,7 +69,7 @@ def merge(own: Vector, aside: Vector, own_weight: float, weight: float, batch: b
 
 
 class Reference:
-    """The loop. Subclass it for further algorithms."""
+    """The loop over rounds; a subclass adds an algorithm."""
 
     def __init__(self, graph: Graph, learners: Mapping[int, Any]) -> None:
         self.graph = graph
@@ -81,7 +81,7 @@ class Reference:
         self.peers = {i: ReferencePeer(i, learners[i], self.initial_models(i, learners[i])) for i in graph.ids}
 
     def run(self) -> dict[int, ReferencePeer]:
-        """All rounds."""
+        """Run all rounds and return the peers."""
         for t in range(self.manifest.rounds):
             for peer in self.peers.values():
                 self.assign_and_train(peer, t)
@@ -101,17 +101,17 @@ class Reference:
         return self.manifest.options.get(name, default)
 
     def initial_models(self, i: int, learner: Any) -> list[Vector]:
-        """GI unless DFCA is told to draw its own models at each peer."""
+        """Initial models: equal at all peers (DFCA-GI), or drawn by each peer with ``initialization = "local"`` (DFCA-LI)."""
         path = (i,) if self.option("initialization", "global") == "local" else ()
         seeds = [derive_seed(self.manifest.seed, "initial", slot, *path) for slot in range(self.clusters)]
         return [learner.initial_model(seed) for seed in seeds]
 
     def nearest(self, peer: ReferencePeer) -> int:
-        """DFCA Eq. 4."""
+        """Cluster with the lowest loss (DFCA, Eq. 4)."""
         return int(np.argmin([peer.learner.mean_loss(theta) for theta in peer.models]))
 
     def assign_and_train(self, peer: ReferencePeer, t: int) -> None:
-        """Choose the slot, train it, unless the peer sits this round out."""
+        """Choose the slot and train it; an inactive peer does neither."""
         m, peer.trained = self.manifest, []
         if m.participation < 1 and not is_active(m.seed, t, peer.peer_id, m.participation):
             return
@@ -143,7 +143,7 @@ class Reference:
         return 1.0 / (1 + max(self.graph.degree(i), self.graph.degree(n)))
 
     def exchange(self, t: int) -> None:
-        """One exchange of the trained slots, taken before anything is folded."""
+        """One exchange of the trained slots; all snapshots are taken before the first fold."""
         offered = {i: [(slot, peer.models[slot].copy()) for slot in peer.trained] for i, peer in self.peers.items()}
         for i, peer in self.peers.items():
             if not peer.trained and not self.option("idle_folds", True):
@@ -157,7 +157,7 @@ class Reference:
                     self.average(peer, slot, found)
 
     def average(self, peer: ReferencePeer, slot: int, arrivals: list[tuple[Vector, float]]) -> None:
-        """Average a slot with what arrived for it."""
+        """Average a slot with its arrivals."""
         own, total = peer.models[slot].copy(), 0.0
         if self.mix == "uniform" and slot not in peer.trained and not self.batch:
             total = 1.0
@@ -169,7 +169,7 @@ class Reference:
         peer.models[slot] = own
 
     def relay(self, t: int) -> None:
-        """DFCA's warm-up: g mixing steps of the models of every cluster, each weighted by its mass."""
+        """Relay warm-up of DFCA: mixing steps of the models of every cluster, each weighted by its mass."""
         masses = {i: [float(slot in p.trained) for slot in range(self.clusters)] for i, p in self.peers.items()}
         for _ in range(self.option("relay_steps", 3)):
             sent = {

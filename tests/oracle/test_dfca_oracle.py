@@ -1,6 +1,6 @@
-"""The runtime's DFCA computes the paper's equations: its bit-true reference, with PyTorch, against a float64 oracle in NumPy.
+"""DFCA computes the paper's equations: the single-process reference, with PyTorch, against a float64 oracle in NumPy.
 
-That the engine equals the reference bit for bit is held by the simulation and by the process tests.
+The simulation and the process tests show that the engine equals the reference bit for bit.
 """
 
 import numpy as np
@@ -15,11 +15,11 @@ from tests.oracle import dfca_float64 as oracle
 from tests.oracle.reference import Reference, run_reference
 
 FEATURES, CLASSES, PEERS, ROUNDS = 5, 3, 6, 6
-SEED = 2  # with which both clusters are in use in every case
+SEED = 2  # both clusters are used in every case
 
 
 class Blobs(Task):
-    """Three classes in five dimensions; in every second peer's data they are swapped."""
+    """Three classes in five dimensions; every second peer has shifted labels."""
 
     kind, classes = "classification", CLASSES
 
@@ -75,7 +75,7 @@ def test_the_reference_follows_the_oracle(initialization, aggregation, relay):
         relay_steps=steps,
     )
     assert [found[i].cluster for i in graph.ids] == clusters
-    assert len(set(clusters)) == 2, "both clusters must be in use, or too little is compared"
+    assert len(set(clusters)) == 2, "the comparison needs both clusters in use"
     for i in graph.ids:
         for slot in range(2):
             assert np.abs(as_oracle(found[i].models[slot]) - models[i][slot]).max() < 2e-5

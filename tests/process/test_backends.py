@@ -1,40 +1,58 @@
-"""One engine, two backends: processes over real sockets and the simulated network end with the same bits."""
+"""Processes over real sockets and the simulated backend end with the same bits, with every screening and encoding."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
+from tools.beds import Bed, Models, same_models
 
-from coordinator_free_bootstrap import Graph, load_graph, make_graph, parse_manifest, save_graph
+from coordinator_free_bootstrap import Graph, load_graph, make_graph, parse_manifest
 from peer.experiment.simulated import simulate
 from peer.observe.report import build_report
 from peer.store.model_file import load_model
-from peer.testbed import free_ports
+from peer.store.state_dir import StateDir
 
 pytestmark = pytest.mark.process
+
+Make = Callable[..., Bed]
 PEER = Path(sys.executable).with_name("peer")
-SMALL = {"rounds": 4, "model_options": {"hidden": 16}, "split_options": {"samples_per_peer": 90, "test_per_peer": 40}}
+SMALL: dict[str, Any] = {
+    "rounds": 4,
+    "model_options": {"hidden": 16},
+    "split_options": {"samples_per_peer": 90, "test_per_peer": 40},
+    "start": {"rule": "all", "deadline_s": 60.0},
+    "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 60.0, "round_deadline_s": 120.0},
+}
 
 
-def six_peers(**run: object) -> Graph:
-    manifest = parse_manifest({**SMALL, **run}, "test")
-    graph = make_graph("erdos-renyi", 6, p=0.5, seed=3, manifest=manifest)
-    ports = free_ports(6)
-    nodes = (replace(node, address=f"127.0.0.1:{port}") for node, port in zip(graph.nodes, ports, strict=True))
-    return replace(graph, nodes=tuple(nodes))
+def six_peers(**run: Any) -> Graph:
+    return make_graph("erdos-renyi", 6, p=0.5, seed=3, manifest=parse_manifest({**SMALL, **run}, "test"))
 
 
-def run_processes(graph: Graph, directory: Path) -> None:
-    save_graph(graph, directory / "in.json")
-    command = [PEER, "testbed", directory / "in.json", "--out", directory / "processes", "--insecure"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+def final_models(directory: Path, graph: Graph) -> dict[int, Models]:
+    """Return the final models of a run directory, as `Bed.models` does."""
+    places = {peer_id: StateDir.of_peer(directory, peer_id).models for peer_id in graph.ids}
+    return {p: {file.name: load_model(file)[0] for file in place.glob("*.safetensors")} for p, place in places.items()}
+
+
+def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
+    """Run a graph with both backends, check that models and counters are equal, and return the models."""
+    processes = bed(graph=graph)
+    assert processes.finish()["failed"] == {}
+    simulate(load_graph(processes.directory / "graph.json"), directory / "simulated")
+    models = final_models(directory / "simulated", graph)
+    same_models(processes.models(), models)
+    real, simulated = (build_report(place).values for place in (processes.directory, directory / "simulated"))
+    for key in ("accuracy_mean", "cluster_ari", "rounds", "models_sent", "models_folded", "payload_bytes_sent"):
+        assert real[key] == simulated[key], key
+    return models
 
 
 @pytest.mark.parametrize(
@@ -50,24 +68,60 @@ def run_processes(graph: Graph, directory: Path) -> None:
         pytest.param({"algorithm": "fedspd", "dynamic_edges": 0.2}, id="fedspd-dynamic"),
     ],
 )
-def test_both_backends_end_with_the_same_models(tmp_path, run):
-    graph = six_peers(**run)
-    run_processes(graph, tmp_path)
-    simulate(load_graph(tmp_path / "in.json"), tmp_path / "simulated")
-    real, simulated = (build_report(tmp_path / which).values for which in ("processes", "simulated"))
-    for key in ("accuracy_mean", "cluster_ari", "rounds", "models_sent", "models_folded", "payload_bytes_sent"):
-        assert real[key] == simulated[key], key
-    for peer_id in graph.ids:
-        models = sorted((tmp_path / "processes" / f"peer-{peer_id}" / "models").glob("*.safetensors"))
-        assert models
-        for path in models:
-            other = tmp_path / "simulated" / f"peer-{peer_id}" / "models" / path.name
-            (first, _), (second, _) = load_model(path), load_model(other)
-            assert first.keys() == second.keys()
-            assert all(np.array_equal(first[name], second[name]) for name in first), path
+def test_both_backends_end_with_the_same_models(bed: Make, tmp_path: Path, run: dict[str, Any]) -> None:
+    run_both(bed, tmp_path, six_peers(**run))
 
 
-def test_the_verb_measures_the_same_with_either_backend(tmp_path):
+PLAIN: dict[str, dict[str, Any]] = {
+    "dfca": {"algorithm": "dfca"},
+    "dfedavg": {"algorithm": "dfedavg"},
+    "fedspd": {"algorithm": "fedspd", "options": {"min_cluster_samples": 10}},
+}
+
+
+@pytest.fixture(scope="module")
+def plain_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[int, Models]]:
+    """Return a function: algorithm -> the models of its simulated run with float32 and no screening, run once."""
+
+    @cache
+    def run(algorithm: str) -> dict[int, Models]:
+        directory, graph = tmp_path_factory.mktemp(algorithm), six_peers(**PLAIN[algorithm])
+        simulate(graph, directory)
+        return final_models(directory, graph)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "setting"),
+    [
+        ("dfca", {"screening": {"trimmed_mean": 0.3}}),
+        ("dfedavg", {"screening": {"trimmed_mean": 0.3}}),
+        ("dfca", {"screening": {"clip": 0.02}}),
+        ("dfca", {"screening": {"norm_bound": 1.0}}),
+        ("dfca", {"encoding": "int8"}),
+        ("dfca", {"encoding": "float16"}),
+        ("dfca", {"encoding": "bfloat16"}),
+        ("dfedavg", {"encoding": "int8", "screening": {"clip": 0.02, "norm_bound": 1.01, "trimmed_mean": 0.3}}),
+        # Noise comes from the system's entropy and differs in every run; this epsilon puts it below float32's resolution.
+        ("fedspd", {"options": {"min_cluster_samples": 10, "dp_epsilon": 1e30, "dp_clip": 0.02}}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else json.dumps(value).replace('"', ""),
+)
+def test_setting_acts_and_both_backends_agree(
+    bed: Make,
+    tmp_path: Path,
+    plain_models: Callable[[str], dict[int, Models]],
+    algorithm: str,
+    setting: dict[str, Any],
+) -> None:
+    models = run_both(bed, tmp_path, six_peers(**PLAIN[algorithm] | setting))
+    for peer_id, plain in plain_models(algorithm).items():
+        with pytest.raises(AssertionError, match="differs"):  # otherwise the setting did not act
+            same_models({peer_id: models[peer_id]}, {peer_id: plain})
+
+
+def test_experiment_run_measures_the_same_with_either_backend(tmp_path: Path) -> None:
     file = tmp_path / "small.toml"
     file.write_text(
         'title = "small"\nsource = "this test"\npeers = 4\ntrain_samples = 240\ntest_samples = 80\n'

@@ -1,7 +1,7 @@
-"""FedSPD and FedEM as real processes over loopback: the same bits as one process, at both paces, with bytes counted.
+"""FedSPD and FedEM as real processes over loopback: the same bits as the simulated backend, at both paces, with bytes counted.
 
-Method: forked peers of a testbed run a small graph to its end; their models are compared with `peer.experiment.in_process`, which
-has no engine, no wire and no processes. The oracle of the arithmetic itself is tests/oracle/fedspd.py.
+Method: forked peers of a testbed run a small graph to its end; their models are compared with those of the simulated backend,
+which has no wire and no processes. The independent check of the arithmetic is tests/oracle/fedspd.py.
 """
 
 from pathlib import Path
@@ -11,11 +11,11 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.graph import Node
-from peer.experiment.in_process import InProcess
 from peer.observe.report import build_report
 from peer.store.model_file import load_model
 from peer.store.state_dir import StateDir
-from peer.testbed import Testbed, free_ports, warm_up
+from peer.testbed.testbed import Testbed, free_ports, warm_up
+from tests.tools.simulated import run
 
 pytestmark = pytest.mark.process
 
@@ -63,23 +63,18 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_processes_equal_one_process_bit_for_bit(name, tmp_path):
+def test_processes_equal_the_simulated_backend_bit_for_bit(name, tmp_path):
     graph = graph_of(5, **CASES[name])
     run_processes(graph, tmp_path)
-    peers = InProcess(graph).run()
-    sent = folded = announced = 0
-    for i, peer in peers.items():
-        place, schema = StateDir.of_peer(tmp_path, i), peer.bench.learner.schema
-        for slot in range(peer.algorithm.slots):
-            found = flat(place.cluster_model(slot), schema)
-            assert found.tobytes() == peer.bench.models.model(slot).tobytes(), (i, slot)
-        assert flat(place.personalized_model, schema).tobytes() == peer.bench.personalized.tobytes()
-        sent, folded = sent + peer.totals["models_sent"], folded + peer.totals["models_folded"]
-        announced += peer.totals["announcements_sent"]
+    peers = run(graph)
+    for peer in peers:
+        place, schema = StateDir.of_peer(tmp_path, peer.peer_id), peer.learner.schema
+        for slot, model in enumerate(peer.models):
+            assert flat(place.cluster_model(slot), schema).tobytes() == model.tobytes(), (peer.peer_id, slot)
+        assert flat(place.personalized_model, schema).tobytes() == peer.personalized.tobytes()
     report = build_report(tmp_path).values
-    assert (report["models_sent"], report["models_folded"]) == (sent, folded)
-    if not graph.manifest.dynamic_edges and graph.manifest.participation == 1:  # else passes are announcements too
-        assert report["announcements_sent"] == announced
+    for key in ("models_sent", "models_folded", "payload_bytes_sent", "selections_sent"):
+        assert report[key] == sum(peer.totals[key] for peer in peers), key
 
 
 @pytest.mark.parametrize("name", ["fedspd", "fedem"])

@@ -1,4 +1,7 @@
-"""A neighbor that mutates bytes: the peer neither dies, nor grows, nor changes state (benchmarks/abuse.py sends 100,000)."""
+"""A neighbor that sends mutated messages: the peer keeps running, its memory and state do not change.
+
+benchmarks/abuse.py sends 100,000 of them.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +17,30 @@ from target_process import TargetProcess
 from peer.wire.options import SERVICE
 
 pytestmark = pytest.mark.process
+# Refusals of checks that mutated messages reach in every run; rarer ones depend on the order of the calls.
+REACHED = {"malformed", "not_a_neighbor", "identity_mismatch", "wrong_size", "digest_mismatch"}
 RUN = {"limits": {"requests_per_second": 1e6, "streams_per_neighbor": 64}}
 
 
 def test_mutated_messages_change_nothing(tmp_path: Path) -> None:
     with TargetProcess(tmp_path, RUN) as target:
-        asyncio.run(mutate(target, 500))  # buffers, caches and threads that any first caller brings
+        asyncio.run(mutate(target, 500))  # allocates the buffers, caches and threads that every caller needs
         before = target.ask()
         mutator = asyncio.run(mutate(target, 3000, seed=2))
         after = target.ask()
         assert mutator.sent >= 3000 and mutator.answers["a reply"] > 500
         assert after["digest"] == before["digest"] and after["stage"] == "exchanging"
         assert after["streams"] == after["buffers"] == 0
-        assert len(after["refusals"]) >= 8, after["refusals"]  # the mutations reach many checks
+        assert after["refusals"].keys() >= REACHED, after["refusals"]
         assert after["memory_bytes"] - before["memory_bytes"] < 32 << 20, (before, after)
 
 
-def test_a_compression_bomb_is_refused_before_it_unfolds(tmp_path: Path) -> None:
-    """What callers compress is unpacked by gRPC, and no further than 4 MiB, its limit of any message."""
+def test_compression_bomb_is_refused_at_the_message_limit(tmp_path: Path) -> None:
+    """GRPC decompresses a message up to its limit of 4 MiB and then refuses it."""
 
     async def bomb(target: TargetProcess, megabytes: int) -> str:
         async with channel_to(target) as channel:
-            call = channel.unary_unary(f"/{SERVICE}/Beat")
+            call = channel.unary_unary(f"/{SERVICE}/Heartbeat")
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call(bytes(megabytes << 20), timeout=60, compression=grpc.Compression.Gzip)
         return str(caught.value.code())

@@ -1,4 +1,4 @@
-"""`peer health` on a real peer: what a container's engine and a supervisor are told."""
+"""`peer health` on a running peer: the exit codes and sentences that containers and supervisors get."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 from tools.running import on_loopback, running_peer, until
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
-from peer.deploy.keys import deal_keys
+from peer.deploy.keys import create_keys
 from peer.store.state_dir import StateDir
 
 pytestmark = pytest.mark.process
@@ -16,15 +16,15 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def place(tmp_path):
-    """A folder with a graph of two peers on free ports, and their keys."""
+    """Return a folder with a graph of two peers on free ports and their keys, and the address of peer 0."""
     graph = on_loopback(make_graph("complete", 2, manifest=parse_manifest({"rounds": 2}, "test")))
-    save_graph(deal_keys(graph, tmp_path / "keys"), tmp_path / "graph.json")
+    save_graph(create_keys(graph, tmp_path / "keys"), tmp_path / "graph.json")
     return tmp_path, graph.node(0).address
 
 
 @contextmanager
 def running(folder, *options):
-    """Run peer 0, whose neighbor never comes; give the process once it listens."""
+    """Run peer 0 without its neighbor; yield the process once it listens."""
     with running_peer(0, folder, *options) as process:
         log = folder / "0.log"
         until(lambda: "listening on port" in log.read_text(), "it listens", logs=[log])
@@ -37,35 +37,35 @@ def health(folder, address, *options):
     return found.returncode, found.stdout.strip() or found.stderr.replace("\n", " ")
 
 
-def test_a_peer_is_asked_as_itself_and_by_nobody_else(place):
+def test_only_the_own_key_of_a_peer_may_ask_for_its_health(place):
     folder, address = place
     with running(folder, "--certs", folder / "keys/peer-0") as process:
         assert health(folder, address, "--certs", "keys/peer-0") == (0, "serving")
-        code, said = health(folder, address, "--certs", "keys/peer-1")
-        assert (code, "no answer" in said) == (40, True)
+        code, text = health(folder, address, "--certs", "keys/peer-1")
+        assert (code, "no answer" in text) == (40, True)
         assert health(folder, address, "--insecure")[0] == 40
-        code, said = health(folder, address, "--certs", "keys")
-        assert (code, "found 0 keys" in said) == (20, True)
+        code, text = health(folder, address, "--certs", "keys")
+        assert (code, "found 0 files" in text) == (20, True)
         process.terminate()
         assert process.wait(timeout=30) == 0
-    code, said = health(folder, address, "--certs", "keys/peer-0")
-    assert (code, "no answer" in said) == (40, True)  # it left; the run is not completed
+    code, text = health(folder, address, "--certs", "keys/peer-0")
+    assert (code, "no answer" in text) == (40, True)  # it left; the run is not completed
 
 
-def test_plaintext_where_it_was_asked_for(place):
+def test_plaintext_peer_answers_in_plaintext(place):
     folder, address = place
     with running(folder, "--insecure"):
         assert health(folder, address, "--insecure") == (0, "serving")
 
 
-def test_a_completed_run_is_healthy_without_a_process(place):
+def test_completed_run_is_healthy_without_a_process(place):
     folder, address = place
     StateDir.of_peer(folder, 0).create()
     StateDir.of_peer(folder, 0).summary.write_text('{"status": "completed"}')
     assert health(folder, address, "--insecure") == (0, "completed")
 
 
-def test_a_metrics_port_that_is_taken_is_a_sentence(place):
+def test_metrics_port_in_use_is_reported_in_one_sentence(place):
     folder, address = place
     command = [sys.executable, "-m", "peer", "run", "--id", "0", "--neighbors", "graph.json", "--state-dir", "t"]
     command += ["--insecure", "--metrics-port", address.rpartition(":")[2]]

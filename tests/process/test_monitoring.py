@@ -12,8 +12,8 @@ import pytest
 from tools.running import on_loopback, running, running_peer, until
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
-from peer.deploy.keys import deal_keys
-from peer.testbed import free_ports
+from peer.deploy.keys import create_keys
+from peer.testbed.testbed import free_ports
 
 pytestmark = pytest.mark.process
 
@@ -65,7 +65,7 @@ def ask(programs, tmp_path_factory):
     home, ports = tmp_path_factory.mktemp("scraped"), free_ports(2 * PEERS + 1)
     manifest = parse_manifest({"rounds": 100_000, "options": {"warmup_rounds": 4}}, "test")
     graph = on_loopback(make_graph("complete", PEERS, manifest=manifest), ports[:PEERS])
-    save_graph(deal_keys(graph, home / "keys"), home / "graph.json")
+    save_graph(create_keys(graph, home / "keys"), home / "graph.json")
     targets = [{"targets": [f"127.0.0.1:{ports[PEERS + i]}"], "labels": {"peer_id": str(i)}} for i in range(PEERS)]
     (home / "peers.json").write_text(json.dumps(targets))
     shutil.copy(MONITORING / "alerts.yml", home)

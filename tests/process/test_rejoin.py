@@ -1,4 +1,4 @@
-"""Goal: who was away, whose disk is lost and who comes late takes its place again by itself, with its neighbors' models."""
+"""Goal: a peer that was away, lost its disk or starts late rejoins by itself, with its neighbors' models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUICK = {"heartbeat_s": 0.25, "suspicion_s": 1.5}
 
 
 def _takes_part(run: Bed, peer_id: int) -> None:
-    """Its last rounds fold all neighbors, and theirs fold it."""
+    """Check that a peer's last round folds all neighbors, and that their last rounds fold its models."""
     last = run.last_rounds(peer_id)
     assert {line[0] for line in last[max(last)]["folded"]} == set(run.graph.neighbors(peer_id))
     for neighbor in run.graph.neighbors(peer_id):
@@ -23,7 +23,7 @@ def _takes_part(run: Bed, peer_id: int) -> None:
         assert peer_id in {line[0] for line in rows[max(rows)]["folded"]}
 
 
-def test_a_peer_that_was_away_for_long_catches_up(bed: Make) -> None:
+def test_peer_that_was_away_for_many_rounds_catches_up(bed: Make) -> None:
     run = bed(rounds=60, peers=5, kind="complete", timeouts=QUICK, failpoints={1: "train.begin=kill@3"})
     assert run.until_ended(1) == -9
     run.until_round(15, 0, 2, 3, 4)
@@ -37,7 +37,7 @@ def test_a_peer_that_was_away_for_long_catches_up(bed: Make) -> None:
     _takes_part(run, 1)
 
 
-def test_a_peer_that_lost_its_disk_rejoins_from_its_neighbors(bed: Make) -> None:
+def test_peer_that_lost_its_disk_continues_with_its_neighbors_models(bed: Make) -> None:
     run = bed(rounds=60, peers=5, kind="complete", timeouts=QUICK)
     run.until_round(5)
     seen = run.history(1, "start")[0]["incarnation"]
@@ -49,13 +49,13 @@ def test_a_peer_that_lost_its_disk_rejoins_from_its_neighbors(bed: Make) -> None
     invariants.check(run)
     assert run.history(1, "start")[0]["resumed_from"] is None
     assert run.history(1, "caught_up")
-    assert run.history(1)[-1]["incarnation"] > seen, "a new life is above the one that its neighbors knew"
+    assert run.history(1)[-1]["incarnation"] > seen, "the incarnation is not above the one that neighbors know"
     accuracies = [line["accuracy"] for line in run.history(1, "round")]
-    assert accuracies[0] > 0.6, "it goes on with its neighbors' models, not from its initial ones"
+    assert accuracies[0] > 0.6, "it trains its initial models, not those of its neighbors"
     _takes_part(run, 1)
 
 
-def test_a_late_joiner_takes_its_place(bed: Make) -> None:
+def test_peer_that_starts_late_catches_up(bed: Make) -> None:
     script = [{"do": "join", "peers": [3], "at_round": 20}]
     start = {"rule": "deadline", "deadline_s": 1.0}
     run = bed(rounds=80, peers=5, kind="complete", timeouts=QUICK, script=script, start=start)
@@ -64,12 +64,12 @@ def test_a_late_joiner_takes_its_place(bed: Make) -> None:
     invariants.check(run)
     assert run.history(3, "caught_up")[0]["from_round"] == 0
     assert min(run.last_rounds(3)) >= 19
-    assert not run.saw(0, 3, "dead"), "a peer that has not come yet is unknown, not dead"
+    assert not run.saw(0, 3, "dead"), "a peer that has not started yet is unknown, not dead"
     _takes_part(run, 3)
 
 
-def test_a_peer_that_comes_back_when_all_others_have_finished_still_finishes(bed: Make) -> None:
-    start = {"deadline_s": 4.0}  # so long it looks for neighbors before it goes on alone
+def test_peer_that_restarts_after_all_others_have_finished_completes_its_run(bed: Make) -> None:
+    start = {"deadline_s": 4.0}  # how long it waits for neighbors before it continues alone
     run = bed(rounds=6, timeouts=QUICK | {"suspicion_s": 1.0}, failpoints={1: "train.begin=kill@3"}, start=start)
     assert run.until_ended(1) == -9
     run.arm(1, "")
@@ -79,13 +79,14 @@ def test_a_peer_that_comes_back_when_all_others_have_finished_still_finishes(bed
     invariants.completed(run)
 
 
-def test_a_dead_neighbor_costs_its_suspicion_time_once(bed: Make) -> None:
+def test_rounds_do_not_wait_for_a_dead_neighbor(bed: Make) -> None:
     run = bed(rounds=30, timeouts={"heartbeat_s": 0.5, "suspicion_s": 2.0}, failpoints={1: "train.begin=kill@5"})
     assert run.until_ended(1) == -9
     run.until(lambda: run.rounds(0) == 30 and run.rounds(2) == 30, 40, "the survivors finish")
     for survivor in run.graph.neighbors(1):
-        waits = [line["seconds"]["wait"] for line in run.history(survivor, "round")]
-        assert sum(wait > 1.0 for wait in waits) == 1 and max(waits) < 2.0 + 1.5
-        assert run.saw(survivor, 1, "dead")
-        last = run.last_rounds(survivor)[29]
-        assert last["missing"] == [1]
+        states = [line["state"] for line in run.history(survivor, "neighbor") if line["neighbor"] == 1]
+        assert states[-2:] == ["suspect", "dead"] and states.count("dead") == 1
+        history = run.history(survivor)
+        died = next(i for i, line in enumerate(history) if line["kind"] == "neighbor" and line["state"] == "dead")
+        after = [line for line in history[died:] if line["kind"] == "round"]
+        assert len(after) > 20 and all(line["missing"] == [1] for line in after)

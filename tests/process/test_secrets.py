@@ -1,4 +1,4 @@
-"""After a run over TLS: private keys are in their files and nowhere else, closed to others; an observer reads status only."""
+"""After a run over TLS, private keys are only in their files, which only their owner can read. An observer reads status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from coordinator_free_bootstrap import Graph, load_graph, make_graph
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.identity.files import load_key_pair
-from peer.testbed import OBSERVER, Testbed, free_ports, identity_files, warm_up, with_settings
+from peer.testbed.testbed import OBSERVER, Testbed, free_ports, identity_files, warm_up, with_settings
 from peer.wire.client import NeighborLink
 from peer.wire.security import MutualTls
 
@@ -27,7 +27,7 @@ def small_graph() -> Graph:
 
 
 async def watched(directory: Path) -> list[dict[str, object]]:
-    """Read each peer's status once, as the testbed's observer."""
+    """Return the status of each peer, read as the testbed's observer."""
     graph = load_graph(directory / "graph.json")
     tls = MutualTls(graph, OBSERVER, load_key_pair(identity_files(directory, OBSERVER)))
     found = []
@@ -38,7 +38,7 @@ async def watched(directory: Path) -> list[dict[str, object]]:
     return found
 
 
-def test_nothing_secret_is_left_lying_about(tmp_path: Path) -> None:
+def test_private_keys_are_only_in_their_key_files(tmp_path: Path) -> None:
     graph = small_graph()
     warm_up(graph, None)
     bed = Testbed(graph, tmp_path)
@@ -56,7 +56,7 @@ def test_nothing_secret_is_left_lying_about(tmp_path: Path) -> None:
             assert b"PRIVATE KEY" not in data and not any(secret in data for secret in secrets), path
 
 
-def test_a_testbed_serves_its_observer_and_keeps_its_keys_when_it_is_started_again(tmp_path: Path) -> None:
+def test_testbed_serves_its_observer_and_keeps_its_keys_after_a_restart(tmp_path: Path) -> None:
     graph = with_settings(small_graph(), ["run.rounds=100000"])
     warm_up(graph, None)
     bed = Testbed(graph, tmp_path)

@@ -1,4 +1,4 @@
-"""Goal: real processes compute the same models bit for bit, run after run, forked or started one by one.
+"""Goal: real processes compute the same models bit for bit in every run, forked or started separately.
 
 Method: testbeds of a few rounds on the bundled digits; final model files are compared as arrays.
 """
@@ -15,17 +15,17 @@ from tools.beds import Bed, same_models
 from tools.running import ends, running_peer
 
 from coordinator_free_bootstrap import save_graph
-from peer.testbed import free_ports
+from peer.testbed.testbed import free_ports
 
 pytestmark = pytest.mark.process
 
 Make = Callable[..., Bed]
 
 
-def test_a_testbed_runs_to_completion(bed: Make) -> None:
+def test_testbed_runs_to_completion(bed: Make) -> None:
     run = bed(peers=6, kind="erdos-renyi", rounds=5)
-    last = run.finish()
-    assert last["failed"] == {} and set(last["exit_codes"].values()) == {0}
+    result = run.finish()
+    assert result["failed"] == {} and set(result["exit_codes"].values()) == {0}
     invariants.completed(run)
     invariants.check(run)
     for peer_id in run.graph.ids:
@@ -44,12 +44,12 @@ def test_runs_over_tls_and_through_proxies_give_the_same_models(bed: Make) -> No
     plain = bed("plain", rounds=5)
     secure = bed("secure", rounds=5, insecure=False, proxy=True)
     plain.finish()
-    last = secure.finish()
-    assert all(counters["bytes_passed"] > 0 for counters in last["counters"].values())
+    result = secure.finish()
+    assert all(counters["bytes_passed"] > 0 for counters in result["counters"].values())
     same_models(plain.models(), secure.models())
 
 
-def test_eight_separate_peer_run_processes_give_the_testbeds_models(bed: Make, tmp_path: Path) -> None:
+def test_eight_processes_of_peer_run_end_with_the_models_of_a_testbed(bed: Make, tmp_path: Path) -> None:
     forked = bed(peers=8, kind="erdos-renyi", rounds=4, start={"rule": "all"})
     forked.finish()
     separate = Bed.__new__(Bed)
@@ -62,13 +62,13 @@ def test_eight_separate_peer_run_processes_give_the_testbeds_models(bed: Make, t
     same_models(forked.models(), separate.models())
 
 
-def test_ports_of_peers_are_none_that_outgoing_connections_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_of_peers_are_outside_the_outgoing_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setting = tmp_path / "range"
-    monkeypatch.setattr("peer.testbed.OUTGOING", setting)
+    monkeypatch.setattr("peer.testbed.testbed.EPHEMERAL_PORTS", setting)
     for first, last in ((32_768, 60_999), (16_000, 60_000), (20_000, 65_535)):
         setting.write_text(f"{first}\t{last}\n")
         ports = free_ports(50)
         assert len(set(ports)) == 50
         assert not any(first <= port <= last for port in ports)
-    setting.write_text("1024\t65535\n")  # nothing else is left
+    setting.write_text("1024\t65535\n")  # no other ports remain
     assert len(set(free_ports(50))) == 50

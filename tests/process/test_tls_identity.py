@@ -1,4 +1,4 @@
-"""Who may speak, on real sockets: every false identity is refused, and no refusal costs a true neighbor anything."""
+"""Authentication over real sockets: false identities are refused, and true neighbors are not affected by refusals."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from wire_support import LIMITS, TIMEOUTS, Recorder, header_of, hello_of, servin
 
 from coordinator_free_bootstrap import Graph, Manifest, Node, save_graph
 from coordinator_free_bootstrap.errors import IdentityError, NeighborUnavailable, Refusal, RemoteProtocolError
-from peer.core.messages import Announce, Beat, Outcome, Phase
+from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, Select
 from peer.identity.certificates import Certificate, make_certificate
 from peer.identity.files import KeyFiles, KeyPair, keygen
 from peer.identity.pinning import pin
 from peer.wire.client import NeighborLink
-from peer.wire.inbound import PullRequest
 from peer.wire.options import SERVICE
 from peer.wire.security import MutualTls, SecureChannel, load_tls
 
@@ -81,7 +80,7 @@ def as_caller(private: bytes | None, chain: bytes | None) -> SecureChannel:
     return SecureChannel(grpc.ssl_channel_credentials(PAIRS[0].certificate.pem(), private, chain), "peer-0.federation")
 
 
-def test_what_grpc_shows_of_a_caller() -> None:
+def test_authentication_context_of_grpc_has_name_and_certificate_of_the_caller() -> None:
     async def test() -> None:
         facts: dict[str, Any] = {}
 
@@ -107,7 +106,7 @@ def test_what_grpc_shows_of_a_caller() -> None:
     run(test)
 
 
-def test_neighbors_speak_and_the_caller_is_the_certificates_peer() -> None:
+def test_caller_is_the_peer_of_the_client_certificate() -> None:
     async def test() -> None:
         async with peer_0() as (recorder, port):
             for neighbor in (1, 2):
@@ -118,16 +117,16 @@ def test_neighbors_speak_and_the_caller_is_the_certificates_peer() -> None:
     run(test)
 
 
-def stranger_under_a_foreign_authority() -> tuple[bytes | None, bytes | None]:
+def certificate_of_another_authority() -> tuple[bytes | None, bytes | None]:
     return issue(["spiffe://federation/peer/1"], "peer-1.federation", by=authority())
 
 
-def self_made_with_a_true_name() -> tuple[bytes | None, bytes | None]:
+def own_key_with_the_name_of_a_neighbor() -> tuple[bytes | None, bytes | None]:
     made = pair("federation", 1)
     return made.private_key, made.chain
 
 
-def neighbors_certificate_without_its_key() -> tuple[bytes | None, bytes | None]:
+def certificate_of_a_neighbor_without_its_key() -> tuple[bytes | None, bytes | None]:
     return PAIRS[2].private_key, PAIRS[1].chain
 
 
@@ -135,21 +134,21 @@ def peer_without_an_edge() -> tuple[bytes | None, bytes | None]:
     return PAIRS[3].private_key, PAIRS[3].chain
 
 
-def nobody() -> tuple[bytes | None, bytes | None]:
+def no_certificate() -> tuple[bytes | None, bytes | None]:
     return None, None
 
 
 @pytest.mark.parametrize(
     "attacker",
     [
-        stranger_under_a_foreign_authority,
-        self_made_with_a_true_name,
-        neighbors_certificate_without_its_key,
+        certificate_of_another_authority,
+        own_key_with_the_name_of_a_neighbor,
+        certificate_of_a_neighbor_without_its_key,
         peer_without_an_edge,
-        nobody,
+        no_certificate,
     ],
 )
-def test_false_callers_do_not_get_past_tls(attacker: Callable[[], tuple[bytes | None, bytes | None]]) -> None:
+def test_false_caller_is_rejected_by_tls(attacker: Callable[[], tuple[bytes | None, bytes | None]]) -> None:
     async def test() -> None:
         async with peer_0() as (recorder, port), link_to(port, tls_of(1).channel(0)) as good:
             async with link_to(port, as_caller(*attacker())) as bad:
@@ -164,7 +163,7 @@ def test_false_callers_do_not_get_past_tls(attacker: Callable[[], tuple[bytes | 
     run(test)
 
 
-def test_plaintext_is_not_answered() -> None:
+def test_plaintext_call_to_a_tls_server_fails() -> None:
     async def test() -> None:
         async with peer_0() as (recorder, port), link_to(port, None) as bad:
             with pytest.raises(NeighborUnavailable):
@@ -182,7 +181,7 @@ def by_hand(neighbor: bytes) -> Graph:
     return replace(GRAPH, nodes=tuple(nodes))
 
 
-def test_an_expired_neighbor_is_out() -> None:
+def test_expired_certificate_is_rejected() -> None:
     async def test() -> None:
         old = pair("federation", 1, days=9, now=datetime.now(UTC) - timedelta(days=10))
         async with peer_0(tls_of(0, by_hand(old.chain))) as (recorder, port):
@@ -196,8 +195,8 @@ def test_an_expired_neighbor_is_out() -> None:
     run(test)
 
 
-def test_a_neighbor_cannot_vouch_for_another_one() -> None:
-    """A careless pin, made by hand: neighbor 1 may sign. TLS then believes its word for peer 2; the pin does not."""
+def test_certificate_issued_by_a_neighbor_is_refused() -> None:
+    """Neighbor 1's pinned certificate may sign others, so TLS accepts one that it issued for peer 2; the pin check does not."""
 
     async def test() -> None:
         issuer = authority("spiffe://federation/peer/1")
@@ -216,7 +215,7 @@ def under(issuer: Issuer, *uris: str) -> SecureChannel:
     return as_caller(*issue(list(uris), "peer-1.federation", by=issuer))
 
 
-def test_under_an_authority_names_and_pins_decide() -> None:
+def test_with_an_authority_names_and_pins_are_still_checked() -> None:
     async def test() -> None:
         issuer = authority()
         unpinned = replace(LINE, nodes=(LINE.nodes[0], LINE.nodes[1], *GRAPH.nodes[2:]))
@@ -234,7 +233,7 @@ def test_under_an_authority_names_and_pins_decide() -> None:
                 ([], Refusal.IDENTITY_MISMATCH, "exactly one"),
                 (["spiffe://federation/peer/2"], Refusal.IDENTITY_MISMATCH, "is not pinned"),
                 (["spiffe://federation/peer/3"], Refusal.NOT_A_NEIGHBOR, "no edge to peer 0"),
-                (["spiffe://elsewhere/peer/1"], Refusal.IDENTITY_MISMATCH, "federation elsewhere"),
+                (["spiffe://elsewhere/peer/1"], Refusal.IDENTITY_MISMATCH, "found federation elsewhere"),
                 (["https://federation/peer/1"], Refusal.IDENTITY_MISMATCH, "exactly one|certificate URI"),
             ):
                 async with link_to(port, under(issuer, *uris)) as bad:
@@ -248,45 +247,44 @@ def test_under_an_authority_names_and_pins_decide() -> None:
     run(test)
 
 
-def test_a_claimed_sender_is_the_certificates_peer_or_refused() -> None:
+def test_sender_that_is_not_the_peer_of_the_certificate_is_refused() -> None:
     async def test() -> None:
         theta = np.zeros(4, np.float32)
         async with peer_0() as (recorder, port), link_to(port, tls_of(1).channel(0)) as link:
-            with pytest.raises(RemoteProtocolError, match="says peer 2; the connection is peer 1's") as caught:
+            with pytest.raises(RemoteProtocolError, match="found peer 2; the authenticated caller is peer 1") as caught:
                 await link.hello(hello_of(2))
             assert caught.value.code is Refusal.IDENTITY_MISMATCH
-            beat = Beat(sender=2, incarnation=7, round_index=3, persisted_round=2, phase=Phase.RUNNING)
-            announce = Announce(sender=2, incarnation=7, round_index=3, step=0, total=1)
-            assert await link.beat(beat) is Refusal.IDENTITY_MISMATCH
-            assert await link.announce(announce) is Refusal.IDENTITY_MISMATCH
+            assert await link.heartbeat(Heartbeat(2, 7, 3, Phase.RUNNING)) is Refusal.IDENTITY_MISMATCH
+            assert await link.control(Select(2, 7, 3)) is Refusal.IDENTITY_MISMATCH
+            assert await link.control(Pass(2, 7, 3, 0)) is Refusal.IDENTITY_MISMATCH
             reply = await link.push(header_of(16, sender=2), theta.view(np.uint8))
             assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, Refusal.IDENTITY_MISMATCH)
-            with pytest.raises(RemoteProtocolError, match="says peer 2"):
+            with pytest.raises(RemoteProtocolError, match="found peer 2"):
                 await link.pull(PullRequest(2, 7, 0))
-            assert not recorder.callers and not recorder.offers and not recorder.heard
-            assert recorder.refusals == [Refusal.IDENTITY_MISMATCH] * 5
+            assert not recorder.callers and not recorder.offers and not recorder.messages
+            assert recorder.refusals == [Refusal.IDENTITY_MISMATCH] * 6
             assert (await link.hello(hello_of(1))).refusal is None
 
     run(test)
 
 
-def test_another_neighbor_cannot_answer_at_a_neighbors_address() -> None:
+def test_server_with_the_certificate_of_another_neighbor_is_rejected() -> None:
     async def test() -> None:
         tls = tls_of(2)
         async with serving(Recorder(2), credentials=tls.server_credentials(), identify=tls.identify) as port:
             async with link_to(port, tls_of(0).channel(1), peer_id=1) as link:
-                with pytest.raises(RemoteProtocolError, match="cannot prove to be peer 1") as caught:
+                with pytest.raises(RemoteProtocolError, match="has no certificate of peer 1") as caught:
                     await link.hello(hello_of(0))
                 assert caught.value.code is Refusal.IDENTITY_MISMATCH
                 with pytest.raises(NeighborUnavailable):
-                    await link.beat(Beat(0, 7, 3, 2, Phase.RUNNING))
+                    await link.heartbeat(Heartbeat(0, 7, 3, Phase.RUNNING))
             async with link_to(port, tls_of(0).channel(2), peer_id=2) as link:
                 assert (await link.hello(hello_of(0))).hello.sender == 2
 
     run(test)
 
 
-def test_under_an_authority_another_peer_cannot_answer_either() -> None:
+def test_with_an_authority_the_server_of_another_peer_is_rejected() -> None:
     async def test() -> None:
         issuer = authority()
         private, chain = issue(["spiffe://federation/peer/2"], "peer-2.federation", by=issuer)
@@ -295,7 +293,7 @@ def test_under_an_authority_another_peer_cannot_answer_either() -> None:
         me = MutualTls(LINE, 0, KeyPair(mine[0], Certificate.from_pem(mine[1], "x"), mine[1]), authorities=issuer.pem)
         async with serving(Recorder(2), credentials=impostor.server_credentials(), identify=impostor.identify) as port:
             async with link_to(port, me.channel(1), peer_id=1) as link:
-                with pytest.raises(RemoteProtocolError, match="cannot prove to be peer 1"):
+                with pytest.raises(RemoteProtocolError, match="has no certificate of peer 1"):
                     await link.hello(hello_of(0))
             async with link_to(port, me.channel(2), peer_id=2) as link:
                 assert (await link.hello(hello_of(0))).hello.sender == 2
@@ -303,7 +301,7 @@ def test_under_an_authority_another_peer_cannot_answer_either() -> None:
     run(test)
 
 
-def test_a_plaintext_server_is_not_believed() -> None:
+def test_plaintext_server_is_rejected() -> None:
     async def test() -> None:
         async with serving(Recorder(1)) as port, link_to(port, tls_of(0).channel(1), peer_id=1) as link:
             with pytest.raises((NeighborUnavailable, RemoteProtocolError)):
@@ -312,7 +310,7 @@ def test_a_plaintext_server_is_not_believed() -> None:
     run(test)
 
 
-def test_an_observer_reads_status_and_health_and_nothing_else() -> None:
+def test_observer_may_read_status_and_health_only() -> None:
     async def test() -> None:
         async with peer_0() as (recorder, port):
             security = tls_of("laptop").channel(0)
@@ -321,16 +319,19 @@ def test_an_observer_reads_status_and_health_and_nothing_else() -> None:
                 async for status in link.watch_status(0.05):
                     assert status["phase"] == "running"
                     break
-                with pytest.raises(RemoteProtocolError, match="observer laptop may read status") as caught:
+                with pytest.raises(
+                    RemoteProtocolError, match="found observer laptop, which may only read status"
+                ) as caught:
                     await link.hello(hello_of(1))
                 assert caught.value.code is Refusal.NOT_A_NEIGHBOR
-                assert await link.beat(Beat(1, 7, 3, 2, Phase.RUNNING)) is Refusal.NOT_A_NEIGHBOR
-                assert await link.announce(Announce(1, 7, 3, 0, 1)) is Refusal.NOT_A_NEIGHBOR
+                assert await link.heartbeat(Heartbeat(1, 7, 3, Phase.RUNNING)) is Refusal.NOT_A_NEIGHBOR
+                assert await link.control(Select(1, 7, 3)) is Refusal.NOT_A_NEIGHBOR
+                assert await link.control(Pass(1, 7, 3, 0)) is Refusal.NOT_A_NEIGHBOR
                 reply = await link.push(header_of(16, sender=1), np.zeros(16, np.uint8))
                 assert reply.refusal is Refusal.NOT_A_NEIGHBOR
                 with pytest.raises(RemoteProtocolError, match="observer"):
                     await link.pull(PullRequest(1, 7, 0))
-            assert not recorder.callers and not recorder.heard
+            assert not recorder.callers and not recorder.messages
             options = [("grpc.ssl_target_name_override", security.server_name)]
             async with grpc.aio.secure_channel(f"127.0.0.1:{port}", security.credentials, options=options) as channel:
                 health = health_pb2_grpc.HealthStub(channel)
@@ -354,7 +355,7 @@ def test_both_keys_work_while_one_is_rotated() -> None:
                 with pytest.raises(NeighborUnavailable):
                     await link.hello(hello_of(1))
             assert not recorder.callers
-        for server_key in (PAIRS[1], new):  # and the other way round: whichever key peer 1 serves with
+        for server_key in (PAIRS[1], new):  # and as a server: with either key of peer 1
             tls, recorder = MutualTls(graph, 1, server_key), Recorder(1)
             async with (
                 serving(recorder, credentials=tls.server_credentials(), identify=tls.identify) as port,
@@ -365,9 +366,9 @@ def test_both_keys_work_while_one_is_rotated() -> None:
     run(test)
 
 
-def test_what_does_not_fit_the_graph_stops_before_the_first_byte(tmp_path: Path) -> None:
+def test_certificates_that_do_not_match_the_graph_file_are_an_error_at_start(tmp_path: Path) -> None:
     cases = [
-        (lambda: MutualTls(GRAPH, 0, PAIRS[1]), "the own certificate is spiffe://federation/peer/1; this is .*peer/0"),
+        (lambda: MutualTls(GRAPH, 0, PAIRS[1]), "own certificate: found spiffe://federation/peer/1; allowed: .*peer/0"),
         (lambda: MutualTls(GRAPH, 0, pair("federation", 0)), "is not pinned for 0"),
         (lambda: tls_of(0, LINE), "peer/1 has no certificate with a pinned key; run `peer graph pin"),
         (lambda: tls_of(0, replace(GRAPH, nodes=_without_certificates())), "peer/1 has no certificate"),
@@ -384,7 +385,7 @@ def test_what_does_not_fit_the_graph_stops_before_the_first_byte(tmp_path: Path)
             make()
     (tmp_path / "ca.pem").write_text("nothing")
     files = keygen(tmp_path, "federation", 0)
-    with pytest.raises(IdentityError, match="holds no PEM certificate"):
+    with pytest.raises(IdentityError, match="found no PEM certificate"):
         load_tls(LINE, 0, files, ca=tmp_path / "ca.pem")
 
 
@@ -395,7 +396,7 @@ def _without_certificates() -> tuple[Node, ...]:
     return tuple(replace(node, certificates=()) for node in GRAPH.nodes)
 
 
-def test_certificates_may_lie_beside_the_graph_file(tmp_path: Path) -> None:
+def test_certificates_are_read_from_a_folder(tmp_path: Path) -> None:
     graph = replace(GRAPH, nodes=_without_certificates(), observers=())
     for subject in (1, 2):
         (tmp_path / f"peer-{subject}.pem").write_bytes(PAIRS[subject].chain)
@@ -418,12 +419,12 @@ def test_certificates_may_lie_beside_the_graph_file(tmp_path: Path) -> None:
     [
         ([], 20, "private key is missing|certificate is missing"),
         (["--insecure", "--listen", "0.0.0.0:7499"], 10, "plaintext is allowed on a loopback address only"),
-        (["--key", "open.key", "--cert", "open.pem"], 20, "lets others use the private key"),
+        (["--key", "open.key", "--cert", "open.pem"], 20, "other users can access the private key"),
         (["--key", "good.key", "--cert", "open.pem"], 20, "is not the key of"),
         (["--key", "expired.key", "--cert", "expired.pem"], 20, "expired on"),
     ],
 )
-def test_a_peer_never_falls_back_to_plaintext(
+def test_unusable_key_ends_the_peer_without_plaintext(
     tmp_path: Path, arguments: list[str], exit_code: int, sentence: str
 ) -> None:
     save_graph(GRAPH, tmp_path / "graph.json")

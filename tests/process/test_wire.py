@@ -1,4 +1,4 @@
-"""The wire over real sockets: what arrives, what is refused, and what a cut leaves behind (nothing)."""
+"""The wire over real sockets: messages, complete and refused models, and lost streams, which change nothing."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from coordinator_free_bootstrap.errors import (
     RemoteProtocolError,
 )
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
-from peer.core.messages import Announce, Beat, Outcome, Phase
+from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, Select
 from peer.wire import convert, frames
 from peer.wire.client import NeighborLink
 from peer.wire.generated import peer_pb2, peer_pb2_grpc
-from peer.wire.inbound import PullRequest
 from peer.wire.server import PeerServer
 
 pytestmark = pytest.mark.process
@@ -40,28 +39,31 @@ def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(bounded())
 
 
+SERVICE = peer_pb2.DESCRIPTOR.services_by_name["PeerService"].full_name
+
+
 def model(elements: int) -> np.ndarray:
     return np.random.default_rng(1).standard_normal(elements, np.float32)
 
 
-BEAT = Beat(sender=2, incarnation=7, round_index=3, persisted_round=2, phase=Phase.RUNNING)
-ANNOUNCE = Announce(
-    sender=2, incarnation=7, round_index=3, step=0, total=2, selected=1, scalars=(1.0,), sketch=b"\0" * 8
-)
+HEARTBEAT = Heartbeat(sender=2, incarnation=7, round_index=3, phase=Phase.RUNNING)
+SELECT = Select(sender=2, incarnation=7, round_index=3, selected=1, scalars=(1.0,), sketch=b"\0" * 8)
+PASS = Pass(sender=2, incarnation=7, round_index=3, step=1)
 
 
-def test_every_message_arrives_as_it_was_sent() -> None:
+def test_messages_and_replies_are_unchanged() -> None:
     async def test() -> None:
         recorder = Recorder()
         async with linked(recorder) as link:
             reply = await link.hello(hello_of(2))
             assert (reply.hello, reply.refusal) == (hello_of(1), None)
-            assert await link.beat(BEAT) is None
-            assert await link.announce(ANNOUNCE) is None
-            assert recorder.heard == [BEAT, ANNOUNCE]
+            assert await link.heartbeat(HEARTBEAT) is None
+            assert await link.control(SELECT) is None
+            assert await link.control(PASS) is None
+            assert recorder.messages == [HEARTBEAT, SELECT, PASS]
             assert (await link.status())["more"] == [1.5]
             recorder.answer = Refusal.NO_HANDSHAKE
-            assert await link.beat(BEAT) is Refusal.NO_HANDSHAKE
+            assert await link.heartbeat(HEARTBEAT) is Refusal.NO_HANDSHAKE
             recorder.hello_refusal = Refusal.GRAPH_MISMATCH
             reply = await link.hello(hello_of(2))
             assert (reply.refusal, reply.reason) == (Refusal.GRAPH_MISMATCH, "peer 2 differs")
@@ -70,7 +72,7 @@ def test_every_message_arrives_as_it_was_sent() -> None:
 
 
 @pytest.mark.parametrize("elements", [1, 1 << 14, (1 << 14) + 1, 1_500_000])
-def test_a_pushed_model_is_folded_byte_for_byte(elements: int) -> None:
+def test_pushed_model_is_received_exactly(elements: int) -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(elements)
         async with linked(recorder) as link:
@@ -81,13 +83,13 @@ def test_a_pushed_model_is_folded_byte_for_byte(elements: int) -> None:
             assert buffer.tobytes() == theta.tobytes()
             assert norm_squared == pytest.approx(float(np.dot(theta.astype(float), theta.astype(float))), rel=1e-5)
             assert link.payload_bytes_sent == theta.nbytes < link.wire_bytes_sent < theta.nbytes * 1.01 + 400
-            assert recorder.cuts == recorder.refusals == []
+            assert recorder.losses == recorder.refusals == []
 
     run(test)
 
 
 @pytest.mark.parametrize("size", [1, 3, (1 << 16) + 1])
-def test_sizes_that_are_no_multiple_of_four_travel_in_the_other_encodings(size: int) -> None:
+def test_size_that_is_not_a_multiple_of_four_is_accepted_in_other_encodings(size: int) -> None:
     async def test() -> None:
         recorder, payload = Recorder(), np.arange(size, dtype=np.uint8)
         async with linked(recorder) as link:
@@ -99,11 +101,11 @@ def test_sizes_that_are_no_multiple_of_four_travel_in_the_other_encodings(size: 
     run(test)
 
 
-def test_a_held_push_waits_longer_than_the_idle_time_and_blocks_nothing_else() -> None:
+def test_waiting_push_is_not_timed_out_and_does_not_block_other_calls() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(1 << 20)
         timeouts = Timeouts(idle_transfer_s=0.2, suspicion_s=5.0)
-        recorder.gate.clear()
+        recorder.accepting.clear()
         limits = LIMITS.model_copy(update={"requests_per_second": 1e6})
         async with linked(recorder, limits=limits, timeouts=timeouts) as link:
             pushes = [
@@ -113,16 +115,16 @@ def test_a_held_push_waits_longer_than_the_idle_time_and_blocks_nothing_else() -
             await recorder.until(lambda: len(recorder.offers) == 3)
             held_until = asyncio.get_running_loop().time() + 3 * timeouts.idle_transfer_s
             while asyncio.get_running_loop().time() < held_until:
-                assert await link.beat(BEAT) is None
+                assert await link.heartbeat(HEARTBEAT) is None
             assert not any(push.done() for push in pushes)
             assert link.payload_bytes_sent <= 3 * LIMITS.frame_bytes_max
-            recorder.gate.set()
+            recorder.accepting.set()
             assert [reply.outcome for reply in await asyncio.gather(*pushes)] == [Outcome.FOLDED] * 3
 
     run(test)
 
 
-def test_a_refused_push_says_why_and_sends_no_more_than_one_chunk() -> None:
+def test_refused_push_gets_its_reason_and_sends_at_most_one_chunk() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(1 << 20)
         recorder.answer = Refusal.ROUND_TOO_FAR_AHEAD
@@ -131,17 +133,17 @@ def test_a_refused_push_says_why_and_sends_no_more_than_one_chunk() -> None:
             assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, Refusal.ROUND_TOO_FAR_AHEAD)
             assert reply.reason == "not now"
             assert link.payload_bytes_sent <= LIMITS.frame_bytes_max
-            assert recorder.refusals == []  # the runtime's own refusals are its own to count
+            assert recorder.refusals == []  # the handler counts its own refusals
             recorder.answer = None
             assert (await link.push(header_of(theta.nbytes), theta.view(np.uint8))).outcome is Outcome.FOLDED
 
     run(test)
 
 
-def test_a_sender_that_gives_up_while_held_withdraws_its_offer() -> None:
+def test_cancelled_push_withdraws_its_offer() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(1 << 16)
-        recorder.gate.clear()
+        recorder.accepting.clear()
         async with linked(recorder) as link:
             push = asyncio.create_task(link.push(header_of(theta.nbytes), theta.view(np.uint8)))
             await recorder.until(lambda: recorder.offers)
@@ -149,34 +151,34 @@ def test_a_sender_that_gives_up_while_held_withdraws_its_offer() -> None:
             await recorder.until(lambda: recorder.withdrawn == 1)
             with pytest.raises(asyncio.CancelledError):
                 await push
-            assert recorder.models == recorder.cuts == []
+            assert recorder.models == recorder.losses == []
 
     run(test)
 
 
-def test_a_model_that_is_complete_is_folded_even_if_the_sender_goes_away() -> None:
+def test_complete_model_is_used_although_its_sender_disconnects() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(1 << 12)
-        recorder.fold_gate.clear()
+        recorder.completing.clear()
         async with linked(recorder) as link:
             push = asyncio.create_task(link.push(header_of(theta.nbytes), theta.view(np.uint8)))
             while link.payload_bytes_sent < theta.nbytes:
                 await asyncio.sleep(0)
-            assert await link.beat(BEAT) is None
+            assert await link.heartbeat(HEARTBEAT) is None
             push.cancel()
             await asyncio.gather(push, return_exceptions=True)
-            recorder.fold_gate.set()
-            await recorder.until(lambda: recorder.models or recorder.cuts)
-            # Where the cancellation overtook the last bytes the model was cut; otherwise it is whole.
-            assert len(recorder.models) + len(recorder.cuts) == 1
+            recorder.completing.set()
+            await recorder.until(lambda: recorder.models or recorder.losses)
+            # The model is lost if the cancellation came before its last bytes, and complete otherwise.
+            assert len(recorder.models) + len(recorder.losses) == 1
 
     run(test)
 
 
 async def stream(port: int, *messages: bytes) -> peer_pb2.PushReply:
-    """Push hand-made frames through gRPC itself, in the way a neighbor with a bug (or worse) would."""
+    """Push any messages through gRPC, as a faulty or malicious neighbor could."""
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.stream_unary(f"/{frames_service()}/PushModel")()
+        call = channel.stream_unary(f"/{SERVICE}/PushModel")()
         try:
             for message in messages:
                 await call.write(message)
@@ -184,10 +186,6 @@ async def stream(port: int, *messages: bytes) -> peer_pb2.PushReply:
         except asyncio.InvalidStateError:
             assert call.done()
         return peer_pb2.PushReply.FromString(await call)
-
-
-def frames_service() -> str:
-    return peer_pb2.DESCRIPTOR.services_by_name["PeerService"].full_name
 
 
 def chunk(data: bytes) -> bytes:
@@ -235,7 +233,7 @@ BAD_STREAMS: dict[str, tuple[Refusal, list[bytes]]] = {
 
 
 @pytest.mark.parametrize("name", BAD_STREAMS)
-def test_a_bad_stream_is_refused_with_its_code_and_leaves_no_trace(name: str) -> None:
+def test_invalid_stream_is_refused_with_its_code_and_changes_nothing(name: str) -> None:
     code, messages = BAD_STREAMS[name]
 
     async def test() -> None:
@@ -246,39 +244,39 @@ def test_a_bad_stream_is_refused_with_its_code_and_leaves_no_trace(name: str) ->
             assert reply.reason
             assert recorder.models == []
             assert recorder.refusals == [code]
-            assert len(recorder.cuts) == len(recorder.offers)
-            theta = model(64)  # the server is up and the next good model is folded
+            assert len(recorder.losses) == len(recorder.offers)
+            theta = model(64)  # the server is up, and the next valid model is folded
             assert (await link.push(header_of(theta.nbytes), theta.view(np.uint8))).outcome is Outcome.FOLDED
 
     run(test)
 
 
-def test_a_model_refused_in_the_middle_tells_its_sender_why() -> None:
+def test_sender_gets_the_refusal_of_a_partly_sent_model() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(2_000_000)
         theta[40_000] = np.nan
         async with linked(recorder) as link:
             reply = await link.push(header_of(theta.nbytes), theta.view(np.uint8))
             assert (reply.outcome, reply.refusal) == (Outcome.REFUSED, Refusal.NON_FINITE)
-            assert len(recorder.cuts) == 1 and recorder.models == []
+            assert len(recorder.losses) == 1 and recorder.models == []
 
     run(test)
 
 
-def test_a_message_over_grpcs_own_limit_leaves_the_peer_up() -> None:
+def test_message_over_the_limit_of_grpc_does_not_stop_the_server() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(64)
         async with linked(recorder) as link:
             with pytest.raises((grpc.aio.AioRpcError, asyncio.InvalidStateError)):
                 await stream(int(link.address.rpartition(":")[2]), HEADER, chunk(bytes(5 << 20)))
-            await recorder.until(lambda: recorder.cuts)
+            await recorder.until(lambda: recorder.losses)
             assert recorder.models == []
             assert (await link.push(header_of(theta.nbytes), theta.view(np.uint8))).outcome is Outcome.FOLDED
 
     run(test)
 
 
-def test_a_sender_cancelled_in_the_middle_is_cut() -> None:
+def test_partly_sent_model_is_lost_when_its_push_is_cancelled() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(20_000_000)
         async with linked(recorder) as link:
@@ -286,11 +284,11 @@ def test_a_sender_cancelled_in_the_middle_is_cut() -> None:
             while link.payload_bytes_sent < 8 * LIMITS.frame_bytes_max:
                 await asyncio.sleep(0)
             push.cancel()
-            await recorder.until(lambda: recorder.cuts)
+            await recorder.until(lambda: recorder.losses)
             with pytest.raises(asyncio.CancelledError):
                 await push
             assert recorder.models == recorder.refusals == []
-            assert await link.beat(BEAT) is None
+            assert await link.heartbeat(HEARTBEAT) is None
 
     run(test)
 
@@ -309,7 +307,7 @@ def test_a_frame_and_a_model_at_their_limits_are_accepted() -> None:
     run(test)
 
 
-def test_a_stream_cut_at_any_frame_leaves_no_trace() -> None:
+def test_stream_that_ends_at_any_frame_changes_nothing() -> None:
     async def test() -> None:
         recorder = Recorder()
         data = model(64).tobytes()
@@ -317,46 +315,46 @@ def test_a_stream_cut_at_any_frame_leaves_no_trace() -> None:
         async with serving(recorder) as port:
             for sent in range(1, len(whole) + 1):
                 channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
-                call = channel.stream_unary(f"/{frames_service()}/PushModel")()
+                call = channel.stream_unary(f"/{SERVICE}/PushModel")()
                 for message in whole[:sent]:
                     await call.write(message)
-                await call.initial_metadata()  # admitted
+                await call.initial_metadata()  # accepted
                 await channel.close(None)
-                await recorder.until(lambda expected=sent: len(recorder.cuts) == expected)
+                await recorder.until(lambda expected=sent: len(recorder.losses) == expected)
         assert recorder.models == recorder.refusals == []
-        assert recorder.cuts == ["the stream ended before the model did"] * len(whole)
+        assert recorder.losses == ["the stream ended before the model was complete"] * len(whole)
 
     run(test)
 
 
-def test_a_transfer_that_stops_is_cut_as_too_slow() -> None:
+def test_stopped_transfer_is_refused_as_too_slow() -> None:
     async def test() -> None:
         recorder = Recorder()
         async with serving(recorder, timeouts=Timeouts(idle_transfer_s=0.2)) as port:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                call = channel.stream_unary(f"/{frames_service()}/PushModel")()
+                call = channel.stream_unary(f"/{SERVICE}/PushModel")()
                 await call.write(HEADER)
                 await call.write(chunk(DATA[:32]))
                 reply = peer_pb2.PushReply.FromString(await call)
             assert reply.refusal == Refusal.TOO_SLOW
-            assert len(recorder.cuts) == 1 and recorder.models == []
+            assert len(recorder.losses) == 1 and recorder.models == []
 
     run(test)
 
 
-def test_a_trickle_of_tiny_chunks_is_cut_at_the_round_deadline() -> None:
+def test_transfer_of_tiny_chunks_is_refused_at_the_round_deadline() -> None:
     async def test() -> None:
         recorder = Recorder()
         timeouts = Timeouts(heartbeat_s=0.05, suspicion_s=0.3, idle_transfer_s=0.3, round_deadline_s=0.3)
         async with serving(recorder, timeouts=timeouts) as port:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                call = channel.stream_unary(f"/{frames_service()}/PushModel")()
+                call = channel.stream_unary(f"/{SERVICE}/PushModel")()
                 await call.write(convert.pack_header(header_of(1 << 30)))
                 with pytest.raises((asyncio.InvalidStateError, grpc.aio.AioRpcError)):
                     while True:
                         await call.write(chunk(bytes(4)))
             assert recorder.refusals == [Refusal.TOO_SLOW]
-            assert len(recorder.cuts) == 1 and recorder.models == []
+            assert len(recorder.losses) == 1 and recorder.models == []
 
     run(test)
 
@@ -364,7 +362,7 @@ def test_a_trickle_of_tiny_chunks_is_cut_at_the_round_deadline() -> None:
 def test_streams_and_messages_of_one_caller_are_limited() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(64)
-        recorder.gate.clear()
+        recorder.accepting.clear()
         limits = LIMITS.model_copy(update={"streams_per_neighbor": 2})
         async with linked(recorder, limits=limits) as link:
 
@@ -374,14 +372,14 @@ def test_streams_and_messages_of_one_caller_are_limited() -> None:
             held = [push(), push()]
             await recorder.until(lambda: len(recorder.offers) == 2)
             assert (await push()).refusal is Refusal.TOO_MANY_STREAMS
-            recorder.gate.set()
+            recorder.accepting.set()
             assert [(await one).outcome for one in held] == [Outcome.FOLDED] * 2
             assert (await push()).outcome is Outcome.FOLDED
 
         slow = LIMITS.model_copy(update={"requests_per_second": 0.2})  # a bucket of one message
         async with linked(Recorder(), limits=slow) as link:
-            assert await link.beat(BEAT) is None
-            assert await link.beat(BEAT) is Refusal.RATE_LIMITED
+            assert await link.heartbeat(HEARTBEAT) is None
+            assert await link.heartbeat(HEARTBEAT) is Refusal.RATE_LIMITED
             with pytest.raises(RemoteProtocolError, match="requests_per_second") as caught:
                 await link.hello(hello_of(2))
             assert caught.value.code is Refusal.RATE_LIMITED
@@ -389,18 +387,19 @@ def test_streams_and_messages_of_one_caller_are_limited() -> None:
     run(test)
 
 
-def test_a_claimed_sender_must_be_the_authenticated_one() -> None:
+def test_sender_that_is_not_the_authenticated_caller_is_refused() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(64)
         async with linked(recorder, identify=lambda _context: 5) as link:
-            assert await link.beat(BEAT) is Refusal.IDENTITY_MISMATCH
-            assert await link.announce(ANNOUNCE) is Refusal.IDENTITY_MISMATCH
+            assert await link.heartbeat(HEARTBEAT) is Refusal.IDENTITY_MISMATCH
+            assert await link.control(SELECT) is Refusal.IDENTITY_MISMATCH
+            assert await link.control(PASS) is Refusal.IDENTITY_MISMATCH
             reply = await link.push(header_of(theta.nbytes), theta.view(np.uint8))
             assert reply.refusal is Refusal.IDENTITY_MISMATCH
             with pytest.raises(RemoteProtocolError) as caught:
                 await link.hello(hello_of(2))
             assert caught.value.code is Refusal.IDENTITY_MISMATCH
-            assert recorder.heard == recorder.offers == []
+            assert recorder.messages == recorder.offers == []
             assert set(recorder.refusals) == {Refusal.IDENTITY_MISMATCH}
             await link.hello(hello_of(5))
             assert recorder.callers == {5}
@@ -408,14 +407,14 @@ def test_a_claimed_sender_must_be_the_authenticated_one() -> None:
     run(test)
 
 
-def test_a_caller_that_cannot_be_identified_is_refused_everywhere() -> None:
-    def stranger(_context: Any) -> int | None:
+def test_unidentified_caller_is_refused_by_every_method() -> None:
+    def unknown(_context: Any) -> int | None:
         raise RemoteProtocolError(Refusal.NOT_A_NEIGHBOR, "no neighbor has this key")
 
     async def test() -> None:
         recorder = Recorder()
-        async with linked(recorder, identify=stranger) as link:
-            assert await link.beat(BEAT) is Refusal.NOT_A_NEIGHBOR
+        async with linked(recorder, identify=unknown) as link:
+            assert await link.heartbeat(HEARTBEAT) is Refusal.NOT_A_NEIGHBOR
             assert (await link.push(header_of(64), DATA)).refusal is Refusal.NOT_A_NEIGHBOR
             for call in (link.status(), link.pull(PullRequest(2, 7, 0)), link.hello(hello_of(2))):
                 with pytest.raises(RemoteProtocolError, match="no neighbor has this key"):
@@ -425,25 +424,25 @@ def test_a_caller_that_cannot_be_identified_is_refused_everywhere() -> None:
     run(test)
 
 
-def test_a_malformed_unary_message_is_an_answer() -> None:
+def test_malformed_unary_message_is_refused() -> None:
     async def test() -> None:
         recorder = Recorder()
         async with serving(recorder) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            reply = await channel.unary_unary(f"/{frames_service()}/Beat")(b"\xff\xff")
+            reply = await channel.unary_unary(f"/{SERVICE}/Heartbeat")(b"\xff\xff")
             assert peer_pb2.Acknowledgement.FromString(reply).refusal == Refusal.MALFORMED
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await channel.unary_unary(f"/{frames_service()}/Hello")(b"\xff\xff")
+                await channel.unary_unary(f"/{SERVICE}/Hello")(b"\xff\xff")
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert recorder.refusals == [Refusal.MALFORMED] * 2
 
     run(test)
 
 
-def test_another_peer_at_the_neighbors_address_is_noticed() -> None:
+def test_hello_reply_of_another_peer_is_refused() -> None:
     async def test() -> None:
         async with serving(Recorder(peer_id=9)) as port:
             link = NeighborLink(1, f"127.0.0.1:{port}", limits=LIMITS, timeouts=TIMEOUTS)
-            with pytest.raises(RemoteProtocolError, match="peer 9 answers at") as caught:
+            with pytest.raises(RemoteProtocolError, match="found peer 9 at") as caught:
                 await link.hello(hello_of(2))
             assert caught.value.code is Refusal.IDENTITY_MISMATCH
             await link.close()
@@ -451,7 +450,7 @@ def test_another_peer_at_the_neighbors_address_is_noticed() -> None:
     run(test)
 
 
-def test_a_model_is_pulled_and_a_refused_pull_has_its_code() -> None:
+def test_pulled_model_is_received_exactly_and_refused_pull_has_its_code() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(100_000)
         async with linked(recorder) as link:
@@ -470,10 +469,10 @@ def test_a_model_is_pulled_and_a_refused_pull_has_its_code() -> None:
     run(test)
 
 
-def test_a_neighbor_that_is_not_there_or_goes_away_is_unavailable() -> None:
+def test_stopped_neighbor_is_unavailable() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(1 << 20)
-        recorder.gate.clear()
+        recorder.accepting.clear()
         server = PeerServer(recorder, "127.0.0.1:0", limits=LIMITS, timeouts=TIMEOUTS)
         port = await server.start()
         link = NeighborLink(1, f"127.0.0.1:{port}", limits=LIMITS, timeouts=TIMEOUTS)
@@ -482,25 +481,30 @@ def test_a_neighbor_that_is_not_there_or_goes_away_is_unavailable() -> None:
         await server.stop(0)
         with pytest.raises(NeighborUnavailable, match="peer 1 at 127"):
             await push
-        for call in (link.beat(BEAT), link.push(header_of(64), DATA), link.pull(PullRequest(2, 7, 0)), link.status()):
+        for call in (
+            link.heartbeat(HEARTBEAT),
+            link.push(header_of(64), DATA),
+            link.pull(PullRequest(2, 7, 0)),
+            link.status(),
+        ):
             with pytest.raises(NeighborUnavailable):
                 await call
         await link.close()
         with pytest.raises(NeighborUnavailable, match="closed"):
-            await link.beat(BEAT)
+            await link.heartbeat(HEARTBEAT)
 
     run(test)
 
 
-@pytest.mark.parametrize("call", [lambda link: link.beat(BEAT), lambda link: link.announce(ANNOUNCE)])
-def test_a_call_in_flight_when_its_link_connects_anew_fails_and_is_not_cancelled(call: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("call", [lambda link: link.heartbeat(HEARTBEAT), lambda link: link.control(SELECT)])
+def test_call_in_flight_fails_and_is_not_cancelled_when_its_link_reconnects(call: Callable[..., Any]) -> None:
     async def test() -> None:
         link = NeighborLink(1, "127.0.0.1:1", limits=LIMITS, timeouts=TIMEOUTS)
         asking, first = asyncio.create_task(call(link)), link._channel
         while link._channel is first:
             await asyncio.sleep(0)
-            link.reconnect()  # as when the neighbor says hello: it acts once the first attempt has failed
-        assert not asking.done(), "it was to try again"
+            link.reconnect()  # as when the neighbor sends a hello: it reconnects once the first attempt has failed
+        assert not asking.done()
         with pytest.raises(NeighborUnavailable, match="the link was closed"):
             await asking
         await link.close()
@@ -508,27 +512,27 @@ def test_a_call_in_flight_when_its_link_connects_anew_fails_and_is_not_cancelled
     run(test)
 
 
-def test_a_link_says_for_how_long_a_push_has_only_waited() -> None:
+def test_link_reports_how_long_a_push_has_waited_for_its_answer() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(1 << 20)
         async with linked(recorder) as link:
-            for gate in (recorder.gate, recorder.fold_gate):  # for the admission, for the reply
-                gate.clear()
+            for event in (recorder.accepting, recorder.completing):  # waits for the decision, then for the reply
+                event.clear()
                 push = asyncio.create_task(link.push(header_of(theta.nbytes), theta.view(np.uint8)))
                 while link.quiet_for_s() < 0.05:
                     assert not push.done()
                     await asyncio.sleep(0)
-                gate.set()
+                event.set()
                 await push
                 assert link.quiet_for_s() == 0.0
 
     run(test)
 
 
-def test_a_push_in_flight_when_its_link_is_closed_fails_and_is_not_cancelled() -> None:
+def test_push_in_flight_fails_and_is_not_cancelled_when_its_link_is_closed() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(1 << 20)
-        recorder.gate.clear()
+        recorder.accepting.clear()
         async with linked(recorder) as link:
             push = asyncio.create_task(link.push(header_of(theta.nbytes), theta.view(np.uint8)))
             await recorder.until(lambda: recorder.offers)
@@ -540,7 +544,7 @@ def test_a_push_in_flight_when_its_link_is_closed_fails_and_is_not_cancelled() -
     run(test)
 
 
-def test_a_standard_protobuf_peer_understands_the_stream_and_is_understood() -> None:
+def test_model_streams_are_compatible_with_generated_protobuf_stubs() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(50_000)
         recorder.pulled = header_of(theta.nbytes), theta.view(np.uint8)
@@ -581,7 +585,7 @@ def test_health_and_reflection_answer() -> None:
     async def test() -> None:
         async with serving(Recorder()) as port:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                for service in ("", frames_service()):
+                for service in ("", SERVICE):
                     reply = await health_pb2_grpc.HealthStub(channel).Check(
                         health_pb2.HealthCheckRequest(service=service)
                     )
@@ -591,12 +595,12 @@ def test_health_and_reflection_answer() -> None:
                 with grpc.insecure_channel(f"127.0.0.1:{port}") as plain:
                     return list(ProtoReflectionDescriptorDatabase(plain).get_services())
 
-            assert frames_service() in await asyncio.to_thread(services)
+            assert SERVICE in await asyncio.to_thread(services)
 
     run(test)
 
 
-def test_a_port_in_use_is_an_error_with_a_sentence() -> None:
+def test_port_in_use_is_a_config_error() -> None:
     async def test() -> None:
         async with serving(Recorder()) as port:
             second = PeerServer(Recorder(), f"127.0.0.1:{port}", limits=Limits(), timeouts=Timeouts())

@@ -1,4 +1,4 @@
-"""A small runtime behind a real server, for the wire's process tests: it records what the wire asks of it."""
+"""A request handler that records its calls, served by a real server, for the process tests of the wire."""
 
 from __future__ import annotations
 
@@ -12,10 +12,21 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
-from peer.core.messages import Announce, Beat, Hello, HelloReply, ModelHeader, Outcome, Phase, PushReply
+from peer.core.encoding import Payload
+from peer.core.messages import (
+    WIRE_VERSION,
+    Control,
+    Heartbeat,
+    Hello,
+    HelloReply,
+    ModelHeader,
+    Outcome,
+    Phase,
+    PullRequest,
+    PushReply,
+)
 from peer.wire.client import NeighborLink
-from peer.wire.codec import Payload
-from peer.wire.inbound import Admission, PullRequest
+from peer.wire.handler import Arrival
 from peer.wire.server import PeerServer
 
 LIMITS = Limits(frame_bytes_max=1 << 16)
@@ -26,7 +37,7 @@ def hello_of(sender: int, **changes: Any) -> Hello:
     fields: dict[str, Any] = dict(
         sender=sender,
         incarnation=7,
-        wire_version=1,
+        wire_version=WIRE_VERSION,
         manifest_digest="m" * 64,
         graph_digest="g" * 64,
         schema_digest="s" * 64,
@@ -48,7 +59,6 @@ def header_of(size_bytes: int, **changes: Any) -> ModelHeader:
         index=0,
         total=2,
         sample_count=100,
-        degree=4,
         mass=1.0,
         scalars=(0.5, -1.0),
         size_bytes=size_bytes,
@@ -58,23 +68,29 @@ def header_of(size_bytes: int, **changes: Any) -> ModelHeader:
 
 
 class Recorder:
-    """An Inbound that keeps what it is told. ``gate``, when cleared, holds every offered model."""
+    """A RequestHandler that records its calls.
+
+    Attributes:
+        accepting: when cleared, every offered model waits for its decision.
+        completing: when cleared, every complete model waits for its reply.
+        answer: the refusal of heartbeats, control messages and offers; None accepts.
+    """
 
     def __init__(self, peer_id: int = 1) -> None:
         self.peer_id = peer_id
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.fold_gate = asyncio.Event()
-        self.fold_gate.set()
+        self.accepting = asyncio.Event()
+        self.accepting.set()
+        self.completing = asyncio.Event()
+        self.completing.set()
         self.changed = asyncio.Condition()
-        self._telling: set[asyncio.Future[None]] = set()
+        self._notifying: set[asyncio.Future[None]] = set()
         self.offers: list[ModelHeader] = []
         self.models: list[tuple[ModelHeader, NDArray[np.uint8], float | None]] = []
-        self.cuts: list[str] = []
+        self.losses: list[str] = []
         self.withdrawn = 0
         self.refusals: list[Refusal] = []
         self.callers: set[int | None] = set()
-        self.heard: list[Beat | Announce] = []
+        self.messages: list[Heartbeat | Control] = []
         self.answer: Refusal | None = None
         self.pulled: tuple[ModelHeader, Payload] | Refusal = Refusal.SLOT_OUT_OF_RANGE
         self.hello_refusal: Refusal | None = None
@@ -84,37 +100,37 @@ class Recorder:
         reason = f"peer {hello.sender} differs" if self.hello_refusal else ""
         return HelloReply(hello_of(self.peer_id), self.hello_refusal, reason)
 
-    async def beat(self, caller: int | None, beat: Beat) -> Refusal | None:
-        self.heard.append(beat)
+    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:
+        self.messages.append(heartbeat)
         return self.answer
 
-    async def announce(self, caller: int | None, announce: Announce) -> Refusal | None:
-        self.heard.append(announce)
+    async def control(self, caller: int | None, message: Control) -> Refusal | None:
+        self.messages.append(message)
         return self.answer
 
-    async def offered(self, caller: int | None, header: ModelHeader) -> Admission | PushReply:
+    async def offered(self, caller: int | None, header: ModelHeader) -> Arrival | PushReply:
         self.callers.add(caller)
         self.offers.append(header)
-        await self._tell()
+        await self._notify()
         try:
-            await self.gate.wait()
+            await self.accepting.wait()
         except asyncio.CancelledError:
             self.withdrawn += 1
-            self._tell_soon()
+            self._notify_soon()
             raise
         if self.answer is not None:
             return PushReply(Outcome.REFUSED, self.answer, "not now")
-        return Admission(header, np.zeros(header.size_bytes, np.uint8))
+        return Arrival(header, np.zeros(header.size_bytes, np.uint8))
 
-    async def arrived(self, admission: Admission) -> PushReply:
-        await self.fold_gate.wait()
-        self.models.append((admission.header, admission.buffer, admission.norm_squared))
-        await self._tell()
+    async def complete(self, arrival: Arrival) -> PushReply:
+        await self.completing.wait()
+        self.models.append((arrival.header, arrival.buffer, arrival.norm_squared))
+        await self._notify()
         return PushReply(Outcome.FOLDED)
 
-    def cut(self, admission: Admission, reason: str, code: Refusal | None) -> None:
-        self.cuts.append(reason)
-        self._tell_soon()
+    def lost(self, arrival: Arrival, reason: str, code: Refusal | None) -> None:
+        self.losses.append(reason)
+        self._notify_soon()
 
     async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
         return self.pulled
@@ -124,19 +140,19 @@ class Recorder:
 
     def refused(self, caller: int | None, code: Refusal, sentence: str) -> None:
         self.refusals.append(code)
-        self._tell_soon()
+        self._notify_soon()
 
     async def until(self, condition: Any) -> None:
-        """Wait until ``condition()`` holds, looking whenever something was recorded; fails after 10 s."""
+        """Wait until ``condition()`` is true, checked at every recorded call; fails after 10 s."""
         async with asyncio.timeout(10), self.changed:
             await self.changed.wait_for(condition)
 
-    def _tell_soon(self) -> None:
-        task = asyncio.ensure_future(self._tell())
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+    def _notify_soon(self) -> None:
+        task = asyncio.ensure_future(self._notify())
+        self._notifying.add(task)
+        task.add_done_callback(self._notifying.discard)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self.changed:
             self.changed.notify_all()
 

@@ -1,4 +1,4 @@
-"""Whatever happens to the bytes of a checkpoint, a peer never resumes from garbage (invariant I7).
+"""A peer never resumes from a damaged checkpoint (invariant I7).
 
 Method: two good checkpoints of rounds 4 and 5 are made once; each example damages files, then loads. The answer
 must be an undamaged checkpoint, exactly, or None; no example may raise anything.
@@ -73,7 +73,7 @@ def check(directory: Path, damaged: set[str]) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(FILES), DAMAGES), min_size=1, max_size=3))
 @settings(max_examples=300, deadline=None)
-def test_any_damage_is_refused_and_the_one_before_is_used(good, damages):
+def test_a_damaged_checkpoint_is_refused_and_the_previous_one_is_used(good, damages):
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / "c"
         shutil.copytree(good, directory)
@@ -89,7 +89,7 @@ def test_any_damage_is_refused_and_the_one_before_is_used(good, damages):
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_every_single_byte_and_every_length(good, tmp_path, file):
+def test_every_flipped_byte_and_every_shorter_length_is_refused(good, tmp_path, file):
     """Exhaustive, not sampled: each byte of the newest checkpoint flipped once, and each shorter length."""
     directory = tmp_path / "c"
     shutil.copytree(good, directory)

@@ -39,7 +39,7 @@ def graphs(draw):
 
 
 def read(content):
-    """Return a graph or None if the content is refused as it may be; anything else is a failure of the test."""
+    """Return a graph, or None if the content is refused with an allowed error; other errors fail the test."""
     try:
         graph = parse_graph(content, "g.json")
     except ConfigError as error:
@@ -63,7 +63,7 @@ def test_any_json(value):
 
 @settings(deadline=None)
 @given(graphs())
-def test_a_graph_goes_through_its_file(graph):
+def test_a_dumped_graph_is_parsed_back(graph):
     text = dump_graph(graph)
     again = parse_graph(text.encode())
     assert again == graph
@@ -74,7 +74,7 @@ def test_a_graph_goes_through_its_file(graph):
 @settings(deadline=None)
 @given(graphs(), st.data())
 def test_a_valid_file_with_one_value_replaced(graph, data):
-    """Every place of a valid file, with anything in it, is a graph or a sentence."""
+    """A valid file with any one value replaced gives a graph or an error with a sentence."""
     value = json.loads(dump_graph(graph))
     places = list(_places(value))
     *path, last = data.draw(st.sampled_from(places))

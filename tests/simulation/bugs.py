@@ -1,4 +1,4 @@
-"""Deliberate bugs, each a few lines, that the simulation must find: the measure of what its invariants are worth."""
+"""Deliberate bugs, each a few lines, that the simulation must find: they measure what its invariants are worth."""
 
 from __future__ import annotations
 
@@ -8,18 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from coordinator_free_bootstrap.membership import Membership, NeighborState
 from peer.algorithms.fedspd import FedSpd
 from peer.algorithms.fedspd_decisions import FedSpdDecisions
-from peer.core import averaging, model_store
+from peer.core import averaging, encoding, model_store
+from peer.core import contacts as contacts_module
 from peer.core import effects as do
+from peer.core.arrivals import Arrivals
+from peer.core.contacts import Contacts
+from peer.core.decisions import Rejection
+from peer.core.encoding import ErrorFeedback
 from peer.core.engine import Engine
-from peer.core.inbox import Inbox
+from peer.core.liveness import Liveness, NeighborState
 from peer.core.model_store import ModelStore
-from peer.core.neighbors import NeighborView
+from peer.core.neighbor import Neighbor
 from peer.core.outbox import Outbox
-from peer.core.sending import Sending
-from peer.core.state import Stage
+from peer.core.pace import Lockstep, Pace
+from peer.core.receiver import Receiver
+from peer.core.sender import Sender
+from peer.core.stages import Stage
+from peer.core.state import State
+from peer.host import host as host_module
+from peer.host.host import PeerHost
 
 Patch = Callable[[Any], None]  # takes pytest's monkeypatch
 
@@ -41,85 +50,137 @@ def plant(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[...,
     return register
 
 
-@plant(Inbox, "is_duplicate")
-def duplicates_are_not_noticed(original, inbox, header):
+# ---- arrivals: exactly once, complete, in order ------------------------------------------------------------------------
+
+
+@plant(Arrivals, "is_duplicate")
+def duplicates_are_not_noticed(original, arrivals, header):
     return False
 
 
-@plant(Inbox, "is_duplicate")
-def the_same_step_is_no_duplicate(original, inbox, header):
-    mark = inbox.marks.get((header.sender, header.slot))
-    return mark is not None and mark > (header.round_index, header.step)
+@plant(Arrivals, "is_duplicate")
+def the_same_step_is_no_duplicate(original, arrivals, header):
+    last = arrivals.folded.get((header.sender, header.slot))
+    return last is not None and last > (header.round_index, header.step)
 
 
-@plant(Inbox, "restore")
-def marks_are_not_read_from_the_checkpoint(original, inbox, rows):
+@plant(Arrivals, "restore")
+def folded_models_are_not_read_from_the_checkpoint(original, arrivals, rows):
     pass
 
 
-@plant(Inbox, "buffers")
-def buffers_that_wait_are_not_counted(original, inbox):
-    return len(inbox.reading) + len(inbox.folding)
+@plant(State, "checkpoint")
+def a_checkpoint_omits_folded_models(original, state):
+    return original(state) | {"folded": []}
 
 
-@plant(Engine, "admits")
-def old_lives_are_heard(original, engine, sender, incarnation):
-    view = engine.views.get(sender)
-    return None if view is not None and 0 < incarnation <= view.incarnation else original(engine, sender, incarnation)
+@plant(Arrivals, "buffers")
+def complete_arrivals_are_not_counted_as_buffers(original, arrivals):
+    return len(arrivals.reading) + len(arrivals.folding)
 
 
-@plant(Engine, "_turn")
-def models_are_folded_as_they_come(original, engine):
+@plant(Receiver, "rejects_sender")
+def old_incarnations_are_accepted(original, receiver, sender, incarnation):
+    known = receiver._run.neighbors.get(sender)
+    accepted = known is not None and known.connected and 0 < incarnation <= known.incarnation
+    return None if accepted else original(receiver, sender, incarnation)
+
+
+@plant(Lockstep, "turn")
+def models_are_folded_as_they_come(original, pace):
     return None
 
 
-@plant(Engine, "_complete")
-def one_model_less_is_enough(original, engine, neighbor):
-    place = (engine.round_index, engine.step_index)
-    view = engine.views[neighbor]
-    return original(engine, neighbor) or len(view.delivered.get(place, ())) >= view.totals.get(place, 2) - 1
+@plant(State, "has_delivered")
+def one_model_less_is_enough(original, state, n):
+    neighbor, place = state.neighbors[n], state.round.place
+    return original(state, n) or len(neighbor.delivered.get(place, ())) >= neighbor.totals.get(place, 2) - 1
 
 
-@plant(Engine, "_complete")
-def who_has_announced_has_delivered(original, engine, neighbor):
-    view = engine.views[neighbor]
-    held = any(h.sender == neighbor for h in [*engine.inbox.held.values(), *engine.inbox.reading.values()])
-    return original(engine, neighbor) or (held and view.round_index >= engine.round_index)
+@plant(State, "has_delivered")
+def an_offer_counts_as_a_delivery(original, state, n):
+    arrivals = state.arrivals
+    offers = any(header.sender == n for header in [*arrivals.offered.values(), *arrivals.reading.values()])
+    return original(state, n) or (offers and state.neighbors[n].round_index >= state.round.index)
+
+
+@plant(Receiver, "_answer_unread")
+def unread_offers_are_never_answered(original, receiver):
+    pass
+
+
+@plant(Receiver, "_read_offered")
+def models_are_folded_before_they_are_complete(original, receiver, now):
+    original(receiver, now)
+    arrivals = receiver._run.arrivals
+    for stream in [stream for stream in arrivals.reading if stream % 7 == 3]:
+        arrivals.complete[stream] = arrivals.reading.pop(stream)
+
+
+@plant(Receiver, "_fold")
+def arrivals_are_booked_to_the_wrong_sender(original, receiver, stream, header):
+    run = receiver._run
+    before = len(run.effects)
+    original(receiver, stream, header)
+    for index in range(before, len(run.effects)):
+        effect = run.effects[index]
+        if isinstance(effect, do.FoldArrival) and header.slot == 0:
+            run.effects[index] = replace(effect, header=replace(header, sender=run.peer_id))
+
+
+def _closes_early(monkeypatch: Any) -> None:
+    """`_exchange` reads ``arrivals.folding``; a state that hides it lets a step close beside a fold."""
+    exchange = Engine._exchange
+
+    def buggy(engine: Engine, now: float) -> None:
+        arrivals = engine.state.arrivals
+        folding, arrivals.folding = arrivals.folding, {}
+        exchange(engine, now)
+        arrivals.folding = folding | arrivals.folding
+
+    monkeypatch.setattr(Engine, "_exchange", buggy)
+
+
+PLANTED["a_step_closes_while_a_fold_is_under_way"] = _closes_early
+
+
+# ---- sending -----------------------------------------------------------------------------------------------------------
 
 
 @plant(Outbox, "repost")
-def a_new_life_is_not_told_again(original, outbox, neighbor, from_round):
-    return 0
+def a_restarted_neighbor_gets_nothing_again(original, outbox, from_round):
+    pass
 
 
 @plant(Outbox, "failed")
-def what_failed_is_not_repeated(original, outbox, neighbor, now):
-    lane = outbox._lanes[neighbor]
-    original(outbox, neighbor, now)
-    if lane.queue:
-        lane.queue.popleft()
+def failed_messages_are_not_retried(original, outbox, now):
+    original(outbox, now)
+    if outbox._queue:
+        outbox._queue.popleft()
 
 
-@plant(Outbox, "overdue")
-def what_is_lost_without_a_word_is_not_sent_again(original, outbox, neighbor, now, patience_s):
+@plant(Outbox, "is_overdue")
+def stalled_pushes_are_not_retried(original, outbox, now, patience_s):
     return False
 
 
 @plant(Outbox, "clear")
-def who_leaves_is_forgotten(original, outbox, neighbor):
-    outbox._lanes[neighbor].queue.clear()
-    outbox._lanes[neighbor].kept.clear()
-
-
-@plant(Engine, "_leave")
-def who_is_asked_to_leave_while_it_closes_a_round_stays(original, engine, now, out):
-    if engine.stage is not Stage.LEAVING:
-        original(engine, now, out)
+def a_goodbye_clears_the_kept_messages(original, outbox):
+    outbox._queue.clear()
+    outbox._kept.clear()
 
 
 @plant(Outbox, "owes")
-def a_step_ends_while_offers_are_under_way(original, outbox, neighbor, place):
+def a_step_ends_while_offers_are_under_way(original, outbox, place):
     return False
+
+
+@plant(Sender, "post_passes")
+def skipped_rounds_are_not_passed(original, sender, round_index):
+    pass
+
+
+# ---- models ------------------------------------------------------------------------------------------------------------
 
 
 @plant(ModelStore, "_writable")
@@ -129,160 +190,198 @@ def a_snapshot_is_folded_into(original, store, slot):
 
 @plant(ModelStore, "merge")
 def the_second_average_counts_as_one_model(original, store, slot, self_weight=1.0):
-    if slot in store._asides and not store._batch:
-        store._asides[slot].weight = min(1.0, store._asides[slot].weight)
+    if slot in store._deferred and not store._batch:
+        store._deferred[slot].weight = min(1.0, store._deferred[slot].weight)
     original(store, slot, self_weight)
 
 
 @plant(ModelStore, "begin_round")
-def weights_live_on_from_round_to_round(original, store, trained):
+def weights_are_kept_from_round_to_round(original, store, trained):
     weights = store._weights
     original(store, trained)
     store._weights = weights
 
 
 @plant(model_store, "fold")
-def the_counter_is_used_before_it_rises(original, average, weight_sum, arrival, weight=1.0):
+def the_weight_sum_is_used_before_it_rises(original, average, weight_sum, arrival, weight=1.0):
     return averaging.fold(average, max(weight_sum - 1.0, 1e-9), arrival, weight) + 1.0
 
 
-@plant(Engine, "_persist")
-def nobody_waits_for_the_disk(original, engine, out):
-    original(engine, out)
-    engine.persisting = None
-
-
-@plant(Engine, "state")
-def a_checkpoint_has_no_marks(original, engine):
-    return original(engine) | {"marks": []}
-
-
-@plant(Membership, "tick")
-def silence_is_no_sign_of_death(original, membership, now):
-    return []
-
-
-@plant(Membership, "heard")
-def who_is_heard_is_alive(original, membership, neighbor, incarnation, now):
-    return membership.answered(neighbor, incarnation, now)
-
-
-@plant(Membership, "answered")
-def the_dead_stay_dead(original, membership, neighbor, incarnation, now):
-    dead = membership.state(neighbor) is NeighborState.DEAD and incarnation == membership.incarnation(neighbor)
-    return [] if dead else original(membership, neighbor, incarnation, now)
-
-
-@plant(Engine, "_ahead")
-def nobody_catches_up(original, engine):
-    return []
-
-
-@plant(Engine, "_pass_round")
-def skipped_rounds_are_not_passed(original, engine, round_index):
-    pass
-
-
-@plant(Engine, "_judge_held")
-def unread_streams_are_never_answered(original, engine, out):
-    pass
-
-
-@plant(Engine, "_hang_up")
-def streams_of_the_dead_stay_open(original, engine, view, out):
-    pass
-
-
-@plant(Engine, "_beat")
-def no_beat_is_sent(original, engine, view, now, out):
-    view.said_at = now
-
-
-@plant(Engine, "_admit")
-def models_are_folded_before_they_are_complete(original, engine, now, out):
-    original(engine, now, out)
-    for stream in [stream for stream in engine.inbox.reading if stream % 7 == 3]:
-        engine.inbox.waiting[stream] = engine.inbox.reading.pop(stream)
-
-
-@plant(NeighborView, "heard_round")
-def the_last_word_on_a_round_wins(original, view, round_index, *, anew=False):
-    view.round_index = round_index
-
-
-def _closes_early(monkeypatch: Any) -> None:
-    """`_exchange` looks at ``inbox.folding``; an inbox that hides it lets a step close beside a fold."""
-    exchange = Engine._exchange
-
-    def buggy(engine: Engine, now: float, out: list[do.Effect]) -> None:
-        folding, engine.inbox.folding = engine.inbox.folding, {}
-        exchange(engine, now, out)
-        engine.inbox.folding = folding | engine.inbox.folding
-
-    monkeypatch.setattr(Engine, "_exchange", buggy)
-
-
-PLANTED["a_step_closes_while_a_fold_is_under_way"] = _closes_early
-
-
-@plant(Engine, "_take")
-def arrivals_are_booked_to_the_wrong_sender(original, engine, stream, header, out):
-    before = len(out)
-    original(engine, stream, header, out)
-    for index in range(before, len(out)):
-        effect = out[index]
-        if isinstance(effect, do.Fold) and header.slot == 0:
-            out[index] = replace(effect, header=replace(header, sender=engine.peer_id))
-
-
-@plant(ModelStore, "snapshot")
-def what_is_sent_is_a_model_of_zeros(original, store, key, model=None):
+@plant(ModelStore, "take_snapshot")
+def a_model_of_zeros_is_sent(original, store, key, model=None):
     original(store, key, np.zeros_like(store.model(key.slot)) if key.round_index == 2 else model)
 
 
-# ---- a cluster is announced before training, and exchanged with co-selectors only (FedSPD) ------------------------------
+# ---- screening and encodings -------------------------------------------------------------------------------------------
 
 
-@plant(Engine, "_unannounced")
-def nobody_waits_for_announcements(original, engine):
+@plant(host_module, "clip")
+def clipping_pulls_towards_zero(original, arrival, center, radius):
+    return original(arrival, np.zeros_like(center), radius)
+
+
+@plant(host_module, "clip")
+def clipping_moves_by_the_radius(original, arrival, center, radius):
+    distance = float(np.linalg.norm(arrival - center))
+    if distance > radius:
+        arrival += np.float32(radius / distance) * (center - arrival)
+    return 1.0
+
+
+@plant(PeerHost, "fold")
+def clipping_is_forgotten(original, host, effect, received):
+    host._centers = {}
+    original(host, effect, received)
+
+
+@plant(host_module, "check_norm")
+def the_norm_bound_is_not_squared(original, norm_squared, own_norm_squared, bound):
+    return original(norm_squared, own_norm_squared, None if bound is None else bound**0.5)
+
+
+@plant(PeerHost, "screen")
+def the_norm_bound_is_ignored(original, host, header, received, known_norm=None):
+    found: Rejection | None = original(host, header, received, known_norm)
+    return None if found is not None and found.code == "norm_bound" else found
+
+
+@plant(model_store, "trimmed_mean")
+def nothing_is_trimmed(original, models, weights, share, out):
+    original(models, weights, 0.0, out)
+
+
+@plant(model_store, "trimmed_mean")
+def only_the_largest_are_trimmed(original, models, weights, share, out):
+    cut = int(share * len(models))
+    order = np.argsort(np.stack(models), axis=0, kind="stable")[: len(models) - cut]
+    kept = np.take_along_axis(np.stack(models), order, axis=0)
+    out[:] = kept.mean(axis=0)
+
+
+@plant(ErrorFeedback, "encode")
+def what_int8_leaves_out_is_lost(original, feedback, theta, name):
+    feedback.residual[:] = 0
+    return original(feedback, theta, name)
+
+
+@plant(ErrorFeedback, "encode")
+def what_int8_leaves_out_is_subtracted(original, feedback, theta, name):
+    feedback.residual *= np.float32(-1)
+    return original(feedback, theta, name)
+
+
+@plant(encoding, "_to_bfloat16")
+def bfloat16_is_cut_and_not_rounded(original, theta):
+    return (theta.view(np.uint32) >> 16).astype("<u2")
+
+
+@plant(host_module, "encode")
+def float16_is_rounded_twice(original, theta, schema, name):
+    if name == "float16":
+        theta = (np.rint(theta * 64) / 64).astype(np.float32)
+    return original(theta, schema, name)
+
+
+@plant(host_module, "decode")
+def int8_scales_are_swapped_for_their_magnitude(original, payload, schema, name):
+    model = original(payload, schema, name)
+    return np.abs(model) if name == "int8" else model
+
+
+# ---- checkpoints and leaving -------------------------------------------------------------------------------------------
+
+
+@plant(Engine, "_write_checkpoint")
+def offers_do_not_wait_for_the_checkpoint(original, engine):
+    original(engine)
+    engine.state.persisting = None
+
+
+@plant(Engine, "_leave")
+def a_leaving_peer_stays_while_it_closes_a_round(original, engine, now):
+    if engine.stage is not Stage.LEAVING:
+        original(engine, now)
+
+
+# ---- neighbors ---------------------------------------------------------------------------------------------------------
+
+
+@plant(contacts_module, "check_all")
+def silent_neighbors_are_not_marked_dead(original, neighbors, now, heartbeat_s):
+    return {}
+
+
+@plant(Liveness, "heard")
+def a_heard_neighbor_is_alive(original, liveness, now, restarted_as=None):
+    return liveness.answered(now, restarted_as)
+
+
+@plant(Liveness, "answered")
+def dead_neighbors_stay_dead(original, liveness, now, restarted_as=None):
+    dead = liveness.state is NeighborState.DEAD and restarted_as is None
+    return None if dead else original(liveness, now, restarted_as)
+
+
+@plant(Pace, "ahead")
+def peers_do_not_catch_up(original, pace):
+    return []
+
+
+@plant(Contacts, "_hang_up")
+def streams_of_dead_neighbors_stay_open(original, contacts, neighbor):
+    pass
+
+
+@plant(Contacts, "send_heartbeat")
+def heartbeats_are_not_sent(original, contacts, neighbor, now):
+    neighbor.sent_at = now
+
+
+@plant(Neighbor, "note_round")
+def the_last_round_heard_wins(original, neighbor, round_index):
+    neighbor.round_index = round_index
+
+
+# ---- a cluster is selected before training, and exchanged with co-selectors only (FedSPD) -----------------------------
+
+
+@plant(Lockstep, "missing_selections")
+def selections_are_not_waited_for(original, pace):
     return []
 
 
 @plant(FedSpdDecisions, "offers")
-def models_go_to_those_that_selected_another_cluster(
-    original, algorithm, facts, round_index, step, neighbor, announced
-):
-    if announced is not None and facts["selected"] >= 0:
-        announced = replace(announced, selected=facts["selected"])
-    return original(algorithm, facts, round_index, step, neighbor, announced)
+def models_go_to_those_that_selected_another_cluster(original, algorithm, state, round_index, step, neighbor, select):
+    if select is not None and state["selected"] >= 0:
+        select = replace(select, selected=state["selected"])
+    return original(algorithm, state, round_index, step, neighbor, select)
 
 
 @plant(FedSpdDecisions, "targets")
-def a_model_is_folded_into_the_cluster_that_is_trained(original, algorithm, facts, header):
-    found = original(algorithm, facts, header)
-    unlike = algorithm.selecting(header.round_index) and facts["selected"] not in (-1, header.slot)
-    return (do.Target(facts["selected"]),) if unlike else found
+def a_model_is_folded_into_the_cluster_that_is_trained(original, algorithm, state, header):
+    found = original(algorithm, state, header)
+    unlike = algorithm.selecting(header.round_index) and state["selected"] not in (-1, header.slot)
+    return (do.Target(state["selected"]),) if unlike else found
 
 
 @plant(FedSpdDecisions, "agrees")
-def co_selectors_are_not_counted(original, algorithm, facts, round_index, announced):
+def co_selectors_are_not_counted(original, algorithm, state, round_index, selections):
     return {}
 
 
 @plant(FedSpdDecisions, "selects")
-def what_is_announced_is_not_what_is_trained(original, algorithm, facts, round_index):
-    said = original(algorithm, facts, round_index)
-    return said and replace(said, selected=(said.selected + (round_index == 2)) % algorithm.slots)
+def the_selection_sent_is_not_the_cluster_trained(original, algorithm, state, round_index):
+    select = original(algorithm, state, round_index)
+    return select and replace(select, selected=(select.selected + (round_index == 2)) % algorithm.slots)
 
 
-@plant(Sending, "_announced_by")
-def offers_follow_the_selection_of_the_round_before(original, sending, neighbor):
-    before = sending.views[neighbor].announced.get((sending.round_index - 1, 0))
-    return before or original(sending, neighbor)
+@plant(Lockstep, "selection_of")
+def offers_follow_the_selection_of_the_round_before(original, pace, neighbor, round_index):
+    return neighbor.selections.get(round_index - 1) or original(pace, neighbor, round_index)
 
 
-@plant(FedSpd, "_relabeled")
-def the_mixture_is_never_made_anew(original, algorithm, bench, z):
-    return original(algorithm, bench, z) | {
-        "mixture": bench.facts.get("mixture", [1 / algorithm.slots] * algorithm.slots)
+@plant(FedSpd, "_set_labels")
+def the_mixture_is_never_computed_again(original, algorithm, workspace, z):
+    return original(algorithm, workspace, z) | {
+        "mixture": workspace.state.get("mixture", [1 / algorithm.slots] * algorithm.slots)
     }

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.identity import next_incarnation
-from peer.core.averaging import Vector
 
 KEPT = 2
 
 
 @dataclass
 class Checkpoint:
-    """What is read back: the engine's state, the models, and the simulator's own record of what they contain."""
+    """What is read back: the engine's state, all arrays, and the simulator's own record of what the models contain."""
 
     round_index: int
     state: dict[str, Any]
-    models: list[Vector]
-    arrays: dict[str, Any]  # per sample: what `Bench.arrays` holds
+    arrays: dict[str, NDArray[Any]]
     lineage: frozenset[Any]
 
 
@@ -68,18 +68,12 @@ class Disk:
         return self._incarnation
 
     def begin(
-        self,
-        round_index: int,
-        state: dict[str, Any],
-        models: list[Vector],
-        arrays: dict[str, Any],
-        lineage: frozenset[Any],
+        self, round_index: int, state: dict[str, Any], arrays: dict[str, NDArray[Any]], lineage: frozenset[Any]
     ) -> None:
-        """Start to write a checkpoint; the models are read now, as the disk thread does later."""
-        head: dict[str, Any] = {"state": state, "slots": len(models)}
-        if arrays:
-            head["arrays"] = {name: [str(array.dtype), array.tolist()] for name, array in arrays.items()}
-        data = json.dumps(head).encode() + b"\n" + b"".join(model.tobytes() for model in models)
+        """Start to write a checkpoint; the arrays are read now, as the disk thread does later."""
+        shapes = {name: [str(array.dtype), list(array.shape)] for name, array in arrays.items()}
+        head = {"state": state, "arrays": shapes}
+        data = json.dumps(head).encode() + b"\n" + b"".join(array.tobytes() for array in arrays.values())
         self._writing = _File(self._owner, round_index, data, hashlib.sha256(data).digest(), lineage)
 
     def end(self) -> str:
@@ -126,10 +120,11 @@ class Disk:
             self.unreadable = max(0, self.unreadable - 1)
             if readable and file.owner == self._owner and hashlib.sha256(file.data).digest() == file.digest:
                 head, _, body = file.data.partition(b"\n")
-                parsed = json.loads(head)
-                models = [m.copy() for m in np.frombuffer(body, np.float32).reshape(parsed["slots"], -1)]
-                arrays = {name: np.array(rows, kind) for name, (kind, rows) in parsed.get("arrays", {}).items()}
-                return Checkpoint(file.round_index, parsed["state"], models, arrays, file.lineage)
+                parsed, arrays = json.loads(head), {}
+                for name, (kind, shape) in parsed["arrays"].items():
+                    size = np.dtype(kind).itemsize * math.prod(shape)
+                    arrays[name], body = np.frombuffer(body[:size], kind).reshape(shape).copy(), body[size:]
+                return Checkpoint(file.round_index, parsed["state"], arrays, file.lineage)
             self.rejected += 1
             self._files.pop()
         return None

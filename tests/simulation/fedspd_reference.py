@@ -16,7 +16,7 @@ import numpy as np
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.schedule import is_active
 from coordinator_free_bootstrap.seeds import derive_seed, generator, uniform
-from peer.algorithms import labels
+from peer.algorithms import labels, sketches
 from peer.core.averaging import Vector
 from tests.oracle.reference import Reference, ReferencePeer
 
@@ -105,7 +105,7 @@ class FedSpdReference(Reference):
             and t % every == 1 % every
         ):
             size, seed = self.option("sketch_size", 256), self.manifest.seed
-            peer.sketches = labels.sketch(peer.centers, self.origin(peer), size, seed)
+            peer.sketches = sketches.sketch(peer.centers, self.origin(peer), size, seed)
 
     def hardest(self, peer: SelectingPeer) -> int:
         """A hard round: the center of lowest loss on all samples."""

@@ -1,22 +1,26 @@
 """The invariants I1 to I9 and L1 to L8, checked while a simulation runs, against records that the engine never sees.
 
-I1  an average is the mean of the local model and of exactly the folded arrivals (recomputed in float64)
+I1  an average is the mean (or trimmed mean) of the local model and of exactly the folded arrivals (recomputed in float64)
 I2  an arrival (sender, round, step, slot) is folded at most once in a peer's line of states, across restarts
-I3  only complete models are folded, with the bytes that their sender had at that step
-I4  each coordinate of an average lies in the hull of what was folded
+I3  only complete models are folded, with the bytes that their sender had at that step; what is folded is what the bytes say,
+    clipped to the distance from the round's first model
+I4  each coordinate of an average lies in the hull of what was folded, or of what was left after trimming
 I5  models are finite always
 I6  only graph neighbors' arrivals are folded, and only in a life that has shaken hands
 I7  rounds and incarnations never go back; an incarnation is persisted before it is used; what was sent was persisted first
 I8  buffers, streams, queues and snapshots stay within their limits
-I9  the result of a round depends on what was folded, in which order, and on nothing else (recomputed bit for bit)
+I9  the result of a round depends on what was folded, in which order, and on nothing else (recomputed bit for bit, except
+    trimmed means)
+I10 the payloads of a slot add up to its models, up to half a step of the encoding
+I11 a model is refused by the norm bound if, and only if, its norm exceeds the bound
 L1  every peer of the healed core finishes within a bound, and no round of it waits for its deadline
 L2  consensus: in its own test
-L3  nobody waits for a dead peer longer than the suspicion time
+L3  a peer does not wait for a dead neighbor longer than the suspicion time
 L4  a restarted peer is alive at its neighbors soon
-L5  a healthy, connected peer is not declared dead once delays are bounded
+L5  a healthy, connected peer is not marked dead once delays are bounded
 L6  without faults, lockstep gives the models of `tests.oracle.reference`: in its own test
-L7  who was asked to leave is gone as soon as nothing is under way
-L8  who was absent is alive again by an answer, never by words of its own alone
+L7  a peer that was asked to leave ends as soon as nothing is under way
+L8  an absent neighbor becomes alive by an answer, never by its own messages alone
 
 Those of runs that select a cluster before training stand in `selections`.
 """
@@ -28,14 +32,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.membership import NeighborState
+from coordinator_free_bootstrap.errors import Refusal
+from peer.algorithms.base import Workspace
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector, fold
-from peer.core.engine import Stage
-from peer.core.messages import ModelHeader
-from peer.core.state import NEAR_ROUNDS
+from peer.core.decisions import Rejection
+from peer.core.liveness import NeighborState
+from peer.core.messages import ModelHeader, PushReply
+from peer.core.model_store import SnapshotKey
+from peer.core.pace import Lockstep
+from peer.core.stages import Stage
+from peer.host import ReceivedModel
+from tests.oracle import encodings
 from tests.oracle.reference import collect, merge
 from tests.simulation.selections import Selections
 
@@ -60,7 +71,7 @@ class Shadow:
     """What one process should hold of the round it is in."""
 
     base: list[Vector] = field(default_factory=list)  # the local sample of each slot
-    aside: frozenset[int] = frozenset()
+    deferred: frozenset[int] = frozenset()
     folded: dict[int, list[tuple[Vector, float]]] = field(default_factory=lambda: defaultdict(list))
     tensors_busy: bool = False  # assign, close and the like are under way: nothing may be folded
     working: bool = False  # any work is under way
@@ -69,6 +80,11 @@ class Shadow:
     states: dict[int, NeighborState] = field(default_factory=dict)  # of neighbors, as recorded
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # incarnation and round of each neighbor
     caught_up: int = -1  # the round in which pulls were sent
+    centers: list[Vector] = field(default_factory=list)  # the models at the round's start
+    observed: list[tuple[int, Vector, float]] | None = None  # what a fold gives to the models, while it runs
+    exact: NDArray[np.float64] | None = None  # what it should give
+    unsent: dict[int, NDArray[np.float64]] = field(default_factory=dict)  # by slot: what payloads have left out so far
+    encoded: set[SnapshotKey] = field(default_factory=set)
 
 
 class Checker:
@@ -93,12 +109,32 @@ class Checker:
         if not condition:
             raise InvariantViolation(name, message)
 
-    # ---- lives ----------------------------------------------------------------------------------------------------
+    def watch(self, process: Process) -> None:
+        """Watch what a new process folds; and the averages, where a close changes the models after it has averaged."""
+        models, fold_model = process.workspace.models, process.workspace.models.fold
+
+        def watched(slot: int, arrival: Vector, weight: float = 1.0) -> None:
+            observed = self.shadows[process].observed
+            if observed is not None:
+                observed.append((slot, arrival.copy(), weight))
+            fold_model(slot, arrival, weight)
+
+        models.fold = watched  # type: ignore[method-assign]
+        if self.selections:
+            merge = process.algorithm.merge
+
+            def merged(workspace: Workspace) -> None:
+                merge(workspace)
+                self.merged(process)
+
+            process.algorithm.merge = merged  # type: ignore[method-assign]
+
+    # ---- starts and ends ----------------------------------------------------------------------------------------------------
 
     def begins(self, process: Process) -> None:
         """A process has read its disk."""
         engine = process.engine
-        self.shadows[process] = Shadow(round_index=engine.round_index, incarnation=engine.incarnation)
+        self.shadows[process] = Shadow(round_index=engine.round_index, incarnation=engine.state.incarnation)
         loaded = process.checkpoint.round_index if process.checkpoint else 0
         self.require(engine.round_index == loaded, "I7", f"resumed at {engine.round_index}, the disk holds {loaded}")
         if process.checkpoint:
@@ -109,7 +145,9 @@ class Checker:
         self.world.ended(process)
         del self.shadows[process]
         if process.ended_as == "completed":
-            self.final[process.peer_id] = [process.bench.models.model(s) for s in range(len(process.bench.models))]
+            self.final[process.peer_id] = [
+                process.workspace.models.model(s) for s in range(len(process.workspace.models))
+            ]
             rounds = self.world.manifest.rounds
             self.require(process.engine.round_index == rounds, "L1", f"completed after {process.engine.round_index}")
 
@@ -119,14 +157,21 @@ class Checker:
         """An event is about to be given to an engine."""
         said: Any = None
         match event:
-            case ev.Greeted(hello):
-                known, now = process.engine.views[hello.sender].incarnation, hello.incarnation
-                self.require(now >= known, "I7", f"a life {now} was greeted after {known}")
+            case ev.HandshakeDone(hello):
+                known, now = connected(process, hello.sender), hello.incarnation
+                self.require(now >= known, "I7", f"a handshake with incarnation {now} after {known}")
                 if 0 < known < now:
-                    self.mark(f"new life greeted while {process.engine.stage}")
-            case ev.Offered(_, said) | ev.Announced(said) | ev.Heard(said):
-                known = process.engine.views[said.sender].incarnation
-                message = f"life {said.incarnation} of {said.sender} speaks, {known} was greeted"
+                    self.mark(f"handshake with a new incarnation while {process.engine.stage}")
+            case (
+                ev.ArrivalOffered(_, said)
+                | ev.SelectReceived(said)
+                | ev.PassReceived(said)
+                | ev.HeartbeatReceived(said)
+            ):
+                known = connected(process, said.sender)
+                message = (
+                    f"a message of incarnation {said.incarnation} of {said.sender}; the handshake was with {known}"
+                )
                 self.require(said.incarnation == known, "I6", message)
         if self.selections:
             self.selections.before(process, event)
@@ -137,23 +182,25 @@ class Checker:
         if shadow is None:
             return
         self.require(engine.round_index >= shadow.round_index, "I7", "a peer went back a round")
-        self.require(engine.incarnation >= shadow.incarnation, "I7", "an incarnation went back")
+        incarnation = engine.state.incarnation
+        self.require(incarnation >= shadow.incarnation, "I7", "an incarnation went back")
         disk = process.machine.disk.incarnation or 0
-        self.require(engine.incarnation <= disk, "I7", "an incarnation is used before it is persisted")
-        shadow.round_index, shadow.incarnation = engine.round_index, engine.incarnation
+        self.require(incarnation <= disk, "I7", "an incarnation is used before it is persisted")
+        shadow.round_index, shadow.incarnation = engine.round_index, incarnation
         seen = shadow.seen
-        for n, view in engine.views.items():
-            now = view.incarnation, view.round_index
+        for n, neighbor in engine.state.neighbors.items():
+            now = connected(process, n), neighbor.round_index
             before = seen.get(n, (0, 0))
             if now != before:
                 back = now[0] == before[0] and now[1] < before[1]
-                self.require(not back, "I7", f"{process.peer_id} sees {n} go back to round {view.round_index}")
+                self.require(not back, "I7", f"{process.peer_id} sees {n} go back to round {neighbor.round_index}")
                 seen[n] = now
         self._limits(process)
         if self.selections:
             self.selections.after(process, event, effects)
-        if engine.leaving and engine.stage is not Stage.STOPPED:
-            under_way = shadow.working or engine.persisting is not None or bool(engine.inbox.folding)
+        run = engine.state
+        if run.leaving and engine.stage is not Stage.STOPPED:
+            under_way = shadow.working or run.persisting is not None or bool(run.arrivals.folding)
             self.require(under_way, "L7", f"{process.peer_id}, asked to leave, stays idle while {engine.stage}")
         if isinstance(event, ev.Tick):
             self._nobody_waits_for_the_dead(process)
@@ -168,31 +215,31 @@ class Checker:
                     self._no_false_death(process, effect.fields)
 
     def _limits(self, process: Process) -> None:
-        engine, limits = (
-            process.engine,
+        run, limits = (
+            process.engine.state,
             self.world.manifest.limits,
-        )  # after every event: words are made only if one is broken
-        inbox, slots = engine.inbox, engine.algorithm.slots
-        buffers = len(inbox.reading) + len(inbox.waiting) + len(inbox.folding)
+        )  # after every event: messages only if one is broken
+        arrivals, slots = run.arrivals, run.algorithm.slots
+        buffers = len(arrivals.reading) + len(arrivals.complete) + len(arrivals.folding)
         self.require(buffers <= limits.concurrent_receives, "I8", "too many buffers")
-        if len(inbox.held) > limits.streams_per_neighbor:
-            most = max(Counter(header.sender for header in inbox.held.values()).values())
-            self.require(most <= limits.streams_per_neighbor, "I8", f"{most} streams of one neighbor are held")
+        if len(arrivals.offered) > limits.streams_per_neighbor:
+            most = max(Counter(header.sender for header in arrivals.offered.values()).values())
+            self.require(most <= limits.streams_per_neighbor, "I8", f"{most} streams of one neighbor are unread")
         pending_max = 3 * 3 * (1 + slots) + 1
-        for n, view in engine.views.items():
-            if len(view.announced) > 64 or engine.outbox.pending(n) > pending_max:
-                raise InvariantViolation("I8", f"announcements or messages for {n} pile up: {engine.outbox.pending(n)}")
-        snapshots = len(process.bench.models._snapshots)
+        for n, neighbor in run.neighbors.items():
+            if max(len(neighbor.selections), len(neighbor.passed)) > 64 or neighbor.outbox.pending() > pending_max:
+                raise InvariantViolation("I8", f"selections or messages for {n} pile up: {neighbor.outbox.pending()}")
+        snapshots = len(process.workspace.models._snapshots)
         self.require(snapshots <= 3 * 3 * slots, "I8", "too many snapshots are kept")
 
     def _nobody_waits_for_the_dead(self, process: Process) -> None:
         engine, world, t = process.engine, self.world, self.world.manifest.timeouts
         if engine.stage is not Stage.EXCHANGING:
             return
-        for n in engine.waiting_for():
+        for n in engine.pace.waiting_for():
             down = world.machines[n].down_since
             if down is not None:
-                waited = world.now - max(down, process.resumed_at, engine.exchange_began_at)
+                waited = world.now - max(down, process.resumed_at, engine.state.round.exchange_began_at)
                 # what it said last may still be under way, by a clogged link
                 allowed = t.suspicion_s + t.heartbeat_s + (6.0 if "clog" in world.fired else 1.0)
                 allowed += 6.0 if world.options.weather.replay else 0.0  # its last words, again and again
@@ -202,10 +249,10 @@ class Checker:
         n, after = fields["neighbor"], NeighborState(fields["state"])
         before, shadow.states[n] = shadow.states.get(n, NeighborState.UNKNOWN), after
         if after is NeighborState.ALIVE and before is not NeighborState.SUSPECT:
-            answer = isinstance(event, ev.Sent)
-            answer |= isinstance(event, ev.Greeted) and event.answered
-            answer |= isinstance(event, ev.BeatAnswered) and not event.lost
-            self.require(answer, "L8", f"{process.peer_id} holds {n}, {before} before, alive after {event}")
+            answer = isinstance(event, ev.SendAnswered)
+            answer |= isinstance(event, ev.HandshakeDone) and event.answered
+            answer |= isinstance(event, ev.HeartbeatAnswered) and not event.lost
+            self.require(answer, "L8", f"{process.peer_id} marks {n}, {before} before, alive after {event}")
 
     def _no_false_death(self, process: Process, fields: dict[str, Any]) -> None:
         world = self.world
@@ -214,72 +261,128 @@ class Checker:
         machine = world.machines[fields["neighbor"]]
         healthy = machine.process is not None and world.now - machine.process.started_at > world.settle_s()
         gone = machine.process is not None and machine.process.engine.stage is Stage.STOPPED
-        self.require(not healthy or gone, "L5", f"{process.peer_id} buries healthy {fields['neighbor']}: {fields}")
+        self.require(not healthy or gone, "L5", f"{process.peer_id} marks healthy {fields['neighbor']} dead: {fields}")
 
-    def record(self, process: Process, effect: do.Record) -> None:
+    def record(self, process: Process, kind: str, fields: dict[str, Any]) -> None:
         """A line of the history."""
         world = self.world
-        if effect.kind != "round":
-            self.mark(f"record {effect.kind} {effect.fields.get('state', '')}".strip())
+        if kind != "round":
+            self.mark(f"record neighbor {fields['state']}" if kind == "neighbor" else f"record {kind}")
             return
-        self.history[process.peer_id].append(effect.fields)
-        if effect.fields.get("missing"):
-            self.mark("closed without somebody")
-        if process.engine.paced:
-            self.mark("kept its tempo")
-        engine = process.engine
-        settled = world.healed_at is not None and engine.round_began_at > world.healed_at + world.settle_s()
-        if settled and engine.lockstep:
+        self.history[process.peer_id].append(fields)
+        if fields.get("missing"):
+            self.mark("closed without a neighbor")
+        pace, began_at = process.engine.pace, process.engine.state.round.began_at
+        if isinstance(pace, Lockstep) and pace.holds_rate:
+            self.mark("kept its round rate")
+        settled = world.healed_at is not None and began_at > world.healed_at + world.settle_s()
+        if settled and isinstance(pace, Lockstep):
             lost = {
                 n
-                for n in effect.fields.get("missing", ())
+                for n in fields.get("missing", ())
                 if n in world.core and not world.machines[n].completed and world.machines[n].process is not None
             }
-            lost = {n for n in lost if world.machines[n].process.started_at < engine.round_began_at - world.settle_s()}  # type: ignore[union-attr]
+            lost = {n for n in lost if world.machines[n].process.started_at < began_at - world.settle_s()}  # type: ignore[union-attr]
             self.require(not lost, "L1", f"a healthy round of {process.peer_id} closes without {sorted(lost)}")
 
     # ---- models ---------------------------------------------------------------------------------------------------
 
-    def sends(self, process: Process, neighbor: int, header: ModelHeader, payload: Vector) -> None:
+    def sends(self, process: Process, neighbor: int, header: ModelHeader, payload: NDArray[np.uint8]) -> None:
         """A model is about to be sent."""
         if self.selections:
             self.selections.sends(process, neighbor, header)
         data = payload.tobytes()
         known = self.sent.setdefault(header.key, data)
         self.require(known == data, "I3", f"the snapshot {header.key} has changed")
-        self.require(header.incarnation == process.engine.incarnation, "I7", "sent in the name of another life")
+        self.require(header.incarnation == process.engine.state.incarnation, "I7", "sent in the name of another life")
+        self._adds_up(process, header, data)
         engine, disk = process.engine, process.machine.disk
-        if self.world.manifest.checkpoint_rounds == 1 and not engine.storage_error and not disk.failing:
+        if self.world.manifest.checkpoint_rounds == 1 and not engine.state.storage_error and not disk.failing:
             rounds = (disk.durable_round, header.round_index)
             self.require(rounds[0] >= rounds[1], "I7", f"round {rounds[1]} is sent, {rounds[0]} is on disk")
 
-    def folds(self, process: Process, effect: do.Fold, push: Push, buffer: Vector) -> None:
+    def _adds_up(self, process: Process, header: ModelHeader, payload: bytes) -> None:
+        """Compare a new payload with its model, and lossy ones with all of the slot's models so far."""
+        shadow, schema = self.shadows[process], process.host.schema
+        key = SnapshotKey(header.round_index, header.step, header.slot)
+        if key in shadow.encoded:
+            return
+        shadow.encoded.add(key)
+        model = process.workspace.models.get_snapshot(key)
+        fed_back = header.encoding == "int8"
+        before = shadow.unsent.get(header.slot, np.zeros(schema.size)) if fed_back else np.zeros(schema.size)
+        left = before + model - encodings.decoded(payload, schema, header.encoding)
+        step = encodings.steps(payload, schema, header.encoding, model)
+        shadow.unsent[header.slot] = left
+        slack = 1e-4 * step + 4 * EPS * np.abs(model)
+        within = bool((np.abs(left) <= step + (slack if header.encoding != "float32" else 0)).all())
+        self.require(within, "I10", f"{header.key}: the payloads so far leave out {np.abs(left).max():.3g}")
+        if header.encoding != "float32":
+            self.mark(f"sent {header.encoding}")
+
+    def screens(
+        self, process: Process, header: ModelHeader, received: ReceivedModel, rejection: Rejection | None
+    ) -> None:
+        """A complete model was screened."""
+        bound, shadow = self.world.manifest.screening.norm_bound, self.shadows[process]
+        if bound is None:
+            return
+        found = encodings.decoded(received.payload.tobytes(), process.host.schema, header.encoding)
+        allowed = bound * float(np.linalg.norm(shadow.centers[header.slot].astype(np.float64)))
+        norm, refused = float(np.linalg.norm(found)), rejection is not None and rejection.code is Refusal.NORM_BOUND
+        if abs(norm - allowed) > 1e-5 * allowed and (rejection is None or refused):
+            self.require(refused == (norm > allowed), "I11", f"{header.key}: norm {norm:.6g}, {allowed:.6g} is allowed")
+
+    def folds(self, process: Process, effect: do.FoldArrival, received: ReceivedModel) -> None:
         """An arrival is about to be folded."""
         header, shadow = effect.header, self.shadows[process]
         self.require(header.sender in self.world.graph.neighbors(process.peer_id), "I6", f"folded from {header.sender}")
         self.require(
             not shadow.tensors_busy, "I1", f"a fold runs beside other work on tensors ({process.engine.stage})"
         )
-        self.require(bool(np.isfinite(buffer).all()), "I3", "an incomplete model is folded")
-        self.require(self.sent.get(header.key) == buffer.tobytes(), "I3", f"{header.key} is not what was sent")
+        payload = received.payload.tobytes()
+        shadow.exact = encodings.decoded(payload, process.host.schema, header.encoding)
+        self.require(bool(np.isfinite(shadow.exact).all()), "I3", "an incomplete model is folded")
+        self.require(self.sent.get(header.key) == payload, "I3", f"{header.key} is not what was sent")
         key = (header.sender, header.round_index, header.step, header.slot)
         self.require(key not in process.lineage, "I2", f"peer {process.peer_id} folds {key} twice")
         process.lineage.add(key)
         late = header.round_index < process.engine.round_index
         self.mark("folded late" if late else "folded")
         if self.world.manifest.pace == "lockstep":
-            ahead = (header.round_index, header.step) > (process.engine.round_index, process.engine.step_index)
+            ahead = (header.round_index, header.step) > process.engine.state.round.place
             self.require(not ahead, "I1", f"{key} is folded in step {process.engine.round_index}")
         if self.selections:
             self.selections.folds(process, effect)
-        for target in effect.targets:
-            shadow.folded[target.slot].append((buffer.copy(), target.weight))
+        shadow.observed = []
 
-    def replies(self, process: Process, effect: do.Reply, push: Push | None) -> None:
+    def has_folded(self, process: Process, effect: do.FoldArrival) -> None:
+        """An arrival is folded: into its targets, and clipped as the manifest says."""
+        shadow, screening = self.shadows[process], self.world.manifest.screening
+        observed, exact, slot = shadow.observed, shadow.exact, effect.header.slot
+        assert observed is not None and exact is not None
+        shadow.observed = None
+        found = [(target, weight) for target, _, weight in observed]
+        wanted = [(target.slot, target.weight) for target in effect.targets]
+        self.require(found == wanted, "I3", f"{effect.header.key} is folded into {found}, not {wanted}")
+        if screening.clip is not None:
+            center = shadow.centers[slot].astype(np.float64)
+            distance = float(np.linalg.norm(exact - center))
+            if distance > screening.clip:
+                self.mark("clipped")
+                exact = center + screening.clip / distance * (exact - center)
+        plain = screening.clip is None and effect.header.encoding == "float32"
+        slack = 0.0 if plain else 8 * EPS * max(1e-3, float(np.abs(exact).max()))
+        for target, vector, weight in observed:
+            off = float(np.abs(vector - exact).max())
+            self.require(off <= slack, "I3", f"{effect.header.key} is folded as something else, off by {off:.3g}")
+            shadow.folded[target].append((vector, weight))
+
+    def replies(self, process: Process, reply: PushReply, push: Push | None) -> None:
         """A stream is answered, if it is still there."""
-        self.mark(f"replied {effect.refusal or effect.outcome}")
+        self.mark(f"replied {reply.refusal or reply.outcome}")
         if self.selections and push is not None:
-            self.selections.replies(process, effect, push.header)
+            self.selections.replies(process, reply, push.header)
 
     def works(self, process: Process, effect: do.Work) -> None:
         """Work on tensors begins."""
@@ -291,19 +394,20 @@ class Checker:
 
     def _nobody_lags(self, process: Process, shadow: Shadow) -> None:
         engine = process.engine
-        if not engine.lockstep or engine.algorithm.steps(engine.round_index) == 0:
+        if not isinstance(engine.pace, Lockstep) or engine.state.steps == 0:
             return
-        ahead = [n for n, view in engine.views.items() if view.round_index >= engine.round_index + 2]
-        live = [n for n in ahead if engine.membership.is_live(n)]
-        over = 2 * len(live) >= len(engine.membership.live) or any(
-            engine.views[n].round_index > engine.round_index + NEAR_ROUNDS for n in live
-        )
+        live = [neighbor for neighbor in engine.state.neighbors.values() if neighbor.liveness.is_live]
+        ahead = {
+            neighbor.id: neighbor.round_index for neighbor in live if neighbor.round_index >= engine.round_index + 2
+        }
+        far = engine.round_index + self.world.manifest.lockstep.wait_rounds_behind
+        over = 2 * len(ahead) >= len(live) or any(round_index > far for round_index in ahead.values())
         tried = shadow.caught_up == engine.round_index
-        self.require(not live or not over or tried, "L4", f"{process.peer_id} begins a round that is over at {live}")
+        self.require(not ahead or not over or tried, "L4", f"{process.peer_id} begins a round that is over at {ahead}")
 
     def worked(self, process: Process, effect: do.Work) -> None:
         """Work on tensors is done."""
-        shadow, models = self.shadows[process], process.bench.models
+        shadow, models = self.shadows[process], process.workspace.models
         for slot in range(len(models)):
             self.require(bool(np.isfinite(models.model(slot)).all()), "I5", f"slot {slot} is not finite")
         if effect.kind in ("end_step", "close"):
@@ -313,12 +417,13 @@ class Checker:
         if self.selections:
             self.selections.worked(process, effect)
         if effect.kind == "train":
-            for slot in process.bench.facts["trained"]:
+            for slot in process.workspace.state["trained"]:
                 shadow.base[slot] = models.model(slot).copy()
         else:
             shadow.base = [models.model(slot).copy() for slot in range(len(models))]
         if effect.kind == "assign":
-            shadow.aside = process.algorithm.aside(process.bench.facts, effect.round_index)
+            shadow.deferred = process.algorithm.deferred_slots(process.workspace.state, effect.round_index)
+            shadow.centers = [models.model(slot).copy() for slot in range(len(models))]
 
     def merged(self, process: Process) -> None:
         """The averages of a step are made, and the work on it goes on."""
@@ -327,16 +432,17 @@ class Checker:
             self.selections.merged(process)
 
     def _own_weight(self, process: Process, slot: int, folded: float) -> float:
-        algorithm, facts, round_index = process.algorithm, process.bench.facts, process.bench.round_index
+        algorithm, state, round_index = process.algorithm, process.workspace.state, process.workspace.round_index
         engine = process.engine
-        if algorithm.steps(round_index) > 1 or ("masses" in facts and algorithm.warming_up(engine.round_index)):
-            up = [n for n in process.effect_present if engine._edge_up(n, engine.round_index)]
-            return (1.0 - sum(algorithm.metropolis(n) for n in up)) * facts["masses"][slot]
+        if algorithm.steps(round_index) > 1 or ("masses" in state and algorithm.warming_up(engine.round_index)):
+            up = [n for n in process.effect_present if engine.state.edge_is_up(n, engine.round_index)]
+            return (1.0 - sum(algorithm.metropolis(n) for n in up)) * state["masses"][slot]
         return 1.0 if algorithm.mix == "uniform" else max(0.0, 1.0 - folded)
 
-    def _recompute(self, process: Process, shadow: Shadow) -> list[tuple[Vector, Vector, Vector, Vector]]:
-        """Return per slot: the float64 mean, the exact float32 result, and the hull."""
+    def _recompute(self, process: Process, shadow: Shadow) -> list[tuple[Vector, Vector | None, Vector, Vector]]:
+        """Return per slot: the float64 mean, the exact float32 result (None: not known to the bit), and the hull."""
         batch, result = self.world.manifest.aggregation == "batch", []
+        share = self.world.manifest.screening.trimmed_mean
         for slot, base in enumerate(shadow.base):
             arrivals = shadow.folded.get(slot, [])
             total = sum(weight for _, weight in arrivals)
@@ -345,7 +451,12 @@ class Checker:
             if not arrivals:
                 result.append((base.astype(np.float64), exact, base, base))
                 continue
-            if slot in shadow.aside or batch:
+            if share is not None:
+                own = [(base, own_weight)] if own_weight > 0 else []
+                result.append(trimmed([*arrivals, *own], share))
+                self.mark("trimmed" if int(share * (len(arrivals) + len(own))) else "too few to trim")
+                continue
+            if slot in shadow.deferred or batch:
                 aside, weight = collect(arrivals, batch)
                 merge(exact, aside, own_weight, weight, batch)
             else:
@@ -359,16 +470,17 @@ class Checker:
         return result
 
     def _compare(self, process: Process, shadow: Shadow) -> None:
-        who = f"peer {process.peer_id}, round {process.bench.round_index}"
+        who = f"peer {process.peer_id}, round {process.workspace.round_index}"
         for slot, (mean, exact, low, high) in enumerate(self._expected):
-            model = process.bench.models.model(slot)
+            model = process.workspace.models.model(slot)
             scale = max(float(np.abs(low).max()), float(np.abs(high).max()), 1e-3)
             error = float(np.abs(model - mean).max())
             self.require(error <= 4 * EPS * scale, "I1", f"{who}, slot {slot}: off by {error:.3g} at scale {scale:.3g}")
             slack = 4 * EPS * scale
             inside = bool((model >= low - slack).all() and (model <= high + slack).all())
             self.require(inside, "I4", f"{who}, slot {slot} leaves the hull of its inputs")
-            self.require(np.array_equal(model, exact), "I9", f"{who}, slot {slot}: other bits than its folds give")
+            same = exact is None or np.array_equal(model, exact)
+            self.require(same, "I9", f"{who}, slot {slot}: other bits than its folds give")
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
@@ -383,11 +495,30 @@ class Checker:
                 rows.append(f"{i} down")
                 continue
             engine = machine.process.engine
-            place = f"{engine.round_index}.{engine.step_index}"
-            rows.append(f"{i} {engine.stage} {place} waiting for {engine.waiting_for()}")
+            place = f"{engine.round_index}.{engine.state.round.step}"
+            rows.append(f"{i} {engine.stage} {place} waiting for {engine.pace.waiting_for()}")
         return "; ".join(rows)
 
     def at_the_end(self) -> None:
         """The core has finished."""
         for i in self.world.core:
             self.require(i in self.final, "L1", f"peer {i} did not complete")
+
+
+def connected(process: Process, neighbor: int) -> int:
+    """Return the incarnation that a process has shaken hands with; 0: none yet."""
+    known = process.engine.state.neighbors[neighbor]
+    return known.incarnation if known.connected else 0
+
+
+def trimmed(models: list[tuple[Vector, float]], share: float) -> tuple[Vector, None, Vector, Vector]:
+    """Return the trimmed mean of models and weights by a sort of each coordinate, and the hull of what is left."""
+    cut, low, high, mean = int(share * len(models)), [], [], []
+    for coordinate in range(models[0][0].size):
+        left = sorted(((float(m[coordinate]), w) for m, w in models), key=lambda value: value[0])[
+            cut : len(models) - cut
+        ]
+        low.append(left[0][0])
+        high.append(left[-1][0])
+        mean.append(sum(value * weight for value, weight in left) / sum(weight for _, weight in left))
+    return np.array(mean), None, np.array(low, np.float32), np.array(high, np.float32)

@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from peer.core import events as ev
-from peer.core.engine import Stage
+from peer.core.stages import Stage
 from tests.simulation.options import ACTIONS_RARE
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Nemesis:
         if process is not None and not process.paused and process.engine.stage is not Stage.STOPPED:
             self._fired("leave")
             self.world.checker.mark(f"left while {process.engine.stage}")
-            process.post(ev.LeaveRequested())
+            process.host.post(ev.LeaveRequested())
             self._again(machine, 1.0, 10.0)
 
     def _restart_all(self, machine: Machine) -> None:

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coordinator_free_bootstrap.errors import Refusal
-from peer.core.averaging import Vector
 from peer.core.messages import ModelHeader, PushReply
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class Push:
     source: int
     target: int
     header: ModelHeader
-    payload: Vector
+    payload: NDArray[np.uint8]
     receiver: Process | None = None
     stream: int = 0
     moving: bool = False  # bytes are on their way
@@ -182,7 +184,7 @@ class Network:
 
     # ---- model streams --------------------------------------------------------------------------------------------
 
-    def push(self, sender: Process, target: int, header: ModelHeader, payload: Vector) -> Push:
+    def push(self, sender: Process, target: int, header: ModelHeader, payload: NDArray[np.uint8]) -> Push:
         """Open a stream to a neighbor and return the handle that `cancel` takes."""
         push = Push(sender, sender.peer_id, target, header, payload)
         if self._forgets():

@@ -177,4 +177,20 @@ def _run(rng: Random, seed: int) -> Manifest:
             "round_deadline_s": rng.choice((600.0, 600.0, 30.0, 2 * suspicion)),
         },
         limits={"concurrent_receives": rng.choice((1, 2, 2, 4)), "rounds_ahead": rng.choice((1, 2, 2))},
+        **_screening(seed),
     )
+
+
+def _screening(seed: int) -> dict[str, Any]:
+    """Return encoding and screening: both in two seeds of five, so that the others stay the runs that they were."""
+    if seed % 10 not in (0, 5, 8, 9):
+        return {}
+    rng = Random(f"{seed}:screening")
+    screening: dict[str, float] = {}
+    if rng.random() < 0.5:
+        screening["clip"] = rng.choice((0.5, 2.0))
+    if rng.random() < 0.4:
+        screening["norm_bound"] = rng.choice((1.05, 1.5))
+    if rng.random() < 0.4:
+        screening["trimmed_mean"] = rng.choice((0.2, 0.35))
+    return {"screening": screening, "encoding": rng.choice(("float32", "float16", "bfloat16", "int8", "int8"))}

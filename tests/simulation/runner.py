@@ -12,7 +12,7 @@ from coordinator_free_bootstrap.errors import GraphError
 from tests.simulation.invariants import InvariantViolation
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, draw
-from tests.simulation.world import EPOCH_S, Bugs, World
+from tests.simulation.world import EPOCH_S, World
 
 
 @dataclass
@@ -62,9 +62,9 @@ class Summary:
         return "\n".join(rows)
 
 
-def run_one(options: Options, *, bugs: Bugs | None = None, trace: bool = False) -> Outcome:
+def run_one(options: Options, *, trace: bool = False) -> Outcome:
     """Simulate one run; an invariant that breaks, or any exception of ours, is its error."""
-    world = World(options, bugs=bugs, trace=trace)
+    world = World(options, trace=trace)
     error: Exception | None = None
     try:
         world.run()

@@ -55,16 +55,16 @@ class Stage(World):
             text = self._text(effect)
             if text:
                 self.tell(process.peer_id, text)
-        if isinstance(event, ev.Cut):
+        if isinstance(event, ev.ArrivalLost):
             self.tell(process.peer_id, f"stream cut in round {engine.round_index}")
 
     def _text(self, effect: do.Effect) -> str:
         match effect:
             case do.Work(kind, round_index, step) if kind != "train":
                 return f"{kind} round {round_index}" + (f" step {step}" if step else "")
-            case do.Fold(_, header):
+            case do.FoldArrival(_, header):
                 return f"folds {header.sender}'s slot {header.slot} of round {header.round_index}"
-            case do.Reply(_, outcome, refusal) if str(outcome) != "folded":
+            case do.AnswerArrival(_, outcome, refusal) if str(outcome) != "folded":
                 return f"answers {refusal or outcome}"
             case do.Pull(neighbor):
                 return f"pulls from {neighbor}"
@@ -161,7 +161,7 @@ class Script:
         self._stage.network.bring_up(self._edges(words))
 
     def _leave(self, peer: str) -> None:
-        self._machines((peer,))[0].process.post(ev.LeaveRequested())
+        self._machines((peer,))[0].process.host.post(ev.LeaveRequested())
 
     def _slow(self, peer: str, factor: str) -> None:
         self._machines((peer,))[0].slowness = float(factor)
@@ -172,7 +172,7 @@ class Script:
                 self._stage.tell(i, "completed" if machine.completed else "down")
                 continue
             engine = machine.process.engine
-            waits = f", waits for {engine.waiting_for()}" if engine.waiting_for() else ""
+            waits = f", waits for {engine.pace.waiting_for()}" if engine.pace.waiting_for() else ""
             self._stage.tell(i, f"is {engine.stage} in round {engine.round_index}{waits}")
 
     def _finish(self) -> None:

@@ -15,11 +15,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from coordinator_free_bootstrap import canonical_json, digest
 from peer.core.effects import Effect, Log, SetTimer
-from peer.core.engine import Engine
 from peer.core.events import Event
-from peer.core.state import LONG_WAIT
 from tests.simulation.disk import Disk
 from tests.simulation.invariants import Checker, InvariantViolation
 from tests.simulation.nemesis import Nemesis
@@ -30,12 +27,6 @@ from tests.simulation.trainer import QuadraticLearner
 
 EPOCH_S = 1000.0  # where the clock begins
 EVENTS_MAX = 60_000  # more is a livelock
-
-
-class Bugs:
-    """What a planted bug replaces."""
-
-    engine: type[Engine] = Engine
 
 
 class Machine:
@@ -79,9 +70,8 @@ class Machine:
 class World:
     """One simulated run of one seed."""
 
-    def __init__(self, options: Options, *, bugs: Bugs | None = None, trace: bool = False) -> None:
+    def __init__(self, options: Options, *, trace: bool = False) -> None:
         self.options, self.graph, self.manifest = options, options.graph, options.graph.manifest
-        self.bugs = bugs or Bugs()
         self._now_us = int(EPOCH_S * 1e6)
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
@@ -90,14 +80,6 @@ class World:
         self.trace = trace
         self.last = deque[str](maxlen=60 if not trace else None)
         self._hash = hashlib.blake2b(digest_size=16)
-        self.manifest_json = canonical_json(self.manifest)
-        self.digests = {
-            "wire_version": "1",
-            "manifest": digest(self.manifest),
-            "graph": self.graph.digest,
-            "schema": "schema",
-            "initial_models": "",
-        }
         self.healed_at: float | None = None
         self.core: tuple[int, ...] = self.graph.ids
         self.checker = Checker(self)
@@ -153,7 +135,8 @@ class World:
         if self.trace:
             shown = [effect for effect in effects if not isinstance(effect, SetTimer)]
             engine = process.engine
-            line = f"{self.now - EPOCH_S:10.6f} {process.peer_id} {engine.stage}:{engine.round_index}.{engine.step_index} {event}"
+            place = f"{engine.round_index}.{engine.state.round.step}"
+            line = f"{self.now - EPOCH_S:10.6f} {process.peer_id} {engine.stage}:{place} {event}"
             self.last.append("\n".join([line, *(f"             -> {effect}" for effect in shown)]))
             self._hash.update(line.encode())
         elif effects:
@@ -225,7 +208,12 @@ class World:
     def bound_s(self) -> float:
         """Return how long a healed core may take to finish all its rounds."""
         steps = 4
-        lost_s = 3 * LONG_WAIT * self.manifest.timeouts.suspicion_s * bool(self.options.weather.forgotten)
+        lost_s = (
+            3
+            * self.manifest.lockstep.retry_after_suspicions
+            * self.manifest.timeouts.suspicion_s
+            * bool(self.options.weather.forgotten)
+        )
         return self.settle_s() + self.manifest.rounds * (self.options.train_s[1] + steps * 1.0 + lost_s) + 20
 
     def finished(self) -> bool:

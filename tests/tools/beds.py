@@ -1,4 +1,4 @@
-"""Testbeds of real peer processes for tests: start, hurt, watch their histories until something holds, compare their models."""
+"""Testbeds of real peer processes for tests: start them, inject faults, wait for conditions, compare models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peer.store.history import read_history
 from peer.store.model_file import load_model
 from peer.store.state_dir import StateDir
 
-LOOK_S = 0.02
+POLL_S = 0.02
 Models = dict[str, dict[str, np.ndarray]]
 
 
@@ -47,7 +47,7 @@ class WarmParent:
 
 
 class Bed:
-    """One testbed in a directory. Manifest keys by name; the suspicion time is long unless a test says otherwise."""
+    """One testbed in a directory. Options beyond the named ones are manifest keys; the default suspicion time is long."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Bed:
         self.pid: int | None = None
         if graph is None:
             timeouts = {"heartbeat_s": 0.5, "suspicion_s": 60.0, "round_deadline_s": 120.0}
-            start = {"deadline_s": 20.0}  # so long a restarted peer looks for neighbors that may have finished
+            start = {"deadline_s": 20.0}  # a restarted peer waits so long for neighbors that have finished
             run = {"rounds": 8, "start": start, **manifest, "timeouts": timeouts | manifest.get("timeouts", {})}
             graph = make_graph(kind, peers, seed=1, **({"degree": 3.0} if kind == "erdos-renyi" else {}))
             graph = replace(graph, manifest=parse_manifest(run, "test"))
@@ -90,52 +90,56 @@ class Bed:
         self.stop()
 
     def start(self) -> None:
-        """Start the testbed; also again in the same directory, where it resumes."""
+        """Start the testbed, or resume it in the same directory."""
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "bed.json").unlink(missing_ok=True)
         save_graph(self.graph, self.directory / "graph.json")
         self.pid = self._parent.ask(do="fork", directory=str(self.directory), **self._options)["pid"]
-        self.until(lambda: (self.directory / "control.sock").exists() or self._ended(), 20, "the testbed answers")
+        self.until(
+            lambda: (self.directory / "control.sock").exists() or self._ended(), 20, "the testbed has a control socket"
+        )
 
     def stop(self) -> None:
-        """End it, whatever it does."""
+        """Stop all peers and wait for the end of the testbed."""
         if self.pid is not None and not self._ended():
             ask(self.directory, {"do": "stop"})
             self.until(self._ended, 30, "the testbed ends")
 
     def finish(self, seconds: float = 60.0) -> dict[str, Any]:
-        """Wait until all peers have ended by themselves; return the testbed's last words (failed, exit_codes, counters)."""
+        """Wait until all peers have ended; return the testbed's result (failed, exit_codes, counters)."""
         self.until(self._ended, seconds, "all peers end")
         return json.loads((self.directory / "bed.json").read_text())
 
     def do(self, do: str, *peers: int, **fields: Any) -> str:
-        """Carry out one event of a chaos script now."""
+        """Execute one event of a chaos script now."""
         event = {"do": do, **({"peers": peers} if peers else {}), **fields}
         return ask(self.directory, {"do": "event", "event": event})
 
     def arm(self, peer_id: int, text: str) -> None:
-        """Set the failpoints of a peer's next life."""
+        """Set the failpoints of a peer for its next start."""
         ask(self.directory, {"do": "failpoints", "peer": peer_id, "text": text})
 
     def state(self) -> dict[str, Any]:
         return ask(self.directory, {"do": "state"})
 
     def until(self, holds: Callable[[], Any], seconds: float, what: str) -> Any:
-        """Look again and again until something holds; its absence after so many seconds is a failure with the logs."""
-        return until(holds, what, seconds, logs=self._logs(), look_s=LOOK_S)
+        """Poll until a function returns a true value; fail with the logs after so many seconds."""
+        return until(holds, what, seconds, logs=self._logs(), poll_s=POLL_S)
 
     def until_round(self, rounds: int, *peers: int, seconds: float = 30.0) -> None:
-        """Wait until these peers (default: all) have completed so many rounds."""
-        who = peers or self.graph.ids
-        self.until(lambda: all(self.rounds(p) >= rounds for p in who), seconds, f"{rounds} rounds at {who}")
+        """Wait until these peers (default: all) have completed a number of rounds."""
+        waited_for = peers or self.graph.ids
+        self.until(
+            lambda: all(self.rounds(p) >= rounds for p in waited_for), seconds, f"{rounds} rounds at {waited_for}"
+        )
 
     def until_ended(self, peer_id: int, seconds: float = 20.0) -> int:
-        """Wait for the end of one peer's process and return its exit code."""
+        """Wait for the end of a peer's process and return its exit code."""
         key = str(peer_id)
         self.until(lambda: key in self.state()["exit_codes"], seconds, f"the end of peer {peer_id}")
         return self.state()["exit_codes"][key]
 
-    # ---- what peers have written -----------------------------------------------------------------------------------
+    # ---- files of the peers -----------------------------------------------------------------------------------
 
     def place(self, peer_id: int) -> StateDir:
         return StateDir.of_peer(self.directory, peer_id)
@@ -148,11 +152,11 @@ class Bed:
         return max((line["round_index"] + 1 for line in self.history(peer_id, "round")), default=0)
 
     def last_rounds(self, peer_id: int) -> dict[int, dict[str, Any]]:
-        """round_index -> its last line: a resumed peer repeats a round, and the repetition counts."""
+        """Return round_index -> its last line; a resumed peer repeats a round, and the last line counts."""
         return {line["round_index"]: line for line in self.history(peer_id, "round")}
 
     def saw(self, peer_id: int, neighbor: int, state: str) -> bool:
-        """Return whether a peer has ever held a neighbor to be in a state."""
+        """Return whether a neighbor was ever in this state for a peer."""
         return any(
             line["neighbor"] == neighbor and line["state"] == state for line in self.history(peer_id, "neighbor")
         )
@@ -162,14 +166,14 @@ class Bed:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def fired(self, peer_id: int) -> int:
-        """Return how often failpoints fired in a peer, in all its lives."""
+        """Return how often failpoints fired in a peer, over all its starts."""
         return self.log(peer_id).count("failpoint ")
 
     def summary(self, peer_id: int) -> dict[str, Any]:
         return json.loads(self.place(peer_id).summary.read_text())
 
     def persisted(self, peer_id: int) -> dict[str, np.ndarray]:
-        """Return the arrays of a peer's newest checkpoint; a running peer may remove it while we look for it."""
+        """Return the arrays of a peer's newest checkpoint; a running peer may remove the one that was found."""
 
         def found() -> dict[str, np.ndarray] | None:
             try:
@@ -188,7 +192,7 @@ class Bed:
         return found
 
     def logs(self) -> str:
-        """Return the end of each log, for a failure's message."""
+        """Return the end of each log, for error messages."""
         return ends(self._logs())
 
     def _logs(self) -> list[Path]:
@@ -205,7 +209,7 @@ class Bed:
 
 
 def same_models(left: dict[int, Models], right: dict[int, Models]) -> None:
-    """Hold two runs' final models to be equal bit for bit."""
+    """Assert that the final models of two runs are equal bit for bit."""
     assert left.keys() == right.keys()
     for peer_id, files in left.items():
         assert files.keys() == right[peer_id].keys() and files, f"peer {peer_id}: {sorted(files)}"

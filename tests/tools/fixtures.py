@@ -1,4 +1,4 @@
-"""Fixtures: one warm process per session forks the testbeds of all tests that need real peers."""
+"""Fixtures: one process per session forks the testbeds of all tests with real peers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def warm_parent() -> Iterator[WarmParent]:
 
 @pytest.fixture
 def bed(warm_parent: WarmParent, tmp_path: Path) -> Iterator[Callable[..., Bed]]:
-    """Make testbeds in directories of their own, and end them after the test."""
+    """Return a function that starts testbeds; they are stopped after the test."""
     beds: list[Bed] = []
 
     def make(name: str = "bed", **options: Any) -> Bed:

@@ -1,4 +1,4 @@
-"""Processes of tests, started as a user starts them: graphs on free ports, peers and other programs, waits for what they do."""
+"""Processes of tests: graphs on free ports, peers and other programs, and waiting for conditions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 
 from coordinator_free_bootstrap import Graph
 from peer.store.state_dir import StateDir
-from peer.testbed import free_ports
+from peer.testbed.testbed import free_ports
 
 Running = subprocess.Popen[bytes]
 
 
 def on_loopback(graph: Graph, ports: Sequence[int] = ()) -> Graph:
-    """Return a graph whose peers are at these ports of this machine (default: free ones)."""
+    """Return a graph whose peers have these loopback ports (default: free ones)."""
     ports = ports or free_ports(len(graph.nodes))
     nodes = (replace(node, address=f"127.0.0.1:{port}") for node, port in zip(graph.nodes, ports, strict=True))
     return replace(graph, nodes=tuple(nodes))
@@ -28,7 +28,7 @@ def on_loopback(graph: Graph, ports: Sequence[int] = ()) -> Graph:
 
 @contextmanager
 def running(*command: object, log: Path) -> Iterator[Running]:
-    """Run a program that writes into a log file; it is asked to end with the block."""
+    """Run a program with a log file; SIGTERM ends it with the block."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with (
         log.open("wb") as file,
@@ -43,12 +43,12 @@ def running(*command: object, log: Path) -> Iterator[Running]:
 def running_peer(
     peer_id: int, home: Path, *options: object, prefix: Sequence[str] = ()
 ) -> AbstractContextManager[Running]:
-    """Run a peer of `home`/graph.json; its state is in `home` as in a testbed's, its log in `home`/ID.log.
+    """Run a peer of `home`/graph.json, with its state below `home` as in a testbed, and its log in `home`/ID.log.
 
     Args:
-        peer_id: which.
+        peer_id: the peer.
         home: the directory.
-        options: of `peer run`, beside these.
+        options: further options of `peer run`.
         prefix: a command that runs the peer.
     """
     command = [*prefix, sys.executable, "-m", "peer", "run", "--id", peer_id, "--neighbors", home / "graph.json"]
@@ -57,18 +57,18 @@ def running_peer(
 
 
 def until(
-    holds: Callable[[], Any], what: str, seconds: float = 60.0, *, logs: Iterable[Path] = (), look_s: float = 0.1
+    holds: Callable[[], Any], what: str, seconds: float = 60.0, *, logs: Iterable[Path] = (), poll_s: float = 0.1
 ) -> Any:
-    """Look again and again until something holds, and return it; its absence after so many seconds fails, with the logs."""
+    """Poll until a function returns a true value, and return it; fail with the logs after so many seconds."""
     deadline = time.monotonic() + seconds
     while not (found := holds()):
         assert time.monotonic() <= deadline, f"not within {seconds:g} s: {what}\n{ends(logs)}"
-        time.sleep(look_s)
+        time.sleep(poll_s)
     return found
 
 
 def ends(logs: Iterable[Path]) -> str:
-    """Return the end of each log, for a failure's message."""
+    """Return the end of each log, for error messages."""
     parts = []
     for path in logs:
         text = path.read_text(errors="replace")[-1500:] if path.exists() else "(no log)"

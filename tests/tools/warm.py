@@ -1,7 +1,7 @@
-"""A process that has imported everything once and forks testbeds on request, so that each test's bed starts at once.
+"""A process that has imported everything and forks testbeds on request, so that the testbed of a test starts fast.
 
-A test process itself must not fork peers: it has used gRPC, and gRPC does not survive a fork. Requests and answers are JSON
-lines on stdin and stdout.
+The test process cannot fork peers: it uses gRPC, which does not support forks. Requests and answers are JSON lines on stdin
+and stdout.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import sys
 from pathlib import Path
 
 from coordinator_free_bootstrap import load_graph, make_graph
-from peer.chaos.director import Director
 from peer.chaos.network import FaultyNetwork
+from peer.chaos.runner import FaultRunner
 from peer.chaos.script import Script
 from peer.observe.watch import TestbedWatcher
-from peer.testbed import Testbed, warm_up
+from peer.testbed.testbed import Testbed, warm_up
 
 
 def run_bed(request: dict) -> None:
-    """Run one testbed to its end and write which peers failed to ``bed.json``."""
+    """Run one testbed and write its failed peers, exit codes and counters to ``bed.json``."""
     directory = Path(request["directory"])
     graph = load_graph(directory / "graph.json")
     bed = Testbed(graph, directory, threads=1, insecure=request["insecure"])
@@ -28,18 +28,18 @@ def run_bed(request: dict) -> None:
     bed.graph_of = network.graph_of if network else bed.graph_of
     bed.failpoints = {int(peer_id): text for peer_id, text in request["failpoints"].items()}
     watcher = TestbedWatcher(directory, graph)
-    director = Director(bed, Script(**request["script"]), network, watcher.rounds_completed)
-    bed.start(*sorted(set(graph.ids) - director.late - set(request["late"])))
-    failed = director.run(watcher.refresh, interval_s=0.05)
-    words = {"failed": failed, "exit_codes": bed.exit_codes, "counters": director.last_counters}
+    runner = FaultRunner(bed, Script(**request["script"]), network, watcher.rounds_completed)
+    bed.start(*sorted(set(graph.ids) - runner.late - set(request["late"])))
+    failed = runner.run(watcher.refresh, interval_s=0.05)
+    result = {"failed": failed, "exit_codes": bed.exit_codes, "counters": runner.last_counters}
     temporary = directory / "bed.json.new"
-    temporary.write_text(json.dumps(words))
+    temporary.write_text(json.dumps(result))
     temporary.rename(directory / "bed.json")
 
 
 def main() -> None:
     warm_up(make_graph("ring", 4), None)
-    import peer.algorithms.registry  # noqa: F401  what every peer needs and warm_up has not touched
+    import peer.algorithms.registry  # noqa: F401  needed by every peer and not imported by warm_up
 
     print(json.dumps({"ready": os.getpid()}), flush=True)
     for line in sys.stdin:

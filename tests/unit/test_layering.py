@@ -1,82 +1,127 @@
-"""Imports run one way, and the protocol is pure: held by reading the imports of every module (docs/architecture.md)."""
+"""Imports run one way, without circles, among files and among folders; the protocol is pure (docs/architecture.md)."""
 
 import ast
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# What a module belongs to, by the longest matching prefix, and how high that stands. A module may import its own layer and
-# those below it.
-LAYERS = {
-    "coordinator_free_bootstrap": 0,
-    "peer.core": 1,
-    "peer.algorithms": 2,
-    "peer.failpoints": 3,
-    "peer.identity": 3,
-    "peer.wire": 3,
-    "peer.store": 3,
-    "peer.learning": 3,
-    "peer.tasks": 3,
-    "peer.observe": 3,
-    "peer": 4,  # runtime, assembly, testbed, ...
-    "peer.cli": 5,
-    "peer.__main__": 5,
-}
-PURE = ("coordinator_free_bootstrap", "peer.core", "peer.algorithms")
+# Lowest first. A module may import its own package and those that stand before it.
+FLOORS = (
+    "coordinator_free_bootstrap",
+    "peer.core",
+    "peer.algorithms",
+    "peer.failpoints",
+    "peer.store",
+    "peer.tasks",
+    "peer.learning",
+    "peer.host",
+    "peer.identity",
+    "peer.wire",
+    "peer.observe",
+    "peer.runtime",
+    "peer.testbed",
+    "peer.chaos",
+    "peer.experiment",
+    "peer.deploy",
+    "peer.cli",
+    "peer.__main__",
+)
+PURE = ("coordinator_free_bootstrap", "peer.core", "peer.algorithms", "peer.host")
 IMPURE = {
-    *(
-        "asyncio",
-        "concurrent",
-        "ctypes",
-        "datetime",
-        "fcntl",
-        "grpc",
-        "io",
-        "logging",
-        "multiprocessing",
-        "os",
-        "pathlib",
-    ),
-    *("queue", "random", "sched", "secrets", "select", "selectors", "shutil", "signal", "socket", "ssl", "subprocess"),
-    *("sys", "tempfile", "threading", "time", "torch"),
+    *("asyncio", "concurrent", "ctypes", "datetime", "fcntl", "grpc", "io", "logging", "multiprocessing", "os"),
+    *("pathlib", "queue", "random", "sched", "secrets", "select", "selectors", "shutil", "signal", "socket", "ssl"),
+    *("subprocess", "sys", "tempfile", "threading", "time", "torch"),
 }
 FILE_READERS = {"coordinator_free_bootstrap.graph_file": {"pathlib", "sys"}}
 SEEDED = {"Generator", "Philox"}  # all that may be used of numpy.random: the rest holds or draws process-wide state
 
 
-def modules():
+def sources():
     for package in ("coordinator_free_bootstrap", "peer"):
         for path in sorted((ROOT / package).rglob("*.py")):
             if "generated" not in path.parts:
                 parts = path.relative_to(ROOT).with_suffix("").parts
-                yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), ast.parse(path.read_text())
+                yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+TREES = {name: ast.parse(path.read_text()) for name, path in sources()}
+PACKAGES = {name for name, path in sources() if path.name == "__init__.py"}
 
 
 def imported(tree):
-    """Every module that a syntax tree imports, wherever in it; ``from a import b`` may mean the module a.b."""
+    """Yield (module, name): ``from a import b`` may mean the module a.b, or a name of a."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from ((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from ((node.module, alias.name) for alias in node.names)
 
 
-def layer(name):
-    prefixes = [prefix for prefix in LAYERS if name == prefix or name.startswith(prefix + ".")]
-    return LAYERS[max(prefixes, key=len)] if prefixes else None
+def imported_modules(tree):
+    """Return the modules of this project that a syntax tree imports."""
+    found = set()
+    for module, name in imported(tree):
+        inner = f"{module}.{name}"
+        target = inner if inner in TREES else module
+        if target in TREES:
+            found.add(target)
+    return found
+
+
+def floor(name):
+    found = [i for i, package in enumerate(FLOORS) if name == package or name.startswith(package + ".")]
+    return found[-1] if found else None
 
 
 def upward(name, tree):
-    return [other for other in imported(tree) if (layer(other) or 0) > layer(name)]
+    return sorted(other for other in imported_modules(tree) if (floor(other) or 0) > floor(name))
+
+
+def circle(edges):
+    """Return a circle of a graph {node: nodes}, or []."""
+    done, path = set(), []
+
+    def visit(node):
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        path.append(node)
+        found = next((c for other in sorted(edges.get(node, ())) if (c := visit(other))), [])
+        path.pop()
+        done.add(node)
+        return found
+
+    return next((c for node in sorted(edges) if (c := visit(node))), [])
+
+
+def file_edges():
+    """Return the imports between files; a package that gathers its own modules is not a step of a circle."""
+    edges = {name: imported_modules(tree) - {name} for name, tree in TREES.items()}
+    return {
+        name: {o for o in others if not (o in PACKAGES and name.startswith(o + "."))} for name, others in edges.items()
+    }
+
+
+def folder_edges():
+    edges = defaultdict(set)
+    for name, tree in TREES.items():
+        here = name if name in PACKAGES else name.rpartition(".")[0]
+        for other in imported_modules(tree):
+            there = other if other in PACKAGES else other.rpartition(".")[0]
+            if here != there and not here.startswith(there + ".") and not there.startswith(here + "."):
+                edges[here].add(there)
+    return dict(edges)
 
 
 def impurities(name, tree):
-    """Imports of the outside world, calls of `open`, and numpy's own random state."""
+    """Return imports of the outside world, calls of `open`, and uses of numpy's own random state."""
     allowed = FILE_READERS.get(name, set())
-    found = [other for other in imported(tree) if other.split(".")[0] in IMPURE - allowed]
+    found = [module for module, _ in imported(tree) if module.split(".")[0] in IMPURE - allowed]
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Call)
@@ -89,30 +134,48 @@ def impurities(name, tree):
     return found
 
 
-@pytest.mark.parametrize(("name", "tree"), [pytest.param(*module, id=module[0]) for module in modules()])
-def test_imports_run_one_way(name, tree):
-    assert upward(name, tree) == []
+def test_every_module_has_a_floor():
+    assert [name for name in TREES if floor(name) is None and name != "peer"] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "tree"), [pytest.param(*module, id=module[0]) for module in modules() if module[0].startswith(PURE)]
-)
-def test_the_protocol_is_pure(name, tree):
-    assert impurities(name, tree) == []
+@pytest.mark.parametrize("name", [name for name in TREES if name != "peer"])
+def test_imports_run_downward(name):
+    assert upward(name, TREES[name]) == []
+
+
+def test_no_circle_among_files():
+    assert circle(file_edges()) == []
+
+
+def test_no_circle_among_folders():
+    assert circle(folder_edges()) == []
+
+
+@pytest.mark.parametrize("name", [name for name in TREES if name.startswith(PURE)])
+def test_the_protocol_is_pure(name):
+    assert impurities(name, TREES[name]) == []
 
 
 @pytest.mark.parametrize(
     ("name", "line"),
     [
         ("peer.core.engine", "from peer.algorithms import base"),
-        ("peer.core.engine", "import peer.runtime"),
+        ("peer.core.engine", "import peer.runtime.world"),
         ("coordinator_free_bootstrap.graph", "from peer.core import schema"),
-        ("peer.store.checkpoint", "from peer import runtime"),
-        ("peer.runtime", "def f():\n    from peer.cli.main import main"),
+        ("peer.store.checkpoint", "from peer.runtime import world"),
+        ("peer.learning.learner", "from peer.wire.limits import CallLimits"),
+        ("peer.tasks.builtin", "from peer.learning import learner"),
+        ("peer.store.state_dir", "from peer.identity.files import KeyFiles"),
+        ("peer.runtime.world", "def f():\n    from peer.cli.main import main"),
     ],
 )
-def test_an_import_that_runs_up_is_seen(name, line):
+def test_an_upward_import_is_found(name, line):
     assert upward(name, ast.parse(line))
+
+
+def test_a_circle_is_found():
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}}) == []
 
 
 @pytest.mark.parametrize(
@@ -126,5 +189,5 @@ def test_an_import_that_runs_up_is_seen(name, line):
         "x = open('file')",
     ],
 )
-def test_an_impurity_is_seen(line):
+def test_an_impurity_is_found(line):
     assert impurities("peer.core.engine", ast.parse(line))

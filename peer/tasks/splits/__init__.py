@@ -1,12 +1,13 @@
-"""How a data set is dealt to the peers: pure functions of (labels, N, options, data seed), with ground truth.
+"""The table of splits, which divide a data set between the peers.
 
-One name per row of the splits table of the algorithms specification; `make_split` is the way in. Local test data follow
-the peer's own training distribution.
+A split is a pure function of (labels, N, options, data seed) with the true cluster of each sample. Local test samples
+follow the distribution of the peer's training samples. To add a split, write its function and add one entry to `SPLITS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.seeds import generator
@@ -17,44 +18,49 @@ from peer.tasks.splits.rotated import imbalance, oddeven_rotated, rotated_hard, 
 
 __all__ = ["SPLITS", "PeerSplit", "Samples", "SplitInput", "make_split"]
 
-SPLITS: dict[str, SplitFunction] = {
-    "iid": iid,
-    "rotated_hard": rotated_hard,
-    "rotated_soft": rotated_soft,
-    "oddeven_rotated": oddeven_rotated,
-    "mixture": mixture,
-    "linear_synth": mixture,
-    "letters_case": letters_case,
-    "dirichlet": dirichlet,
-    "patho": patho,
-    "two_class": two_class,
-    "imbalance": imbalance,
-    "pair_mixture": pair_mixture,
-    "label_flip": label_flip,
-    "writers": writers,
+
+@dataclass(frozen=True)
+class Split:
+    """One entry of `SPLITS`; ``sized``: it reads samples_per_peer and test_per_peer itself, so they do not cut its result."""
+
+    function: SplitFunction
+    sized: bool = False
+
+
+SPLITS: dict[str, Split] = {
+    "iid": Split(iid),
+    "rotated_hard": Split(rotated_hard),
+    "rotated_soft": Split(rotated_soft, sized=True),
+    "oddeven_rotated": Split(oddeven_rotated, sized=True),
+    "mixture": Split(mixture, sized=True),
+    "linear_synth": Split(mixture, sized=True),
+    "letters_case": Split(letters_case, sized=True),
+    "dirichlet": Split(dirichlet),
+    "patho": Split(patho),
+    "two_class": Split(two_class),
+    "imbalance": Split(imbalance, sized=True),
+    "pair_mixture": Split(pair_mixture, sized=True),
+    "label_flip": Split(label_flip),
+    "writers": Split(writers),
 }
-# These choose each peer's size themselves and read samples_per_peer and test_per_peer for it.
-SIZED = frozenset(
-    {"rotated_soft", "oddeven_rotated", "mixture", "linear_synth", "letters_case", "imbalance", "pair_mixture"}
-)
 
 
 def make_split(name: str, data: SplitInput, options: Mapping[str, object], data_seed: int) -> list[PeerSplit]:
-    """Return what each peer gets; equal on every machine for equal arguments.
+    """Return the samples of each peer; equal arguments give equal results on every machine.
 
     Raises:
-        TaskError: an unknown split or option, or a data set that cannot be dealt this way to so many peers.
+        TaskError: an unknown split or option, or a data set that cannot be divided this way between so many peers.
     """
     if name not in SPLITS:
-        raise TaskError(f"split: {name!r} is unknown; known are {', '.join(sorted(SPLITS))}, and 'shard' for own files")
+        raise TaskError(f"split: found {name!r}; allowed: {', '.join(sorted(SPLITS))}, and 'shard' for own data")
     read = Options(name, options)
-    splits = SPLITS[name](data, read, generator(data_seed, "split", name))
-    splits = finished(splits, read, name not in SIZED, generator(data_seed, "split-finish", name))
+    splits = SPLITS[name].function(data, read, generator(data_seed, "split", name))
+    splits = finished(splits, read, not SPLITS[name].sized, generator(data_seed, "split-finish", name))
     read.finish()
     for peer_id, split in enumerate(splits):
         if len(split.train) == 0 or len(split.test) == 0:
             raise TaskError(
-                f"split: {name} leaves peer {peer_id} {len(split.train)} training and {len(split.test)} test samples; "
-                "use fewer peers or other split_options"
+                f"split: {name}: found {len(split.train)} training and {len(split.test)} test samples for peer {peer_id}; "
+                "allowed: one or more; use fewer peers or other split_options"
             )
     return splits

@@ -1,4 +1,8 @@
-"""Splits in which peers differ by their labels (DPFL, CGPFL), by writer, or not at all."""
+"""Splits by label, by writer, or without a difference between the peers.
+
+Sources: DPFL (Kharrat, Canini and Horvath 2025, arXiv:2406.06520) for dirichlet, patho and label_flip; CGPFL (Tang, Guo and
+Guo 2021, arXiv:2106.13044) for two_class. OURS marks what a paper leaves open.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
-from peer.tasks.splits.plan import Index, Options, PeerSplit, Samples, SplitFunction, SplitInput, deal
+from peer.tasks.splits.plan import Index, Options, PeerSplit, Samples, SplitFunction, SplitInput, divide, paired
 
 REDRAWS_MAX = 1000
 
 
 def iid(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
-    """Deal all samples at random, one distribution for all."""
-    train, test = (deal(Samples.of(half, 0, 0), data.peers, draw) for half in data.halves)
-    return [PeerSplit(a, b) for a, b in zip(train, test, strict=True)]
+    """Divide all samples at random; all peers have one distribution."""
+    return paired(*(divide(Samples.of(half, 0, 0), data.peers, draw) for half in data.halves))
 
 
 def dirichlet(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
-    """Per class, shares over the peers from Dir(alpha * 1); a peer that holds total / N already gets nothing more.
+    """Per class, shares of the peers from Dir(alpha * 1); a peer with total / N samples gets no more.
 
-    Redrawn until every peer has ``samples_min`` (20) training samples (cap and minimum: DPFL's code). Test sets use the
-    same shares. 20 % of each peer's training share is for validation unless ``validation`` says otherwise.
+    Repeated until every peer has ``samples_min`` (20) training samples; cap and minimum as in the code of DPFL. The test
+    set has the same shares.
     """
     alpha = options.number("alpha", 0.1, 1e-6)
     least = options.integer("samples_min", 20, 1)
@@ -41,15 +44,14 @@ def dirichlet(data: SplitInput, options: Options, draw: np.random.Generator) -> 
             break
     else:
         raise TaskError(
-            f"split: dirichlet({alpha}) gave some peer fewer than {least} samples in {REDRAWS_MAX} draws; "
+            f"split: dirichlet({alpha}): found a peer with fewer than {least} samples in each of {REDRAWS_MAX} draws; "
             "use a larger alpha, fewer peers or a smaller samples_min"
         )
-    test = _never_empty(_by_shares(data, test_half, shares, draw), data, test_half, shares, draw)
-    return _with_validation(train, test, options)
+    return paired(train, _test_samples(data, test_half, shares, draw))
 
 
 def patho(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
-    """Each peer has ``classes_per_peer`` (3) random classes; owners share each by Dir(0.5), 10 or more each (DPFL)."""
+    """Give each peer ``classes_per_peer`` (3) random classes; its owners share a class by Dir(0.5), 10 or more each."""
     classes = int(data.labels.max()) + 1
     per_peer = options.integer("classes_per_peer", 3, 1, classes)
     least = options.integer("samples_min", 10, 0)
@@ -64,18 +66,20 @@ def patho(data: SplitInput, options: Options, draw: np.random.Generator) -> list
         if len(owners) == 0:
             continue
         if members < least * len(owners):
-            raise TaskError(f"split: class {c} has {members} samples for {len(owners)} owners; use fewer peers")
+            raise TaskError(
+                f"split: patho: found {members} samples of class {c} for {len(owners)} peers; allowed: {least} or more per peer; "
+                "use fewer peers or a smaller samples_min"
+            )
         floor = least / members if members else 0.0
         shares[owners, c] = floor + (1.0 - floor * len(owners)) * draw.dirichlet(np.full(len(owners), 0.5))
     train = _by_shares(data, train_half, shares, draw)
-    test = _never_empty(_by_shares(data, test_half, shares, draw), data, test_half, shares, draw)
-    return _with_validation(train, test, options)
+    return paired(train, _test_samples(data, test_half, shares, draw))
 
 
 def two_class(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
-    """Peer i has classes (2i, 2i + 1) mod C, half each; sizes uniform in 400..5000, 75 % for training (CGPFL).
+    """Give peer i classes (2i, 2i + 1) mod C, half each; sizes uniform in 400..5000, 75 % for training (CGPFL).
 
-    OURS: training and test images are pooled first, and all sizes shrink by one factor where the data do not suffice.
+    OURS: training and test images are pooled first, and all sizes shrink by one factor if the data are too few.
     True cluster = the pair of classes.
     """
     least = options.integer("samples_min", 400, 2)
@@ -105,12 +109,12 @@ def two_class(data: SplitInput, options: Options, draw: np.random.Generator) -> 
 
 
 def label_flip(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
-    """A share ``q`` of the peers renames its labels by one common permutation (DPFL); cluster 1 = flipped peers."""
+    """Rename the labels of a share ``q`` of the peers by one common permutation (DPFL); cluster 1 = these peers."""
     share = options.number("q", 0.2, 0.0, 1.0)
     bases: dict[str, SplitFunction] = {"iid": iid, "dirichlet": dirichlet, "patho": patho}
     base = options.text("base", "dirichlet")
     if base not in bases:
-        raise TaskError(f"split_options.base is {base!r}; {', '.join(bases)} are allowed with label_flip")
+        raise TaskError(f"split_options.base: found {base!r}; allowed with label_flip: {', '.join(bases)}")
     classes = int(data.labels.max()) + 1
     flipped = set(draw.choice(data.peers, round(share * data.peers), replace=False).tolist())
     permutation = np.arange(classes, dtype=np.int64)
@@ -126,13 +130,13 @@ def label_flip(data: SplitInput, options: Options, draw: np.random.Generator) ->
 
 
 def writers(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
-    """Peer i is writer i of FEMNIST, rotated by writer index mod ``k`` (DFCA's rows: OURS, k = 4; 1: upright)."""
+    """Give peer i the images of writer i of FEMNIST, rotated by cluster i mod ``k`` (OURS; 1, the default: upright)."""
     if data.writer is None:
-        raise TaskError("split: writers needs a data set with writers, such as femnist")
+        raise TaskError("split: writers: found a data set without writers; allowed: femnist")
     turns = options.turns(1)
     ids = np.unique(data.writer)
     if len(ids) < data.peers:
-        raise TaskError(f"split: the data set has {len(ids)} writers, {data.peers} peers were asked for")
+        raise TaskError(f"split: writers: found {len(ids)} writers for {data.peers} peers; use fewer peers")
     splits = []
     for i, writer in enumerate(ids[: data.peers]):
         cluster = i % len(turns)
@@ -147,36 +151,25 @@ def _marked(samples: Samples, cluster: int) -> Samples:
 
 
 def _by_shares(data: SplitInput, half: Index, shares: NDArray[np.float64], draw: np.random.Generator) -> list[Samples]:
-    """Cut each class, permuted, at the cumulative shares [peers, classes]; classes without an owner stay undealt."""
-    hands: list[list[Index]] = [[] for _ in shares]
+    """Divide each class, permuted, by the shares [peers, classes]; classes without an owner are left out."""
+    portions: list[list[Index]] = [[] for _ in shares]
     for c in range(shares.shape[1]):
         members = draw.permutation(half[data.labels[half] == c])
         ends = np.rint(np.cumsum(shares[:, c]) * len(members)).astype(np.int64)
-        for hand, start, end in zip(hands, [0, *ends[:-1]], ends, strict=True):
-            hand.append(members[start:end])
-    return [Samples.of(np.concatenate(hand)) for hand in hands]
+        for portion, start, end in zip(portions, [0, *ends[:-1]], ends, strict=True):
+            portion.append(members[start:end])
+    return [Samples.of(np.concatenate(portion)) for portion in portions]
 
 
-def _never_empty(
-    test: list[Samples], data: SplitInput, half: Index, shares: NDArray[np.float64], draw: np.random.Generator
+def _test_samples(
+    data: SplitInput, half: Index, shares: NDArray[np.float64], draw: np.random.Generator
 ) -> list[Samples]:
-    """Give a peer whose tiny shares round to no test sample one of its largest class (OURS), shared with its owner."""
+    """Divide the test set by shares; a peer whose shares round to no sample gets one of its largest class (OURS).
+
+    Another peer has that sample too.
+    """
     filled = []
-    for hand, share in zip(test, shares, strict=True):
+    for portion, share in zip(_by_shares(data, half, shares, draw), shares, strict=True):
         members = half[data.labels[half] == int(share.argmax())]
-        filled.append(hand if len(hand) or not len(members) else Samples.of(draw.choice(members, 1)))
+        filled.append(portion if len(portion) or not len(members) else Samples.of(draw.choice(members, 1)))
     return filled
-
-
-def _with_validation(train: list[Samples], test: list[Samples], options: Options) -> list[PeerSplit]:
-    """Hold out 20 % for validation where the option is not given (DPFL chooses collaborators on it)."""
-    if options.get("validation", None) is not None:
-        return [PeerSplit(a, b) for a, b in zip(train, test, strict=True)]
-    splits = []
-    for a, b in zip(train, test, strict=True):
-        held = max(1, round(0.2 * len(a)))
-        # Every fifth sample of the class-by-class hand, so that each class is held out in proportion.
-        chosen = np.zeros(len(a), dtype=bool)
-        chosen[np.linspace(0, len(a) - 1, held).astype(np.int64)] = True
-        splits.append(PeerSplit(a[np.flatnonzero(~chosen)], b, a[np.flatnonzero(chosen)]))
-    return splits

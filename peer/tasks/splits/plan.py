@@ -1,4 +1,4 @@
-"""What a split returns, and the pieces that several splits share. Pure: functions of counts, labels and a generator."""
+"""Result and input of a split, its options, and functions that several splits use. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from coordinator_free_bootstrap.errors import TaskError
 
 Index = NDArray[np.int64]
-UNKNOWN = -1  # true cluster of a sample where the split has no ground truth
+UNKNOWN = -1  # true cluster of a sample in a split without ground truth
+FRACTIONS = (0.1, 0.9)  # f_i ~ U(0.1, 0.9): FedSPD (arXiv:2410.18862)
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Some samples of a pool, each with its rotation and its true cluster; all int64 [m]."""
+    """Samples of a pool, each with its quarter turns and true cluster; all int64 [m]."""
 
     index: Index
     turns: Index
@@ -24,7 +25,7 @@ class Samples:
 
     @classmethod
     def of(cls, index: Index, turns: int | Index = 0, cluster: int | Index = UNKNOWN) -> Samples:
-        """Build from indices and one value, or one per sample, of rotation and cluster."""
+        """Build from indices, with turns and cluster as one value or one per sample."""
         index = np.asarray(index, dtype=np.int64)
         fill = np.zeros(len(index), dtype=np.int64)
         return cls(index, fill + turns, fill + cluster)
@@ -46,7 +47,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class PeerSplit:
-    """What one peer gets; ``label_map`` int64 [classes] renames its labels (flipped labels, merged cases)."""
+    """The samples of one peer; ``label_map`` int64 [classes] renames its labels (flipped labels, merged cases)."""
 
     train: Samples
     test: Samples
@@ -56,14 +57,14 @@ class PeerSplit:
 
 @dataclass(frozen=True, eq=False)
 class SplitInput:
-    """All that a split may depend on, besides its options and the data seed.
+    """Input of a split, besides its options and the data seed.
 
     Attributes:
-        labels: int64 [n] of the whole pool; zeros in regression.
-        train_count: samples before this place are for training, the others for testing.
+        labels: int64 [n] of all samples; zeros in regression.
+        train_count: number of training samples, which come first; the others are for testing.
         peers: N.
-        source: int64 [n], the distribution a sample comes from, or None.
-        writer: int64 [n] or None.
+        source: int64 [n], the distribution of each sample, or None.
+        writer: int64 [n], the writer of each sample, or None.
     """
 
     labels: Index
@@ -79,7 +80,7 @@ class SplitInput:
 
 
 class Options:
-    """The manifest's ``split_options``, read key by key with a default and a check, so that no key goes unread."""
+    """Reader of the manifest's ``split_options``; `finish` refuses keys that were not read."""
 
     def __init__(self, split: str, values: Mapping[str, object]) -> None:
         self.split = split
@@ -95,78 +96,81 @@ class Options:
         """Return a number in [least, most]."""
         value = self.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise TaskError(f"split_options.{key} is {value!r}; a number from {least} to {most} is allowed")
+            raise TaskError(f"split_options.{key}: found {value!r}; allowed: a number from {least} to {most}")
         return value
 
     def integer(self, key: str, default: int, least: int, most: float = np.inf) -> int:
         """Return an integer in [least, most]."""
         value = self.number(key, default, least, most)
         if value != int(value):
-            raise TaskError(f"split_options.{key} is {value!r}; it must be an integer")
+            raise TaskError(f"split_options.{key}: found {value!r}; allowed: an integer")
         return int(value)
 
     def text(self, key: str, default: str) -> str:
         """Return a string."""
         value = self.get(key, default)
         if not isinstance(value, str):
-            raise TaskError(f"split_options.{key} is {value!r}; it must be text")
+            raise TaskError(f"split_options.{key}: found {value!r}; allowed: text")
         return value
 
     def turns(self, k_default: int) -> list[int]:
-        """Return the quarter turn of each cluster, from ``rotations`` in degrees, else from ``k``: r * 360 / k."""
+        """Return the quarter turns of each cluster: ``rotations`` in degrees, else r * 360 / ``k`` degrees."""
         degrees = self.get("rotations", None)
         if degrees is None:
             k = self.integer("k", k_default, 1, 4)
             if 4 % k:
-                raise TaskError(f"split_options.k is {k}; 1, 2 or 4 are allowed, because rotations are quarter turns")
+                raise TaskError(f"split_options.k: found {k}; allowed: 1, 2 or 4, because rotations are quarter turns")
             return [r * (4 // k) for r in range(k)]
         self.get("k", None)
         if not isinstance(degrees, list | tuple) or not degrees or any(d not in {0, 90, 180, 270} for d in degrees):
-            raise TaskError(f"split_options.rotations is {degrees!r}; a list of 0, 90, 180 or 270 degrees is allowed")
+            raise TaskError(f"split_options.rotations: found {degrees!r}; allowed: a list of 0, 90, 180 or 270 degrees")
         return [int(d) // 90 for d in degrees]
 
     def finish(self) -> None:
-        """Refuse keys that the split has not read.
+        """Refuse keys that the split did not read.
 
         Raises:
-            TaskError: a key is unknown to this split.
+            TaskError: an unknown key.
         """
         unknown = sorted(set(self._values) - self._read)
         if unknown:
-            raise TaskError(
-                f"split_options.{unknown[0]}: split {self.split!r} reads only {', '.join(sorted(self._read))}"
-            )
+            allowed = ", ".join(sorted(self._read))
+            raise TaskError(f"split_options.{unknown[0]}: found an unknown option; {self.split} has: {allowed}")
 
 
 SplitFunction = Callable[[SplitInput, Options, np.random.Generator], list[PeerSplit]]
 
 
-def deal(samples: Samples, parts: int, draw: np.random.Generator) -> list[Samples]:
-    """Permute and deal to ``parts`` hands whose sizes differ by at most one."""
-    return [samples[hand] for hand in np.array_split(draw.permutation(len(samples)), parts)]
+def paired(train: Sequence[Samples], test: Sequence[Samples]) -> list[PeerSplit]:
+    """Return one `PeerSplit` per peer from its training and test samples."""
+    return [PeerSplit(a, b) for a, b in zip(train, test, strict=True)]
 
 
-def deal_counts(pools: Sequence[Samples], counts: Index, draw: np.random.Generator) -> list[Samples]:
+def divide(samples: Samples, parts: int, draw: np.random.Generator) -> list[Samples]:
+    """Permute the samples and divide them into ``parts`` parts whose sizes differ by at most one."""
+    return [samples[portion] for portion in np.array_split(draw.permutation(len(samples)), parts)]
+
+
+def divide_by_counts(pools: Sequence[Samples], counts: Index, draw: np.random.Generator) -> list[Samples]:
     """Permute each pool and give peer i its next ``counts[i, p]`` samples; counts int64 [peers, pools]."""
-    hands: list[list[Samples]] = [[] for _ in counts]
+    portions: list[list[Samples]] = [[] for _ in counts]
     for p, pool in enumerate(pools):
         order = draw.permutation(len(pool))
         ends = np.cumsum(counts[:, p])
         for i, end in enumerate(ends):
-            hands[i].append(pool[order[end - counts[i, p] : end]])
-    return [Samples.joined(hand) for hand in hands]
+            portions[i].append(pool[order[end - counts[i, p] : end]])
+    return [Samples.joined(portion) for portion in portions]
 
 
 def solvable_counts(sizes: NDArray[np.float64], shares: NDArray[np.float64], pools: Sequence[int]) -> Index:
-    """Return how many samples each peer takes from each pool, int64 [peers, pools].
+    """Return the number of samples of each peer from each pool, int64 [peers, pools].
 
-    OURS (algorithms spec 8): where a pool would run out, all requests shrink by one common factor, so that the shares
-    stay what was drawn and equal requests stay equal.
+    OURS: if a pool is too small, all sizes shrink by one factor, which keeps the shares and the ratio of the sizes.
 
     Args:
-        sizes: samples that each peer asks for, [peers].
-        shares: part of them from each pool, [peers, pools], rows sum to 1.
-        pools: samples in each pool.
+        sizes: wanted samples of each peer, [peers].
+        shares: share of each pool, [peers, pools]; rows sum to 1.
+        pools: number of samples in each pool.
     """
     wanted = (sizes[:, None] * shares).sum(0)
     scale = min(1.0, *(have / want for have, want in zip(pools, wanted, strict=True) if want > 0))
@@ -176,15 +180,45 @@ def solvable_counts(sizes: NDArray[np.float64], shares: NDArray[np.float64], poo
         counts[:, -1] = totals - counts[:, :-1].sum(1)
         if (counts >= 0).all() and (counts.sum(0) <= np.asarray(pools)).all():
             return counts
-        scale -= 1.0 / max(1.0, float(sizes.max()))  # rounding went past a pool: one sample less per peer
-    raise TaskError(f"split: pools of {list(pools)} samples are too small for {len(sizes)} peers; use fewer peers")
+        scale -= 1.0 / max(1.0, float(sizes.max()))  # rounding exceeded a pool: one sample less per peer
+    raise TaskError(f"split: found pools of {list(pools)} samples, too few for {len(sizes)} peers; use fewer peers")
+
+
+def rotated_halves(half: Index, turn: int, draw: np.random.Generator) -> list[Samples]:
+    """Split samples randomly into an upright half (cluster 0) and a half with ``turn`` quarter turns (cluster 1)."""
+    order = draw.permutation(half)
+    middle = len(order) // 2
+    return [Samples.of(order[:middle], 0, 0), Samples.of(order[middle:], turn, 1)]
+
+
+def divide_by_fractions(
+    pools: list[list[Samples]], weights: NDArray[np.float64], options: Options, draw: np.random.Generator
+) -> list[PeerSplit]:
+    """Divide two pools: peer i has a fraction f_i of the first one, and a size in proportion to its weight.
+
+    Args:
+        pools: two pools of training samples, two of test samples.
+        weights: of the peers, [peers].
+        options: fraction_min, fraction_max, samples_per_peer and test_per_peer are read.
+        draw: source of randomness.
+    """
+    peers = len(weights)
+    least = options.number("fraction_min", FRACTIONS[0], 0.0, 1.0)
+    most = options.number("fraction_max", FRACTIONS[1], least, 1.0)
+    fraction = draw.uniform(least, most, peers)
+    shares = np.stack([fraction, 1.0 - fraction], axis=1)
+    caps = [options.integer("samples_per_peer", 0, 0), options.integer("test_per_peer", 0, 0)]
+    portions = []
+    for (first, second), cap in zip(pools, caps, strict=True):
+        mean_size = (len(first) + len(second)) / peers
+        sizes = weights / weights.mean() * (min(mean_size, cap) if cap else mean_size)
+        counts = solvable_counts(sizes, shares, [len(first), len(second)])
+        portions.append(divide_by_counts([first, second], counts, draw))
+    return paired(*portions)
 
 
 def finished(splits: list[PeerSplit], options: Options, cap: bool, draw: np.random.Generator) -> list[PeerSplit]:
-    """Shuffle and apply what every split knows: ``validation``, a share of the training samples, and sizes.
-
-    ``samples_per_peer`` and ``test_per_peer`` cut each peer's samples if ``cap``; other splits have used them before.
-    """
+    """Shuffle, cut to ``samples_per_peer`` and ``test_per_peer`` if ``cap``, and hold out the share ``validation``."""
     train_cap = options.integer("samples_per_peer", 0, 0)
     test_cap = options.integer("test_per_peer", 0, 0)
     share = options.number("validation", 0.0, 0.0, 0.9)

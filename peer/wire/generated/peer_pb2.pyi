@@ -84,39 +84,45 @@ class HelloReply(_message.Message):
     reason: str
     def __init__(self, hello: _Optional[_Union[HelloRequest, _Mapping]] = ..., refusal: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
-class BeatRequest(_message.Message):
-    __slots__ = ("sender", "incarnation", "round_index", "persisted_round", "phase")
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("sender", "incarnation", "round_index", "phase")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
-    PERSISTED_ROUND_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     sender: int
     incarnation: int
     round_index: int
-    persisted_round: int
     phase: Phase
-    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., persisted_round: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ...) -> None: ...
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ...) -> None: ...
 
-class AnnounceRequest(_message.Message):
-    __slots__ = ("sender", "incarnation", "round_index", "step", "total", "selected", "scalars", "sketch")
+class SelectRequest(_message.Message):
+    __slots__ = ("sender", "incarnation", "round_index", "selected", "scalars", "sketch")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
-    STEP_FIELD_NUMBER: _ClassVar[int]
-    TOTAL_FIELD_NUMBER: _ClassVar[int]
     SELECTED_FIELD_NUMBER: _ClassVar[int]
     SCALARS_FIELD_NUMBER: _ClassVar[int]
     SKETCH_FIELD_NUMBER: _ClassVar[int]
     sender: int
     incarnation: int
     round_index: int
-    step: int
-    total: int
     selected: int
     scalars: _containers.RepeatedScalarFieldContainer[float]
     sketch: bytes
-    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., total: _Optional[int] = ..., selected: _Optional[int] = ..., scalars: _Optional[_Iterable[float]] = ..., sketch: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., selected: _Optional[int] = ..., scalars: _Optional[_Iterable[float]] = ..., sketch: _Optional[bytes] = ...) -> None: ...
+
+class PassRequest(_message.Message):
+    __slots__ = ("sender", "incarnation", "round_index", "step")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    sender: int
+    incarnation: int
+    round_index: int
+    step: int
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Acknowledgement(_message.Message):
     __slots__ = ("refusal", "reason")
@@ -127,7 +133,7 @@ class Acknowledgement(_message.Message):
     def __init__(self, refusal: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
-    __slots__ = ("sender", "incarnation", "round_index", "step", "slot", "index", "total", "sample_count", "degree", "mass", "scalars", "size_bytes", "encoding")
+    __slots__ = ("sender", "incarnation", "round_index", "step", "slot", "index", "total", "sample_count", "mass", "scalars", "size_bytes", "encoding")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -136,7 +142,6 @@ class ModelHeader(_message.Message):
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_COUNT_FIELD_NUMBER: _ClassVar[int]
-    DEGREE_FIELD_NUMBER: _ClassVar[int]
     MASS_FIELD_NUMBER: _ClassVar[int]
     SCALARS_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -149,12 +154,11 @@ class ModelHeader(_message.Message):
     index: int
     total: int
     sample_count: int
-    degree: int
     mass: float
     scalars: _containers.RepeatedScalarFieldContainer[float]
     size_bytes: int
     encoding: Encoding
-    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., slot: _Optional[int] = ..., index: _Optional[int] = ..., total: _Optional[int] = ..., sample_count: _Optional[int] = ..., degree: _Optional[int] = ..., mass: _Optional[float] = ..., scalars: _Optional[_Iterable[float]] = ..., size_bytes: _Optional[int] = ..., encoding: _Optional[_Union[Encoding, str]] = ...) -> None: ...
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., slot: _Optional[int] = ..., index: _Optional[int] = ..., total: _Optional[int] = ..., sample_count: _Optional[int] = ..., mass: _Optional[float] = ..., scalars: _Optional[_Iterable[float]] = ..., size_bytes: _Optional[int] = ..., encoding: _Optional[_Union[Encoding, str]] = ...) -> None: ...
 
 class ModelEnd(_message.Message):
     __slots__ = ("digest",)

@@ -39,14 +39,19 @@ class PeerServiceStub:
                 request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.HelloRequest.SerializeToString,
                 response_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.HelloReply.FromString,
                 _registered_method=True)
-        self.Beat = channel.unary_unary(
-                '/peer.v1.PeerService/Beat',
-                request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.BeatRequest.SerializeToString,
+        self.Heartbeat = channel.unary_unary(
+                '/peer.v1.PeerService/Heartbeat',
+                request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.HeartbeatRequest.SerializeToString,
                 response_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.FromString,
                 _registered_method=True)
-        self.Announce = channel.unary_unary(
-                '/peer.v1.PeerService/Announce',
-                request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.AnnounceRequest.SerializeToString,
+        self.Select = channel.unary_unary(
+                '/peer.v1.PeerService/Select',
+                request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.SelectRequest.SerializeToString,
+                response_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.FromString,
+                _registered_method=True)
+        self.Pass = channel.unary_unary(
+                '/peer.v1.PeerService/Pass',
+                request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.PassRequest.SerializeToString,
                 response_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.FromString,
                 _registered_method=True)
         self.PushModel = channel.stream_unary(
@@ -75,42 +80,49 @@ class PeerServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Hello(self, request, context):
-        """Who we are and what we agree to; comes before anything else and again with every new incarnation.
+        """The handshake: before any other message, and again with every new incarnation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Beat(self, request, context):
-        """A sign of life.
+    def Heartbeat(self, request, context):
+        """Sent when no other message was sent for `timeouts.heartbeat_s`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Announce(self, request, context):
-        """How many models one exchange step will bring; zero passes.
+    def Select(self, request, context):
+        """What the sender selected for a round, before it trains; only where the algorithm selects.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pass(self, request, context):
+        """The sender sends the receiver no (more) models in an exchange step.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PushModel(self, request_iterator, context):
-        """One model to a neighbor: header, chunks, end.
+        """Send one model: header, chunks, end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PullModel(self, request, context):
-        """One model from a neighbor, for a peer that rejoins: header, chunks, end.
+        """Fetch one model, to catch up: header, chunks, end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Status(self, request, context):
-        """What the peer is doing, once and as a stream, for observers.
+        """The peer's status, once or repeatedly; also for observers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -130,14 +142,19 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     request_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.HelloRequest.FromString,
                     response_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.HelloReply.SerializeToString,
             ),
-            'Beat': grpc.unary_unary_rpc_method_handler(
-                    servicer.Beat,
-                    request_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.BeatRequest.FromString,
+            'Heartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.Heartbeat,
+                    request_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.HeartbeatRequest.FromString,
                     response_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.SerializeToString,
             ),
-            'Announce': grpc.unary_unary_rpc_method_handler(
-                    servicer.Announce,
-                    request_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.AnnounceRequest.FromString,
+            'Select': grpc.unary_unary_rpc_method_handler(
+                    servicer.Select,
+                    request_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.SelectRequest.FromString,
+                    response_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.SerializeToString,
+            ),
+            'Pass': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pass,
+                    request_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.PassRequest.FromString,
                     response_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.SerializeToString,
             ),
             'PushModel': grpc.stream_unary_rpc_method_handler(
@@ -199,7 +216,7 @@ class PeerService:
             _registered_method=True)
 
     @staticmethod
-    def Beat(request,
+    def Heartbeat(request,
             target,
             options=(),
             channel_credentials=None,
@@ -212,8 +229,8 @@ class PeerService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/peer.v1.PeerService/Beat',
-            peer_dot_wire_dot_generated_dot_peer__pb2.BeatRequest.SerializeToString,
+            '/peer.v1.PeerService/Heartbeat',
+            peer_dot_wire_dot_generated_dot_peer__pb2.HeartbeatRequest.SerializeToString,
             peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.FromString,
             options,
             channel_credentials,
@@ -226,7 +243,7 @@ class PeerService:
             _registered_method=True)
 
     @staticmethod
-    def Announce(request,
+    def Select(request,
             target,
             options=(),
             channel_credentials=None,
@@ -239,8 +256,35 @@ class PeerService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/peer.v1.PeerService/Announce',
-            peer_dot_wire_dot_generated_dot_peer__pb2.AnnounceRequest.SerializeToString,
+            '/peer.v1.PeerService/Select',
+            peer_dot_wire_dot_generated_dot_peer__pb2.SelectRequest.SerializeToString,
+            peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pass(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/peer.v1.PeerService/Pass',
+            peer_dot_wire_dot_generated_dot_peer__pb2.PassRequest.SerializeToString,
             peer_dot_wire_dot_generated_dot_peer__pb2.Acknowledgement.FromString,
             options,
             channel_credentials,

@@ -1,30 +1,41 @@
-"""Engines of a few peers, joined by a network that a test bends: no tensors, no sockets, a clock that only events move.
+"""Engines of a few peers, joined by a network that a test controls: no tensors, no sockets, and a clock that events move.
 
-Work is answered with scripted facts after a scripted time; a `Rule` says for each announcement and model whether it gets through
-and how long it takes. (The simulator of tests/simulation draws faults at random; here a test says exactly which.)
+Work is answered with scripted algorithm state after a scripted time. A `Rule` says for each selection, pass and model whether
+it is delivered and how long that takes. (The simulation of tests/simulation draws faults at random; here a test sets them.)
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Any
+from typing import assert_never
 
 from coordinator_free_bootstrap import Graph
+from peer.algorithms.base import Algorithm
 from peer.algorithms.fedspd import FedSpd
 from peer.algorithms.fedspd_decisions import NOTHING
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.decisions import AlgorithmState
 from peer.core.engine import Engine, make_hello
-from peer.core.messages import Announce, ModelHeader, Outcome
+from peer.core.messages import WIRE_VERSION, Control, ModelHeader, Outcome, Select
 
 LOST = None
-Rule = Callable[[int, int, Announce | ModelHeader], float | None]  # (sender, receiver, message) -> seconds, or LOST
-DIGESTS = {"wire_version": "1", "manifest": "", "graph": "", "schema": "", "initial_models": ""}
+Message = Control | ModelHeader
+Rule = Callable[[int, int, Message], float | None]  # (sender, receiver, message) -> seconds, or LOST
+DIGESTS = {"wire_version": str(WIRE_VERSION), "manifest": "", "graph": "", "schema": "", "initial_models": ""}
 
 
 class World:
-    """All engines of a graph; `run` until nothing is left to do or the clock passes ``until``."""
+    """All engines of a graph; `run` goes on until nothing is left to do or the clock passes ``until``.
+
+    Args:
+        graph: the peers and the manifest.
+        select: (peer, round) -> the slot that the peer selects.
+        train_s: peer -> seconds that its training takes.
+        rule: what becomes of each message.
+        algorithm: the class of the algorithm.
+    """
 
     def __init__(
         self,
@@ -32,112 +43,120 @@ class World:
         select: Callable[[int, int], int],
         train_s: Callable[[int], float] = lambda peer: 0.1,
         rule: Rule = lambda sender, receiver, message: 0.001,
+        algorithm: type[Algorithm] = FedSpd,
     ) -> None:
         self.graph, self.select, self.train_s, self.rule = graph, select, train_s, rule
-        self.engines = {i: Engine(i, graph, FedSpd(graph.manifest, i, graph), 1, facts={}) for i in graph.ids}
+        self.engines = {i: Engine(i, graph, algorithm(graph.manifest, i, graph), 1) for i in graph.ids}
         self.selected_at = {i: [-1] * graph.manifest.clusters for i in graph.ids}
         self.now, self.count = 100.0, 0
         self.events: list[tuple[float, int, int, ev.Event]] = []
         self.senders: dict[int, int] = {}
-        self.folds: list[tuple[int, do.Fold]] = []
-        self.sent: list[tuple[int, int, Announce | ModelHeader]] = []
-        self.replies: list[tuple[int, do.Reply]] = []
+        self.folds: list[tuple[int, do.FoldArrival]] = []
+        self.sent: list[tuple[int, int, Message]] = []
+        self.answers: list[tuple[int, do.AnswerArrival]] = []
         self.stopped: dict[int, str] = {}
         self.timers: dict[int, int] = {}
         for i in graph.ids:
             self.post(i, ev.Tick(), 0.0)
 
     def post(self, peer: int, event: ev.Event, after_s: float = 0.001) -> None:
+        """Give an engine an event after a time."""
         self.count += 1
         heapq.heappush(self.events, (self.now + after_s, self.count, peer, event))
 
     def run(self, until: float = 1000.0) -> World:
+        """Take all events up to a time."""
         while self.events and self.events[0][0] <= until:
             self.now, number, peer, event = heapq.heappop(self.events)
             if isinstance(event, ev.Tick) and self.timers.get(peer, number) != number:
                 continue  # replaced by a later `SetTimer`
             for effect in self.engines[peer].step(event, self.now):
-                getattr(self, f"_{type(effect).__name__.lower()}", lambda *_: None)(peer, effect)
+                self.execute(peer, effect)
         return self
 
-    # ---- what effects do; those without a method here need nothing ----------------------------------------------------
+    # ---- effects ------------------------------------------------------------------------------------------------------------
 
-    def _greet(self, peer: int, effect: do.Greet) -> None:
-        for me, other in ((peer, effect.neighbor), (effect.neighbor, peer)):
-            self.post(me, ev.Greeted(make_hello(self.engines[other], DIGESTS, "", me), answered=me == peer))
+    def execute(self, peer: int, effect: do.Effect) -> None:  # noqa: PLR0912 - one case per effect
+        """Do what an engine asks for."""
+        match effect:
+            case do.SendHello(neighbor):
+                for me, other in ((peer, neighbor), (neighbor, peer)):
+                    hello = make_hello(self.engines[other], DIGESTS, "", me)
+                    self.post(me, ev.HandshakeDone(hello, answered=me == peer))
+            case do.SendHeartbeat(neighbor, heartbeat):
+                self.post(neighbor, ev.HeartbeatReceived(heartbeat))
+                self.post(peer, ev.HeartbeatAnswered(neighbor))
+            case do.SendControl(neighbor, message):
+                self.send_control(peer, neighbor, message)
+            case do.SendModel(neighbor, header):
+                delay = self.deliver(peer, neighbor, header)
+                if delay is not None:
+                    self.count += 1
+                    self.senders[self.count] = peer
+                    self.post(neighbor, ev.ArrivalOffered(self.count, header), delay)
+            case do.ReadArrival(stream):
+                self.read(peer, stream)
+            case do.AnswerArrival(stream, outcome, refusal, reason):
+                self.answers.append((peer, effect))
+                if stream in self.senders:
+                    self.post(self.senders.pop(stream), ev.SendAnswered(peer, outcome, refusal, reason))
+            case do.FoldArrival(stream):
+                self.folds.append((peer, effect))
+                self.post(peer, ev.ArrivalFolded(stream))
+            case do.Work(kind):
+                after_s = self.train_s(peer) if kind == "train" else 0.001
+                self.post(peer, ev.WorkDone(kind, self.worked(peer, effect)), after_s)
+            case do.WriteCheckpoint(round_index):
+                self.post(peer, ev.CheckpointWritten(round_index))
+            case do.SetTimer(at):
+                self.post(peer, ev.Tick(), max(0.001, at - self.now))
+                self.timers[peer] = self.count
+            case do.Stop(status):
+                self.stopped[peer] = status
+            case do.Pull() | do.CancelSend():
+                raise AssertionError(f"peer {peer} asks for {effect}, which no test here should cause")
+            case do.RetryIfStalled() | do.TakeSnapshot() | do.DropSnapshots() | do.Record() | do.Log():
+                pass  # nothing stalls here, and there are no tensors
+            case _:
+                assert_never(effect)
 
-    def _sendbeat(self, peer: int, effect: do.SendBeat) -> None:
-        self.post(effect.neighbor, ev.Heard(effect.beat))
-        self.post(peer, ev.BeatAnswered(effect.neighbor))
-
-    def _sendannounce(self, peer: int, effect: do.SendAnnounce) -> None:
-        delay = self._pass(peer, effect.neighbor, effect.announce)
+    def send_control(self, sender: int, receiver: int, message: Control) -> None:
+        """Deliver a selection or a pass, checked as the host of the receiver checks it."""
+        delay = self.deliver(sender, receiver, message)
         if delay is None:
             return
-        rejection = self.engines[effect.neighbor].check_announce(effect.announce)
+        rejection = self.engines[receiver].rejects_control(message)
         if rejection is None:
-            self.post(effect.neighbor, ev.Announced(effect.announce), delay)
-        outcome = Outcome.FOLDED if rejection is None else Outcome.REFUSED
-        self.post(peer, ev.Sent(effect.neighbor, outcome, rejection and rejection.code), delay)
+            event = ev.SelectReceived(message) if isinstance(message, Select) else ev.PassReceived(message)
+            self.post(receiver, event, delay)
+            self.post(sender, ev.SendAnswered(receiver, Outcome.FOLDED), delay)
+        else:
+            self.engines[receiver].state.refusals[rejection.code] += 1
+            self.post(sender, ev.SendAnswered(receiver, Outcome.REFUSED, rejection.code), delay)
 
-    def _sendmodel(self, peer: int, effect: do.SendModel) -> None:
-        delay = self._pass(peer, effect.neighbor, effect.header)
-        if delay is not None:
-            self.count += 1
-            self.senders[self.count] = peer
-            self.post(effect.neighbor, ev.Offered(self.count, effect.header), delay)
-
-    def _pass(self, sender: int, receiver: int, message: Announce | ModelHeader) -> float | None:
+    def deliver(self, sender: int, receiver: int, message: Message) -> float | None:
+        """Return how long a message takes; a lost one fails at its sender."""
         self.sent.append((sender, receiver, message))
         delay = self.rule(sender, receiver, message)
         if delay is None:
             self.post(sender, ev.SendFailed(receiver, "lost"))
         return delay
 
-    def _admit(self, peer: int, effect: do.Admit) -> None:
-        self.post(peer, ev.Arrived(effect.stream))
+    def read(self, peer: int, stream: int) -> None:
+        """Read an arrival: it is complete and passes screening."""
+        self.post(peer, ev.ArrivalComplete(stream))
 
-    def _reply(self, peer: int, effect: do.Reply) -> None:
-        self.replies.append((peer, effect))
-        if effect.stream in self.senders:
-            self.post(self.senders.pop(effect.stream), ev.Sent(peer, effect.outcome, effect.refusal, effect.reason))
-
-    def _fold(self, peer: int, effect: do.Fold) -> None:
-        self.folds.append((peer, effect))
-        self.post(peer, ev.Folded(effect.stream))
-
-    def _work(self, peer: int, effect: do.Work) -> None:
-        facts: dict[str, Any] = dict(self.engines[peer].facts)
-        if effect.kind == "assign":
-            slot = self.select(peer, effect.round_index) if effect.active else NOTHING
-            trained = [slot] if effect.active else []
-            for chosen in trained:
-                self.selected_at[peer][chosen] = effect.round_index
-            facts = {"selected": slot, "trained": trained, "sample_count": 1, "round_index": effect.round_index}
-            facts["selected_at"] = list(self.selected_at[peer])
-        self.post(peer, ev.WorkDone(effect.kind, facts), self.train_s(peer) if effect.kind == "train" else 0.001)
-
-    def _persist(self, peer: int, effect: do.Persist) -> None:
-        self.post(peer, ev.Persisted(effect.round_index))
-
-    def _settimer(self, peer: int, effect: do.SetTimer) -> None:
-        self.post(peer, ev.Tick(), max(0.001, effect.at - self.now))
-        self.timers[peer] = self.count
-
-    def _stop(self, peer: int, effect: do.Stop) -> None:
-        self.stopped[peer] = effect.status
-
-
-def header(sender: int = 1, slot: int = 0, round_index: int = 3, **changes: Any) -> ModelHeader:
-    """Return a header that fits, but for ``changes``."""
-    fields: dict[str, Any] = dict(
-        incarnation=1, step=0, index=0, total=1, sample_count=1, degree=2, mass=1.0, scalars=()
-    )
-    return ModelHeader(
-        sender=sender, slot=slot, round_index=round_index, size_bytes=4, encoding="float32", **(fields | changes)
-    )
-
-
-def said(sender: int = 1, selected: int = 0, round_index: int = 3, **changes: Any) -> Announce:
-    """Return the announcement of a selection, but for ``changes``."""
-    return Announce(sender, 1, round_index, 0, changes.pop("total", -1), selected, **changes)
+    def worked(self, peer: int, work: do.Work) -> AlgorithmState:
+        """Return the algorithm's state after a piece of work; `assign` selects what the script says."""
+        if work.kind != "assign":
+            return dict(self.engines[peer].state.algorithm_state)
+        slot = self.select(peer, work.round_index) if work.active else NOTHING
+        if work.active:
+            self.selected_at[peer][slot] = work.round_index
+        return {
+            "selected": slot,
+            "trained": [slot] if work.active else [],
+            "sample_count": 1,
+            "round_index": work.round_index,
+            "selected_at": list(self.selected_at[peer]),
+        }

@@ -1,6 +1,6 @@
-"""DFCA and what holds for every algorithm: algorithms.md section 12, items 1 and 4 to 11, by number (2 and 3: property tests).
+"""DFCA (Kirch et al., "DFCA: Decentralized Federated Clustering Algorithm", 2025, arXiv 2510.15300), and what holds for all.
 
-Whole runs are simulated ones of the real engine, on a virtual clock and without faults.
+Whole runs are simulated: the real engine and host on a virtual clock, without faults.
 """
 
 import numpy as np
@@ -8,7 +8,7 @@ import pytest
 
 from coordinator_free_bootstrap import make_graph
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
-from peer.algorithms.base import Bench, FoldedArrival
+from peer.algorithms.base import FoldedArrival, Workspace
 from peer.algorithms.dfca import Dfca
 from peer.algorithms.work import perform
 from peer.core.effects import Target, Work
@@ -36,7 +36,7 @@ def play(kind, peers, *, seed=1, weather=None, assigned=None, **run):
 def _prefers(world, i, cluster):
     def mean_loss(theta, part="train"):
         process = world.machines[i].process
-        models = process.bench.models if process and hasattr(process, "bench") else None
+        models = process.host.workspace.models if process and hasattr(process, "host") else None
         return 0.0 if models is not None and theta is models.model(cluster) else 1.0
 
     return mean_loss
@@ -58,21 +58,21 @@ LOCAL = {"options": {"initialization": "local"}, "clusters": 1, "learning_rate":
 
 
 @pytest.mark.parametrize("kind", ["line", "star", "complete"])
-def test_12_1_metropolis_mixing_keeps_the_mean_over_peers(kind):
+def test_metropolis_mixing_keeps_the_mean_over_peers(kind):
     world = play(kind, 5, rounds=4, mix="metropolis", **LOCAL)
     before, after = initial(world).mean(axis=0), stack(world).mean(axis=0)
     assert np.abs(after - before).max() <= 1e-6 * np.abs(initial(world)).max()
-    assert np.abs(stack(world) - initial(world)).max() > 0.1, "nothing was mixed"
+    assert np.abs(stack(world) - initial(world)).max() > 0.1, "models did not change"
 
 
-def test_12_1_uniform_mixing_keeps_the_mean_on_a_regular_graph_and_not_on_a_star():
+def test_uniform_mixing_keeps_the_mean_on_a_regular_graph_but_not_on_a_star():
     ring, star = (play(kind, 5, rounds=1, mix="uniform", **LOCAL) for kind in ("ring", "star"))
     change = [np.abs(stack(w).mean(axis=0) - initial(w).mean(axis=0)).max() for w in (ring, star)]
     assert change[0] <= 1e-6 and change[1] > 0.01
 
 
 @pytest.mark.parametrize("aggregation", ["sequential", "batch"])
-def test_12_4_how_messages_travel_changes_no_bit(aggregation):
+def test_delays_and_bandwidth_change_no_bit(aggregation):
     weathers = [Weather(), Weather(delay_s=0.2), Weather(bytes_per_s=20), Weather(delay_s=0.05, bytes_per_s=100)]
     runs = [play("ring", 5, rounds=4, weather=w, aggregation=aggregation, clusters=2) for w in weathers]
     for other in runs[1:]:
@@ -80,52 +80,52 @@ def test_12_4_how_messages_travel_changes_no_bit(aggregation):
             assert np.array_equal(stack(runs[0], slot), stack(other, slot))
 
 
-def test_12_5_what_is_sent_is_the_model_before_any_fold():
-    """On a line 0 - 1 - 2 an in-place update would hand peer 0's model on to peer 2 within the round."""
+def test_sent_model_is_the_one_before_any_fold():
+    """On a line 0 - 1 - 2 an update in place would pass peer 0's model on to peer 2 within the round."""
     world = play("line", 3, rounds=1, **LOCAL)
     a, b, c = initial(world)
     expected = np.stack([(a + b) / 2, (a + b + c) / 3, (b + c) / 2])
     assert np.abs(stack(world) - expected).max() < 1e-6
 
 
-def bench_of(peers=3, k=3, **run):
+def algorithm_and_workspace(peers=3, k=3, **run):
     graph = make_graph("complete", peers, manifest=manifest(clusters=k, **run))
     algorithm = Dfca(graph.manifest, 0, graph)
     learner = QuadraticLearner(0, k, 6, 1)
     models, _ = algorithm.initial_models(learner)
     store = ModelStore(models, batch=graph.manifest.aggregation == "batch")
-    bench = Bench(graph.manifest, 0, graph, learner, store, facts={})
-    bench.facts = algorithm.begin(bench)
-    return algorithm, bench
+    workspace = Workspace(graph.manifest, 0, graph, learner, store, state={})
+    workspace.state = algorithm.begin(workspace)
+    return algorithm, workspace
 
 
-def do(algorithm, bench, *kinds, round_index=0, **fields):
+def do(algorithm, workspace, *kinds, round_index=0, **fields):
     for kind in kinds:
-        perform(Work(kind, round_index, **fields), algorithm, bench, lambda: 0.0)
+        perform(Work(kind, round_index, **fields), algorithm, workspace, lambda: 0.0)
 
 
 @pytest.mark.parametrize("aggregation", ["sequential", "batch"])
-def test_12_6_without_reports_only_the_trained_model_changes(aggregation):
-    algorithm, bench = bench_of(aggregation=aggregation)
-    before = [bench.models.model(slot).copy() for slot in range(3)]
-    do(algorithm, bench, "assign", "train")
-    chosen = bench.facts["trained"][0]
-    trained = bench.models.model(chosen).copy()
-    do(algorithm, bench, "close")
+def test_without_arrivals_only_the_trained_model_changes(aggregation):
+    algorithm, workspace = algorithm_and_workspace(aggregation=aggregation)
+    before = [workspace.models.model(slot).copy() for slot in range(3)]
+    do(algorithm, workspace, "assign", "train")
+    chosen = workspace.state["trained"][0]
+    trained = workspace.models.model(chosen).copy()
+    do(algorithm, workspace, "close")
     for slot in range(3):
-        assert np.array_equal(bench.models.model(slot), trained if slot == chosen else before[slot])
+        assert np.array_equal(workspace.models.model(slot), trained if slot == chosen else before[slot])
     assert not np.array_equal(trained, before[chosen])
 
 
 @pytest.mark.parametrize("aggregation", ["sequential", "batch"])
 @pytest.mark.parametrize("mix", ["uniform", "metropolis"])
-def test_12_7_one_cluster_is_dfedavg(aggregation, mix):
+def test_one_cluster_is_dfedavg(aggregation, mix):
     run = {"rounds": 4, "clusters": 1, "mix": mix, "aggregation": aggregation}
     dfca, dfedavg = (play("line", 4, algorithm=name, **run) for name in ("dfca", "dfedavg"))
     assert np.array_equal(stack(dfca), stack(dfedavg))
 
 
-def test_12_8_global_initialization_is_equal_everywhere_and_local_is_not():
+def test_global_initialization_is_equal_on_all_peers_and_local_is_not():
     for kind, equal in (("global", True), ("local", False)):
         graph = make_graph("ring", 4, manifest=manifest(clusters=3, options={"initialization": kind}))
         models, common = zip(
@@ -139,7 +139,7 @@ def test_12_8_global_initialization_is_equal_everywhere_and_local_is_not():
 
 
 @pytest.mark.parametrize("aggregation", ["sequential", "batch"])
-def test_12_9_and_11_on_a_complete_graph_trainers_end_with_the_mean_of_the_trained(aggregation):
+def test_on_a_complete_graph_trainers_of_a_cluster_end_with_their_mean(aggregation):
     """And a peer that did not train a cluster with (old + sum of the trained) / (n_j + 1)."""
     assigned = {0: 0, 1: 0, 2: 1, 3: 0, 4: 1}
     world = play("complete", 5, rounds=1, clusters=2, aggregation=aggregation, assigned=assigned)
@@ -155,7 +155,7 @@ def test_12_9_and_11_on_a_complete_graph_trainers_end_with_the_mean_of_the_train
         assert all(np.abs(end - ends[0]).max() < 2e-6 for end in ends)
 
 
-def test_12_10_assignment_never_raises_the_sum_of_losses():
+def test_assignment_never_raises_the_sum_of_losses():
     """Lemma 1, over runs from different starts: the cluster chosen is the one of lowest loss on the own training set."""
     for seed in range(5):
         world = play("ring", 6, seed=seed, rounds=3, clusters=3, options={"initialization": "local"})
@@ -169,10 +169,10 @@ def test_12_10_assignment_never_raises_the_sum_of_losses():
 
 
 def test_equal_losses_choose_the_lowest_index():
-    algorithm, bench = bench_of()
-    bench.learner.mean_loss = lambda theta, part="train": 0.5
-    do(algorithm, bench, "assign")
-    assert bench.facts["cluster_index"] == 0 and bench.facts["trained"] == [0]
+    algorithm, workspace = algorithm_and_workspace()
+    workspace.learner.mean_loss = lambda theta, part="train": 0.5
+    do(algorithm, workspace, "assign")
+    assert workspace.state["cluster_index"] == 0 and workspace.state["trained"] == [0]
 
 
 def test_clusters_are_found():
@@ -181,7 +181,7 @@ def test_clusters_are_found():
     assert chosen == [chosen[0], chosen[1]] * 3 and chosen[0] != chosen[1]
 
 
-# ---- the relay warm-up (1.9) --------------------------------------------------------------------------------------
+# ---- the relay warm-up -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("aggregation", ["sequential", "batch"])
@@ -198,24 +198,26 @@ def test_on_a_complete_graph_one_relay_step_is_the_server_average(aggregation):
 def test_relaying_keeps_the_sum_of_masses_and_of_weighted_models():
     algorithms = {}
     graph = make_graph("line", 4, manifest=manifest(clusters=2, options={"warmup_rounds": 1, "relay_steps": 4}))
-    benches = {}
+    workspaces = {}
     for i in graph.ids:
         algorithms[i] = Dfca(graph.manifest, i, graph)
         learner = QuadraticLearner(i, 2, 6, 1)
-        benches[i] = Bench(graph.manifest, i, graph, learner, ModelStore(algorithms[i].initial_models(learner)[0]), {})
-        benches[i].facts = algorithms[i].begin(benches[i])
-        do(algorithms[i], benches[i], "assign", "train")
+        workspaces[i] = Workspace(
+            graph.manifest, i, graph, learner, ModelStore(algorithms[i].initial_models(learner)[0]), {}
+        )
+        workspaces[i].state = algorithms[i].begin(workspaces[i])
+        do(algorithms[i], workspaces[i], "assign", "train")
 
     def totals(slot):
-        pairs = [(b.facts["masses"][slot], b.models.model(slot).astype(np.float64)) for b in benches.values()]
+        pairs = [(b.state["masses"][slot], b.models.model(slot).astype(np.float64)) for b in workspaces.values()]
         return sum(m for m, _ in pairs), sum(m * theta for m, theta in pairs)
 
     before = [totals(slot) for slot in range(2)]
     for step in range(4):
         offers = {
             i: [
-                (o, benches[i].models.model(o.slot).copy())
-                for o in algorithms[i].offers(benches[i].facts, 0, step, 0, None)
+                (o, workspaces[i].models.model(o.slot).copy())
+                for o in algorithms[i].offers(workspaces[i].state, 0, step, 0, None)
             ]
             for i in graph.ids
         }
@@ -223,10 +225,10 @@ def test_relaying_keeps_the_sum_of_masses_and_of_weighted_models():
             for n in graph.neighbors(i):
                 for offer, theta in offers[n]:
                     header = header_of(sender=n, slot=offer.slot, mass=offer.mass, scalars=offer.scalars, step=step)
-                    (target,) = algorithms[i].targets(benches[i].facts, header)
-                    benches[i].models.fold(target.slot, theta, target.weight)
-                    benches[i].arrivals.append(FoldedArrival(header))
-            do(algorithms[i], benches[i], "end_step", step=step, present=graph.neighbors(i))
+                    (target,) = algorithms[i].targets(workspaces[i].state, header)
+                    workspaces[i].models.fold(target.slot, theta, target.weight)
+                    workspaces[i].arrivals.append(FoldedArrival(header))
+            do(algorithms[i], workspaces[i], "end_step", step=step, present=graph.neighbors(i))
     for slot in range(2):
         mass, weighted = totals(slot)
         assert mass == pytest.approx(before[slot][0], rel=1e-12)
@@ -236,7 +238,7 @@ def test_relaying_keeps_the_sum_of_masses_and_of_weighted_models():
 def header_of(**changes):
     fields = {
         **{"sender": 1, "incarnation": 1, "round_index": 0, "step": 0, "slot": 0, "index": 0, "total": 1},
-        **{"sample_count": 4, "degree": 2, "mass": 1.0, "scalars": (), "size_bytes": 24, "encoding": "float32"},
+        **{"sample_count": 4, "mass": 1.0, "scalars": (), "size_bytes": 24, "encoding": "float32"},
     }
     return ModelHeader(**(fields | changes))
 
@@ -256,41 +258,43 @@ def header_of(**changes):
         ({"mass": 3.0}, None),
     ],
 )
-def test_a_relayed_header_is_checked(changes, code):
-    algorithm, _ = bench_of(options={"warmup_rounds": 1})
+def test_header_of_a_relayed_model_is_checked(changes, code):
+    algorithm, _ = algorithm_and_workspace(options={"warmup_rounds": 1})
     rejection = algorithm.rejects({}, header_of(**({"scalars": (0.5,)} | changes)), None)
     assert (rejection.code if rejection else None) == code
 
 
-def test_after_the_warm_up_it_is_plain_dfca():
-    algorithm, _ = bench_of(k=2, options={"warmup_rounds": 2, "relay_steps": 5})
+def test_after_the_warm_up_rounds_are_plain_dfca():
+    algorithm, _ = algorithm_and_workspace(k=2, options={"warmup_rounds": 2, "relay_steps": 5})
     assert [algorithm.steps(t) for t in range(4)] == [5, 5, 1, 1]
     assert algorithm.targets({"trained": [0]}, header_of(round_index=2, slot=1)) == (Target(1, 1.0),)
-    facts = {"trained": [1], "sample_count": 4, "masses": [0.5, 0.5], "relayed_losses": [1.0, 1.0]}
-    assert [offer.slot for offer in algorithm.offers(facts, 2, 0, 1, None)] == [1]
-    assert [offer.slot for offer in algorithm.offers(facts, 1, 0, 1, None)] == [0, 1]
-    facts["masses"] = [0.5, 1e-10]
-    assert [offer.slot for offer in algorithm.offers(facts, 1, 0, 1, None)] == [0], "what receivers would refuse"
+    state = {"trained": [1], "sample_count": 4, "masses": [0.5, 0.5], "relayed_losses": [1.0, 1.0]}
+    assert [offer.slot for offer in algorithm.offers(state, 2, 0, 1, None)] == [1]
+    assert [offer.slot for offer in algorithm.offers(state, 1, 0, 1, None)] == [0, 1]
+    state["masses"] = [0.5, 1e-10]
+    assert [offer.slot for offer in algorithm.offers(state, 1, 0, 1, None)] == [0], (
+        "a mass that receivers would refuse is not sent"
+    )
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1e200])
-def test_a_diverged_model_relays_a_loss_that_neighbors_take(loss):
-    algorithm, bench = bench_of(k=2, options={"warmup_rounds": 2})
-    bench.facts = {"trained": [], "sample_count": 4, "cluster_index": 0, "losses": [loss, 1.0]}
-    do(algorithm, bench, "assign", round_index=1)
-    (offer,) = algorithm.offers(bench.facts, 1, 0, 1, None)
+def test_diverged_model_relays_a_loss_that_neighbors_accept(loss):
+    algorithm, workspace = algorithm_and_workspace(k=2, options={"warmup_rounds": 2})
+    workspace.state = {"trained": [], "sample_count": 4, "cluster_index": 0, "losses": [loss, 1.0]}
+    do(algorithm, workspace, "assign", round_index=1)
+    (offer,) = algorithm.offers(workspace.state, 1, 0, 1, None)
     assert algorithm.rejects({}, header_of(round_index=1, scalars=offer.scalars), None) is None
 
 
-def test_an_empty_cluster_takes_the_peers_of_high_loss_from_the_largest():
-    algorithm, bench = bench_of(k=2, options={"warmup_rounds": 4, "split_empty": True})
-    bench.facts = {"trained": [], "sample_count": 4, "cluster_index": 0, "losses": [9.0, 20.0]}
-    bench.facts |= {"masses": [3.0, 0.0], "relayed_losses": [5.0, 0.0]}
-    do(algorithm, bench, "assign", round_index=2)
-    assert bench.facts["trained"] == [1]
-    assert np.array_equal(bench.models.model(1), bench.models.model(0)) and bench.models.model(
+def test_empty_cluster_gets_the_peers_of_high_loss_from_the_largest_cluster():
+    algorithm, workspace = algorithm_and_workspace(k=2, options={"warmup_rounds": 4, "split_empty": True})
+    workspace.state = {"trained": [], "sample_count": 4, "cluster_index": 0, "losses": [9.0, 20.0]}
+    workspace.state |= {"masses": [3.0, 0.0], "relayed_losses": [5.0, 0.0]}
+    do(algorithm, workspace, "assign", round_index=2)
+    assert workspace.state["trained"] == [1]
+    assert np.array_equal(workspace.models.model(1), workspace.models.model(0)) and workspace.models.model(
         1
-    ) is not bench.models.model(0)
+    ) is not workspace.models.model(0)
 
 
 @pytest.mark.parametrize("options", [{"warmup_round": 1}, {"relay_steps": 0}, {"initialization": "none"}])

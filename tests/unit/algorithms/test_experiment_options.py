@@ -1,4 +1,4 @@
-"""The options in the project's experiment files are those that the algorithms take: each case's algorithm can be made."""
+"""Every case of the project's experiment files has options that its algorithm accepts."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ FILES = sorted((Path(__file__).parents[3] / "experiments").glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_each_case_has_options_that_its_algorithm_takes(path):
+def test_each_case_has_options_that_its_algorithm_accepts(path):
     experiment = load_experiment(path)
     ring = make_graph("ring", 8, seed=1)
     for case in experiment.case:

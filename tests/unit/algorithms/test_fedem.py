@@ -1,14 +1,14 @@
-"""Decentralized FedEM: responsibilities, its special cases, and the mixture of predictions (invariant 35)."""
+"""Decentralized FedEM: responsibilities, its special cases, and the mixture of predictions."""
 
 import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from peer.algorithms.fedem import responsibilities
-from peer.experiment.in_process import InProcess
 from peer.observe import soft_clusters
 from tests.oracle import fedem as oracle
 from tests.oracle.fedspd import Data
+from tests.tools.simulated import finish, peers_of, run
 
 SOFT = {"samples_per_peer": 50, "test_per_peer": 20}
 BASE = dict(task="digits", split="rotated_soft", split_options=SOFT, rounds=3, algorithm="fedem", model="mlr")
@@ -34,76 +34,75 @@ def test_responsibilities_stay_finite(losses):
     assert np.isfinite(q).all() and q.sum() == pytest.approx(1)
 
 
-def test_pi_and_shares_sum_to_one():  # 35
-    for peer in InProcess(graph_of(clusters=3)).run().values():
-        np.testing.assert_allclose(peer.bench.scratch["shares"].sum(axis=0), 1, atol=1e-6)
+def test_pi_and_shares_sum_to_one():
+    for peer in run(graph_of(clusters=3)):
+        np.testing.assert_allclose(peer.workspace.scratch["shares"].sum(axis=0), 1, atol=1e-6)
         for row in peer.history:
-            assert sum(row["facts"]["mixture"]) == pytest.approx(1, abs=1e-9)
+            assert sum(row["state"]["mixture"]) == pytest.approx(1, abs=1e-9)
 
 
-def test_one_learner_is_dfedavg():  # 35
-    ours = InProcess(graph_of(clusters=1)).run()
-    plain = InProcess(graph_of(algorithm="dfedavg")).run()
-    for i in ours:
-        assert ours[i].bench.models.model(0).tobytes() == plain[i].bench.models.model(0).tobytes()
-        assert ours[i].result["accuracy"] == plain[i].result["accuracy"]
+def test_one_learner_is_dfedavg():
+    for one, other in zip(run(graph_of(clusters=1)), run(graph_of(algorithm="dfedavg")), strict=True):
+        assert one.models[0].tobytes() == other.models[0].tobytes()
+        assert one.final["accuracy"] == other.final["accuracy"]
 
 
-def test_equal_learners_stay_equal():  # 35: symmetry is broken by different starts only
-    run = InProcess(graph_of(clusters=2, local_unit="fullbatch_step"))
-    for peer in run.peers.values():
-        peer.bench.models.replace(1, peer.bench.models.model(0).copy())
-    for peer in run.run().values():
-        assert peer.bench.models.model(0).tobytes() == peer.bench.models.model(1).tobytes()
-        assert peer.bench.facts["mixture"] == [0.5, 0.5]
+def test_equal_learners_stay_equal():  # only different initial models make learners different
+    peers = peers_of(graph_of(clusters=2, local_unit="fullbatch_step"))
+    for peer in peers:
+        peer.workspace.models.replace(1, peer.models[0].copy())
+    finish(peers)
+    for peer in peers:
+        assert peer.models[0].tobytes() == peer.models[1].tobytes()
+        assert peer.state["mixture"] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(("kind", "clusters"), [("line", 2), ("star", 3)])
 def test_a_run_equals_the_oracle(kind, clusters):
-    """Models and pi after each round; pi must have left its uniform start, and enter the next E-step."""
+    """Models and pi after each round; pi must differ from its uniform start and be used in the next E-step."""
     graph = graph_of(4, kind, clusters=clusters, local_unit="fullbatch_step", local_epochs=5, learning_rate=0.5)
-    simulated = InProcess(graph)
-    data = {}
-    for i, peer in simulated.peers.items():
-        shard = peer.bench.learner.shard
+    peers, data = peers_of(graph), {}
+    for i, peer in enumerate(peers):
+        shard = peer.learner.shard
         data[i] = Data(shard.train_x.reshape(len(shard.train_x), -1).astype(np.float64), shard.train_y)
-    starts = [simulated.peers[0].bench.models.model(m) for m in range(clusters)]
     neighbors = {i: list(graph.neighbors(i)) for i in graph.ids}
-    expected = oracle.run(neighbors, data, starts, graph.manifest.rounds, 5, 0.5)
+    expected = oracle.run(neighbors, data, peers[0].models, graph.manifest.rounds, 5, 0.5)
 
-    def compare(t, simulated):
+    compared = []
+
+    def compare(t):
         theta, pi = expected[t]
-        for i, peer in simulated.peers.items():
-            np.testing.assert_allclose(peer.bench.facts["mixture"], pi[i], atol=1e-6)
-            for m in range(clusters):
-                np.testing.assert_allclose(peer.bench.models.model(m), theta[i][m], atol=2e-6)
+        for i, peer in enumerate(peers):
+            np.testing.assert_allclose(peer.state["mixture"], pi[i], atol=1e-6)
+            np.testing.assert_allclose(peer.models, theta[i], atol=2e-6)
+        compared.append(t)
 
-    simulated.run(compare)
+    finish(peers, compare)
+    assert compared == [0, 1, 2]
     assert max(abs(share - 1 / clusters) for pi in expected[-1][1].values() for share in pi) > 0.05
 
 
 def test_predictions_are_mixed_and_not_models():
-    peer = InProcess(graph_of(clusters=2)).run()[1]
-    learner, pi = peer.bench.learner, peer.bench.facts["mixture"]
-    rows = [learner.predict_proba(peer.bench.models.model(m)) for m in range(2)]
-    expected = ((pi[0] * rows[0] + pi[1] * rows[1]).argmax(1) == learner.shard.test_y).mean()
-    assert peer.result["accuracy"] == pytest.approx(expected)
-    assert peer.result["predictor"] == "mixture"  # and not the one model that is kept
+    peer = run(graph_of(clusters=2))[1]
+    pi, rows = peer.state["mixture"], [peer.learner.predict_proba(model) for model in peer.models]
+    expected = ((pi[0] * rows[0] + pi[1] * rows[1]).argmax(1) == peer.learner.shard.test_y).mean()
+    assert peer.final["accuracy"] == pytest.approx(expected)
+    assert peer.final["predictor"] == "mixture"  # not the one model in the file
 
 
 def test_the_mixture_is_judged_by_pi_and_not_by_counts():
-    peers = InProcess(graph_of(clusters=2)).run().values()
-    facts = [peer.history[-1]["facts"] for peer in peers]
-    assert [told["soft_mixture"] for told in facts] == [peer.bench.facts["mixture"] for peer in peers]
-    for told in facts:  # where counts and pi lead apart
-        told |= {"confusion": [[30, 0], [0, 20]], "soft_mixture": [0.5, 0.5]}
-    assert soft_clusters.mixture_error_of(facts) == pytest.approx(0.1)
-    hard = [{"confusion": told["confusion"], "mixture": [0.5, 0.5]} for told in facts]
+    peers = run(graph_of(clusters=2))
+    states = [peer.history[-1]["state"] for peer in peers]
+    assert [state["soft_mixture"] for state in states] == [peer.state["mixture"] for peer in peers]
+    for state in states:  # counts and pi differ
+        state |= {"confusion": [[30, 0], [0, 20]], "soft_mixture": [0.5, 0.5]}
+    assert soft_clusters.mixture_error_of(states) == pytest.approx(0.1)
+    hard = [{"confusion": state["confusion"], "mixture": [0.5, 0.5]} for state in states]
     assert soft_clusters.mixture_error_of(hard) == 0
-    assert soft_clusters.mixture_error_of([facts[0], {"soft_mixture": [1.0, 0.0]}, hard[0]]) == pytest.approx(0.05)
+    assert soft_clusters.mixture_error_of([states[0], {"soft_mixture": [1.0, 0.0]}, hard[0]]) == pytest.approx(0.05)
     assert soft_clusters.mixture_error_of([{"soft_mixture": [1.0, 0.0]}]) is None
 
 
 def test_every_neighbor_gets_every_learner():
-    peers = InProcess(graph_of(4, "complete", clusters=3, rounds=2)).run().values()
+    peers = run(graph_of(4, "complete", clusters=3, rounds=2))
     assert [peer.totals["models_sent"] for peer in peers] == [3 * 3 * 2] * 4

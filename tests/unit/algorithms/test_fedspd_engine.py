@@ -1,4 +1,4 @@
-"""FedSPD in the engine: who waits for what at each pace, late announcements, lost messages, and what is refused.
+"""FedSPD in the engine: what each pace waits for, late selections, lost messages, and what is refused.
 
 Method: engines of 2 to 4 peers with scripted selections and a scripted network (`engines.World`).
 """
@@ -9,10 +9,11 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import Refusal
+from peer.core import effects as do
 from peer.core import events as ev
-from peer.core.messages import Announce, ModelHeader, Outcome
-from peer.shell.inbound import InboundCalls
+from peer.core.messages import ModelHeader, Outcome, Pass, Select
 from tests.unit.algorithms.engines import LOST, World
+from tests.unit.algorithms.messages import header
 
 PAPER = {"first_round": "paper", "align_every": 0}
 
@@ -35,7 +36,7 @@ def models(world: World) -> list[tuple[int, int, int, int]]:
 # ---- lockstep ------------------------------------------------------------------------------------------------------------
 
 
-def test_lockstep_exchanges_between_co_selectors_and_closes_each_round_with_all_announcements():
+def test_lockstep_sends_models_only_to_co_selectors_and_selections_to_all():
     def select(peer, t):
         return (peer + t) % 2 if t % 3 else 0
 
@@ -49,14 +50,14 @@ def test_lockstep_exchanges_between_co_selectors_and_closes_each_round_with_all_
         if s != r and select(s, t) == select(r, t)
     }
     assert sorted(models(world)) == sorted(expected)
-    announced = [(s, r, m.round_index) for s, r, m in world.sent if isinstance(m, Announce)]
-    assert len(announced) == len(set(announced)) == 4 * 3 * 6
-    assert all(engine.totals["models_folded"] == len(expected) / 4 for engine in world.engines.values())
-    assert not any(engine.refusals for engine in world.engines.values())
+    selected = [(s, r, m.round_index) for s, r, m in world.sent if isinstance(m, Select)]
+    assert len(selected) == len(set(selected)) == 4 * 3 * 6
+    assert all(engine.state.totals["models_folded"] == len(expected) / 4 for engine in world.engines.values())
+    assert not any(engine.state.refusals for engine in world.engines.values())
     assert {f.targets[0].slot == f.header.slot for _, f in world.folds} == {True}
 
 
-def test_lockstep_folds_in_the_order_of_neighbors_whoever_is_first():
+def test_lockstep_folds_by_neighbor_id_in_any_order_of_arrival():
     world = World(graph_of(4, "complete"), lambda peer, t: 0, train_s=lambda peer: 0.1 / (peer + 1)).run()
     for peer in range(4):
         order = [(f.header.round_index, f.header.sender) for who, f in world.folds if who == peer]
@@ -64,7 +65,7 @@ def test_lockstep_folds_in_the_order_of_neighbors_whoever_is_first():
 
 
 @pytest.mark.parametrize("exchange", ["same_cluster", "broadcast"])
-def test_metropolis_weights_are_those_of_the_induced_subgraph(exchange):
+def test_metropolis_weights_use_degrees_among_co_selectors(exchange):
     select = {0: 0, 1: 0, 2: 0, 3: 1}
     graph = graph_of(4, "star", rounds=1, mix="metropolis", options=PAPER | {"exchange": exchange})
     center = max(graph.ids, key=graph.degree)
@@ -74,61 +75,61 @@ def test_metropolis_weights_are_those_of_the_induced_subgraph(exchange):
     co = {i: [n for n in graph.neighbors(i) if select[n] == select[i]] for i in graph.ids}
     expected = {(n, i): 1 / (1 + max(len(co[i]), len(co[n]))) for i in graph.ids for n in co[i]}
     assert weights == pytest.approx(expected) and expected
-    unused = sum(engine.totals["models_unused"] for engine in world.engines.values())
+    unused = sum(engine.state.totals["models_unused"] for engine in world.engines.values())
     assert unused == (2 if exchange == "broadcast" else 0)  # between the odd leaf and the center, both ways
     assert center == 0
 
 
-def test_a_neighbor_that_never_announces_costs_the_deadline_and_no_more():
+def test_neighbor_whose_selection_is_lost_delays_rounds_only_to_the_deadline():
     graph = graph_of(3, "line", rounds=2, timeouts={"round_deadline_s": 20.0})
 
     def rule(sender, receiver, message):
-        return LOST if sender == 2 and isinstance(message, Announce) else 0.001
+        return LOST if sender == 2 and isinstance(message, Select) else 0.001
 
     world = World(graph, lambda peer, t: 0, rule=rule).run(until=400.0)
     assert done(world)
     assert {(s, r) for s, r, *_ in models(world)} >= {(0, 1), (1, 0)}
-    assert not [m for m in models(world) if m[1] == 2]  # nobody knows what it selected
+    assert not [m for m in models(world) if m[1] == 2]  # its selection is not known
 
 
-def test_sitting_out_and_edges_that_are_down_need_no_announcement():
+def test_peers_that_sit_out_and_edges_that_are_down_need_no_selection():
     graph = graph_of(4, "complete", rounds=12, participation=0.6, dynamic_edges=0.4)
     world = World(graph, lambda peer, t: 0).run()
     assert done(world)
-    engine = world.engines[0]
     for sender, receiver, t, _ in models(world):
-        assert world.engines[sender]._edge_up(receiver, t) and engine._active(sender, t) and engine._active(receiver, t)
-    assert not any(engine.refusals for engine in world.engines.values())
+        state = world.engines[sender].state
+        assert state.edge_is_up(receiver, t) and state.trains_in(sender, t) and state.trains_in(receiver, t)
+    assert not any(engine.state.refusals for engine in world.engines.values())
 
 
 # ---- async -----------------------------------------------------------------------------------------------------------------
 
 
-def late_announcements(sender, receiver, message):
-    return 0.15 if isinstance(message, Announce) and message.round_index == 0 else 0.001
+def late_selections(sender, receiver, message):
+    return 0.15 if isinstance(message, Select) and message.round_index == 0 else 0.001
 
 
-def test_async_a_late_announcement_still_leads_to_an_exchange():
-    """Both announce when they begin to train, for 0.1 s; it arrives after 0.15 s, when the offers of the round are out."""
-    world = World(graph_of(pace="async", rounds=4), lambda peer, t: 0, rule=late_announcements).run()
+def test_async_late_selection_still_leads_to_an_exchange():
+    """Training takes 0.1 s; the selections of round 0 arrive after 0.15 s, when the offers of the round are posted."""
+    world = World(graph_of(pace="async", rounds=4), lambda peer, t: 0, rule=late_selections).run()
     assert done(world)
     late = [(who, f.targets[0].weight) for who, f in world.folds if f.header.round_index == 0]
-    assert sorted(late) == [(0, 0.5), (1, 0.5)]  # the snapshot of round 0, asked for in round 1: rho ** 1
-    assert not any(engine.refusals for engine in world.engines.values())
+    assert sorted(late) == [(0, 0.5), (1, 0.5)]  # the snapshot of round 0, one round old: weight rho ** 1
+    assert not any(engine.state.refusals for engine in world.engines.values())
 
 
-def test_async_a_late_announcement_of_another_cluster_leads_to_none():
-    world = World(graph_of(pace="async", rounds=4), lambda peer, t: peer, rule=late_announcements).run()
+def test_async_late_selection_of_another_cluster_leads_to_no_exchange():
+    world = World(graph_of(pace="async", rounds=4), lambda peer, t: peer, rule=late_selections).run()
     assert done(world) and not models(world) and not world.folds
 
 
-def test_async_only_the_newest_snapshot_is_offered_once():
-    world = World(graph_of(pace="async", rounds=8), lambda peer, t: 0, rule=late_announcements).run()
+def test_async_sends_no_model_twice():
+    world = World(graph_of(pace="async", rounds=8), lambda peer, t: 0, rule=late_selections).run()
     sent = models(world)
     assert len(sent) == len(set(sent))
 
 
-def test_async_an_arrival_for_a_cluster_that_is_over_is_stale_by_the_rule_or_unused():
+def test_async_arrival_for_a_cluster_left_rounds_ago_is_stale_or_unused():
     def select(peer, t):
         return 0 if t == 0 or peer == 1 else 1
 
@@ -138,9 +139,9 @@ def test_async_an_arrival_for_a_cluster_that_is_over_is_stale_by_the_rule_or_unu
     world = World(graph_of(pace="async", rounds=8), select, rule=rule).run()
     assert done(world)
     folded = [(f.header.round_index, f.targets[0].weight) for who, f in world.folds if who == 0]
-    assert not folded  # peer 0 left cluster 0 after round 0, and what it is offered is older than one round
+    assert not folded  # peer 0 left cluster 0 after round 0; its arrivals are older than one round
     engine = world.engines[0]
-    assert engine.totals["stale_dropped"] + engine.totals["models_unused"] >= 1
+    assert engine.state.totals["stale_dropped"] + engine.state.totals["models_unused"] >= 1
 
 
 def test_async_folds_into_a_center_selected_one_round_ago():
@@ -152,8 +153,8 @@ def test_async_folds_into_a_center_selected_one_round_ago():
     assert first and all(t[0].slot == 0 and t[0].weight == 0.5 for _, t in first)
 
 
-@pytest.mark.parametrize("lost", [Announce, ModelHeader])
-def test_async_goes_on_when_everything_of_a_kind_is_lost(lost):
+@pytest.mark.parametrize("lost", [Select, ModelHeader])
+def test_async_completes_all_rounds_when_all_messages_of_a_kind_are_lost(lost):
     world = World(
         graph_of(3, "complete", pace="async"),
         lambda peer, t: 0,
@@ -163,7 +164,7 @@ def test_async_goes_on_when_everything_of_a_kind_is_lost(lost):
     assert not world.folds
 
 
-def test_async_a_third_of_all_messages_lost_costs_repeats_only():
+def test_async_completes_with_a_third_of_all_messages_lost():
     count = 0
 
     def rule(sender, receiver, message):
@@ -173,108 +174,113 @@ def test_async_a_third_of_all_messages_lost_costs_repeats_only():
 
     world = World(graph_of(4, "complete", pace="async", rounds=12), lambda peer, t: t % 2, rule=rule).run(until=300.0)
     assert {engine.round_index for engine in world.engines.values()} == {12}
-    assert world.folds and not any(engine.refusals for engine in world.engines.values())
+    assert world.folds and not any(engine.state.refusals for engine in world.engines.values())
 
 
-# ---- bad input: refused with its code, counted, nothing changed -------------------------------------------------------------
+# ---- bad input: refused with its code, nothing changed -----------------------------------------------------------------------
 
 
 def running(**manifest):
-    """A lockstep engine in round 2 that has heard neighbor 1 announce cluster 0, and the runtime's calls in front of it."""
+    """Return a world whose peer 0 is in round 2 of lockstep and knows that neighbor 1 selected cluster 0."""
     world = World(graph_of(rounds=9, **manifest), lambda peer, t: 0)
     engine = world.engines[0]
-    while engine.round_index < 2 or (2, 0) not in engine.views[1].announced:
+    while engine.round_index < 2 or 2 not in engine.state.neighbors[1].selections:
         world.run(until=world.events[0][0])
-    refused = []
-    calls = InboundCalls(engine, lambda event: engine.step(event, world.now), None, None, lambda *r: refused.append(r))
-    return world, engine, calls, refused
+    return world, engine
 
 
 def state_of(engine):
-    kept = engine.state()
+    kept, neighbor = engine.state.checkpoint(), engine.state.neighbors[1]
     kept.pop("refusals")
-    return kept, dict(engine.views[1].announced), dict(engine.inbox.held), engine.stage, engine.views[1].round_index
+    known = dict(neighbor.selections), set(neighbor.passed), neighbor.round_index
+    return kept, known, dict(engine.state.arrivals.offered), engine.stage
 
 
-def announce(**changes):
-    return replace(Announce(1, 1, 2, 0, -1, 0), **changes)
+SELECTION = Select(1, 1, 2, 0)
 
 
 @pytest.mark.parametrize(
     ("bad", "code"),
     [
-        pytest.param(announce(round_index=8), Refusal.ROUND_TOO_FAR_AHEAD, id="far ahead"),
-        pytest.param(announce(round_index=9), Refusal.ROUND_OUT_OF_RANGE, id="after the run"),
-        pytest.param(announce(step=1), Refusal.ROUND_OUT_OF_RANGE, id="no such step"),
-        pytest.param(announce(round_index=3, selected=2), Refusal.SLOT_OUT_OF_RANGE, id="cluster out of range"),
-        pytest.param(announce(selected=1), Refusal.CONTRADICTS_ANNOUNCEMENT, id="another cluster for the same round"),
-        pytest.param(announce(selected=-1, total=0), Refusal.CONTRADICTS_ANNOUNCEMENT, id="taken back"),
-        pytest.param(announce(round_index=3, total=3), Refusal.MALFORMED, id="more models than clusters"),
-        pytest.param(announce(round_index=3, sketch=bytes(8)), Refusal.WRONG_SIZE, id="sketch of another size"),
-        pytest.param(announce(sender=5), Refusal.NOT_A_NEIGHBOR, id="no neighbor"),
+        pytest.param(replace(SELECTION, round_index=8), Refusal.ROUND_TOO_FAR_AHEAD, id="far ahead"),
+        pytest.param(replace(SELECTION, round_index=9), Refusal.ROUND_OUT_OF_RANGE, id="after the run"),
+        pytest.param(Pass(1, 1, 2, 1), Refusal.ROUND_OUT_OF_RANGE, id="no such step"),
+        pytest.param(replace(SELECTION, round_index=3, selected=2), Refusal.SLOT_OUT_OF_RANGE, id="no such cluster"),
+        pytest.param(replace(SELECTION, selected=1), Refusal.CONTRADICTS_SELECTION, id="another cluster than before"),
+        pytest.param(replace(SELECTION, selected=-1), Refusal.CONTRADICTS_SELECTION, id="none after one"),
+        pytest.param(replace(SELECTION, round_index=3, selected=-1), Refusal.MALFORMED, id="none selected"),
+        pytest.param(
+            replace(SELECTION, round_index=3, sketch=bytes(8)), Refusal.WRONG_SIZE, id="sketch of another size"
+        ),
+        pytest.param(replace(SELECTION, sender=5), Refusal.NOT_A_NEIGHBOR, id="no neighbor"),
     ],
 )
-def test_a_bad_announcement_is_refused_and_counted(bad, code):
-    import asyncio
-
-    world, engine, calls, refused = running()
+def test_bad_selection_is_refused_and_changes_nothing(bad, code):
+    world, engine = running()
     before = state_of(engine)
-    assert asyncio.run(calls.announce(None, bad)) is code
-    assert dict(engine.refusals) == {code: 1} and refused[0][1] is code and refused[0][2]
+    rejection = engine.rejects_control(bad)
+    assert rejection.code is code and rejection.reason
     assert state_of(engine) == before
-    assert asyncio.run(calls.announce(None, announce())) is None  # the same once more is no contradiction
+    assert engine.rejects_control(SELECTION) is None  # the same selection again is no contradiction
     assert done(world.run())
-
-
-def header(**changes):
-    fields = dict(sender=1, incarnation=1, round_index=2, step=0, slot=0, index=0, total=1, sample_count=1, degree=1)
-    fields |= dict(mass=1.0, scalars=(), size_bytes=0, encoding="float32")
-    return ModelHeader(**(fields | changes))
 
 
 @pytest.mark.parametrize(
     ("bad", "code"),
     [
-        pytest.param(header(slot=1), Refusal.CONTRADICTS_ANNOUNCEMENT, id="another cluster than announced"),
-        pytest.param(header(total=2), Refusal.CONTRADICTS_ANNOUNCEMENT, id="more models than announced"),
-        pytest.param(header(round_index=4), Refusal.NOT_ANNOUNCED, id="not announced"),
+        pytest.param(header(slot=1, round_index=2), Refusal.CONTRADICTS_SELECTION, id="another cluster than selected"),
+        pytest.param(header(total=2, round_index=2), Refusal.CONTRADICTS_SELECTION, id="more models than selected"),
+        pytest.param(header(round_index=4), Refusal.NOT_SELECTED, id="no selection"),
         pytest.param(header(round_index=8), Refusal.ROUND_TOO_FAR_AHEAD, id="far ahead"),
-        pytest.param(header(slot=2), Refusal.SLOT_OUT_OF_RANGE, id="cluster out of range"),
+        pytest.param(header(slot=2, round_index=2), Refusal.SLOT_OUT_OF_RANGE, id="no such cluster"),
     ],
 )
-def test_a_bad_model_is_refused_unread_and_counted(bad, code):
-    world, engine, _, _ = running()
+def test_bad_model_is_refused_unread_and_counted(bad, code):
+    world, engine = running()
     before = state_of(engine)
-    effects = engine.step(ev.Offered(99_000, bad), world.now)
-    replies = [e for e in effects if getattr(e, "stream", None) == 99_000]
-    assert [(r.outcome, r.refusal) for r in replies] == [(Outcome.REFUSED, code)] and replies[0].reason
-    assert dict(engine.refusals) == {code: 1} and state_of(engine) == before
+    effects = engine.step(ev.ArrivalOffered(99_000, bad), world.now)
+    (answer,) = [e for e in effects if isinstance(e, do.AnswerArrival) and e.stream == 99_000]
+    assert (answer.outcome, answer.refusal) == (Outcome.REFUSED, code) and answer.reason
+    assert dict(engine.state.refusals) == {code: 1} and state_of(engine) == before
     assert done(world.run())
 
 
-def test_a_model_of_a_round_that_is_over_is_stale_and_no_offense():
-    world, engine, _, _ = running()
-    effects = engine.step(ev.Offered(99_000, header(round_index=0, slot=1)), world.now)
-    assert [e.outcome for e in effects if getattr(e, "stream", None) == 99_000] == [Outcome.STALE]
-    assert not engine.refusals
+def test_model_of_a_round_that_is_over_is_stale_and_not_refused():
+    world, engine = running()
+    effects = engine.step(ev.ArrivalOffered(99_000, header(round_index=0, slot=1)), world.now)
+    assert [e.outcome for e in effects if isinstance(e, do.AnswerArrival) and e.stream == 99_000] == [Outcome.STALE]
+    assert not engine.state.refusals
 
 
-def test_a_label_conflict_is_counted_and_nobody_waits_for_it():
-    """The runtime screens a complete arrival and answers the engine with a cut that carries the refusal."""
+def test_pass_after_a_selection_ends_the_wait_for_its_model():
+    """A peer that restarts in the round after may have sent its selection, and cannot send the model any more."""
+    graph = graph_of(rounds=3)
+    world = World(graph, lambda peer, t: 0, rule=lambda s, r, m: 30.0 if isinstance(m, ModelHeader) else 0.001)
+    engine = world.engines[0]
+    while engine.pace.waiting_for() != [1] or 0 not in engine.state.neighbors[1].selections:
+        world.run(until=world.events[0][0])
+    world.send_control(1, 0, Pass(1, 1, 0, 0))
+    world.run(until=world.now + 0.01)
+    assert engine.pace.waiting_for() == [] and not engine.state.refusals
+
+
+def test_label_conflict_is_counted_and_not_waited_for():
+    """The host screens a complete arrival; the engine learns of a refusal by `ArrivalLost`."""
     graph = graph_of(rounds=3)
     world = World(graph, lambda peer, t: 0)
-    arrived = world._admit
+    read = world.read
 
-    def screened(peer, effect):
+    def screened(peer, stream):
         if peer == 1:
-            return arrived(peer, effect)
-        world.post(peer, ev.Cut(effect.stream, Refusal.LABEL_CONFLICT))
-        sender = world.senders.pop(effect.stream)
-        return world.post(sender, ev.Sent(peer, Outcome.REFUSED, Refusal.LABEL_CONFLICT))
+            return read(peer, stream)
+        world.post(peer, ev.ArrivalLost(stream, Refusal.LABEL_CONFLICT))
+        sender = world.senders.pop(stream)
+        return world.post(sender, ev.SendAnswered(peer, Outcome.REFUSED, Refusal.LABEL_CONFLICT))
 
-    world._admit = screened
+    world.read = screened
     start = world.now
     world.run(until=start + 60)
     assert {engine.round_index for engine in world.engines.values()} == {3}
-    assert world.engines[0].totals["label_conflicts"] == 3 and world.engines[0].totals["models_folded"] == 0
-    assert world.engines[1].totals["models_folded"] == 3
+    assert world.engines[0].state.totals["models_rejected"] == 3
+    assert world.engines[0].state.totals["models_folded"] == 0
+    assert world.engines[1].state.totals["models_folded"] == 3

@@ -1,4 +1,4 @@
-"""The package's public names are those of __all__, and importing it stays light."""
+"""The public names are those of __all__, and the import loads no large library."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ def test_all_is_sorted_and_complete():
     assert public == set(names)
 
 
-def test_importing_it_loads_neither_arrays_nor_graph_libraries():
+def test_the_import_loads_neither_numpy_nor_networkx():
     code = "import sys, coordinator_free_bootstrap; print({'numpy', 'networkx', 'scipy', 'peer'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"

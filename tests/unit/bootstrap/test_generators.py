@@ -1,4 +1,4 @@
-"""The generated graphs are what they are called, connected, and the same for the same seed."""
+"""Generated graphs have the structure of their kind, are connected, and are equal for equal seeds."""
 
 import networkx as nx
 import pytest
@@ -15,7 +15,7 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_connected_and_repeats(kind):
+def test_every_kind_is_connected_and_equal_for_equal_seeds(kind):
     graph = make_graph(kind, 24, seed=3, **PARAMETERS.get(kind, {}))
     again = make_graph(kind, 24, seed=3, **PARAMETERS.get(kind, {}))
     assert graph == again
@@ -47,7 +47,7 @@ def test_the_torus_is_numbered_row_by_row():
     assert make_graph("torus", 12).neighbors(0) == (1, 3, 4, 8)  # 3 rows of 4
 
 
-def test_erdos_renyi_is_that_of_networkx_at_the_first_connected_seed():
+def test_erdos_renyi_uses_the_first_connected_seed_of_networkx():
     seed = next(s for s in range(1, 1000) if nx.is_connected(nx.gnp_random_graph(12, 0.2, seed=s)))
     assert seed > 1  # otherwise nothing is redrawn here
     graph = make_graph("erdos-renyi", 12, seed=1, p=0.2)
@@ -56,7 +56,7 @@ def test_erdos_renyi_is_that_of_networkx_at_the_first_connected_seed():
 
 
 @pytest.mark.parametrize("kind", ["erdos-renyi", "barabasi-albert", "geometric"])
-def test_a_wanted_degree_is_met_on_average(kind):
+def test_the_average_degree_is_reached(kind):
     means = []
     for seed in range(10):
         graph = make_graph(kind, 100, seed=100 * seed, degree=8)
@@ -64,17 +64,17 @@ def test_a_wanted_degree_is_met_on_average(kind):
     assert sum(means) / 10 == pytest.approx(8, rel=0.05)
 
 
-def test_a_geometric_graph_by_degree_is_a_geometric_graph():
+def test_a_geometric_graph_has_the_exact_number_of_edges():
     graph = make_graph("geometric", 50, seed=1, degree=10)
     assert 2 * len(graph.edges) == 500  # bisection meets the degree exactly where no two distances are equal
 
 
-def test_no_connected_draw_is_an_error_with_a_way_out():
+def test_no_connected_draw_is_an_error_with_a_remedy():
     with pytest.raises(GraphError, match="no connected graph in 1000 draws from seed 1; allowed: a larger p or degree"):
         make_graph("erdos-renyi", 6, p=0.0)
 
 
-def test_addresses():
+def test_addresses_fill_the_template():
     assert [node.address for node in make_graph("line", 3, base_port=9000).nodes][-1] == "127.0.0.1:9002"
     assert make_graph("line", 3, address_template="peer-{id}:7400").node(2).address == "peer-2:7400"
     assert make_graph("line", 3, address_template="[::1]:{port}").node(1).address == "[::1]:7401"
@@ -90,7 +90,7 @@ def test_the_manifest_is_kept():
         ("hypercube", 8, {}, "kind: found 'hypercube'; allowed: ring, "),
         ("ring", 1, {}, "peers: found 1; allowed: from 2"),
         ("ring", 100_001, {}, "peers: found 100001"),
-        ("ring", 8, {"p": 0.5}, "ring: found p; allowed: none"),
+        ("ring", 8, {"p": 0.5}, "ring: found p; allowed: no parameter"),
         ("erdos-renyi", 8, {}, "erdos-renyi: found no parameter; allowed: one of p, degree"),
         ("erdos-renyi", 8, {"p": 0.5, "degree": 3}, "found p and degree"),
         ("erdos-renyi", 8, {"m": 2}, "erdos-renyi: found m; allowed: one of p, degree"),
@@ -106,7 +106,7 @@ def test_the_manifest_is_kept():
         ("ring", 3, {"base_port": 65534}, "from 1 to 65535"),
     ],
 )
-def test_refused_parameters(kind, peers, parameters, message):
+def test_wrong_parameters_are_refused(kind, peers, parameters, message):
     with pytest.raises(GraphError) as caught:
         make_graph(kind, peers, **parameters)
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""What a graph file may say: each refusal names the file, the field, what was found and what is allowed."""
+"""Rules of the graph file: each error names the file, the field, the found value and the allowed values."""
 
 import json
 
@@ -33,7 +33,7 @@ def edges_with(*pairs):
     return [{"source": a, "target": b} for a, b in [(0, 1), (1, 2), *pairs]]
 
 
-def test_a_file_without_run_gets_the_defaults():
+def test_a_file_without_run_has_the_default_manifest():
     graph = parse_graph(json.dumps({"nodes": [{"id": 7, "address": "a:1"}], "edges": []}))
     assert graph == Graph((Node(7, "a:1"),), (), Manifest())
 
@@ -70,7 +70,12 @@ def test_the_older_key_links_is_read():
         (file_of(nodes=nodes_with(id=-2)), "nodes", "found id -2", "from 0 to 2147483647"),
         (file_of(nodes=nodes_with(id=2**31)), "nodes", "found id 2147483648", "from 0 to 2147483647"),
         (file_of(nodes=nodes_with(id=1)), "nodes", "found id 1 2 times", "each id once"),
-        (file_of(nodes=nodes_with(address="A:1")), "node 2: address", 'found "A:1", as at node 0', "each address once"),
+        (
+            file_of(nodes=nodes_with(address="A:1")),
+            "node 2: address",
+            'found "A:1", the address of node 0 too',
+            "each address once",
+        ),
         (file_of(nodes=[{"id": 0}], edges=[]), "nodes[0].address", "found nothing", "required"),
         (file_of(nodes=nodes_with(address="c")), "node 2: address", 'found "c"', "host:port"),
         (file_of(nodes=nodes_with(address="c:0")), "node 2: address", 'found "c:0"', "from 1 to 65535"),
@@ -78,7 +83,7 @@ def test_the_older_key_links_is_read():
         (file_of(nodes=nodes_with(pins=["ab"])), "node 2: pins", 'found "ab"', "sha256:"),
         (file_of(nodes=nodes_with(pins=[PIN] * 5)), "node 2: pins", "found 5", "at most 4"),
         (file_of(edges=edges_with((1, 1))), "edge 1-1", "found a self-loop", "between two peers"),
-        (file_of(edges=edges_with((0, 9))), "edge 0-9", "found 9, which is no node's id", "0, 1, 2"),
+        (file_of(edges=edges_with((0, 9))), "edge 0-9", "found 9, which is not the id of a node", "0, 1, 2"),
         (file_of(edges=edges_with((1, 0))), "edge 0-1", "found 2 times", "each edge once"),
         (file_of(edges=[{"source": 0, "target": 1, "key": 0}]), "edges[0].key", "found 0", "known: source, target"),
         (file_of(edges=[{"source": 0}]), "edges[0].target", "found nothing", "required"),
@@ -105,7 +110,7 @@ def test_a_broken_rule_is_a_graph_error(data, field, found, allowed):
     [
         (b"", "found no valid JSON"),
         (b"{", "found no valid JSON"),
-        (b"\xff\xfe", "found no UTF-8 text"),
+        (b"\xff\xfe", "found other bytes than UTF-8"),
         (b'{"nodes": [], "nodes": []}', 'found the key "nodes" twice'),
         (b'{"nodes": NaN}', "found NaN"),
         (b"[" * 200_000, "nested too deeply"),
@@ -114,20 +119,20 @@ def test_a_broken_rule_is_a_graph_error(data, field, found, allowed):
         (b" " * (FILE_BYTES_MAX + 1), f"found more than {FILE_BYTES_MAX} bytes"),
     ],
 )
-def test_a_file_that_is_not_one_clear_json_value(content, found):
+def test_content_that_is_not_strict_json_is_refused(content, found):
     with pytest.raises(GraphError) as caught:
         parse_graph(content, "g.json")
     assert str(caught.value).startswith("g.json: ")
     assert found in str(caught.value)
 
 
-def test_a_wrong_manifest_is_a_config_error_but_no_graph_error():
+def test_a_wrong_manifest_is_a_config_error():
     with pytest.raises(ConfigError, match=r"g\.json: run\.rounds: found 0") as caught:
         parse_graph(json.dumps(file_of(graph={"run": {"rounds": 0}})), "g.json")
     assert caught.value.exit_code == 10
 
 
-def test_a_disconnected_graph_is_allowed_on_request():
+def test_allow_disconnected_accepts_a_disconnected_graph():
     data = file_of(edges=[{"source": 0, "target": 1}], graph={"run": {"allow_disconnected": True}})
     graph = parse_graph(json.dumps(data))
     assert graph.components == ((0, 1), (2,))
@@ -135,7 +140,7 @@ def test_a_disconnected_graph_is_allowed_on_request():
     assert graph.diameter_bound == 1
 
 
-def test_a_file_that_cannot_be_read_or_written(tmp_path):
+def test_unreadable_and_unwritable_files_are_graph_errors(tmp_path):
     for path in (tmp_path / "none.json", tmp_path, "nul\0"):
         with pytest.raises(GraphError, match="cannot be read"):
             load_graph(path)
@@ -143,7 +148,7 @@ def test_a_file_that_cannot_be_read_or_written(tmp_path):
         save_graph(parse_graph(json.dumps(file_of())), tmp_path)
 
 
-def test_a_written_graph_is_read_back_also_by_networkx(tmp_path):
+def test_a_saved_graph_is_read_by_us_and_by_networkx(tmp_path):
     nodes = (Node(0, "a:1", (PIN,)), Node(1, "[::1]:2"), Node(5, "1.2.3.4:3"))
     graph = Graph(nodes, ((0, 1), (5, 1)), Manifest(clusters=4, options={"warmup_rounds": 8}), "three peers")
     save_graph(graph, tmp_path / "g.json")
@@ -156,7 +161,7 @@ def test_a_written_graph_is_read_back_also_by_networkx(tmp_path):
         assert parse_graph(json.dumps(nx.node_link_data(read, edges=key))) == graph
 
 
-def test_the_digest_covers_ids_and_edges_but_neither_addresses_nor_pins():
+def test_the_digest_covers_ids_and_edges_without_addresses_and_pins():
     base = Graph((Node(0, "a:1"), Node(1, "b:1"), Node(2, "c:1")), ((0, 1), (1, 2)))
     same = Graph((Node(2, "z:9"), Node(1, "y:9"), Node(0, "x:9", (PIN,))), ((2, 1), (1, 0)), Manifest(rounds=5), "name")
     assert base.digest == same.digest
@@ -178,7 +183,7 @@ def test_the_digest_covers_ids_and_edges_but_neither_addresses_nor_pins():
         ("a" * 253 + ":1", ("a" * 253, 1)),
     ],
 )
-def test_a_good_address(address, parts):
+def test_valid_addresses_are_split(address, parts):
     assert split_address(address) == parts
 
 
@@ -200,13 +205,13 @@ def test_a_good_address(address, parts):
         ),
     ),
 )
-def test_a_bad_address(address):
+def test_invalid_addresses_are_refused(address):
     with pytest.raises(ValueError):
         split_address(address)
 
 
 @pytest.mark.parametrize("peers", [300, 301])
-def test_the_diameter_bound_of_a_large_graph_is_never_too_small(peers):
+def test_the_diameter_bound_is_never_below_the_diameter(peers):
     line = Graph(tuple(Node(i, f"p{i}:1") for i in range(peers)), tuple((i, i + 1) for i in range(peers - 1)))
     assert peers - 1 <= line.diameter_bound <= peers
     drawn = nx.random_regular_graph(4, 300, seed=1)

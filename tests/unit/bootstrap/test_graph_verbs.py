@@ -1,4 +1,4 @@
-"""`peer graph make | check | show`: results on stdout, talk on stderr, errors as PeerErrors."""
+"""`peer graph make | check | show`: results on stdout, messages on stderr, errors as PeerError."""
 
 import json
 
@@ -55,7 +55,7 @@ def test_check_reports_facts(tmp_path):
     assert graph.digest[:20] in invoke("check", tmp_path / "g.json").stdout
 
 
-def test_show_draws_and_lists(tmp_path):
+def test_show_writes_a_drawing_and_lists_peers(tmp_path):
     save_graph(make_graph("star", 5), tmp_path / "g.json")
     result = invoke("show", tmp_path / "g.json")
     assert "127.0.0.1:7404" in result.stdout
@@ -65,7 +65,7 @@ def test_show_draws_and_lists(tmp_path):
     assert (tmp_path / "x.png").exists()
 
 
-def test_a_name_with_markup_is_shown_as_it_is(tmp_path):
+def test_markup_in_a_name_is_printed_literally(tmp_path):
     text = json.dumps({"graph": {"name": "[/x] $"}, "nodes": [{"id": 0, "address": "a:1"}], "edges": []})
     (tmp_path / "g.json").write_text(text)
     assert "[/x] $" in invoke("show", tmp_path / "g.json").stdout
@@ -80,7 +80,7 @@ def test_a_name_with_markup_is_shown_as_it_is(tmp_path):
         (("make", "--kind", "ring", "--set", "rounds=1"), ConfigError),
     ],
 )
-def test_errors_go_to_the_caller(arguments, error):
+def test_errors_are_raised_to_the_caller(arguments, error):
     with pytest.raises(error):
         invoke(*arguments)
 

@@ -1,4 +1,4 @@
-"""The handshake's decision: the first mismatch, by name, with both sides' values."""
+"""The check of a hello reports the first mismatch with both values."""
 
 from dataclasses import replace
 
@@ -64,7 +64,7 @@ def test_a_manifest_mismatch_names_each_key_with_both_values():
     assert "run.options.warmup_rounds: peer 1 has absent, peer 2 has 8" in reason
 
 
-def test_both_sides_report_the_same_difference():
+def test_both_peers_report_the_same_difference():
     other = with_manifest(Manifest(clusters=4))
     _, at_me = check_hello(MINE, other, neighbors=(2,))
     _, at_them = check_hello(other, MINE, neighbors=(1,))
@@ -72,7 +72,7 @@ def test_both_sides_report_the_same_difference():
     assert "run.clusters: peer 2 has 4, peer 1 has 2" in at_them
 
 
-def test_a_digest_that_is_not_that_of_its_manifest_is_a_mismatch():
+def test_a_digest_of_another_manifest_is_a_mismatch():
     code, reason = check_hello(MINE, replace(THEIRS, manifest_digest="0"), neighbors=(2,))
     assert code is Refusal.MANIFEST_MISMATCH
     assert "no key differs" in reason
@@ -81,7 +81,7 @@ def test_a_digest_that_is_not_that_of_its_manifest_is_a_mismatch():
 @pytest.mark.parametrize(
     "manifest", ["", "[" * 50_000, '{"a\\nb": 1}', str({f"k{i}": i for i in range(99)}).replace("'", '"')]
 )
-def test_a_reason_is_one_short_printable_line_whatever_the_neighbor_says(manifest):
+def test_a_reason_is_one_short_printable_line_for_any_manifest_text(manifest):
     theirs = replace(THEIRS, manifest_digest="x\n" * 10_000, manifest=manifest)
     code, reason = check_hello(MINE, theirs, neighbors=(2,))
     assert code is Refusal.MANIFEST_MISMATCH
@@ -89,7 +89,7 @@ def test_a_reason_is_one_short_printable_line_whatever_the_neighbor_says(manifes
     assert len(reason) < 2500
 
 
-def test_the_cheap_checks_come_first():
+def test_checks_run_in_the_documented_order():
     wrong = replace(THEIRS, sender=4, wire_version=2, incarnation=0, graph_digest="", schema_digest="")
     steps = [
         ({"sender": 2}, Refusal.NOT_A_NEIGHBOR),

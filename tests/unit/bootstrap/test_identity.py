@@ -1,4 +1,4 @@
-"""Incarnations only grow, also after a lost disk; certificate URIs have one spelling."""
+"""Incarnations only grow, also after a lost disk; certificate URIs have two forms."""
 
 import pytest
 
@@ -10,11 +10,11 @@ from coordinator_free_bootstrap.identity import INCARNATION_MAX, SEEN_MAX, next_
     ("stored", "seen", "result"),
     [(0, 0, 1), (7, 0, 8), (7, 7, 8), (40, 7, 41), (INCARNATION_MAX - 1, 0, INCARNATION_MAX)],
 )
-def test_a_life_with_a_disk_is_one_above_the_last(stored, seen, result):
+def test_a_restart_with_the_state_directory_adds_one(stored, seen, result):
     assert next_incarnation(stored, seen, entropy=12345) == result
 
 
-def test_a_life_without_a_disk_is_above_what_neighbors_saw_and_unlike_a_former_one():
+def test_a_start_without_a_state_directory_is_above_the_seen_incarnation():
     first, second = next_incarnation(None, 0, entropy=1), next_incarnation(None, 0, entropy=2)
     assert 0 < first < second
     assert second - first > 1_000_000  # restarts with a disk count up from here
@@ -22,21 +22,21 @@ def test_a_life_without_a_disk_is_above_what_neighbors_saw_and_unlike_a_former_o
 
 
 @pytest.mark.parametrize("stored", [None, 7])
-def test_lives_that_no_neighbor_told_of_are_not_met_again(stored):
-    """Life 41 and 42 of this peer were seen by neighbors that are away, or have forgotten; one that is here saw 40."""
+def test_incarnations_that_absent_neighbors_saw_are_not_reused(stored):
+    """Incarnations 41 and 42 were seen by neighbors that are absent now; the neighbor that answers saw 40."""
     seen = next_incarnation(None, 0, entropy=3) + 39
     result = next_incarnation(stored, seen, entropy=1)
     assert result > seen + 1_000_000
     assert next_incarnation(stored, seen, entropy=2) != result
 
 
-def test_a_neighbor_cannot_use_up_the_numbers():
-    with pytest.raises(IdentityError, match="if the neighbor is right"):
+def test_a_false_claim_cannot_use_up_the_incarnations():
+    with pytest.raises(IdentityError, match="if the neighbor is honest"):
         next_incarnation(1, SEEN_MAX + 1, entropy=0)
     assert next_incarnation(1, SEEN_MAX, entropy=-1) < INCARNATION_MAX
 
 
-def test_the_largest_entropy_fits():
+def test_only_the_low_bits_of_the_entropy_are_used():
     assert next_incarnation(None, 0, entropy=(1 << 64) - 1) < INCARNATION_MAX
     assert next_incarnation(None, 0, entropy=(1 << 64) + 5) == next_incarnation(None, 0, entropy=5)
 
@@ -44,12 +44,12 @@ def test_the_largest_entropy_fits():
 @pytest.mark.parametrize(
     ("stored", "seen"), [(INCARNATION_MAX, 0), (0, INCARNATION_MAX), (None, 1 << 64), (-1, 0), (3, -1)]
 )
-def test_impossible_incarnations_are_refused(stored, seen):
+def test_out_of_range_incarnations_are_refused(stored, seen):
     with pytest.raises(IdentityError, match="incarnation: found"):
         next_incarnation(stored, seen, entropy=0)
 
 
-def test_a_spiffe_id_goes_there_and_back():
+def test_a_spiffe_id_is_parsed_back():
     assert spiffe_id("my-lab.example", 3) == "spiffe://my-lab.example/peer/3"
     assert parse_spiffe_id("spiffe://my-lab.example/peer/30") == ("my-lab.example", 30)
 
@@ -68,12 +68,12 @@ def test_a_spiffe_id_goes_there_and_back():
         *("spiffe:///peer/3", "spiffe://A/peer/3", "spiffe://a/peer/٣", "https://a/peer/3", " spiffe://a/peer/3"),
     ),
 )
-def test_other_uris_are_refused(text):
+def test_uris_of_another_form_are_refused(text):
     with pytest.raises(IdentityError, match="allowed: spiffe://"):
         parse_spiffe_id(text)
 
 
 @pytest.mark.parametrize(("federation", "peer_id"), [("a/b", 3), ("", 3), ("a", -1)])
-def test_what_cannot_stand_in_a_uri_is_refused(federation, peer_id):
+def test_subjects_that_a_uri_cannot_hold_are_refused(federation, peer_id):
     with pytest.raises(IdentityError):
         spiffe_id(federation, peer_id)

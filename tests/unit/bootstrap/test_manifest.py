@@ -1,4 +1,4 @@
-"""The manifest: one text and one digest for one meaning, the timeout ladder, and sentences for everything wrong."""
+"""The manifest: canonical text and digest, limits and order of values, and the sentences of errors."""
 
 import json
 
@@ -18,7 +18,7 @@ def test_canonical_json_is_sorted_compact_and_complete():
     assert Manifest.model_validate_json(text) == Manifest(options={"a": [True, None, "ü"], "b": 1})
 
 
-def test_digest_depends_on_meaning_only():
+def test_equal_values_have_equal_digests():
     written = parse_manifest({"rounds": 60, "learning_rate": 1, "timeouts": {"suspicion_s": 5}}, "g.json")
     assert digest(written) == digest(Manifest(learning_rate=1.0))
     assert digest(written) != digest(Manifest(learning_rate=1.0, rounds=61))
@@ -32,7 +32,7 @@ def test_digest_depends_on_meaning_only():
         ({"suspicion_s": 600.5}, ("suspicion_s 600.5", "round_deadline_s 600")),
     ],
 )
-def test_a_broken_timeout_ladder_names_its_keys(timeouts, keys):
+def test_timeouts_in_wrong_order_are_refused_by_key(timeouts, keys):
     with pytest.raises(ConfigError) as caught:
         parse_manifest({"timeouts": timeouts}, "g.json")
     assert str(caught.value).startswith("g.json: run.timeouts: found ")
@@ -40,7 +40,19 @@ def test_a_broken_timeout_ladder_names_its_keys(timeouts, keys):
     assert caught.value.exit_code == 10
 
 
-def test_the_timeout_ladder_holds_at_its_limits():
+@pytest.mark.parametrize("key", ["wait_rounds_behind", "rate_window_rounds", "retry_after_suspicions"])
+def test_lockstep_values_are_at_least_one(key):
+    assert getattr(parse_manifest({"lockstep": {key: 1}}, "g.json").lockstep, key) == 1
+    with pytest.raises(ConfigError, match=f"run.lockstep.{key}: found 0; allowed: greater than or equal to 1"):
+        parse_manifest({"lockstep": {key: 0}}, "g.json")
+
+
+def test_every_key_has_a_description():
+    sections = {"run.start", "run.timeouts", "run.lockstep", "run.limits", "run.screening"}
+    assert {key for key, description in known_keys().items() if not description} == sections
+
+
+def test_timeouts_in_order_may_be_equal():
     assert Timeouts(heartbeat_s=1, suspicion_s=4, idle_transfer_s=4, round_deadline_s=4).suspicion_s == 4
 
 
@@ -123,13 +135,13 @@ def test_settings_are_applied_to_a_copy():
         ("=4", "known: run.federation"),
     ],
 )
-def test_an_unknown_setting_lists_near_matches(setting, hint):
+def test_an_unknown_setting_lists_similar_keys(setting, hint):
     with pytest.raises(ConfigError) as caught:
         apply_settings({}, [setting])
     assert hint in str(caught.value)
 
 
-def test_a_setting_inside_something_that_is_no_object_is_refused():
+def test_a_setting_inside_a_value_that_is_not_an_object_is_refused():
     with pytest.raises(ConfigError, match=r"run\.timeouts: found 3; allowed: an object"):
         apply_settings({"timeouts": 3}, ["run.timeouts.suspicion_s=4"])
 
@@ -155,18 +167,18 @@ def test_diff_names_each_key_with_both_values():
 
 
 @pytest.mark.parametrize("theirs", ["", "{", "[1]", "3", "NaN", '{"a":1,"a":2}', "[" * 100_000, "9" * 5000])
-def test_diff_survives_whatever_a_neighbor_says(theirs):
+def test_diff_of_any_neighbor_text_is_one_difference(theirs):
     (difference,) = diff(canonical_json(Manifest()), theirs)
     assert difference.key == "run"
 
 
-def test_diff_is_short_and_printable_whatever_a_neighbor_says():
+def test_diff_of_neighbor_values_is_short_and_printable():
     theirs = json.dumps({"x\ny": "z" * 10_000, "deep": [[[]]], "clusters": {"a": {"b": {}}}})
     for difference in diff(canonical_json(Manifest()), theirs):
         assert len(difference.theirs) <= 80
         assert (difference.key + difference.theirs).isprintable()
 
 
-def test_diff_sees_a_difference_beyond_what_it_shows():
+def test_diff_finds_a_difference_behind_the_shown_part():
     (difference,) = diff(canonical_json(Manifest(task="a" * 200 + "b")), canonical_json(Manifest(task="a" * 200 + "c")))
     assert difference.key == "run.task"

@@ -1,4 +1,4 @@
-"""Dynamic edges and participation: both ends agree without a message, and the rates are what the manifest says."""
+"""Dynamic edges and participation: both ends of an edge agree, and the rates are those of the manifest."""
 
 import itertools
 
@@ -17,7 +17,7 @@ def test_both_ends_of_an_edge_agree_in_every_round():
         )
 
 
-def test_a_share_p_of_the_edges_is_down_and_it_changes_with_round_and_seed():
+def test_edges_are_down_at_rate_p_and_change_with_round_and_seed():
     edges, rounds, p = list(itertools.combinations(range(25), 2)), 40, 0.3
     up = {(r, e): edge_is_up(7, r, *e, p) for r in range(rounds) for e in edges}
     # 12,000 independent draws: four standard deviations of the share are 0.017.
@@ -26,12 +26,12 @@ def test_a_share_p_of_the_edges_is_down_and_it_changes_with_round_and_seed():
     assert any(up[0, e] != edge_is_up(8, 0, *e, p) for e in edges)
 
 
-def test_without_dynamic_edges_all_are_up_and_with_full_participation_all_are_active():
+def test_default_rates_keep_all_edges_up_and_all_peers_active():
     assert all(edge_is_up(1, r, 0, 1, 0.0) for r in range(1000))
     assert all(is_active(1, r, 3, 1.0) for r in range(1000))
 
 
-def test_participation_has_its_rate_and_differs_between_peers_and_rounds():
+def test_participation_has_the_given_rate_and_differs_by_peer_and_round():
     active = [[is_active(3, r, i, 0.25) for i in range(50)] for r in range(100)]
     assert sum(map(sum, active)) / 5000 == pytest.approx(0.25, abs=0.025)
     assert active[0] != active[1]

@@ -1,4 +1,4 @@
-"""`peer graph`: a graph file that nobody could run, or that replaces a pinned one, is not written."""
+"""`peer graph make` does not write a graph file that cannot run, or replace an existing one without --force."""
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +15,7 @@ def call(*words):
     return result
 
 
-def test_a_file_that_exists_is_replaced_only_if_that_is_said(tmp_path):
+def test_an_existing_file_is_replaced_only_with_force(tmp_path):
     path = tmp_path / "g.json"
     call("make", "--peers", 3, "--out", path)
     with pytest.raises(UsageError, match="--force"):
@@ -26,14 +26,14 @@ def test_a_file_that_exists_is_replaced_only_if_that_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("setting", ["run.algorithm=dfedav", "run.options.warmup_round=3"])
-def test_an_algorithm_that_would_not_start_is_named_at_once(tmp_path, setting):
+def test_an_unknown_algorithm_or_option_is_refused(tmp_path, setting):
     path = tmp_path / "g.json"
     with pytest.raises(ConfigError, match=setting.partition("=")[0].replace(".", r"\.")):
         call("make", "--kind", "ring", "--peers", 3, "--set", setting, "--out", path)
     assert not path.exists()
 
 
-def test_all_keys_are_listed_with_those_of_the_algorithm():
+def test_manifest_keys_are_listed_with_those_of_the_algorithm():
     shown = call("keys", "--algorithm", "dfca").stdout
     for key in ("run.rounds", "run.timeouts.suspicion_s", "run.options.warmup_rounds"):
         assert key in shown

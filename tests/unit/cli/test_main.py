@@ -1,4 +1,4 @@
-"""The command `peer` as a whole: errors are sentences with every character of them, and the right exit code."""
+"""The command `peer`: errors are printed unchanged, with their exit codes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 import numpy as np
 import pytest
 
-from peer.assembly import device_named
 from peer.cli.main import main
+from peer.runtime.assembly import device_named
 from peer.tasks import Shard
 from peer.tasks.shard_file import save_shard
 
 
 def peer(monkeypatch, capsys, *arguments):
-    """Run the command through its entry point; return the exit code and what it said on stderr."""
+    """Run the command through its entry point; return the exit code and stderr."""
     monkeypatch.setattr(sys, "argv", ["peer", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -30,13 +30,13 @@ def peer(monkeypatch, capsys, *arguments):
         (("report", "/:bug:"), 2, "/:bug:"),
     ],
 )
-def test_an_error_keeps_what_looks_like_markup(monkeypatch, capsys, arguments, code, words):
+def test_markup_in_an_error_is_printed_unchanged(monkeypatch, capsys, arguments, code, words):
     found, said = peer(monkeypatch, capsys, *arguments)
     assert found == code
     assert said.startswith("error: ") and words in said
 
 
-def test_tables_keep_what_looks_like_markup(monkeypatch, capsys, tmp_path):
+def test_markup_in_tables_is_printed_unchanged(monkeypatch, capsys, tmp_path):
     graph = tmp_path / "graph.json"
     task = ("--task", "[bold].py:task", "--address-template", "[fe80::{id}]:7400")
     monkeypatch.setattr(
@@ -55,13 +55,13 @@ def test_tables_keep_what_looks_like_markup(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("shape", "changes", "words"),
     [
-        ((1, 8, 8), {"true_cluster": np.full(20, -5)}, "true_cluster[0] is -5"),
-        ((1, 8, 8), {"true_cluster": np.full(20, 10**12)}, "true_cluster[0] is 1000000000000"),
-        ((1, 8, 8), {"true_cluster": np.full(20, 0.5)}, "true_cluster has dtype float64"),
+        ((1, 8, 8), {"true_cluster": np.full(20, -5)}, "true_cluster[0]: found -5"),
+        ((1, 8, 8), {"true_cluster": np.full(20, 10**12)}, "true_cluster[0]: found 1000000000000"),
+        ((1, 8, 8), {"true_cluster": np.full(20, 0.5)}, "true_cluster: found dtype float64"),
         ((1, 20, 20), {}, "samples of shape [1, 20, 20] instead of [1, 8, 8]"),
     ],
 )
-def test_a_peer_with_a_bad_shard_starts_nothing(monkeypatch, capsys, tmp_path, shape, changes, words):
+def test_a_peer_with_a_wrong_shard_ends_before_it_writes_anything(monkeypatch, capsys, tmp_path, shape, changes, words):
     x, y = np.zeros((20, *shape), np.float32), np.arange(20) % 10
     shard = Shard(train_x=x, train_y=y, test_x=x, test_y=y, metadata={"classes": "10"}, **changes)
     save_shard(tmp_path / "peer-0.safetensors", shard)
@@ -79,7 +79,7 @@ def test_a_peer_with_a_bad_shard_starts_nothing(monkeypatch, capsys, tmp_path, s
 @pytest.mark.parametrize(
     ("name", "words"), [("gpu", "allowed: auto, cpu"), ("cuda:x", "allowed"), ("cuda:900", "CUDA")]
 )
-def test_a_device_that_is_not_there_is_a_sentence(name, words):
+def test_a_missing_device_is_an_error(name, words):
     from coordinator_free_bootstrap.errors import ConfigError
 
     with pytest.raises(ConfigError, match=f"--device.*{words}"):

@@ -1,4 +1,4 @@
-"""`peer data`, `peer task`, `peer evaluate` and `peer predict`, as a user types them."""
+"""The verbs `peer data`, `peer task`, `peer evaluate` and `peer predict`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ app.command("predict")(evaluate.predict)
 
 
 def peer(*arguments):
-    """Run a verb and return its standard output; errors come through."""
+    """Run a verb and return its standard output; errors are raised."""
     result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -63,7 +63,7 @@ def test_split_writes_shards_that_a_device_can_use(tmp_path):
         load_task(Manifest(split="shard"), 4, shard_path=out / "peer-3.safetensors")
 
 
-def test_show_draws_what_each_peer_holds(tmp_path):
+def test_show_plots_the_samples_of_each_peer(tmp_path):
     picture = tmp_path / "data.png"
     arguments = ("data", "show", "--peers", 6, "--split", "rotated_soft", "--set", "run.split_options.rotation=180")
     printed = json.loads(peer(*arguments, "--out", picture, "--json"))
@@ -87,9 +87,9 @@ def test_show_reads_shards(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "arguments", "words"),
     [
-        ({"train_x": np.full((4, 1, 8, 8), np.nan, np.float32)}, (), r"peer-0\.safetensors: .*train_x.* is nan"),
-        ({"train_y": np.zeros(4)}, (), "train_y is float64"),
-        ({"metadata": {}}, (), "classes = ''"),
+        ({"train_x": np.full((4, 1, 8, 8), np.nan, np.float32)}, (), r"peer-0\.safetensors: .*train_x.*: found nan"),
+        ({"train_y": np.zeros(4)}, (), "train_y: found float64"),
+        ({"metadata": {}}, (), "found classes ''"),
         ({}, ("--task", "mnist"), "instead of .1, 28, 28."),
     ],
 )
@@ -101,7 +101,7 @@ def test_show_checks_shards_as_a_run_does(tmp_path, changes, arguments, words):
         peer("data", "show", "--shards", tmp_path, *arguments)
 
 
-def test_dealt_regression_shards_say_that_they_are(tmp_path):
+def test_regression_shards_are_marked_as_regression(tmp_path):
     (tmp_path / "own.py").write_text(
         "import numpy as np\nfrom torch import nn\nfrom peer.tasks import Shard, Task\n"
         "class Own(Task):\n    kind = 'regression'\n"
@@ -115,7 +115,7 @@ def test_dealt_regression_shards_say_that_they_are(tmp_path):
     assert [p["train"] for p in printed["peers"]] == [4, 4]
 
 
-def test_the_graph_file_says_what_is_dealt(tmp_path):
+def test_show_reads_the_split_of_a_graph_file(tmp_path):
     from coordinator_free_bootstrap import make_graph, save_graph
 
     manifest = Manifest(split_options={"k": 4})
@@ -124,7 +124,7 @@ def test_the_graph_file_says_what_is_dealt(tmp_path):
     assert [next(iter(p["degrees"])) for p in printed["peers"]] == ["0", "90", "180", "270", "0"]
 
 
-def test_check_prints_what_works():
+def test_check_prints_its_findings():
     printed = json.loads(peer("task", "check", "digits", "--json"))
     assert printed["works"]
     assert printed["model"].startswith("19210 values")
@@ -144,11 +144,11 @@ def test_evaluate_needs_only_the_model_file(trained, tmp_path):
     assert json.loads(peer("evaluate", "--model", path, "--shard", shard, "--json")) == printed
 
 
-def test_evaluate_refuses_what_does_not_fit(trained):
+def test_evaluate_refuses_wrong_models_and_parts(trained):
     path, *_ = trained
     with pytest.raises(StorageError, match="another task"):
         peer("evaluate", "--model", path, "--set", "run.model_options.hidden=7")
-    with pytest.raises(StorageError, match="not in the task's model"):
+    with pytest.raises(StorageError, match="found an unknown tensor 'more'"):
         _vector_with_one_more_tensor(path)
     with pytest.raises(UsageError, match="--part"):
         peer("evaluate", "--model", path, "--part", "all")
@@ -163,7 +163,7 @@ def _vector_with_one_more_tensor(path):
     SavedModel(path, {**saved.tensors, "more": np.zeros(2, np.float32)}, saved.metadata).vector(schema)
 
 
-def test_predict_reads_arrays_tables_and_pictures(trained, tmp_path):
+def test_predict_reads_arrays_tables_and_images(trained, tmp_path):
     path, learner, theta = trained
     samples = learner.shard.test_x[:5]
     expected = learner.predict(theta, samples).argmax(1).tolist()
@@ -184,12 +184,12 @@ def test_predict_reads_arrays_tables_and_pictures(trained, tmp_path):
     [
         ("bad.npy", b"no array", "cannot be read"),
         ("bad.csv", b"1,2,three\n1,2,x\n", "cannot be read"),
-        ("short.csv", b"1,2,3\n", "holds"),
+        ("short.csv", b"1,2,3\n", "found shape"),
         ("bad.png", b"no picture", "cannot be read"),
         ("missing.png", None, "cannot be read"),
     ],
 )
-def test_predict_refuses_what_it_cannot_read(trained, tmp_path, name, content, words):
+def test_predict_refuses_wrong_inputs(trained, tmp_path, name, content, words):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(TaskError, match=words):

@@ -1,4 +1,4 @@
-"""`peer deploy compose`: one service per node, nothing that only works on one machine, and no drift of the copies at the top."""
+"""`peer deploy compose`: one hardened service per peer; the files in the repository are those that it writes."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_every_node_is_a_service_with_its_own_volumes(ring):
         assert set(own) <= set(content["volumes"])
 
 
-def test_every_service_is_hardened_and_none_publishes_a_port_but_the_observers(ring):
+def test_every_service_is_hardened_and_only_monitoring_publishes_ports(ring):
     for name, row in services(compose_file(ring)).items():
         if name in ("prometheus", "grafana"):
             assert all(port.startswith("127.0.0.1:") for port in row["ports"])
@@ -45,11 +45,11 @@ def test_every_service_is_hardened_and_none_publishes_a_port_but_the_observers(r
         assert "ports" not in row
         assert row["read_only"] is True
         assert row["cap_drop"] == ["ALL"]
-        assert "user" not in row  # the image's own, which is not root
+        assert "user" not in row  # the user of the image, which is not root
         assert ("cap_add" in row) == (name == "report")
 
 
-def test_the_federation_network_leads_nowhere_else(ring):
+def test_the_federation_network_is_internal(ring):
     content = yaml.safe_load(compose_file(ring))
     assert content["networks"]["federation"] == {"internal": True}
     assert all(
@@ -57,34 +57,34 @@ def test_the_federation_network_leads_nowhere_else(ring):
     )
 
 
-def test_shards_are_mounted_read_only_where_asked_for(ring):
+def test_shards_are_mounted_read_only(ring):
     row = services(compose_file(ring, shards=True))["peer-3"]
     assert row["command"][-2:] == ["--shard", "/shards/peer-3.safetensors"]
     assert "${SHARDS:-./shards}:/shards:ro" in row["volumes"]
 
 
-def test_a_graph_of_shards_takes_them_by_itself(tmp_path):
+def test_split_shard_mounts_shards_by_default(tmp_path):
     save_graph(make_graph("ring", 3, manifest=parse_manifest({"split": "shard"}, "test")), tmp_path / "graph.json")
     result = CliRunner().invoke(app, ["deploy", "compose", str(tmp_path / "graph.json")])
     assert result.exit_code == 0
     assert "--shard" in services(result.stdout)["peer-0"]["command"]
 
 
-def test_addresses_become_the_services_and_the_digest_stays(ring, tmp_path):
+def test_addresses_are_the_services_and_the_digest_does_not_change(ring, tmp_path):
     write_compose(ring, tmp_path)
     written = load_graph(tmp_path / "deploy" / "graph.json")
     assert [node.address for node in written.nodes] == [f"peer-{i}:7400" for i in range(5)]
     assert written.digest == ring.digest
 
 
-def test_more_peers_than_the_image_has_room_for_are_refused():
+def test_more_peers_than_the_image_has_folders_for_are_refused():
     with pytest.raises(UsageError, match="allowed in containers: 0 to 255"):
         compose_file(make_graph("ring", 257))
     dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
     assert re.search(r"seq 0 255\)", dockerfile)
 
 
-def test_the_files_at_the_top_are_those_that_peer_deploy_writes(tmp_path):
+def test_the_files_in_the_repository_are_those_that_peer_deploy_writes(tmp_path):
     paths = write_compose(load_graph(ROOT / "deploy" / "graph.json"), tmp_path, build=".")
     assert len(paths) == 8
     for path in paths:
@@ -94,7 +94,14 @@ def test_the_files_at_the_top_are_those_that_peer_deploy_writes(tmp_path):
         )
 
 
-def test_an_unwritable_folder_is_a_sentence(ring, tmp_path):
+def test_the_documentation_lists_every_alert():
+    """docs/deploy.md says for each alert what it means and what to do."""
+    rules = yaml.safe_load((ROOT / "deploy" / "monitoring" / "alerts.yml").read_text())["groups"][0]["rules"]
+    documented = re.findall(r"^\| `([A-Z]\w+)` \|", (ROOT / "docs" / "deploy.md").read_text(), re.MULTILINE)
+    assert documented == [rule["alert"] for rule in rules]
+
+
+def test_an_unwritable_folder_is_an_error(ring, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
         write_compose(ring, tmp_path / "file")

@@ -1,6 +1,6 @@
-"""`peer deploy kubernetes`: manifests that the API's own schemas accept, and keys that belong to the right peers.
+"""`peer deploy kubernetes`: manifests that the API schemas accept, and each peer's own key.
 
-The package kubernetes-validate carries the JSON schemas made from Kubernetes' OpenAPI documents; strict ones refuse unknown keys.
+The package kubernetes-validate has the JSON schemas of Kubernetes' OpenAPI documents; the strict ones refuse unknown keys.
 """
 
 import base64
@@ -49,14 +49,14 @@ def test_the_official_schemas_accept_every_manifest(tmp_path, version, cluster):
         kubernetes_validate.validate(document, version, strict=True)
 
 
-def test_the_schemas_would_refuse_a_wrong_manifest(tmp_path):
+def test_the_schemas_refuse_a_wrong_manifest(tmp_path):
     broken = of_kind(manifests(tmp_path, Cluster()), "StatefulSet")
     broken["spec"]["replica"] = 3
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(broken, NEWEST, strict=True)
 
 
-def test_the_graph_names_the_pods_and_pins_the_secret_s_keys(tmp_path):
+def test_the_graph_has_the_pods_addresses_and_pins_the_keys_of_the_secret(tmp_path):
     documents = manifests(tmp_path, Cluster(name="fed", namespace="lab"))
     graph = parse_graph(of_kind(documents, "ConfigMap")["data"]["graph.json"])
     secret = of_kind(documents, "Secret")["data"]
@@ -74,16 +74,16 @@ def test_the_graph_names_the_pods_and_pins_the_secret_s_keys(tmp_path):
     assert of_kind(documents, "StatefulSet")["spec"]["serviceName"] == of_kind(documents, "Service")["metadata"]["name"]
 
 
-def test_written_again_the_keys_stay(tmp_path):
+def test_writing_again_keeps_the_keys(tmp_path):
     assert manifests(tmp_path, Cluster()) == manifests(tmp_path, Cluster())
 
 
-def test_the_secret_is_for_its_owner_only(tmp_path):
+def test_only_the_owner_can_read_the_secret(tmp_path):
     write_kubernetes(make_graph("ring", 3), tmp_path, Cluster())
     assert stat.S_IMODE((tmp_path / "secret.yaml").stat().st_mode) == 0o600
 
 
-def test_gpus_are_asked_for_and_used(tmp_path):
+def test_gpus_are_requested_and_used(tmp_path):
     container = of_kind(manifests(tmp_path, Cluster(gpus=2)), "StatefulSet")["spec"]["template"]["spec"]["containers"][
         0
     ]
@@ -91,7 +91,7 @@ def test_gpus_are_asked_for_and_used(tmp_path):
     assert container["args"][0].endswith("--device cuda")
 
 
-def test_nobody_runs_as_root_or_sees_more_than_the_own_key(tmp_path):
+def test_no_container_runs_as_root_and_the_peer_sees_only_its_own_key(tmp_path):
     pod = of_kind(manifests(tmp_path, Cluster()), "StatefulSet")["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["automountServiceAccountToken"] is False
@@ -106,12 +106,12 @@ def test_nobody_runs_as_root_or_sees_more_than_the_own_key(tmp_path):
     ("values", "word"),
     [({"name": "Peer_1"}, "--name"), ({"memory": "lots"}, "--memory"), ({"namespace": "a b"}, "--namespace")],
 )
-def test_values_that_the_api_would_refuse(values, word):
+def test_values_that_the_api_refuses_are_errors(values, word):
     with pytest.raises(UsageError, match=word):
         Cluster(**values)
 
 
-def test_ids_must_be_ordinals(tmp_path):
+def test_peer_ids_with_gaps_are_refused(tmp_path):
     text = json.dumps(
         {"nodes": [{"id": 1, "address": "a:1"}, {"id": 2, "address": "b:1"}], "edges": [{"source": 1, "target": 2}]}
     )

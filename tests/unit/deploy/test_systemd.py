@@ -1,4 +1,4 @@
-"""`peer deploy systemd`: a unit that systemd accepts, and archives that hold what one device needs and nothing of others."""
+"""`peer deploy systemd`: a unit that systemd accepts, and archives with the files of one device only."""
 
 import shutil
 import subprocess
@@ -23,12 +23,12 @@ def test_systemd_accepts_the_unit(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_would_refuse_a_wrong_unit(tmp_path):
+def test_systemd_refuses_a_wrong_unit(tmp_path):
     unit = write_systemd(make_graph("ring", 3), tmp_path, program="/nowhere/peer")[0]
     assert subprocess.run(["systemd-analyze", "verify", unit], check=False, capture_output=True).returncode != 0
 
 
-def test_each_archive_is_one_peer_s(tmp_path):
+def test_each_archive_has_the_files_of_one_peer(tmp_path):
     paths = write_systemd(make_graph("ring", 3), tmp_path, options="--listen 0.0.0.0:7400")
     assert [path.name for path in paths[1:]] == ["peer-0.tar.gz", "peer-1.tar.gz", "peer-2.tar.gz"]
     keys = set()

@@ -1,4 +1,4 @@
-"""Experiment files, their scale, their results and the verb."""
+"""Experiment files: checks, scale, sweep, results, tables and `peer experiment`."""
 
 import hashlib
 import json
@@ -55,6 +55,19 @@ method = "published"
 published = 88.8
 """
 
+SWEEP = """
+[sweep]
+key = "%s"
+values = %s
+
+[[case]]
+name = "A"
+run = { algorithm = "local" }
+
+[[case]]
+name = "B"
+run = { algorithm = "fedspd", split = "rotated_soft", options = { final_epochs = 1 } }
+"""
 LOCAL = 'run = { algorithm = "local" }'
 DFCA = 'run = { algorithm = "dfca", options = { %s } }'
 FEDSPD = 'run = { algorithm = "fedspd", options = { %s } }'
@@ -68,7 +81,7 @@ def small(tmp_path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_file_of_the_project_can_be_run_at_full_and_at_small_scale(path):
+def test_every_experiment_file_is_valid_at_full_and_small_scale(path):
     experiment = load_experiment(path)
     for case in experiment.case:
         if skipped(case) is not None:
@@ -82,7 +95,7 @@ def test_every_file_of_the_project_can_be_run_at_full_and_at_small_scale(path):
                 assert algorithm_named(name)(graph.manifest, 0, graph).name == name
 
 
-def test_all_tables_are_there():
+def test_every_table_of_the_papers_has_a_file():
     sources = {load_experiment(path).source for path in FILES}
     assert {f"DFCA, Table {n}" for n in (1, 2)} <= sources
     assert {f"FedSPD, Table {n}" for n in range(2, 10)} <= sources
@@ -100,12 +113,19 @@ def test_all_tables_are_there():
         ('kind = "erdos-renyi"', 'kind = "ring"', ["0 of p, degree"]),
         ('name = "local"', 'name = "DFCA-GI"', ["'DFCA-GI' 2 times", "each name once"]),
         ("published = 93.7", "published = 937", ["case[0].published", "found 937"]),
-        ("[run]", "[run", ["no TOML"]),
+        ("[run]", "[run", ["not TOML"]),
         (LOCAL, DFCA % "warmup_round = 1", ["small.toml, case 'local'", "warmup_round", "warmup_rounds"]),
+        ("[graph]", '[sweep]\nkey = "graph.kind"\nvalues = [1, 2]\n[graph]', ["sweep.key", "graph.kind"]),
+        (
+            "[graph]",
+            '[sweep]\nkey = "graph.degree"\nvalues = [0, 3]\n[graph]',
+            ["sweep.values", "found 0", "greater than 0"],
+        ),
+        ("[graph]", '[sweep]\nkey = "run.rouns"\nvalues = [1, 2]\n[graph]', ["published beside a sweep"]),
         (LOCAL, FEDSPD % "dp_epsilon = 1.0", ["small.toml, case 'local'", "min_cluster_samples"]),
     ],
 )
-def test_a_wrong_file_is_a_sentence(small, old, new, words):
+def test_a_wrong_file_is_refused_with_key_and_allowed_values(small, old, new, words):
     small.write_text(SMALL.replace(old, new, 1))
     with pytest.raises(ConfigError) as raised:
         load_experiment(small)
@@ -113,7 +133,7 @@ def test_a_wrong_file_is_a_sentence(small, old, new, words):
         assert word in str(raised.value)
 
 
-def test_a_missing_file_is_a_sentence(tmp_path):
+def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         load_experiment(tmp_path / "none.toml")
 
@@ -130,7 +150,7 @@ def test_scale_keeps_the_samples_of_a_peer_and_equal_clusters():
     assert Scale(0.001).peers(experiment) == 8
 
 
-def test_the_degree_shrinks_like_the_logarithm_and_fits():
+def test_the_degree_scales_with_the_logarithm_of_the_peers():
     spec = GraphSpec(kind="erdos-renyi", p=0.1)
     assert scaled_degree(spec, 240, 240) == pytest.approx(23.9)
     assert scaled_degree(spec, 240, 24) == pytest.approx(23.9 * np.log(24) / np.log(240))
@@ -146,7 +166,7 @@ def test_an_impossible_scale_is_refused(small, factor):
     assert isinstance(done.exception, ConfigError)
 
 
-def test_a_result_has_what_the_table_shows(small, tmp_path):
+def test_a_result_has_the_numbers_of_the_table(small, tmp_path):
     experiment = load_experiment(small)
     job = Job(experiment, experiment.case[0], 1, Scale(), "simulated")
     assert not done_already(job, tmp_path)
@@ -161,18 +181,18 @@ def test_a_result_has_what_the_table_shows(small, tmp_path):
     assert (tmp_path / "small" / "dfca-gi" / "seed-1" / "peer-0" / "history.jsonl").is_file()
 
 
-def test_the_verb_runs_resumes_and_shows(small, tmp_path):
+def test_the_command_runs_resumes_and_prints_a_table(small, tmp_path):
     out = tmp_path / "results"
     arguments = ["experiment", "run", str(small), "--seeds", "2", "--out", str(out)]
     first = CliRunner().invoke(app, arguments)
     assert first.exit_code == 0, first.output
-    assert "FedAvg (server): not run: only quoted" in first.output
+    assert "FedAvg (server): not run: published number" in first.output
     results = sorted(out.rglob("seed-*.json"))
     assert len(results) == 4
     kept, cut = results[0].stat().st_mtime_ns, results[-1]
-    cut.unlink()  # as if the run had been cut there
+    cut.unlink()  # as after an interruption of the runs
     again = CliRunner().invoke(app, arguments)
-    assert "3 of 4 runs are there already" in again.output
+    assert "3 of 4 runs exist already" in again.output
     assert results[0].stat().st_mtime_ns == kept
     assert cut.is_file()
 
@@ -185,7 +205,7 @@ def test_the_verb_runs_resumes_and_shows(small, tmp_path):
     assert "seeds 2" in text or "| 2 |" in text
 
 
-def test_results_of_another_scale_stand_in_another_table(small, tmp_path):
+def test_results_of_another_scale_are_in_another_table(small, tmp_path):
     experiment = load_experiment(small)
     for seed, settings in ((1, ()), (2, ("run.rounds=1",))):
         job = Job(experiment, experiment.case[1], seed, Scale(settings=settings), "simulated")
@@ -193,20 +213,20 @@ def test_results_of_another_scale_stand_in_another_table(small, tmp_path):
         assert not (tmp_path / "small" / "local" / f"seed-{seed}").exists()
     blocks = read_blocks(tmp_path)
     assert sorted(block.how.split(".")[0] for block in blocks) == ["Scale: full scale", "Scale: rounds=1"]
-    assert "ARI" not in markdown(blocks)  # a column without a number is left out
+    assert "ARI" not in markdown(blocks)  # a column without numbers is left out
 
 
-def test_a_torn_result_counts_as_none(small, tmp_path):
+def test_an_incomplete_result_is_run_again(small, tmp_path):
     experiment = load_experiment(small)
     job = Job(experiment, experiment.case[1], 1, Scale(), "simulated")
     job.place(tmp_path).parent.mkdir(parents=True)
     job.place(tmp_path).write_text(json.dumps({"digest": job.digest()})[:-4])
     assert not done_already(job, tmp_path)
-    with pytest.raises(UsageError, match="no results"):
+    with pytest.raises(UsageError, match="no results found"):
         read_blocks(tmp_path)
 
 
-def test_curves_are_small_pictures(small, tmp_path):
+def test_curves_are_drawn_into_small_files(small, tmp_path):
     out = tmp_path / "results"
     assert CliRunner().invoke(app, ["experiment", "run", str(small), "--seeds", "1", "--out", str(out)]).exit_code == 0
     done = CliRunner().invoke(app, ["experiment", "table", str(out), "--curves", str(tmp_path / "figures")])
@@ -216,8 +236,41 @@ def test_curves_are_small_pictures(small, tmp_path):
     shutil.rmtree(tmp_path / "figures")
 
 
-def test_an_unknown_case_or_backend_is_a_sentence(small):
-    for arguments, word in ((["--case", "nobody"], "DFCA-GI"), (["--backend", "cloud"], "processes")):
+def test_a_sweep_repeats_each_case_with_each_value(small):
+    small.write_text(SMALL.partition("[[case]]")[0] + SWEEP % ("graph.degree", "[2, 3.5]"))
+    cases = load_experiment(small).case
+    assert [case.name for case in cases] == [f"{name}, degree = {x}" for name in ("A", "B") for x in ("2", "3.5")]
+    assert [case.graph for case in cases] == [GraphSpec(degree=2), GraphSpec(degree=3.5)] * 2
+    assert cases[1].swept.model_dump() == {"key": "graph.degree", "value": 3.5, "case": "A"}
+    small.write_text(SMALL.partition("[[case]]")[0] + SWEEP % ("run.split_options.samples_per_peer", "[40, 50]"))
+    experiment = load_experiment(small)
+    options = [experiment.manifest(case).split_options for case in experiment.case]
+    assert options == [{"samples_per_peer": n, "test_per_peer": 20} for n in (40, 50)] * 2
+    assert [experiment.manifest(case).algorithm for case in experiment.case] == ["local"] * 2 + ["fedspd"] * 2
+    small.write_text(SMALL.partition("[[case]]")[0] + SWEEP % ("run.rouns", "[1, 2]"))
+    with pytest.raises(ConfigError, match="did you mean rounds"):
+        load_experiment(small)
+
+
+def test_a_sweep_is_drawn_over_its_values(small, tmp_path):
+    small.write_text(SMALL.partition("[[case]]")[0] + SWEEP % ("graph.degree", "[2, 4]"))
+    out = tmp_path / "results"
+    assert CliRunner().invoke(app, ["experiment", "run", str(small), "--seeds", "2", "--out", str(out)]).exit_code == 0
+    done = CliRunner().invoke(app, ["experiment", "table", str(out), "--curves", str(tmp_path / "figures")])
+    assert done.exit_code == 0, done.output
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / "figures").iterdir()}
+    assert sizes.keys() == {"a-small-one.png", "a-small-one-sweep.png"}
+    assert all(1000 < size < 100_000 for size in sizes.values())
+    header, *rows = read_blocks(tmp_path / "results")[0].cells()
+    shown = [dict(zip(header, row, strict=True)) for row in rows]
+    assert [row["case"] for row in shown] == ["A, degree = 2", "A, degree = 4", "B, degree = 2", "B, degree = 4"]
+    assert [bool(row["before final, %"]) for row in shown] == [False, False, True, True]
+    assert all(float(row["mixture error"]) <= 1 for row in shown[2:])
+    assert float(shown[2]["models sent"]) > 0 == float(shown[0]["models sent"])
+
+
+def test_an_unknown_case_or_backend_is_refused(small):
+    for arguments, word in ((["--case", "unknown"], "DFCA-GI"), (["--backend", "cloud"], "processes")):
         done = CliRunner().invoke(app, ["experiment", "run", str(small), *arguments])
         assert word in str(done.exception)
 
@@ -232,7 +285,7 @@ def test_an_unknown_case_or_backend_is_a_sentence(small):
         (["--set", "run.options.warmup_round=1", "--case", "DFCA-GI"], "case 'DFCA-GI': .*warmup_round"),
     ],
 )
-def test_what_cannot_be_run_is_a_sentence_before_any_run(small, tmp_path, arguments, words):
+def test_wrong_options_are_refused_before_the_first_run(small, tmp_path, arguments, words):
     arguments = [argument.format(file=small) for argument in arguments]
     done = CliRunner().invoke(app, ["experiment", "run", str(small), "--out", str(tmp_path / "out"), *arguments])
     assert isinstance(done.exception, PeerError), done.output
@@ -252,7 +305,7 @@ def test_peers_of_processes_choose_their_device(monkeypatch):
         device_of("simulated", "cuda:2")
 
 
-def test_a_result_of_another_device_is_another_result(small, monkeypatch):
+def test_a_result_of_another_device_is_run_again(small, monkeypatch):
     experiment = load_experiment(small)
 
     def digest(device):
@@ -260,9 +313,9 @@ def test_a_result_of_another_device_is_another_result(small, monkeypatch):
 
     graph, case = scaled_graph(experiment, experiment.case[0], 1, Scale()), experiment.case[0]
     parts = [canonical_json(graph.manifest), graph.digest, case.method, case.server.model_dump_json(), "simulated"]
-    before_devices_were_told_apart = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    before_devices_were_recorded = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert digest("cpu") == digest("auto") == before_devices_were_told_apart
+    assert digest("cpu") == digest("auto") == before_devices_were_recorded
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert digest("cuda") == digest("cuda:1") == digest("auto") != digest("cpu")
@@ -285,11 +338,15 @@ def written(folder, result):
     [
         (["--markdown", "{}/missing/x.md"], {}, "--markdown: .*missing/x.md cannot be written"),
         (["--curves", "{}/a/case/seed-1.json"], {}, "--curves: .* cannot be made"),
-        ([], {"experiment": None}, "seed-1.json: no result of peer experiment run: experiment: found None"),
+        (
+            [],
+            {"experiment": None},
+            "seed-1.json: not a result of peer experiment run: experiment: found None; allowed: str",
+        ),
         ([], {"peers": "many"}, "peers: found 'many'"),
     ],
 )
-def test_a_table_that_cannot_be_made_is_a_sentence(tmp_path, arguments, changes, words):
+def test_wrong_options_and_files_of_a_table_are_refused(tmp_path, arguments, changes, words):
     written(tmp_path, result_of(**changes))
     arguments = [argument.format(tmp_path) for argument in arguments]
     done = CliRunner().invoke(app, ["experiment", "table", str(tmp_path), *arguments])
@@ -297,7 +354,7 @@ def test_a_table_that_cannot_be_made_is_a_sentence(tmp_path, arguments, changes,
     assert re.search(words, str(done.exception))
 
 
-def test_a_table_shows_all_commands_that_made_it(tmp_path):
+def test_a_table_shows_the_commands_of_all_its_results(tmp_path):
     base = "peer experiment run a.toml --case"
     for seed, command in enumerate((f"{base} 'one [x]'", f"{base} two", f"{base} two", "peer else")):
         written(tmp_path, result_of(command, seed=seed, title="A [bold] one"))

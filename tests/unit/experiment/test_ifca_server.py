@@ -1,4 +1,4 @@
-"""IFCA with a server, the upper bound of the papers' tables."""
+"""IFCA with a server, the upper bound in the papers' tables."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,9 @@ import pytest
 from coordinator_free_bootstrap import make_graph, parse_manifest
 from peer.core.averaging import accumulate
 from peer.experiment.ifca_server import IfcaServerOptions, run_ifca_server
-from peer.experiment.simulated import SimulatedSettings, simulated_peers
+from peer.experiment.simulated import SimulatedSettings
 from peer.observe.report import build_report
+from tests.tools.simulated import peers_of
 
 
 def graph_of(peers=4, **run):
@@ -22,40 +23,40 @@ def graph_of(peers=4, **run):
 def test_one_cluster_is_federated_averaging():
     graph = graph_of(clusters=1)
     client = run_ifca_server(graph, None)[0]
-    reference = simulated_peers(graph, SimulatedSettings())
-    model = reference[0].bench.models.model(0)
+    reference = peers_of(graph)
+    model = reference[0].models[0]
     for round_index in range(2):
         total = np.zeros_like(model)
-        for peer in reference.values():
-            peer.bench.round_index = round_index
-            accumulate(total, peer.bench.fit(model, peer.bench.seed("train", 0))[0])
+        for peer in reference:
+            peer.workspace.round_index = round_index
+            accumulate(total, peer.workspace.fit(model, peer.workspace.seed("train", 0))[0])
         model = total / np.float32(4)
-    result = reference[0].bench.learner.evaluate(model)
-    assert client.last_round["accuracy"] == result.metric
-    assert client.last_round["loss"] == result.loss
+    result = reference[0].learner.evaluate(model)
+    assert client.host.last_round["accuracy"] == result.metric
+    assert client.host.last_round["loss"] == result.loss
 
 
-def test_a_gradient_average_counts_all_clients():
+def test_a_gradient_average_is_divided_by_all_clients():
     """One full-batch step each, divided by the number of all clients: with one cluster, the mean of all steps."""
     graph = graph_of(clusters=1, rounds=1)
     client = run_ifca_server(graph, None, IfcaServerOptions(update="grad_avg"))[0]
-    reference = simulated_peers(graph, SimulatedSettings())
-    old = reference[0].bench.models.model(0)
+    reference = peers_of(graph)
+    old = reference[0].models[0]
     steps = [
-        peer.bench.fit(old, peer.bench.seed("train", 0), unit="fullbatch_step", epochs=1)[0] - old
-        for peer in reference.values()
+        peer.workspace.fit(old, peer.workspace.seed("train", 0), unit="fullbatch_step", epochs=1)[0] - old
+        for peer in reference
     ]
-    expected = reference[0].bench.learner.evaluate(old + np.mean(steps, axis=0, dtype=np.float32))
-    assert client.last_round["loss"] == pytest.approx(expected.loss, rel=1e-5)
+    expected = reference[0].learner.evaluate(old + np.mean(steps, axis=0, dtype=np.float32))
+    assert client.host.last_round["loss"] == pytest.approx(expected.loss, rel=1e-5)
 
 
-def test_a_cluster_that_nobody_chooses_stays(tmp_path):
+def test_a_cluster_without_clients_keeps_its_model(tmp_path):
     graph = graph_of(
         clusters=3, peers=2, rounds=1, split="iid", split_options={"samples_per_peer": 80, "test_per_peer": 9}
     )
-    initial = simulated_peers(graph, SimulatedSettings())[0].bench.models
-    clients = run_ifca_server(graph, tmp_path)
-    kept = [slot for slot in range(3) if np.array_equal(clients[0].bench.models.model(slot), initial.model(slot))]
+    initial = peers_of(graph)[0].models
+    found = run_ifca_server(graph, tmp_path)[0].host.workspace.models
+    kept = [slot for slot in range(3) if np.array_equal(found.model(slot), initial[slot])]
     assert 1 <= len(kept) < 3  # two clients choose at most two of three
 
 
@@ -64,8 +65,10 @@ def test_restarts_keep_the_run_of_lowest_training_loss(tmp_path):
     losses = {}  # mean training loss of a run -> its mean test loss
     for seed in (graph.manifest.seed, graph.manifest.seed + 7919):
         clients = run_ifca_server(graph_of(seed=seed), tmp_path / str(seed)).values()
-        training = np.mean([min(c.bench.learner.mean_loss(c.bench.models.model(s)) for s in (0, 1)) for c in clients])
-        losses[training] = np.mean([c.last_round["loss"] for c in clients])
+        training = np.mean(
+            [min(c.host.workspace.learner.mean_loss(c.host.workspace.models.model(s)) for s in (0, 1)) for c in clients]
+        )
+        losses[training] = np.mean([c.host.last_round["loss"] for c in clients])
     assert losses[min(losses)] != pytest.approx(losses[max(losses)], rel=1e-3)
     rounds = []
     options, place = IfcaServerOptions(restarts=2), tmp_path / "both"
@@ -78,8 +81,8 @@ def test_restarts_keep_the_run_of_lowest_training_loss(tmp_path):
     assert found == pytest.approx(losses[min(losses)])
 
 
-def test_stacked_clients_train_alike():
+def test_stacked_clients_train_as_single_clients():
     graph = graph_of()
     alone, stacked = (run_ifca_server(graph, None, settings=SimulatedSettings(stacked=s)) for s in (False, True))
     for peer_id, client in alone.items():
-        assert stacked[peer_id].last_round["loss"] == pytest.approx(client.last_round["loss"], rel=1e-3)
+        assert stacked[peer_id].host.last_round["loss"] == pytest.approx(client.host.last_round["loss"], rel=1e-3)

@@ -1,11 +1,12 @@
-"""The simulated backend: what it leaves behind, what it shares, what stacking may change."""
+"""The simulated backend: its run directory, its shared arrays, and the rounding of stacked training."""
 
 import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import make_graph, parse_manifest
-from peer.experiment.simulated import SimulatedSettings, simulate, simulated_peers
+from peer.experiment.simulated import SimulatedSettings, simulate
 from peer.observe.report import build_report
+from tests.tools.simulated import peers_of, run
 
 
 def graph_of(peers=6, **run):
@@ -19,10 +20,11 @@ def graph_of(peers=6, **run):
 
 
 def models_of(peers):
-    return [peer.bench.models.model(slot) for peer in peers.values() for slot in range(len(peer.bench.models))]
+    stores = [peer.host.workspace.models for peer in peers.values()]
+    return [store.model(slot) for store in stores for slot in range(len(store))]
 
 
-def test_a_run_directory_is_left_that_the_report_reads(tmp_path):
+def test_the_report_reads_the_run_directory(tmp_path):
     seen = []
     graph = graph_of(algorithm="dfca")
     peers = simulate(graph, tmp_path, on_round=lambda completed, accuracy: seen.append((completed, accuracy)))
@@ -36,13 +38,13 @@ def test_a_run_directory_is_left_that_the_report_reads(tmp_path):
     assert all(peer.status == "completed" for peer in peers.values())
 
 
-def test_a_regression_is_reported_as_one(tmp_path):
+def test_a_regression_is_reported_with_its_metric(tmp_path):
     options = {"features": 3, "samples_per_cluster": 200, "test_per_cluster": 40}
     graph = graph_of(task="linear", task_options=options, split="iid", split_options={}, model_options={}, rounds=1)
     peers = simulate(graph, tmp_path)
     values = build_report(tmp_path).values
     assert (values["metric"], values["metric_better"]) == ("mse", "lower")
-    assert values["accuracy_worst"] == max(peer.last_round["accuracy"] for peer in peers.values())
+    assert values["accuracy_worst"] == max(peer.host.last_round["accuracy"] for peer in peers.values())
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
@@ -53,11 +55,11 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(tmp_path):
 
 
 def test_equal_initial_models_are_one_array():
-    peers = list(simulated_peers(graph_of(algorithm="dfca"), SimulatedSettings()).values())
-    assert all(peer.bench.models.model(1) is peers[0].bench.models.model(1) for peer in peers)
-    assert len({id(peer.bench.learner.model) for peer in peers}) == 1
-    own = simulated_peers(graph_of(algorithm="dfca", options={"initialization": "local"}), SimulatedSettings())
-    assert len({peer.bench.models.model(0).tobytes() for peer in own.values()}) == len(own)
+    peers = peers_of(graph_of(algorithm="dfca"))
+    assert all(peer.models[1] is peers[0].models[1] for peer in peers)
+    assert len({id(peer.learner.model) for peer in peers}) == 1
+    own = peers_of(graph_of(algorithm="dfca", options={"initialization": "local"}))
+    assert len({peer.models[0].tobytes() for peer in own}) == len(own)
 
 
 @pytest.mark.parametrize(
@@ -72,13 +74,14 @@ def test_equal_initial_models_are_one_array():
         {"algorithm": "local"},
     ],
 )
-def test_every_way_to_run_reaches_its_end(run):
+def test_every_kind_of_run_completes(run):
     peers = simulate(graph_of(**run), None)
-    assert all(peer.engine.round_index == 3 and not peer.engine.refusals for peer in peers.values())
+    states = [peer.host.state for peer in peers.values()]
+    assert all(state.round.index == 3 and not state.refusals for state in states)
 
 
 @pytest.mark.parametrize("fold_threads", [2, 4])
-def test_folding_for_several_receivers_at_once_changes_no_bit(fold_threads):
+def test_fold_threads_change_no_bit(fold_threads):
     graph = graph_of(algorithm="dfca")
     alone = models_of(simulate(graph, None))
     beside = models_of(simulate(graph, None, SimulatedSettings(fold_threads=fold_threads)))
@@ -94,25 +97,22 @@ def test_stacked_training_gives_the_same_run_up_to_rounding(algorithm):
         np.testing.assert_allclose(mine, theirs, atol=2e-4)
 
 
-def test_decentralized_ifca_leaves_other_clusters_alone():
+def test_decentralized_ifca_folds_only_into_the_trained_cluster():
     graph = graph_of(algorithm="ifca", rounds=1)
-    before = simulated_peers(graph, SimulatedSettings())
-    after = simulate(graph, None)
-    for peer_id, peer in after.items():
-        folded_into = {line["slot"] if isinstance(line, dict) else line[-1] for line in peer.last_round["folded"]}
-        trained = peer.bench.facts["trained"]
-        assert folded_into <= set(trained)
-        for slot in {0, 1} - set(trained):
-            assert np.array_equal(peer.bench.models.model(slot), before[peer_id].bench.models.model(slot))
+    for before, after in zip(peers_of(graph), run(graph), strict=True):
+        trained = set(after.state["trained"])
+        assert {line[-1] for line in after.history[-1]["folded"]} <= trained
+        for slot in {0, 1} - trained:
+            assert np.array_equal(after.models[slot], before.models[slot])
 
 
-def test_a_pause_in_training_hands_on_what_the_work_raises():
+def test_an_exception_in_paused_work_is_raised():
     from peer.experiment.together import Together
 
-    peer = next(iter(simulated_peers(graph_of(algorithm="local"), SimulatedSettings()).values()))
+    peer = peers_of(graph_of(algorithm="local"))[0]
 
     def fails():
         raise ValueError("no such thing")
 
     with pytest.raises(ValueError, match="no such thing"):
-        Together().run([(peer.bench, fails)])
+        Together().run([(peer.workspace, fails)])

@@ -1,4 +1,4 @@
-"""Stacked training gives each model what its own training would give, whatever the others need."""
+"""Stacked training: each model of a stack ends as if it had been trained alone."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from peer.learning.learner import Learner
-from peer.learning.models import make_model
 from peer.learning.stacked import StackedTrainer, TrainRequest
 from peer.tasks import Shard, Task
+from peer.tasks.models import make_model
 
 
 class Images(Task):
@@ -65,7 +65,7 @@ def agree(asked, atol=1e-5):
     ],
     ids=str,
 )
-def test_an_mlp_of_peers_with_unequal_shards(settings):
+def test_stacked_mlps_with_unequal_shards_equal_single_training(settings):
     agree(requests_for("mlp", **settings))
 
 
@@ -77,7 +77,7 @@ def test_batch_norm_with_equal_batches_stacks_all():
     agree(requests_for("dfca_cnn", change=lambda i, learner: {"indices": np.arange(16) + i}), atol=1e-4)
 
 
-def test_each_model_has_its_samples_weights_and_center():
+def test_each_model_keeps_its_own_samples_weights_and_center():
     def change(peer_id, learner):
         draw = np.random.default_rng(peer_id)
         return {
@@ -89,7 +89,7 @@ def test_each_model_has_its_samples_weights_and_center():
     agree(requests_for("mlp", change=change))
 
 
-def test_no_samples_change_nothing():
+def test_a_model_without_samples_is_unchanged():
     asked = requests_for("mlp", change=lambda i, learner: {"indices": np.arange(0 if i == 1 else 9)})
     found = StackedTrainer().train(asked)
     assert np.array_equal(found[1][0], asked[1].theta)
@@ -97,8 +97,8 @@ def test_no_samples_change_nothing():
     assert not np.array_equal(found[0][0], asked[0].theta)
 
 
-def test_models_really_train_as_one():
-    """Proof that stacking happens: the module runs once a step, not once a step and model."""
+def test_a_stack_runs_the_module_once_per_step():
+    """Shows that stacking happens: the module runs once per step, not once per step and model."""
     calls = []
 
     class Counting(nn.Sequential):
@@ -124,7 +124,7 @@ def test_dropout_is_drawn_for_each_model():
 
 
 class Untraceable(nn.Module):
-    """A model whose forward looks at values, which no vmap can do."""
+    """A model whose forward depends on values, which vmap does not support."""
 
     def __init__(self):
         super().__init__()
@@ -138,13 +138,13 @@ class Untraceable(nn.Module):
 @pytest.mark.parametrize(
     ("model", "settings"), [(Untraceable, {}), ("mlp", {"optimizer": "adam"})], ids=["data-dependent", "adam"]
 )
-def test_what_cannot_be_stacked_is_trained_one_by_one(model, settings):
+def test_models_that_cannot_be_stacked_train_one_by_one(model, settings):
     asked = requests_for(model, **settings)
     expected = [request.alone()[0] for request in asked]
     assert all(map(np.array_equal, expected, (vector for vector, _ in StackedTrainer().train(asked))))
 
 
-def test_an_error_of_the_model_itself_is_not_hidden():
+def test_an_error_in_the_model_is_raised():
     class Broken(nn.Module):
         def __init__(self):
             super().__init__()

@@ -1,4 +1,4 @@
-"""The learner is a function of vectors: right gradients, reproducible bits, no state between calls."""
+"""The learner is a function of vectors: correct gradients, reproducible bits, no state between calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ N, FEATURES, CLASSES = 50, 6, 3
 
 
 class Rows(Task):
-    """Random rows, a small network; every test may replace the parts."""
+    """Random rows and a small network; a test may replace the parts."""
 
     classes = CLASSES
 
@@ -47,7 +47,7 @@ def learner(task=None, **settings):
 
 
 def by_hand(subject, theta, x, y):
-    """Return module and loss of a vector, without the learner's own machinery."""
+    """Return module and losses of a vector, computed without the learner."""
     module = subject.task.make_model()
     nn.utils.vector_to_parameters(torch.tensor(theta), module.parameters())
     return module, functional.cross_entropy(module(torch.tensor(x)), torch.tensor(y), reduction="none")
@@ -61,7 +61,7 @@ def test_schema_lists_parameters_then_float_buffers():
     assert subject.schema.size == FEATURES * 5 + 5 + 5 + 5 + 5 * CLASSES + CLASSES + 5 + 5
 
 
-def test_initial_models_depend_on_the_seed_alone_and_leave_torchs_generator_alone():
+def test_initial_models_depend_only_on_the_seed():
     subject = learner()
     torch.manual_seed(3)
     expected = torch.rand(4)
@@ -85,7 +85,7 @@ def test_one_full_batch_step_is_theta_minus_rate_times_gradient():
 
 
 def test_sample_weights_divide_by_the_batch_size():
-    """FedEM's step uses the sum of q * loss over the batch size, not over the sum of q."""
+    """A step of FedEM divides the sum of q * loss by the batch size, not by the sum of q."""
     subject = learner()
     theta = subject.initial_model(0)
     weights = np.random.default_rng(1).random(N).astype(np.float32)
@@ -100,8 +100,8 @@ def test_sample_weights_divide_by_the_batch_size():
     assert np.array_equal(half, theta)
 
 
-def test_proximal_term_pulls_to_its_center():
-    """Gradient = plain gradient + strength * (theta - center), FedSoft Eq. 5 in pulled-mean form."""
+def test_proximal_term_adds_its_gradient():
+    """Gradient = plain gradient + strength * (theta - center): FedSoft (arXiv:2112.06053) Eq. 5, centers averaged."""
     subject = learner()
     theta, center = subject.initial_model(0), subject.initial_model(1)
     settings = {"epochs": 1, "seed": 0, "learning_rate": 0.1, "unit": "fullbatch_step"}
@@ -110,7 +110,7 @@ def test_proximal_term_pulls_to_its_center():
     np.testing.assert_allclose(pulled, plain - 0.1 * 2.0 * (theta - center), atol=1e-6)
 
 
-def test_proximal_term_leaves_buffers_alone():
+def test_proximal_term_does_not_change_buffers():
     subject = learner(Rows(batch_norm))
     theta = subject.initial_model(0)
     settings = {"epochs": 1, "seed": 0, "learning_rate": 0.1}
@@ -137,7 +137,7 @@ def test_indices_train_on_those_samples_only():
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_an_epoch_is_torchs_own_loop_in_the_learners_order(momentum):
+def test_an_epoch_equals_a_plain_torch_loop(momentum):
     """Recompute an epoch with plain torch on the batches that the learner draws."""
     seen = []
 
@@ -172,7 +172,7 @@ def _shuffle(seed):
 
 
 def test_training_is_a_function_of_its_arguments():
-    """Also with dropout, BatchNorm counters and a learner that has trained something else in between."""
+    """Also with dropout and BatchNorm counters, and after another training with the same learner."""
 
     def build():
         return nn.Sequential(
@@ -194,7 +194,7 @@ def test_training_is_a_function_of_its_arguments():
     assert not np.array_equal(first, other)
 
 
-def test_training_leaves_its_input_and_its_earlier_results_alone():
+def test_training_does_not_change_its_input_or_earlier_results():
     subject = learner()
     theta = subject.initial_model(0)
     kept = theta.copy()
@@ -211,7 +211,7 @@ def _train_into(queue, subject, theta):
     queue.put(subject.train(theta, epochs=3, seed=4, learning_rate=0.1, momentum=0.9)[0])
 
 
-def test_a_forked_process_trains_to_the_same_bits():
+def test_a_forked_process_trains_to_equal_bits():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # what a testbed does before it forks
     try:
@@ -229,7 +229,7 @@ def test_a_forked_process_trains_to_the_same_bits():
         torch.set_num_threads(threads)
 
 
-def test_a_last_batch_of_one_is_dropped_for_batch_norm_only():
+def test_a_last_batch_of_one_is_dropped_only_with_batch_norm():
     with_norm, without = learner(Rows(batch_norm, 17)), learner(Rows(samples=17))
     settings = {"epochs": 1, "seed": 0, "learning_rate": 0.1}
     _, stats = with_norm.train(with_norm.initial_model(0), **settings)
@@ -238,7 +238,7 @@ def test_a_last_batch_of_one_is_dropped_for_batch_norm_only():
     assert (stats.steps, stats.samples) == (2, 17)
     _, stats = with_norm.train(with_norm.initial_model(0), indices=np.array([3]), **settings)
     assert stats.steps == 0
-    with pytest.raises(TaskError, match="batch_size is 1"):
+    with pytest.raises(TaskError, match=r"run\.batch_size: found 1"):
         with_norm.train(with_norm.initial_model(0), batch_size=1, **settings)
 
 
@@ -254,7 +254,7 @@ def test_batch_norm_statistics_are_part_of_the_vector():
     assert subject.mean_loss(trained) == before  # evaluation changes nothing
 
 
-def test_units_count_epochs_steps_or_full_batches():
+def test_the_unit_counts_epochs_steps_or_full_batches():
     subject = learner()
     theta = subject.initial_model(0)
     for unit, epochs, steps, samples in [("epoch", 2, 8, 100), ("step", 6, 6, 82), ("fullbatch_step", 3, 3, 150)]:
@@ -295,7 +295,7 @@ def test_losses_and_evaluation_agree_with_torch():
         assert mixed.loss == pytest.approx(result.loss, rel=1e-4)
 
 
-def test_evaluation_is_the_same_in_one_batch_and_in_many():
+def test_evaluation_does_not_depend_on_the_batch_size():
     subject = learner()
     theta = subject.initial_model(0)
     whole = subject.sample_losses(theta)
@@ -321,7 +321,7 @@ def test_regression_uses_squared_error():
     assert subject.evaluate(trained).metric < 1e-3
 
 
-def test_a_tasks_own_optimizer_is_used_and_made_afresh():
+def test_the_optimizer_of_a_task_is_made_for_each_training():
     made = []
 
     class Own(Rows):
@@ -354,26 +354,26 @@ def test_frozen_parameters_and_tied_weights():
     theta = subject.initial_model(0)
     trained, _ = subject.train(theta, epochs=1, seed=0, learning_rate=0.1)
     assert not np.array_equal(trained, theta)
-    module = subject._model.module
+    module = subject.model.module
     assert module[0].weight.data_ptr() == module[1].weight.data_ptr()
 
 
 @pytest.mark.parametrize(
     ("task", "words"),
     [
-        (Rows(lambda: nn.Linear(FEATURES + 1, CLASSES)), "does not accept samples of shape"),
-        (Rows(lambda: nn.Linear(FEATURES, CLASSES + 1)), "4 outputs, the task 3 classes"),
+        (Rows(lambda: nn.Linear(FEATURES + 1, CLASSES)), "for samples of shape"),
+        (Rows(lambda: nn.Linear(FEATURES, CLASSES + 1)), "found 4 outputs; the task has 3 classes"),
         (Rows(lambda: nn.Linear(FEATURES, CLASSES).double()), "float64"),
-        (Rows(nn.Flatten), "no trainable parameter"),
+        (Rows(nn.Flatten), "without trainable parameters"),
         (Rows(lambda: nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Flatten(0))), "one tensor"),
     ],
 )
-def test_a_model_that_does_not_fit_is_said_in_words(task, words):
+def test_a_model_that_does_not_fit_is_a_task_error(task, words):
     with pytest.raises(TaskError, match=words):
         learner(task)
 
 
-def test_a_loss_or_metric_of_the_wrong_kind_is_said_in_words():
+def test_a_wrong_loss_or_metric_is_a_task_error():
     class MeanLoss(Rows):
         def loss(self, outputs, targets):
             return functional.cross_entropy(outputs, targets)
@@ -421,5 +421,5 @@ def test_an_empty_part_cannot_be_evaluated():
         Rows(), Shard(train_x=shard.train_x, train_y=shard.train_y, test_x=shard.test_x, test_y=shard.test_y)
     )
     assert subject.count("validation") == 0
-    with pytest.raises(ShardError, match="no validation samples"):
+    with pytest.raises(ShardError, match="found no validation samples"):
         subject.mean_loss(subject.initial_model(0), "validation")

@@ -6,7 +6,7 @@ from fake_run import write_graph, write_peer
 
 @pytest.fixture
 def run_directory(tmp_path) -> Path:
-    """Four peers in a ring, all completed; true cluster = peer id modulo 2, assigned the other way round."""
+    """Return a run of four peers in a ring, all completed; assigned cluster = 1 - true cluster = 1 - peer id % 2."""
     write_graph(tmp_path)
     for peer_id in range(4):
         write_peer(tmp_path, peer_id)

@@ -1,4 +1,4 @@
-"""A small finished run on disk, made with the same writers that peers use."""
+"""A small finished run on disk, written with the writers of peers."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ SECONDS = {"train": 0.4, "wait": 0.1, "fold": 0.02, "evaluate": 0.05, "other": 0
 
 
 def accuracy_at(peer_id: int, round_index: int) -> float:
-    """Rise from 0.25 to the final accuracy, reached in the last round."""
+    """Return an accuracy that rises from 0.25 to the final one."""
     return 0.25 + (FINAL[peer_id] - 0.25) * (1 - 0.5**round_index) / (1 - 0.5 ** (ROUNDS - 1))
 
 
@@ -44,7 +44,7 @@ def round_fields(peer_id: int, round_index: int) -> dict:
         "wire_bytes_sent": 65_000,
         "control_messages_sent": 5,
         "neighbors_alive": 2,
-        "facts": {"relay": round_index / 10, "name": "x", "losses": [1.0, 2.0]},
+        "state": {"relay": round_index / 10, "name": "x", "losses": [1.0, 2.0]},
     }
 
 
@@ -52,7 +52,7 @@ def write_peer(directory: Path, peer_id: int, *, rounds: int = ROUNDS, end: bool
     place = StateDir.of_peer(directory, peer_id)
     place.create()
     with HistoryWriter(place.history, incarnation=(1 << 32) + peer_id) as history:
-        history.write("start", peer_id=peer_id, rounds_total=ROUNDS, round_index=0, true_cluster=peer_id % 2)
+        history.write("start", peer_id=peer_id, resumed_from=None, true_cluster=peer_id % 2)
         for round_index in range(rounds):
             history.write("round", **round_fields(peer_id, round_index), t=0.6 * (round_index + 1))
         if end:
@@ -78,5 +78,5 @@ def write_graph(directory: Path) -> Graph:
 
 
 def strict(values: object) -> object:
-    """Pass through JSON as `--json` does; refuses NaN."""
+    """Return values after a round trip through JSON without NaN, as `--json` prints them."""
     return json.loads(json.dumps(values, allow_nan=False))

@@ -1,4 +1,4 @@
-"""What `peer status` says of one peer."""
+"""The line of `peer status` about one peer."""
 
 import pytest
 
@@ -23,16 +23,16 @@ STATUS = {
     ("changes", "end"),
     [
         ({}, "1 of 2 neighbors alive (2 suspect)"),
-        ({"waiting_for": [1], "waiting_s": 4.04}, "; waits 4.0 s for 1, which is in round 6"),
+        ({"waiting_for": [1], "waiting_s": 4.04}, "; has waited 4.0 s for models of 1, in round 6"),
         (
             {"waiting_for": [1, 2], "waiting_s": 4.0},
-            "; waits 4.0 s for 1, which is in round 6; for 2, silent for 3.2 s and held dead after 5 s",
+            "; has waited 4.0 s for models of 1, in round 6; for models of 2, silent for 3.2 s and marked dead after 5 s",
         ),
-        ({"owed_to": [1], "waiting_s": 4.0}, "; waits 4.0 s for 1 to take our models"),
+        ({"owed_to": [1], "waiting_s": 4.0}, "; has waited 4.0 s for 1 to accept our models"),
         ({"storage_error": "no space left"}, "; no space left"),
     ],
 )
-def test_a_sentence_says_where_a_peer_is_and_what_for(changes, end):
+def test_the_line_has_round_stage_neighbors_and_what_the_peer_waits_for(changes, end):
     said = sentence(STATUS | changes)
     assert said.startswith("round 7 of 60, exchanging; 1 of 2 neighbors alive")
     assert said.endswith(end)

@@ -1,4 +1,4 @@
-"""The doctor: each check can find its fault, on real sockets, disks and limits."""
+"""The doctor: each check finds its problem, with real sockets, disks and limits."""
 
 import json
 import resource
@@ -75,8 +75,8 @@ def test_a_name_without_an_address_fails():
     assert check.level == "fail" and "has no address" in check.found
 
 
-def test_a_silent_address_is_given_up_after_the_deadline():
-    """Method: a listener whose queue is full answers no further connection."""
+def test_an_address_without_an_answer_is_a_warning_after_the_timeout():
+    """Method: a listener with a full queue does not answer further connections."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
         address = server.getsockname()
         fillers = [socket.socket() for _ in range(4)]
@@ -94,23 +94,23 @@ def test_bad_graph_file_and_unknown_id_fail(tmp_path):
     assert levels(checks.check_network(graph_of(tmp_path, 7400, 7401), 9)) == {"graph file": "fail"}
 
 
-def test_a_missing_gpu_fails_only_when_asked_for():
+def test_a_missing_gpu_fails_only_if_requested():
     assert checks.check_device("cuda:99").level == "fail"
     assert checks.check_device("auto").level == "ok"
 
 
-def test_too_few_open_files():
+def test_a_low_limit_of_open_files_fails():
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert checks.check_open_files(1).level == "ok"
     assert checks.check_open_files(soft).level == "fail"
 
 
-def test_more_threads_than_cores(monkeypatch):
+def test_more_threads_than_cores_is_a_warning(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "4096")
     assert checks.check_threads().level == "warn"
 
 
-def test_disk_that_cannot_be_written():
+def test_a_disk_that_cannot_be_written_fails():
     assert levels(checks.check_disk(Path("/proc/self")))["disk writing"] == "fail"
 
 
@@ -121,6 +121,6 @@ def test_json_and_exit_codes(app, tmp_path):
     assert result.exit_code == 1 and json.loads(result.stdout)["healthy"] is False
 
 
-def test_table_names_the_fault_and_the_fix(app, tmp_path):
+def test_the_table_shows_the_problem_and_the_fix(app, tmp_path):
     result = CliRunner().invoke(app, ["--device", "cuda:99"], env={"COLUMNS": "200"})
-    assert result.exit_code == 1 and "cuda:99 asked for" in result.stdout and "use --device cpu" in result.stdout
+    assert result.exit_code == 1 and "cuda:99 requested" in result.stdout and "use --device cpu" in result.stdout

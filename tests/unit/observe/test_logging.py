@@ -1,4 +1,4 @@
-"""Logs: bounded, one line an event, whatever a neighbor sends; and no private keys."""
+"""Logs: rate-limited, one line per event, escaped text of neighbors, no private keys."""
 
 import io
 import json
@@ -29,7 +29,7 @@ def restored_logging():
 
 
 class Captured:
-    """What has been written to stderr since the test began."""
+    """The text written to stderr since the test began."""
 
     def __init__(self, capsys):
         self.capsys, self.text = capsys, ""
@@ -54,7 +54,7 @@ def limited(clock):
     return logger, stream, limit
 
 
-def test_text_lines_carry_the_peer(stderr):
+def test_text_lines_have_the_peer_id(stderr):
     setup_logging(3)
     logging.getLogger("peer.runtime").info("round %d done", 4)
     logging.getLogger("peer.runtime").debug("not shown")
@@ -77,7 +77,7 @@ def test_a_second_setup_replaces_the_first(stderr):
     assert stderr.getvalue().count("once") == 1 and "peer 4" in stderr.getvalue()
 
 
-def test_the_limit_and_one_past_it():
+def test_lines_above_the_rate_limit_are_suppressed_and_counted():
     now = [0.0]
     logger, stream, limit = limited(lambda: now[0])
     for _ in range(LINES_PER_MINUTE_MAX):
@@ -92,18 +92,18 @@ def test_the_limit_and_one_past_it():
     assert stream.getvalue().count("\n") == LINES_PER_MINUTE_MAX + 3
     now[0] = 60.0
     logger.warning("bad push %d", 7, extra={"neighbor": 1, "message_kind": "push"})
-    assert stream.getvalue().endswith("bad push 7 (and 1000 more like it not shown)\n")
+    assert stream.getvalue().endswith("bad push 7 (and 1000 more of this kind suppressed)\n")
     assert limit.pending() == []
 
 
-def test_pending_tells_what_was_never_shown():
+def test_pending_counts_suppressed_lines():
     logger, _, limit = limited(lambda: 0.0)
     for _ in range(LINES_PER_MINUTE_MAX + 5):
         logger.warning("x", extra={"neighbor": 1, "message_kind": "push"})
-    assert limit.pending() == ["neighbor 1: 5 more push messages not shown"] and limit.pending() == []
+    assert limit.pending() == ["neighbor 1: 5 more lines of kind push suppressed"] and limit.pending() == []
 
 
-def test_invented_neighbors_share_one_allowance(monkeypatch):
+def test_unknown_neighbors_share_one_limit(monkeypatch):
     monkeypatch.setattr(logs, "KEYS_MAX", 10)
     logger, stream, _ = limited(lambda: 0.0)
     for neighbor in range(1000):
@@ -127,7 +127,7 @@ def test_the_file_is_bounded(stderr, tmp_path, monkeypatch):
     assert sum(p.stat().st_size for p in tmp_path.iterdir()) <= 20_000
 
 
-def test_text_from_outside_cannot_forge_a_line_or_leak_a_key():
+def test_control_characters_are_escaped_and_private_keys_removed():
     assert clean("a\nb\x1b[31m\u2028") == "a\\nb\\x1b[31m\\u2028"
     key = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEE\n-----END EC PRIVATE KEY-----"
     assert clean(f"loaded {key}!") == "loaded [private key]!"
@@ -135,7 +135,7 @@ def test_text_from_outside_cannot_forge_a_line_or_leak_a_key():
     assert clean("z" * 5000).endswith("zzz... (904 characters cut)")
 
 
-def test_a_traceback_is_kept_line_by_line(stderr):
+def test_a_traceback_is_written_line_by_line(stderr):
     setup_logging(3)
     try:
         raise RuntimeError("boom\nfake line")

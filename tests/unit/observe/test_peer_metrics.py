@@ -1,4 +1,4 @@
-"""Prometheus metrics: counted from history records, always complete, and listed in docs/metrics.md."""
+"""Prometheus metrics: updated from history records, exported from the start, listed in docs/metrics.md."""
 
 import re
 import urllib.request
@@ -19,14 +19,14 @@ def value(metrics: PeerMetrics, name: str, **labels) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
-def test_rounds_add_up():
+def test_rounds_are_counted():
     metrics = PeerMetrics(3)
     for round_index in (2, 4):
         metrics.observe_round({**round_fields(2, round_index), "incarnation": 7 << 32 | 5})
     assert value(metrics, "peer_rounds_completed_total") == 2 and value(metrics, "peer_round_index") == 5
     assert value(metrics, "peer_models_sent_total") == 4 and value(metrics, "peer_duplicates_dropped_total") == 1
     assert value(metrics, "peer_phase_seconds_total", phase="train") == pytest.approx(0.8)
-    assert value(metrics, "peer_missing_deliveries_total") == 1 and value(metrics, "peer_life_number") == 5
+    assert value(metrics, "peer_missing_deliveries_total") == 1 and value(metrics, "peer_restart_count") == 5
     assert value(metrics, "peer_accuracy_ratio") == round_fields(2, 4)["accuracy"]
 
 
@@ -53,7 +53,7 @@ def test_neighbors_refusals_and_checkpoints():
     assert value(metrics, "peer_checkpoints_total") == value(metrics, "peer_checkpoint_failures_total") == 1
 
 
-def test_the_document_lists_the_registry_exactly():
+def test_the_document_lists_the_metrics_of_the_registry():
     text = generate_latest(PeerMetrics(0).registry).decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
     exported = {
@@ -65,7 +65,7 @@ def test_the_document_lists_the_registry_exactly():
     assert documented == exported
 
 
-def test_served_over_http_and_apart_from_other_registries():
+def test_metrics_are_served_over_http_from_a_registry_of_their_own():
     metrics, other = PeerMetrics(3, {"task": "digits"}), PeerMetrics(4)
     metrics.observe_round(round_fields(0, 1))
     server, thread = metrics.serve(0)

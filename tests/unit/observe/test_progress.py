@@ -1,4 +1,4 @@
-"""Live progress reads only what is new, in whole lines, and shows a terminal a table and a pipe single lines."""
+"""Live progress: reads new complete lines only; a table on a terminal, single lines in a pipe."""
 
 import io
 
@@ -38,7 +38,7 @@ def test_watcher_follows_appended_lines(tmp_path):
     assert (peer.state, peer.rounds_completed, peer.accuracy, peer.payload_bytes_sent) == ("completed", 3, 0.5, 192_000)
 
 
-def test_a_half_written_line_waits_for_its_end(tmp_path):
+def test_an_incomplete_line_is_read_when_it_is_complete(tmp_path):
     watcher = TestbedWatcher(tmp_path, write_graph(tmp_path))
     place = write_peer(tmp_path, 0, rounds=1, end=False)
     whole = place.history.read_bytes()
@@ -50,7 +50,7 @@ def test_a_half_written_line_waits_for_its_end(tmp_path):
     assert watcher.progress[0].rounds_completed == 1
 
 
-def test_a_peer_that_lost_its_disk_is_followed_from_the_start(tmp_path):
+def test_the_history_of_a_peer_that_lost_its_disk_is_read_from_the_start(tmp_path):
     watcher = TestbedWatcher(tmp_path, write_graph(tmp_path))
     place = write_peer(tmp_path, 0, rounds=3, end=False)
     watcher.refresh()
@@ -61,7 +61,7 @@ def test_a_peer_that_lost_its_disk_is_followed_from_the_start(tmp_path):
     assert watcher.progress[0].rounds_completed == 1
 
 
-def test_terminal_gets_a_table_and_a_pipe_gets_lines(run_directory):
+def test_a_terminal_shows_a_table_and_a_pipe_lines(run_directory):
     watcher = TestbedWatcher(run_directory, write_graph(run_directory))
     terminal = Console(file=io.StringIO(), force_terminal=True, width=140)
     with LiveProgress(watcher, terminal):
@@ -78,10 +78,10 @@ def test_report_view_shows_every_peer_and_every_note(run_directory):
     (run_directory / "peer-3" / "history.jsonl").unlink()
     shown = text_of(report_view(build_report(run_directory, 0.5).values))
     assert all(f"{accuracy:.3f}" in shown for accuracy in FINAL.values())
-    assert "missing" in shown and "note: peer 3: left no history" in shown and "mean accuracy 0.5" in shown
+    assert "missing" in shown and "note: peer 3: no history found" in shown and "mean accuracy 0.5" in shown
 
 
-def test_report_view_of_nothing_shows_dashes(tmp_path):
+def test_report_view_of_an_empty_run_shows_dashes(tmp_path):
     write_graph(tmp_path)
     assert "mean -, std -" in text_of(report_view(build_report(tmp_path).values))
 

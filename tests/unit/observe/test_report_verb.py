@@ -1,4 +1,4 @@
-"""The verb `report`: results to stdout, talk to stderr, pictures where they are asked for."""
+"""The verb `report`: results on stdout, progress on stderr, pictures in the folder of --out."""
 
 import json
 
@@ -35,6 +35,6 @@ def test_json_with_pictures_elsewhere(app, run_directory, tmp_path):
     assert json.loads(result.stdout)["state"] == "complete" and (tmp_path / "pictures" / "clusters.png").is_file()
 
 
-def test_no_run_is_the_error_that_main_prints(app, tmp_path):
+def test_a_directory_without_a_run_is_a_usage_error(app, tmp_path):
     result = CliRunner().invoke(app, [str(tmp_path)])
     assert isinstance(result.exception, UsageError)

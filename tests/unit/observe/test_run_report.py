@@ -1,4 +1,4 @@
-"""The report: stable keys, exact numbers on a known run, and runs that are cut, going on, or half there."""
+"""The report: stable keys, exact numbers of a known run, and interrupted, running and incomplete runs."""
 
 import io
 import json
@@ -47,9 +47,9 @@ def test_numbers_of_a_known_run(run_directory):
     assert values["rounds"] == ROUNDS and values["models_sent"] == 4 * ROUNDS * 2
     assert values["duplicates_dropped"] == 4 and values["payload_bytes_sent"] == 4 * ROUNDS * 64_000
     assert values["seconds"]["train"] == pytest.approx(0.4 * ROUNDS)
-    assert values["facts"] == {"relay": 0.5}
+    assert values["algorithm_state"] == {"relay": 0.5}
     assert [row["peer_id"] for row in values["peers"]] == [0, 1, 2, 3]
-    assert values["peers"][2]["rounds_with_missing"] == 1 and values["peers"][0]["lives"] == 1
+    assert values["peers"][2]["rounds_with_missing"] == 1 and values["peers"][0]["starts"] == 1
 
 
 def test_consensus_distance_is_the_mean_squared_distance_to_the_mean(run_directory):
@@ -75,17 +75,17 @@ def test_a_repeated_round_counts_once_as_result_and_twice_as_cost(run_directory)
         history.write("round", **{**round_fields(0, 5), "accuracy": 0.99})
         history.write("end", rounds_completed=6, accuracy=0.97)
     row = report_of(run_directory)["peers"][0]
-    assert (row["accuracy"], row["rounds_completed"], row["lives"], row["models_sent"]) == (0.97, 6, 2, 14)
+    assert (row["accuracy"], row["rounds_completed"], row["starts"], row["models_sent"]) == (0.97, 6, 2, 14)
     assert accuracy_curve(Run.read(run_directory)).best[5] == 0.99
 
 
-def test_what_is_acknowledged_after_the_last_round_counts(run_directory):
+def test_models_acknowledged_after_the_last_round_count(run_directory):
     with HistoryWriter(StateDir.of_peer(run_directory, 0).history) as history:
         history.write("end", rounds_completed=ROUNDS, models_sent=1)
     assert report_of(run_directory)["models_sent"] == 4 * ROUNDS * 2 + 1
 
 
-def test_the_end_of_an_earlier_life_is_not_the_result_of_this_one(run_directory):
+def test_the_end_of_an_earlier_incarnation_is_not_the_result(run_directory):
     with HistoryWriter(StateDir.of_peer(run_directory, 0).history) as history:
         history.write("start", peer_id=0, round_index=0)
         history.write("round", **{**round_fields(0, 0), "accuracy": 0.3})
@@ -93,7 +93,7 @@ def test_the_end_of_an_earlier_life_is_not_the_result_of_this_one(run_directory)
     assert (row["status"], row["accuracy"], row["rounds_completed"]) == ("cut", 0.3, 1)
 
 
-def test_cut_running_missing_and_left_peers_are_told_apart(tmp_path):
+def test_cut_running_missing_and_left_peers_have_different_statuses(tmp_path):
     write_graph(tmp_path)
     write_peer(tmp_path, 0, rounds=3, end=False)
     write_peer(tmp_path, 1, rounds=2, end=False)
@@ -110,7 +110,7 @@ def test_cut_running_missing_and_left_peers_are_told_apart(tmp_path):
     assert values["consensus_distance"] == [None, None]
 
 
-def test_a_run_that_has_not_begun_has_nulls_not_zeros(tmp_path):
+def test_a_run_that_has_not_started_has_nulls_not_zeros(tmp_path):
     write_graph(tmp_path)
     values = report_of(tmp_path, target=0.5)
     assert values["accuracy_mean"] is None and values["cluster_ari"] is None and values["rounds"] == 0
@@ -119,7 +119,7 @@ def test_a_run_that_has_not_begun_has_nulls_not_zeros(tmp_path):
 
 @pytest.mark.parametrize(("target", "rounds"), [(0.2, 1), (0.7, 3), (0.89, None), (0.99, None)])
 def test_target_must_hold_for_three_evaluations(run_directory, target, rounds):
-    """0.89 is passed by the last round alone."""
+    """Only the last round reaches 0.89."""
     found = report_of(run_directory, target=target)["reached"]
     assert found["rounds"] == rounds
     if rounds:
@@ -127,19 +127,19 @@ def test_target_must_hold_for_three_evaluations(run_directory, target, rounds):
 
 
 def of_regression(directory):
-    """Turn a run into one of the task `linear`: the numbers called accuracy are mean squared errors."""
+    """Turn a run into one of a regression task: the values called accuracy are mean squared errors."""
     for path in directory.glob("peer-*/history.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         lines[0]["digests"] = {"metric": "mse", "metric_better": "lower"}
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_an_error_is_reported_by_its_name_and_lower_is_better(run_directory):
+def test_another_metric_is_reported_by_its_name_and_lower_can_be_better(run_directory):
     of_regression(run_directory)
     values = report_of(run_directory, target=0.6)
     assert (values["metric"], values["metric_better"]) == ("mse", "lower")
     assert values["accuracy_worst"] == values["accuracy_p10"] == 0.95
-    assert values["reached"]["rounds"] is None  # it only rises
+    assert values["reached"]["rounds"] is None  # it only increases
     assert report_of(run_directory, target=2.0)["reached"]["rounds"] == 1
     curve = accuracy_curve(Run.read(run_directory))
     assert (curve.worst > curve.best)[1:].all() and curve.worst[-1] == 0.95
@@ -150,7 +150,7 @@ def test_an_error_is_reported_by_its_name_and_lower_is_better(run_directory):
     assert "accuracy" not in shown
 
 
-def test_the_plot_of_an_error_says_so(run_directory):
+def test_the_plot_of_another_metric_has_its_name(run_directory):
     of_regression(run_directory)
     run = Run.read(run_directory)
     figure = accuracy_figure(accuracy_curve(run), np.arange(ROUNDS), "rounds", "title", run.metric)
@@ -158,13 +158,13 @@ def test_the_plot_of_an_error_says_so(run_directory):
     assert figure.axes[0].get_ylim()[1] < 1.0
 
 
-def test_a_report_of_accuracies_says_nothing_of_metrics(run_directory):
+def test_a_report_of_accuracies_has_no_metric_keys(run_directory):
     assert "metric" not in report_of(run_directory)
     with pytest.raises(UsageError, match="--target: found 2; allowed: an accuracy from 0 to 1"):
         build_report(run_directory, 2.0)
 
 
-def test_half_of_the_peers_in_the_wrong_cluster(run_directory):
+def test_a_peer_in_the_wrong_cluster_lowers_the_cluster_accuracy(run_directory):
     place = StateDir.of_peer(run_directory, 3)
     place.summary.unlink()
     with HistoryWriter(place.history) as history:
@@ -173,7 +173,7 @@ def test_half_of_the_peers_in_the_wrong_cluster(run_directory):
     assert values["cluster_accuracy"] == 0.75 and values["cluster_ari"] == pytest.approx(0.0, abs=0.3)
 
 
-def test_what_is_no_run_is_a_sentence(tmp_path):
+def test_a_directory_that_is_not_a_run_is_an_error(tmp_path):
     with pytest.raises(UsageError, match=re.escape("no graph.json")):
         build_report(tmp_path)
     (tmp_path / "graph.json").write_text("{}")
@@ -181,7 +181,7 @@ def test_what_is_no_run_is_a_sentence(tmp_path):
         build_report(tmp_path)
     write_graph(tmp_path)
     write_peer(tmp_path, 0).summary.write_text("{")
-    with pytest.raises(StorageError, match="is no JSON"):
+    with pytest.raises(StorageError, match="found no valid JSON"):
         build_report(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Mixtures against the truth: matching over all peers, errors, collapse, and what other algorithms would have sent."""
+"""Mixtures compared with the true clusters: matching over all peers, errors, collapse, models of other algorithms."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def run_of(tmp_path, lines, **manifest) -> Run:
 def test_labels_are_matched_once_over_all_peers():
     assert soft_clusters.sample_accuracy(SWAPPED) == pytest.approx(37 / 40)
     assert soft_clusters.mixture_error(SWAPPED) == pytest.approx(np.mean([[1 / 20, 1 / 20], [0, 0]]))
-    most_in_one_label = [np.array([[9, 1], [8, 2]])]  # no better than a half
+    most_in_one_label = [np.array([[9, 1], [8, 2]])]  # alone, the matching would be the other one
     alone = soft_clusters.sample_accuracy(most_in_one_label)
     assert alone == pytest.approx(11 / 20)
 
@@ -41,22 +41,22 @@ def test_tables_of_different_shapes_are_padded():
     assert 0 < soft_clusters.mixture_error(tables) < 0.5
 
 
-def test_collapse_is_one_cluster_holding_nearly_all():
+def test_collapse_is_one_cluster_with_nearly_all_samples():
     assert soft_clusters.collapse([[0.96, 0.04], [1.0, 0.0]])
     assert not soft_clusters.collapse([[1.0, 0.0], [0.0, 1.0]])
     assert not soft_clusters.collapse([[0.95, 0.05]])
 
 
 def test_a_run_reports_its_last_mixtures(tmp_path):
-    early = {"accuracy": 0.1, "facts": {"mixture": [0.5, 0.5], "confusion": [[5, 5], [5, 5]]}}
-    late = [{"accuracy": 0.5, "facts": {"mixture": [0.9, 0.1], "confusion": t.tolist()}} for t in SWAPPED]
+    early = {"accuracy": 0.1, "state": {"mixture": [0.5, 0.5], "confusion": [[5, 5], [5, 5]]}}
+    late = [{"accuracy": 0.5, "state": {"mixture": [0.9, 0.1], "confusion": t.tolist()}} for t in SWAPPED]
     run = run_of(tmp_path, [[early, last] for last in late] + [[early, late[0]]])
     assert soft_clusters.mix_err(run) == pytest.approx(soft_clusters.mixture_error([*SWAPPED, SWAPPED[0]]))
     assert soft_clusters.sample_cluster_accuracy(run) == pytest.approx(54 / 60)
     assert soft_clusters.collapsed(run) is False
 
 
-def test_nothing_is_claimed_where_nothing_is_known(tmp_path):
+def test_unknown_values_are_none(tmp_path):
     run = run_of(tmp_path, [[{"accuracy": 0.5}]] * 3)
     assert soft_clusters.mix_err(run) is None and soft_clusters.sample_cluster_accuracy(run) is None
     assert soft_clusters.collapsed(run) is None and soft_clusters.final_phase(run) is None
@@ -65,7 +65,7 @@ def test_nothing_is_claimed_where_nothing_is_known(tmp_path):
 @pytest.mark.parametrize(
     ("manifest", "dfca"), [({}, 4 * 2 * 3), ({"participation": 0.5}, None), ({"dynamic_edges": 0.5}, None)]
 )
-def test_what_others_would_send_follows_the_schedule(tmp_path, manifest, dfca):
+def test_the_models_of_other_algorithms_follow_the_schedule(tmp_path, manifest, dfca):
     run = run_of(tmp_path, [[{}] * 3] * 4, clusters=3, **manifest)
     found = soft_clusters.models_compared(run)
     assert found["fedem"] == 3 * found["dfca"]

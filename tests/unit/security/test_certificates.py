@@ -1,4 +1,4 @@
-"""Key files: modes, dates, belonging together; certificates: exactly one name; pins in a graph."""
+"""Key files: modes, dates, matching pairs. Certificates: exactly one name. Pins in a graph."""
 
 import json
 import stat
@@ -30,7 +30,7 @@ def test_keygen_writes_a_private_key_and_a_certificate_with_one_name(tmp_path):
     assert Certificate.from_text(pair.certificate.text(), "graph").fingerprint == pair.certificate.fingerprint
 
 
-def test_keygen_overwrites_nothing(tmp_path):
+def test_keygen_does_not_overwrite_files(tmp_path):
     files = keygen(tmp_path, "lab", "laptop")
     before = files.key.read_bytes()
     with pytest.raises(IdentityError, match=r"laptop\.key or \.pem exists; to rotate"):
@@ -38,7 +38,7 @@ def test_keygen_overwrites_nothing(tmp_path):
     assert files.key.read_bytes() == before
 
 
-def test_keygen_says_where_it_cannot_write(tmp_path):
+def test_keygen_error_names_the_path_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(IdentityError, match=r"cannot write .*file"):
         keygen(tmp_path / "file", "lab", 3)
@@ -81,11 +81,11 @@ def expired(files):
     rewrite(files, now=datetime.now(UTC) - timedelta(days=10), days=9)
 
 
-def from_the_future(files):
+def not_yet_valid(files):
     rewrite(files, now=datetime.now(UTC) + timedelta(days=3))
 
 
-def endless(files):
+def too_large(files):
     files.certificate.write_bytes(b"-" * ((1 << 20) + 1))
 
 
@@ -101,17 +101,17 @@ def rewrite(files, **options):
         (missing, "private key is missing; make one with `peer keygen`"),
         (missing_certificate, "certificate is missing; .* --insecure"),
         (unreadable, "private key cannot be read"),
-        (too_open, "mode 0604 lets others .* run chmod 600"),
-        (open_to_the_group, "mode 0640 lets others"),
-        (no_key, "no unencrypted PEM private key"),
-        (no_certificate, "no PEM certificate"),
+        (too_open, "found mode 0604.*allowed: 0600; run chmod 600"),
+        (open_to_the_group, "found mode 0640"),
+        (no_key, "found no unencrypted PEM private key"),
+        (no_certificate, "found no PEM certificate"),
         (swapped, "is not the key of"),
         (expired, "expired on .* UTC; make a new one"),
-        (from_the_future, "valid only from .* clock"),
-        (endless, "more than 1048576 bytes"),
+        (not_yet_valid, "valid only from .* clock"),
+        (too_large, "found more than 1048576 bytes"),
     ],
 )
-def test_a_damaged_pair_is_a_sentence(tmp_path, damage, sentence):
+def test_damaged_key_files_are_an_identity_error(tmp_path, damage, sentence):
     files = keygen(tmp_path, "lab", 3)
     damage(files)
     with pytest.raises(IdentityError, match=sentence):
@@ -132,7 +132,7 @@ def test_a_damaged_pair_is_a_sentence(tmp_path, damage, sentence):
         (0o602, False, False),
     ],
 )
-def test_who_may_read_a_key(mode, own, mounted):
+def test_allowed_modes_of_a_private_key(mode, own, mounted):
     assert (mode_problem(mode, mounted=False) is None) is own
     assert (mode_problem(mode, mounted=True) is None) is mounted
 
@@ -148,14 +148,14 @@ def test_who_may_read_a_key(mode, own, mounted):
         (["spiffe://lab/observer/Laptop"], "found 'spiffe"),
     ],
 )
-def test_a_certificate_has_exactly_one_name_of_ours(uris, sentence):
+def test_certificate_without_exactly_one_spiffe_name_is_refused(uris, sentence):
     _, certificate = issue(uris, "peer-1.lab")
     with pytest.raises(IdentityError, match=sentence):
         Certificate.from_pem(certificate, "x.pem")
 
 
-def test_pinning_names_keys_where_they_belong_and_rotates(tmp_path):
-    first, second, laptop = (make_certificate("federation", who)[1] for who in (0, 0, "laptop"))
+def test_pin_writes_keys_at_their_subjects_and_keeps_old_ones_on_rotation(tmp_path):
+    first, second, laptop = (make_certificate("federation", subject)[1] for subject in (0, 0, "laptop"))
     graph = pin(GRAPH, [first, laptop])
     assert graph.node(0).pins == (first.fingerprint,) and not graph.node(1).pins
     assert graph.observers[0].pins == (laptop.fingerprint,)
@@ -170,17 +170,20 @@ def test_pinning_names_keys_where_they_belong_and_rotates(tmp_path):
             both = pin(both, [make_certificate("federation", 0)[1]], rotate=True)
 
 
-def test_what_must_not_be_pinned():
+def test_wrong_certificates_are_not_pinned():
     for certificate, sentence in (
-        (make_certificate("other", 0)[1], "the graph's federation is federation"),
-        (make_certificate("federation", 7)[1], "the graph has no peer 7"),
-        (Certificate.from_pem(authority("spiffe://federation/peer/0").pem, "a.pem"), "may sign certificates of others"),
+        (make_certificate("other", 0)[1], "found federation other; allowed: federation"),
+        (make_certificate("federation", 7)[1], "peer 7 is not in the graph"),
+        (
+            Certificate.from_pem(authority("spiffe://federation/peer/0").pem, "a.pem"),
+            "key usage allows signing certificates",
+        ),
     ):
         with pytest.raises(IdentityError, match=sentence):
             pin(GRAPH, [certificate])
 
 
-def test_the_verbs(tmp_path):
+def test_keygen_and_graph_pin_commands(tmp_path):
     runner, certs = CliRunner(), tmp_path / "certs"
     save_graph(GRAPH, tmp_path / "g.json")
     for arguments in (["--id", "0"], ["--id", "1"], ["--observer", "laptop"]):
@@ -189,7 +192,7 @@ def test_the_verbs(tmp_path):
         assert "PRIVATE" not in made.output
     pems = [str(path) for path in sorted(certs.glob("*.pem"))]
     done = runner.invoke(app, ["graph", "pin", str(tmp_path / "g.json"), pems[1], "--out", str(tmp_path / "h.json")])
-    assert done.exit_code == 0 and "still without a pin: peers 1" in done.stderr
+    assert done.exit_code == 0 and "peers without a pin: 1" in done.stderr
     assert runner.invoke(app, ["graph", "pin", str(tmp_path / "g.json"), *pems]).exit_code == 0
     assert all(node.pins and node.certificates for node in load_graph(tmp_path / "g.json").nodes)
     assert runner.invoke(app, ["graph", "pin", str(tmp_path / "g.json"), *pems, "--pins-only"]).exit_code == 0
@@ -208,12 +211,12 @@ def test_the_verbs(tmp_path):
         ({"certificates": ("AA==",) * 5}, "certificates: found 5; allowed: at most 4"),
     ],
 )
-def test_what_a_graph_file_may_say_about_keys(change, sentence):
+def test_invalid_certificates_in_a_graph_file_are_refused(change, sentence):
     with pytest.raises(GraphError, match=sentence):
         replace(GRAPH, nodes=(replace(GRAPH.nodes[0], **change), GRAPH.nodes[1]))
 
 
-def test_observers_are_named_once_and_plainly():
+def test_invalid_observers_in_a_graph_file_are_refused():
     from coordinator_free_bootstrap import Observer
 
     for observers, sentence in (

@@ -1,4 +1,4 @@
-"""The incarnation only grows and is on disk before it is used; a state directory has one owner."""
+"""The incarnation only grows and is on disk before it is used; one process uses a state directory."""
 
 import os
 import subprocess
@@ -7,17 +7,17 @@ import sys
 import pytest
 
 from coordinator_free_bootstrap.errors import IdentityError, StorageError
-from coordinator_free_bootstrap.identity import INCARNATION_MAX
-from peer.store.identity_files import IncarnationFile, StateLock, held_by, life
+from coordinator_free_bootstrap.identity import INCARNATION_MAX, restart_count
+from peer.store.identity_files import IncarnationFile, StateLock, held_by
 
 
-def test_incarnation_grows_over_restarts_whatever_the_entropy(tmp_path):
+def test_the_incarnation_grows_over_restarts_for_any_entropy(tmp_path):
     claims = [IncarnationFile(tmp_path).claim(entropy) for entropy in (2**32 - 1, 0, 5, -1)]
-    assert claims == sorted(set(claims)) and [life(c) for c in claims] == [1, 2, 3, 4]
+    assert claims == sorted(set(claims)) and [restart_count(c) for c in claims] == [1, 2, 3, 4]
     assert IncarnationFile(tmp_path).read() == claims[-1]
 
 
-def test_lost_disk_differs_and_climbs_above_the_echo(tmp_path):
+def test_after_a_lost_disk_the_incarnation_is_above_the_seen_one(tmp_path):
     old = IncarnationFile(tmp_path).claim(111)
     os.remove(tmp_path / "incarnation.json")
     assert IncarnationFile(tmp_path).claim(222) != old
@@ -26,19 +26,19 @@ def test_lost_disk_differs_and_climbs_above_the_echo(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-5], lambda b: b"", lambda b: b.replace(b"4", b"5")])
-def test_damaged_file_is_noticed(tmp_path, damage):
+def test_a_damaged_incarnation_file_is_reported(tmp_path, damage):
     file = IncarnationFile(tmp_path)
     file.claim(4)
     file.path.write_bytes(damage(file.path.read_bytes()))
-    assert file.read() is None and "is damaged" in file.problem
+    assert file.read() is None and "found a damaged file" in file.problem
 
 
-def test_the_last_incarnation_is_a_sentence(tmp_path):
+def test_running_out_of_incarnations_is_an_identity_error(tmp_path):
     with pytest.raises(IdentityError, match="new id"):
         IncarnationFile(tmp_path).claim(0, above=INCARNATION_MAX)
 
 
-def test_unwritable_place_is_a_sentence_and_claims_nothing(tmp_path):
+def test_an_unwritable_directory_is_a_storage_error(tmp_path):
     with pytest.raises(StorageError, match="cannot write"):
         IncarnationFile(tmp_path / "missing").claim(1)
 
@@ -53,7 +53,7 @@ with StateLock(Path(sys.argv[1])):
 """
 
 
-def test_second_process_is_refused_with_the_firsts_id(tmp_path):
+def test_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:

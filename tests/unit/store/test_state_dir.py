@@ -1,4 +1,4 @@
-"""Names of a state directory, atomic files, and model files that others can read."""
+"""File names of a state directory, atomic writes, and model files with named tensors."""
 
 import json
 
@@ -14,7 +14,7 @@ from peer.store.state_dir import StateDir
 SCHEMA = Schema((TensorSpec("layer.weight", (2, 3)), TensorSpec("layer.bias", ()), TensorSpec("mean", (2,), "buffer")))
 
 
-def test_the_documented_names(tmp_path):
+def test_the_documented_file_names(tmp_path):
     place = StateDir.of_peer(tmp_path, 3)
     place.create()
     place.create()
@@ -29,7 +29,7 @@ def test_the_documented_names(tmp_path):
     ]
 
 
-def test_write_json_replaces_whole_and_leaves_no_temporary(tmp_path):
+def test_write_json_replaces_the_file_and_leaves_no_temporary(tmp_path):
     path = tmp_path / "summary.json"
     write_json(path, {"a": 1})
     write_json(path, {"a": 2})
@@ -51,14 +51,14 @@ def test_model_file_round_trip_with_names(tmp_path):
     assert tensors["layer.bias"].shape == () and metadata == {"task": "digits", "schema_digest": SCHEMA.digest}
 
 
-def test_model_of_the_wrong_size_or_type_is_a_bug(tmp_path):
+def test_a_model_of_wrong_size_or_dtype_is_refused(tmp_path):
     for vector in (np.zeros(8, np.float32), np.zeros(9, np.float64)):
         with pytest.raises(ValueError, match=r"float32 \[9\]"):
             save_model(tmp_path / "m.safetensors", vector, SCHEMA)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff" * 100])
-def test_unreadable_model_file_is_a_sentence(tmp_path, content):
+def test_an_unreadable_model_file_is_a_storage_error(tmp_path, content):
     path = tmp_path / "m.safetensors"
     if content is not None:
         path.write_bytes(content)

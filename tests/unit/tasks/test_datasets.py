@@ -1,4 +1,4 @@
-"""Every built-in data set is read from files of its own form: small ones, written here."""
+"""Every built-in data set is read from small files of its format, which the tests write."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from coordinator_free_bootstrap.errors import ShardError, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.learning.learner import Learner
 from peer.tasks import Shard
-from peer.tasks.datasets import LOADERS, load_pool
+from peer.tasks.builtin import NamedModelTask
+from peer.tasks.datasets import DATASETS, facts_of, load_pool
 from peer.tasks.loading import load_task, preload
+from peer.tasks.pool import DataSet, Facts, Pool
 from peer.tasks.shard_file import save_shard
 from peer.tasks.torchvision_shim import import_torchvision
 
@@ -29,7 +32,7 @@ def idx(path: Path, values: np.ndarray) -> None:
 
 
 def mnist_files(root: Path, folder: str = "MNIST", prefix: tuple[str, str] = ("train", "t10k"), first_label: int = 0):
-    """Write 40 + 20 images whose top left pixel row names their label."""
+    """Write 40 + 20 images whose first pixel row is 20 times their label."""
     for name, count in zip(prefix, (40, 20), strict=True):
         labels = np.arange(count, dtype=np.uint8) % 10
         images = np.zeros((count, 28, 28), np.uint8)
@@ -38,7 +41,7 @@ def mnist_files(root: Path, folder: str = "MNIST", prefix: tuple[str, str] = ("t
         idx(root / folder / "raw" / f"{name}-labels-idx1-ubyte", labels + np.uint8(first_label))
 
 
-def test_digits_need_no_files_and_always_hold_out_the_same_fifth():
+def test_digits_need_no_data_root_and_have_a_fixed_test_set():
     pool = load_pool("digits", {}, None, False)
     assert pool.sample_shape == (1, 8, 8)
     assert (len(pool.y), pool.train_count) == (1797, 1437)
@@ -46,7 +49,7 @@ def test_digits_need_no_files_and_always_hold_out_the_same_fifth():
     assert load_pool("digits", {}, None, False) is pool
 
 
-def test_mnist_comes_through_torchvision_as_bytes(tmp_path):
+def test_mnist_is_read_by_torchvision_as_bytes(tmp_path):
     mnist_files(tmp_path)
     pool = load_pool("mnist", {}, tmp_path, False)
     assert pool.x.shape == (60, 1, 28, 28)
@@ -57,7 +60,7 @@ def test_mnist_comes_through_torchvision_as_bytes(tmp_path):
     assert standard[0, 0, 5, 5] == pytest.approx(-0.1307 / 0.3081, rel=1e-4)
 
 
-def test_emnist_is_turned_upright_before_any_rotation(tmp_path):
+def test_emnist_images_are_transposed_to_upright(tmp_path):
     mnist_files(tmp_path, "EMNIST", ("emnist-letters-train", "emnist-letters-test"), first_label=1)
     pool = load_pool("emnist", {"split": "letters"}, tmp_path, False)
     assert pool.y.min() == 0
@@ -66,8 +69,8 @@ def test_emnist_is_turned_upright_before_any_rotation(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "labels"), [("cifar10", b"labels"), ("cifar100", b"fine_labels")])
-def test_cifar_comes_through_torchvision(tmp_path, monkeypatch, name, labels):
-    """The library checks MD5 sums, so its lists are pointed at the small files."""
+def test_cifar_is_read_by_torchvision(tmp_path, monkeypatch, name, labels):
+    """Torchvision checks MD5 sums, so its file lists are replaced by the small files."""
     dataset = getattr(import_torchvision().datasets, name.upper())
 
     def write(file: str, value: object) -> list[str]:
@@ -100,7 +103,7 @@ def leaf_json(writers: dict[str, int]) -> str:
     return json.dumps({"users": list(writers), "num_samples": list(writers.values()), "user_data": data})
 
 
-def test_femnist_keeps_writers_and_holds_out_a_tenth_of_each(tmp_path):
+def test_femnist_has_writers_and_holds_out_a_tenth_of_each(tmp_path):
     (tmp_path / "femnist").mkdir()
     (tmp_path / "femnist" / "a.json").write_text(leaf_json({"w1": 20, "w0": 10}))
     (tmp_path / "femnist" / "b.json").write_text(leaf_json({"w2": 30, "alone": 1}))
@@ -116,7 +119,7 @@ def test_femnist_keeps_writers_and_holds_out_a_tenth_of_each(tmp_path):
     assert len(task.load_shard(2).train_y) == 27
 
 
-def test_femnist_uses_leafs_own_split(tmp_path):
+def test_femnist_uses_the_split_of_leaf(tmp_path):
     for folder, count in (("train", 9), ("test", 3)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.json").write_text(leaf_json({"w": count}))
@@ -148,7 +151,7 @@ def pictures(root: Path, classes: dict[str, int], mode: str = "RGB") -> None:
             Image.new(mode, (40, 30), (50 * shade + 50,) * 3 if mode == "RGB" else 0).save(root / name / f"{i}.png")
 
 
-def test_image_folder_scales_and_sorts(tmp_path):
+def test_image_folder_scales_images_and_sorts_classes(tmp_path):
     pictures(tmp_path, {"dog": 10, "cat": 10})
     pool = load_pool("image-folder", {"size": 16, "channels": 1}, tmp_path, False)
     assert pool.x.shape == (20, 1, 16, 16)
@@ -159,7 +162,7 @@ def test_image_folder_scales_and_sorts(tmp_path):
     assert set(named.y.tolist()) == {1, 2}
 
 
-def test_image_folder_with_its_own_test_set(tmp_path):
+def test_image_folder_uses_folders_train_and_test(tmp_path):
     pictures(tmp_path / "train", {"a": 4, "b": 4})
     pictures(tmp_path / "test", {"a": 2, "b": 1})
     pool = load_pool("image-folder", {}, tmp_path, False)
@@ -203,28 +206,28 @@ def test_tabular_reads_parquet(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "words"),
     [
-        ("a,b\n1,x\n2,\n", {"target": "a"}, r"line 2, b: 'x'"),
-        ("a,b\n1,2\nnan,2\n", {}, "line 3, a: 'nan'"),
-        ("a,b\n1,2,3\n", {}, "line 2 has 3 cells"),
+        ("a,b\n1,x\n2,\n", {"target": "a"}, r"line 2, b: found 'x'"),
+        ("a,b\n1,2\nnan,2\n", {}, "line 3, a: found 'nan'"),
+        ("a,b\n1,2,3\n", {}, "line 2: found 3 cells"),
         ("a,b\n", {}, "rows of data"),
-        ("a,b\n1,2\n3,4\n", {"target": "c"}, "columns a, b"),
-        ("a,b\n1,2\n3,2\n", {}, "1 classes"),
-        ("a,b\n1,2\n3,4\n", {"classes": ["2", "5"]}, "label '4'"),
+        ("a,b\n1,2\n3,4\n", {"target": "c"}, "a column of .*: a, b"),
+        ("a,b\n1,2\n3,2\n", {}, "found 1 classes"),
+        ("a,b\n1,2\n3,4\n", {"classes": ["2", "5"]}, "found label '4'"),
         ("a,b\n1,2\n3,4\n", {"kind": "ranking"}, "kind"),
-        ("a,b\n1,2\n3,4\n", {"file": "other.csv"}, "no file"),
+        ("a,b\n1,2\n3,4\n", {"file": "other.csv"}, "found no file"),
     ],
 )
-def test_a_bad_table_is_said_in_words(tmp_path, text, options, words):
+def test_wrong_tables_are_task_errors(tmp_path, text, options, words):
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(TaskError, match=words):
         load_pool("tabular", options, tmp_path, False)
 
 
-def test_bad_pictures_are_said_in_words(tmp_path):
+def test_wrong_image_folders_are_task_errors(tmp_path):
     with pytest.raises(TaskError, match="classes"):
         load_pool("image-folder", {}, tmp_path, False)
     pictures(tmp_path, {"a": 1, "b": 1})
-    with pytest.raises(TaskError, match="not one of the classes"):
+    with pytest.raises(TaskError, match="allowed: the classes a, c"):
         load_pool("image-folder", {"classes": ["a", "c"]}, tmp_path, False)
     (tmp_path / "b" / "bad.png").write_bytes(b"no picture")
     with pytest.raises(TaskError, match=r"bad\.png cannot be read"):
@@ -234,32 +237,32 @@ def test_bad_pictures_are_said_in_words(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("mnits", {}, "'mnits' is unknown"),
+        ("mnits", {}, "found 'mnits'; allowed: cifar10, "),
         ("digits", {"split": "letters"}, "task_options.split"),
         ("emnist", {"split": "words"}, "balanced"),
         ("mnist", {"normalize": 1.5}, "normalize"),
         ("mnist", {"second": "svhn"}, "second"),
         ("mnist", {}, "peer data show --task mnist --data-root .* --download"),
-        ("femnist", {}, "no json files"),
+        ("femnist", {}, "found no JSON files"),
         ("femnist", {"writers": 0}, "writers"),
         ("linear", {"clusters": 0}, "clusters"),
         ("image-folder", {"size": 1}, "size"),
         ("image-folder", {"channels": 2}, "channels"),
     ],
 )
-def test_what_cannot_be_loaded_is_said_in_words(tmp_path, name, options, words):
+def test_wrong_names_options_and_files_are_task_errors(tmp_path, name, options, words):
     if name == "mnist" and options.get("second"):
         mnist_files(tmp_path)
     with pytest.raises(TaskError, match=words):
         load_pool(name, options, tmp_path, False)
 
 
-def test_a_data_root_is_asked_for():
+def test_a_missing_data_root_is_a_task_error():
     with pytest.raises(TaskError, match="--data-root"):
         load_pool("mnist", {}, None, False)
 
 
-def test_femnist_of_another_form_is_refused(tmp_path):
+def test_femnist_of_another_format_is_refused(tmp_path):
     (tmp_path / "a.json").write_text('{"users": ["w"]}')
     with pytest.raises(TaskError, match="LEAF"):
         load_pool("femnist", {}, tmp_path, False)
@@ -274,13 +277,29 @@ def test_two_image_sets_are_joined_for_pair_mixture(tmp_path):
     assert shard.train_x.shape[1:] == (1, 28, 28)
 
 
-def test_every_built_in_task_has_a_default_model():
-    from peer.tasks.builtin import DEFAULT_MODELS
+@pytest.mark.parametrize("name", sorted(DATASETS))
+def test_the_default_model_of_each_data_set_accepts_its_samples(name):
+    shape, classes, regression = facts_of(Manifest(task=name))
+    shape, outputs = shape or (5,), 1 if regression else classes or 3
+    model = NamedModelTask.build(Manifest(task=name), shape, outputs)
+    assert model.eval()(torch.zeros(2, *shape)).shape == (2, outputs)
 
-    assert set(DEFAULT_MODELS) == set(LOADERS)
+
+def test_one_entry_adds_a_data_set(monkeypatch):
+    def load(dataset, options, data_root, download):
+        x = np.arange(40, dtype=np.uint8).reshape(40, 1, 1, 1) * np.ones((1, 1, 4, 4), np.uint8)
+        return Pool(x=x, y=np.arange(40) % 2, train_count=30, classes=dataset.facts(options).classes)
+
+    entry = DataSet(
+        name="toy", load=load, facts=lambda options: Facts((1, 4, 4), 2), model=("mlr", {}), reads_files=False
+    )
+    monkeypatch.setitem(DATASETS, "toy", entry)
+    task = load_task(Manifest(task="toy", split="iid"), 3)
+    assert [len(task.load_shard(i).train_y) for i in range(3)] == [10, 10, 10]
+    assert task.make_model()(torch.zeros(1, 1, 4, 4)).shape == (1, 2)
 
 
-def test_preloading_decodes_and_deals_once():
+def test_preload_loads_and_splits_once():
     manifest = Manifest(split_options={"k": 2})
     preload(manifest, 8)
     first, second = (load_task(manifest, 8) for _ in range(2))
@@ -294,18 +313,18 @@ def test_preloading_decodes_and_deals_once():
         first.load_shard(8)
 
 
-def test_split_shard_asks_for_a_shard():
+def test_split_shard_without_a_shard_is_a_task_error():
     with pytest.raises(TaskError, match="--shard"):
         load_task(Manifest(split="shard"), 8).load_shard(0)
 
 
-def test_own_data_of_a_device_replace_the_built_in_set(tmp_path):
+def test_data_of_the_device_replace_the_built_in_data_set(tmp_path):
     pictures(tmp_path / "camera", {"a": 6, "b": 6})
     manifest = Manifest(task="image-folder", task_options={"size": 8}, model="mlr", split="shard")
     shard = load_task(manifest, 4, shard_path=tmp_path / "camera").load_shard(3)
     assert shard.train_x.shape[1:] == (3, 8, 8)
     assert len(shard.test_y) == 2
-    with pytest.raises(ShardError, match="no file"):
+    with pytest.raises(ShardError, match="found no file"):
         load_task(manifest, 4, shard_path=tmp_path / "peer-3.safetensors")
 
 
@@ -325,7 +344,7 @@ FMNIST = {"task": "fmnist", "kind": "classification", "classes": "10"}
         ("image-folder", {"size": 16}, (3, 32, 32), {"classes": "3"}, r"instead of \[3, 16, 16\]"),
         ("tabular", {"classes": ["a", "b"]}, (5,), {"classes": "3"}, "classes 3 instead of 2"),
         ("tabular", {"kind": "regression"}, (5,), {"classes": "3"}, "kind classification instead of regression"),
-        ("fmnist", {}, (1, 28, 28), {"classes": "²"}, "must be the number of labels"),
+        ("fmnist", {}, (1, 28, 28), {"classes": "²"}, "allowed: the number of labels"),
     ],
 )
 def test_a_shard_of_another_task_is_refused(tmp_path, task, options, shape, metadata, words):
@@ -344,7 +363,7 @@ def test_a_shard_of_another_task_is_refused(tmp_path, task, options, shape, meta
         ("tabular", {}, (7,), {"classes": "5"}),
     ],
 )
-def test_a_shard_of_the_manifests_task_is_taken(tmp_path, task, options, shape, metadata):
+def test_a_shard_of_the_same_task_is_accepted(tmp_path, task, options, shape, metadata):
     path = _shard(tmp_path, shape, metadata)
     loaded = load_task(Manifest(task=task, task_options=options, split="shard"), 2, shard_path=path)
     assert loaded.classes == int(metadata["classes"])

@@ -1,4 +1,4 @@
-"""A user's own file: found, made with options, refused in words; and the examples in the repository learn."""
+"""A user's task: loading, options and errors; the examples in the repository learn."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from coordinator_free_bootstrap.errors import ShardError, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.learning.check import check_task
 from peer.learning.learner import Learner
+from peer.learning.saved import SavedModel
 from peer.tasks.loading import ENTRY_POINTS, load_task
 from peer.tasks.shard_file import save_shard
 
@@ -58,12 +59,12 @@ def mine(tmp_path):
     return path
 
 
-def test_an_object_or_a_class_with_options(mine):
+def test_a_task_is_an_object_or_a_class_with_options(mine):
     assert load_task(Manifest(task=f"{mine}:task"), 4).width == 4
     assert load_task(Manifest(task=f"{mine}:Mine", task_options={"width": 9}), 4).width == 9
 
 
-def test_the_check_says_what_works(mine):
+def test_the_check_lists_findings(mine):
     findings = {f.what: f.seen for f in check_task(load_task(Manifest(task=f"{mine}:task"), 4), 2)}
     assert findings["shard"] == "20 train, 0 validation, 10 test samples of 3"
     assert findings["model"].startswith("26 values in 4 tensors")
@@ -71,7 +72,7 @@ def test_the_check_says_what_works(mine):
     assert findings["encoding"].startswith("104 bytes")
 
 
-def test_own_data_replace_what_the_task_would_load(mine, tmp_path):
+def test_a_shard_file_replaces_the_data_of_the_task(mine, tmp_path):
     task = load_task(Manifest(task=f"{mine}:task"), 4)
     save_shard(tmp_path / "peer-1.safetensors", task.load_shard(1))
     carried = load_task(Manifest(task=f"{mine}:task", split="shard"), 4, shard_path=tmp_path / "peer-1.safetensors")
@@ -83,19 +84,19 @@ def test_own_data_replace_what_the_task_would_load(mine, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("mine.py:other", {}, "has no 'other'"),
-        ("mine.py:number", {}, "is a int"),
-        ("mine.py:task", {"width": 3}, "task_options must be empty"),
+        ("mine.py:other", {}, "found no 'other' in mine.py"),
+        ("mine.py:number", {}, "found a int"),
+        ("mine.py:task", {"width": 3}, "which is an object; allowed: none"),
         ("mine.py:Mine", {"depth": 3}, "cannot be made"),
-        ("missing.py:task", {}, "no file"),
-        ("data.txt:task", {}, "not a Python file"),
+        ("missing.py:task", {}, "found no file"),
+        ("data.txt:task", {}, "allowed: a Python file"),
         ("broken.py:task", {}, "ModuleNotFoundError"),
         ("half.py:Half", {}, "abstract"),
         ("picky.py:Picky", {"width": 3}, "cannot be made with task_options .*: ValueError: too narrow"),
-        ("unknown-task", {}, "installed are"),
+        ("unknown-task", {}, "installed none; or your file"),
     ],
 )
-def test_what_is_no_task_is_said_in_words(mine, monkeypatch, name, options, words):
+def test_wrong_tasks_are_task_errors(mine, monkeypatch, name, options, words):
     monkeypatch.chdir(mine.parent)
     Path("data.txt").write_text("")
     Path("broken.py").write_text("import nothing_of_this_name")
@@ -106,13 +107,13 @@ def test_what_is_no_task_is_said_in_words(mine, monkeypatch, name, options, word
         load_task(Manifest(task=name, task_options=options), 4)
 
 
-def test_a_task_may_import_the_files_beside_it(tmp_path):
+def test_a_task_may_import_files_of_its_folder(tmp_path):
     (tmp_path / "beside_my_task.py").write_text(GOOD)
     (tmp_path / "mine.py").write_text("from beside_my_task import task")
     assert load_task(Manifest(task=f"{tmp_path / 'mine.py'}:task"), 4).width == 4
 
 
-def test_an_installed_entry_point(mine, monkeypatch, tmp_path):
+def test_an_installed_entry_point_is_loaded_and_its_saved_model_predicts(mine, monkeypatch, tmp_path):
     (tmp_path / "installed_task.py").write_text(GOOD)
     (tmp_path / "installed-1.dist-info").mkdir()
     (tmp_path / "installed-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: installed\nVersion: 1\n")
@@ -121,36 +122,43 @@ def test_an_installed_entry_point(mine, monkeypatch, tmp_path):
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
-    assert load_task(Manifest(task="weather"), 4).width == 4
+    task = load_task(Manifest(task="weather"), 4)
+    assert task.width == 4
+    tensors = {name: tensor.numpy() for name, tensor in task.make_model().state_dict().items()}
+    saved = SavedModel(tmp_path, tensors, {"sample_shape": "[3]"})
+    assert saved.predict(Manifest(task="weather"), np.zeros((5, 3), np.float32)).shape == (5, 2)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("(30, 3)", "(30, 5)"), "does not accept samples of shape"),
-        (("(x[:, 0] > 0).astype(int)", "np.arange(30)"), "labels must be 0..1"),
-        (("classes = 2", "classes = 3"), "2 outputs, the task 3 classes"),
+        (("(30, 3)", "(30, 5)"), "for samples of shape"),
+        (("(x[:, 0] > 0).astype(int)", "np.arange(30)"), "allowed: 0..1"),
+        (("classes = 2", "classes = 3"), "found 2 outputs; the task has 3 classes"),
         (("nn.Linear(3, self.width)", "nn.Linear(3, self.width).double()"), "float64"),
-        (("x = np.random", "x = np.load('nowhere.npy'); x = np.random"), r"load_shard\(0\) failed: FileNotFoundError"),
-        (("normal(size=(30, 3))", "normal(size=(30, 3)) * 1e30"), "not finite"),
-        (("return nn.Seq", "raise KeyError('x') ; return nn.Seq"), r"make_model\(\) failed: KeyError: 'x'"),
-        (("return nn.Seq", "return None and nn.Seq"), r"make_model\(\) gives None; it must give a Module"),
-        (("nn.Linear(3, self.width)", "nn.LazyLinear(4)"), "make_model: 0.weight has no shape yet"),
-        (("return Shard(", "return None and Shard("), r"load_shard\(0\) gives None; it must give a Shard"),
-        (("return Shard(", "return dict("), r"load_shard\(0\) gives a dict"),
-        (("return Shard(", "assert x is None\n        return Shard("), r"load_shard\(0\) failed: AssertionError"),
+        (("x = np.random", "x = np.load('nowhere.npy'); x = np.random"), r"load_shard\(0\): found FileNotFoundError"),
+        (("normal(size=(30, 3))", "normal(size=(30, 3)) * 1e30"), "allowed: finite numbers"),
+        (("return nn.Seq", "raise KeyError('x') ; return nn.Seq"), r"make_model\(\): found KeyError: 'x'"),
+        (("return nn.Seq", "return None and nn.Seq"), r"make_model\(\): found None; allowed: a Module"),
+        (("nn.Linear(3, self.width)", "nn.LazyLinear(4)"), "make_model: found 0.weight without a shape"),
+        (("return Shard(", "return None and Shard("), r"load_shard\(0\): found None; allowed: a Shard"),
+        (("return Shard(", "return dict("), r"load_shard\(0\): found a dict"),
+        (("return Shard(", "assert x is None\n        return Shard("), r"load_shard\(0\): found AssertionError"),
         (more("loss(self, outputs, targets)", "{}['w']"), r"loss\(float32 \[2, 2\], .*KeyError: 'w'"),
-        (more("loss(self, outputs, targets)", "outputs.detach().sum(1)"), "step of training failed: RuntimeError"),
-        (more("metric(self, outputs, targets)", "1 / 0"), r"metric\(.* failed: ZeroDivisionError"),
-        (more("make_optimizer(self, parameters, rate)", "1 / 0"), r"make_optimizer\(.* ZeroDivisionError"),
-        (more("make_optimizer(self, parameters, rate)", "'sgd'"), "make_optimizer gives a str"),
-        (("classes = 2", "classes = 'two'"), "classes 'two'; allowed: an integer of 2 or more, or None"),
-        (("classes = 2", "classes = 2\n    kind = 'ranking'"), "kind 'ranking'; allowed: classification, regression"),
-        (("classes = 2", "classes = 2\n    metric_name = 7"), "metric_name gives a int"),
-        (("nn.ReLU()", "Odd()"), r"does not accept samples of shape \[3\]: KeyError: 'odd'"),
+        (more("loss(self, outputs, targets)", "outputs.detach().sum(1)"), "training: found RuntimeError in one step"),
+        (more("metric(self, outputs, targets)", "1 / 0"), r"metric\(.*: found ZeroDivisionError"),
+        (more("make_optimizer(self, parameters, rate)", "1 / 0"), r"make_optimizer\(.*: found ZeroDivisionError"),
+        (more("make_optimizer(self, parameters, rate)", "'sgd'"), "make_optimizer: found a str"),
+        (("classes = 2", "classes = 'two'"), "found classes 'two'; allowed: an integer of 2 or more, or None"),
+        (
+            ("classes = 2", "classes = 2\n    kind = 'ranking'"),
+            "found kind 'ranking'; allowed: classification, regression",
+        ),
+        (("classes = 2", "classes = 2\n    metric_name = 7"), "metric_name: found a int"),
+        (("nn.ReLU()", "Odd()"), r"found KeyError: 'odd' for samples of shape \[3\]"),
     ],
 )
-def test_the_check_says_what_is_wrong(tmp_path, change, words):
+def test_the_check_names_the_fault(tmp_path, change, words):
     assert change[0] in GOOD
     path = tmp_path / "wrong.py"
     path.write_text(ODD + GOOD.replace(*change))
@@ -158,7 +166,7 @@ def test_the_check_says_what_is_wrong(tmp_path, change, words):
         check_task(load_task(Manifest(task=f"{path}:task"), 4))
 
 
-def test_the_check_notices_unseeded_initial_values(tmp_path):
+def test_the_check_refuses_unseeded_initial_values(tmp_path):
     path = tmp_path / "wrong.py"
     path.write_text(
         GOOD
@@ -174,7 +182,7 @@ def test_the_check_notices_unseeded_initial_values(tmp_path):
             """
         )
     )
-    with pytest.raises(TaskError, match="other values for the same seed"):
+    with pytest.raises(TaskError, match="found other values for the same seed"):
         check_task(load_task(Manifest(task=f"{path}:Unseeded"), 4))
 
 
@@ -186,7 +194,7 @@ def train_two(task, **settings):
     return learners[2].evaluate(theta).metric, learners[1].evaluate(theta).metric
 
 
-def test_the_sensor_example_learns_and_its_two_kinds_of_machine_differ():
+def test_the_sensor_example_learns_two_kinds_of_machine():
     task = load_task(Manifest(task=f"{EXAMPLES / 'sensor_task.py'}:task"), 6)
     same, other = train_two(task, epochs=20, learning_rate=0.1, momentum=0.9)
     assert same > 0.9
@@ -194,7 +202,7 @@ def test_the_sensor_example_learns_and_its_two_kinds_of_machine_differ():
     assert {f.what for f in check_task(task, 3)} >= {"training", "encoding"}
 
 
-def test_the_image_folder_example_learns_and_its_two_kinds_of_camera_differ(tmp_path):
+def test_the_image_folder_example_learns_two_kinds_of_camera(tmp_path):
     name = f"{EXAMPLES / 'image_folder_task.py'}:ImageFolderTask"
     task = load_task(Manifest(task=name, task_options={"root": str(tmp_path)}), 6)
     same, other = train_two(task, epochs=15, learning_rate=0.05, momentum=0.9)

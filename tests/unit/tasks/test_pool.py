@@ -1,4 +1,4 @@
-"""Rotations are exact; images are scaled once, when a peer gathers them."""
+"""Rotations are exact; images are scaled when a peer gathers them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peer.tasks.pool import Pool, rotated
 IMAGE = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], dtype=np.float32)
 
 
-def test_quarter_turns_are_counter_clockwise_and_exact():
+def test_quarter_turns_are_exact_and_counter_clockwise():
     images = np.stack([IMAGE] * 4)[:, None]
     turned = rotated(images.copy(), np.arange(4))[:, 0]
     assert turned[0].tolist() == IMAGE.tolist()
@@ -20,14 +20,14 @@ def test_quarter_turns_are_counter_clockwise_and_exact():
     assert turned[3].tolist() == [[7, 4, 1], [8, 5, 2], [9, 6, 3]]
 
 
-def test_only_square_images_turn():
+def test_only_square_images_are_rotated():
     with pytest.raises(TaskError, match="square"):
         rotated(np.zeros((2, 1, 3, 4), np.float32), np.ones(2, int))
     rows = np.zeros((2, 5), np.float32)
     assert rotated(rows, np.zeros(2, int)) is rows
 
 
-def test_bytes_are_scaled_and_standardized_and_the_pool_is_left_alone():
+def test_gathered_bytes_are_standardized_and_the_pool_is_unchanged():
     x = np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2)
     pool = Pool(x=x.copy(), y=np.zeros(2, int), train_count=2, classes=1, mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 1.0))
     gathered = pool.gather(np.array([1, 0]), np.array([2, 0]))

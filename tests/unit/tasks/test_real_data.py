@@ -1,6 +1,6 @@
-"""The published image sets themselves: loaded, dealt in rotations, and learned better than by chance.
+"""The published image sets are loaded, split by rotation, and learned better than by chance.
 
-They are looked for in the folder that PEER_DATA_ROOT names, else in ``data``, as the commands in docs/ do.
+Their folder is PEER_DATA_ROOT; default: ``data``, as in the commands in docs/.
 """
 
 from __future__ import annotations
@@ -24,16 +24,10 @@ DATA_ROOT = Path(os.environ.get("PEER_DATA_ROOT", "data"))
     [
         ("mnist", {}, "MNIST/raw/train-images-idx3-ubyte", (60_000, 10_000), 10),
         ("fmnist", {}, "FashionMNIST/raw/train-images-idx3-ubyte", (60_000, 10_000), 10),
-        (
-            "emnist",
-            {"split": "letters"},
-            "EMNIST/raw/emnist-letters-train-images-idx3-ubyte",
-            (124_800, 20_800),
-            26,
-        ),
+        ("emnist", {"split": "letters"}, "EMNIST/raw/emnist-letters-train-images-idx3-ubyte", (124_800, 20_800), 26),
     ],
 )
-def test_a_few_steps_on_a_peers_share_beat_chance(task, options, file, counts, classes):
+def test_a_few_steps_on_one_shard_beat_chance(task, options, file, counts, classes):
     if not (DATA_ROOT / file).is_file():
         pytest.skip(f"no {DATA_ROOT / file}: unpack {task} there, or set PEER_DATA_ROOT")
     split = {"k": 4, "samples_per_peer": 500, "test_per_peer": 200}

@@ -1,4 +1,4 @@
-"""A bad shard is a sentence, never a start; a good one survives its file."""
+"""A wrong shard is refused with a sentence; a shard file gives back the arrays that were saved."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ def test_checked_gives_float32_and_int64():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"train_x": with_value(np.nan)}, r"train_x\[7, 1\] is nan"),
-        ({"train_x": with_value(np.inf)}, r"train_x\[7, 1\] is inf"),
-        ({"train_x": with_value(1e300)}, "not a finite float32"),
-        ({"train_y": np.arange(12)}, r"train_y\[4\] is 4; labels must be 0..3"),
-        ({"train_y": np.full(12, -1)}, "labels must be"),
+        ({"train_x": with_value(np.nan)}, r"train_x\[7, 1\]: found nan"),
+        ({"train_x": with_value(np.inf)}, r"train_x\[7, 1\]: found inf"),
+        ({"train_x": with_value(1e300)}, "allowed: finite float32"),
+        ({"train_y": np.arange(12)}, r"train_y\[4\]: found label 4; allowed: 0..3"),
+        ({"train_y": np.full(12, -1)}, "found label -1"),
         ({"train_y": np.ones(12)}, "integers of shape"),
         ({"train_y": np.ones((12, 2), int)}, "integers of shape"),
-        ({"train_y": np.zeros(11, int)}, "12 samples and train_y has 11"),
-        ({"test_x": np.zeros((5, 4))}, r"shape \[4\], one of train_x \[3\]"),
-        ({"test_x": np.zeros((0, 3)), "test_y": np.zeros(0, int)}, "0 samples in test_x"),
-        ({"train_x": np.zeros((1, 3)), "train_y": np.zeros(1, int)}, "2 or more are needed"),
+        ({"train_y": np.zeros(11, int)}, "12 samples in train_x, 11 in train_y"),
+        ({"test_x": np.zeros((5, 4))}, r"test_x: found samples of shape \[4\]; allowed: \[3\]"),
+        ({"test_x": np.zeros((0, 3)), "test_y": np.zeros(0, int)}, "test_x: found 0 samples"),
+        ({"train_x": np.zeros((1, 3)), "train_y": np.zeros(1, int)}, "found 1 samples; allowed: 2 or more"),
         ({"train_x": np.zeros(12)}, "array"),
         ({"train_x": [[1.0]] * 12}, "found list"),
         ({"train_x": np.full((12, 3), "a")}, "dtype"),
-        ({"val_x": np.zeros((2, 3))}, "both be given"),
-        ({"val_x": np.zeros((2, 3)), "val_y": np.array([0, 9])}, r"val_y\[1\] is 9"),
-        ({"true_cluster": np.zeros(3)}, "true_cluster has shape"),
-        ({"true_cluster": np.zeros(12)}, "true_cluster has dtype float64; integers 0..4095"),
-        ({"true_cluster": np.full(12, -5)}, r"true_cluster\[0\] is -5"),
-        ({"true_cluster": np.array([0] * 11 + [10**12])}, r"true_cluster\[11\] is 1000000000000"),
-        ({"turns": np.full(12, 4)}, r"turns\[0\] is 4; integers 0..3"),
+        ({"val_x": np.zeros((2, 3))}, "allowed: both or none"),
+        ({"val_x": np.zeros((2, 3)), "val_y": np.array([0, 9])}, r"val_y\[1\]: found label 9"),
+        ({"true_cluster": np.zeros(3)}, "true_cluster: found shape"),
+        ({"true_cluster": np.zeros(12)}, "true_cluster: found dtype float64; allowed: integers 0..4095"),
+        ({"true_cluster": np.full(12, -5)}, r"true_cluster\[0\]: found -5"),
+        ({"true_cluster": np.array([0] * 11 + [10**12])}, r"true_cluster\[11\]: found 1000000000000"),
+        ({"turns": np.full(12, 4)}, r"turns\[0\]: found 4; allowed: integers 0..3"),
     ],
 )
-def test_what_is_wrong_is_said_in_words(changes, words):
+def test_wrong_shards_are_refused(changes, words):
     with pytest.raises(ShardError, match=words):
         shard(**changes).checked("classification", 4)
 
@@ -74,7 +74,7 @@ def test_regression_targets_must_be_finite_numbers():
         shard(train_y=np.full(12, "a")).checked("regression", None)
 
 
-def test_a_shard_survives_its_file(tmp_path):
+def test_a_saved_shard_is_read_back(tmp_path):
     written = shard(
         val_x=np.zeros((2, 3)), val_y=np.array([0, 1]), true_cluster=np.arange(12), turns=np.zeros(12, int),
         metadata={"task": "digits", "classes": "4"},
@@ -87,15 +87,15 @@ def test_a_shard_survives_its_file(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["peer-0.safetensors"]
 
 
-def test_damaged_files_are_refused(tmp_path):
+def test_damaged_shard_files_are_refused(tmp_path):
     path = tmp_path / "peer-0.safetensors"
-    with pytest.raises(ShardError, match="no file"):
+    with pytest.raises(ShardError, match="found no file"):
         load_shard_file(path)
     save_shard(path, shard())
     whole = path.read_bytes()
     for length in (0, 4, 40, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
-        with pytest.raises(ShardError, match="truncated or not a safetensors file"):
+        with pytest.raises(ShardError, match="truncated, or not a safetensors file"):
             load_shard_file(path)
 
 
@@ -104,13 +104,13 @@ def test_missing_and_unknown_tensors_are_named(tmp_path):
 
     path = tmp_path / "peer-0.safetensors"
     save_file({"train_x": np.zeros((2, 2))}, path)
-    with pytest.raises(ShardError, match="lacks train_y, test_x, test_y"):
+    with pytest.raises(ShardError, match="found no train_y, test_x, test_y"):
         load_shard_file(path)
     save_file({name: np.zeros((2, 2)) for name in ("train_x", "train_y", "test_x", "test_y", "weights")}, path)
-    with pytest.raises(ShardError, match="unknown tensors weights"):
+    with pytest.raises(ShardError, match="found unknown tensors weights"):
         load_shard_file(path)
 
 
-def test_a_folder_that_is_not_there_cannot_be_written(tmp_path):
+def test_a_missing_folder_is_a_shard_error(tmp_path):
     with pytest.raises(ShardError, match="cannot be written"):
         save_shard(tmp_path / "missing" / "peer-0.safetensors", shard())

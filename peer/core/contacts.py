@@ -1,0 +1,217 @@
+"""The part of the engine that keeps contact with neighbors: handshakes, heartbeats, failure detection. Pure."""
+
+from __future__ import annotations
+
+from coordinator_free_bootstrap.errors import Refusal
+from peer.core import effects as do
+from peer.core import events as ev
+from peer.core.liveness import Change, NeighborState, check_all, next_check
+from peer.core.messages import Heartbeat, Phase
+from peer.core.neighbor import Neighbor
+from peer.core.outbox import RETRY_FIRST_S, RETRY_MAX_S, backoff_s
+from peer.core.pace import Pace
+from peer.core.stages import Stage
+from peer.core.state import State
+
+WARNED_AT = frozenset(1 << n for n in range(2, 32))  # failures in a row after which the operator is warned
+CURED_BY_HELLO = frozenset({Refusal.NO_HANDSHAKE, Refusal.OLD_INCARNATION})  # the reply names the incarnation to exceed
+NOW = 0.0  # a time that has passed: due at once
+
+
+class Contacts:
+    """Which neighbors are there, in which incarnation and round."""
+
+    def __init__(self, run: State, pace: Pace) -> None:
+        self._run = run
+        self._pace = pace
+        self._timeouts = run.manifest.timeouts
+
+    def phase(self) -> Phase:
+        """Return the phase that neighbors and observers are told."""
+        if self._run.leaving:
+            return Phase.LEAVING
+        if self._run.stage is Stage.JOINING:
+            return Phase.STARTING
+        return Phase.FINISHED if self._run.stage in (Stage.LINGERING, Stage.STOPPED) else Phase.RUNNING
+
+    # ---- handshakes -------------------------------------------------------------------------------------------------
+
+    def handshake_done(self, event: ev.HandshakeDone, now: float) -> None:
+        """Connect to a neighbor's incarnation; a new one gets the messages of its round again."""
+        hello, run = event.hello, self._run
+        neighbor = run.neighbors[hello.sender]
+        if hello.incarnation < neighbor.incarnation:
+            return
+        is_new = hello.incarnation > neighbor.incarnation or not neighbor.connected
+        was_known = neighbor.connected
+        if event.answered:
+            neighbor.hello_at, neighbor.hello_in_flight, neighbor.hello_failures = None, False, 0
+            neighbor.unreachable = False
+        if is_new:
+            self._hang_up(neighbor)
+            neighbor.note_restart(hello.incarnation, hello.round_index, run.round.place)
+        else:
+            neighbor.note_round(hello.round_index)
+        run.resumed |= 0 < hello.seen_incarnation < run.incarnation
+        neighbor.phase = hello.phase
+        restarted_as = hello.incarnation if is_new and was_known else None
+        change: Change | None = None
+        if event.answered:
+            change = neighbor.liveness.answered(now, restarted_as)
+        elif is_new:
+            change = neighbor.liveness.heard(now, restarted_as)
+        # A hello from an incarnation that we know says that it holds us dead: no sign that it hears us.
+        self.changed(neighbor, change)
+        self._hello_if_absent(neighbor, now)
+        if is_new:
+            neighbor.outbox.repost(self._pace.repost_from(neighbor))
+        if is_new or event.answered:  # not for every hello: one that repeats hellos must not make us send without end
+            neighbor.outbox.retry_now()
+
+    def _hello_if_absent(self, neighbor: Neighbor, now: float) -> None:
+        """Send a hello to a neighbor that was heard but is not alive: its answer tells whether it hears us too."""
+        neighbor.unreachable = neighbor.liveness.must_answer
+        if neighbor.unreachable and not neighbor.hello_in_flight:
+            soon = now + RETRY_FIRST_S  # rate-limited: its messages must not make us send hellos without end
+            neighbor.hello_at = soon if neighbor.hello_at is None else min(neighbor.hello_at, soon)
+
+    def _retry_hello(self, neighbor: Neighbor, now: float) -> None:
+        """Send a hello to a neighbor that misses ours; rate-limited, since it may refuse everything but hellos."""
+        pause_s = max(
+            self._timeouts.heartbeat_s, backoff_s(neighbor.hello_failures + 1, 0.5, self._timeouts.suspicion_s)
+        )
+        neighbor.hello_at = max(now, neighbor.hello_sent_at + pause_s)
+
+    def handshake_failed(self, event: ev.HandshakeFailed, now: float) -> None:
+        """Retry later; hellos to an absent neighbor are as rare as heartbeats to a present one."""
+        neighbor = self._run.neighbors[event.neighbor]
+        neighbor.hello_in_flight = False
+        neighbor.hello_failures += 1
+        pause_s = backoff_s(neighbor.hello_failures, 0.5, max(RETRY_MAX_S, self._timeouts.heartbeat_s))
+        neighbor.hello_at = now + min(pause_s, self._timeouts.suspicion_s)
+        if event.refusal is not None:
+            neighbor.hello_at = now + self._timeouts.suspicion_s
+            message = f"peer {neighbor.id} refused the handshake: {event.reason}"
+            self._run.log_neighbor("error", message, neighbor.id, "handshake")
+            return
+        self.changed(neighbor, neighbor.liveness.call_failed(now))
+        if neighbor.unreachable and neighbor.hello_failures in WARNED_AT:
+            message = (
+                f"peer {neighbor.id} sends messages but does not answer ours, so rounds do not wait for it; check its address "
+                f"in the graph file and that its port is open to this peer: {event.reason}"
+            )
+            self._run.log_neighbor("warning", message, neighbor.id, "unreachable")
+
+    def incarnation_raised(self, event: ev.IncarnationRaised) -> None:
+        """Go on under a higher incarnation, in which neighbors get everything again."""
+        self._run.incarnation = event.incarnation
+        for neighbor in self._run.neighbors.values():
+            neighbor.outbox.repost(self._pace.repost_from(neighbor))
+
+    # ---- heartbeats -------------------------------------------------------------------------------------------------
+
+    def heartbeat_received(self, event: ev.HeartbeatReceived, now: float) -> None:
+        """Note a neighbor's round and phase."""
+        heartbeat = event.heartbeat
+        self.heard(self._run.neighbors[heartbeat.sender], heartbeat.round_index, now, heartbeat.phase)
+
+    def heard(self, neighbor: Neighbor, round_index: int, now: float, phase: Phase | None = None) -> None:
+        """Note a message that a neighbor sent on its own."""
+        if round_index > neighbor.round_index:
+            neighbor.note_round(round_index)
+            neighbor.outbox.retry_now()
+        if phase is not None:
+            neighbor.phase = phase
+        if phase is Phase.LEAVING:
+            self.changed(neighbor, neighbor.liveness.left(now))
+            neighbor.outbox.clear()
+            return
+        change = neighbor.liveness.heard(now)
+        if change is not None:
+            neighbor.outbox.retry_now()
+        self.changed(neighbor, change)
+        self._hello_if_absent(neighbor, now)
+
+    def heartbeat_answered(self, event: ev.HeartbeatAnswered, now: float) -> None:
+        """Note whether a neighbor can be reached."""
+        neighbor = self._run.neighbors[event.neighbor]
+        neighbor.heartbeat_in_flight = False
+        if event.refusal is not None:
+            self.refused_by(neighbor, event.refusal, "", now)
+        elif not event.lost:
+            self.changed(neighbor, neighbor.liveness.answered(now))
+        elif not event.moving:
+            self.changed(neighbor, neighbor.liveness.call_failed(now))
+
+    def refused_by(self, neighbor: Neighbor, refusal: Refusal, reason: str, now: float) -> None:
+        """React to a neighbor that refused our message: it may need our hello; otherwise the operator should know."""
+        if refusal in CURED_BY_HELLO:
+            self._retry_hello(neighbor, now)
+            return
+        message = f"peer {neighbor.id} refused a message of ours: {refusal} {reason}"
+        self._run.log_neighbor("warning", message, neighbor.id, str(refusal))
+
+    # ---- failure detection ------------------------------------------------------------------------------------------
+
+    def changed(self, neighbor: Neighbor, change: Change | None) -> None:
+        """Record a neighbor's transition, and release what is open with one that died."""
+        if change is None or change.before is change.after:
+            return
+        dead = change.after is NeighborState.DEAD
+        fields = {"neighbor": neighbor.id, "state": str(change.after), "reason": change.reason}
+        self._run.emit(do.Record("neighbor", fields))
+        message = f"neighbor {neighbor.id} marked {change.after}, was {change.before}: {change.reason}"
+        self._run.log_neighbor("warning" if dead else "info", message, neighbor.id, "state")
+        if dead:
+            self._run.round.neighbor_died = True
+            self._hang_up(neighbor)
+            if neighbor.hello_at is None and not neighbor.hello_in_flight:
+                neighbor.hello_at = NOW  # it may come back
+
+    def _hang_up(self, neighbor: Neighbor) -> None:
+        """End what is under way with an incarnation that is over, or looks so; if it is not, it says hello and repeats."""
+        if neighbor.outbox.in_flight is not None:
+            self._run.emit(do.CancelSend(neighbor.id))
+            neighbor.outbox.failed(NOW)
+        for stream in self._run.arrivals.unread_of(neighbor.id):
+            self._run.refuse(stream, neighbor.id, Refusal.NO_HANDSHAKE, "marked dead, or of an older incarnation")
+
+    def check(self, now: float) -> None:
+        """Judge silences; send the hellos and heartbeats that are due."""
+        table = {n: neighbor.liveness for n, neighbor in self._run.neighbors.items()}
+        for n, change in check_all(table, now, self._timeouts.heartbeat_s).items():
+            self.changed(self._run.neighbors[n], change)
+        for neighbor in self._run.neighbors.values():
+            if neighbor.hello_at is not None and now >= neighbor.hello_at and not neighbor.hello_in_flight:
+                neighbor.hello_in_flight, neighbor.hello_at, neighbor.hello_sent_at = True, None, now
+                self._run.emit(do.SendHello(neighbor.id))
+            due = now >= neighbor.sent_at + self._timeouts.heartbeat_s
+            if due and neighbor.is_reachable and not neighbor.heartbeat_in_flight:
+                self.send_heartbeat(neighbor, now)
+
+    def send_heartbeat(self, neighbor: Neighbor, now: float) -> None:
+        """Send a heartbeat now."""
+        neighbor.sent_at, neighbor.heartbeat_in_flight = now, True
+        self._run.totals["control_messages_sent"] += 1
+        heartbeat = Heartbeat(self._run.peer_id, self._run.incarnation, self._run.round.index, self.phase())
+        self._run.emit(do.SendHeartbeat(neighbor.id, heartbeat))
+
+    def send_heartbeats(self, now: float) -> None:
+        """Send a heartbeat to every neighbor that can be reached."""
+        for neighbor in self._run.neighbors.values():
+            if neighbor.is_reachable:
+                self.send_heartbeat(neighbor, now)
+
+    def next_time(self, now: float) -> list[float]:
+        """Return the times at which `check` has something to do."""
+        due = next_check(neighbor.liveness for neighbor in self._run.neighbors.values())
+        times = [] if due is None else [max(now, due)]
+        soon = now + self._timeouts.heartbeat_s / 20
+        for neighbor in self._run.neighbors.values():
+            if neighbor.hello_at is not None and not neighbor.hello_in_flight:
+                times.append(neighbor.hello_at)
+            if neighbor.is_reachable:
+                times.append(max(neighbor.sent_at + self._timeouts.heartbeat_s, soon))
+                if (retry_at := neighbor.outbox.next_retry()) is not None:
+                    times.append(retry_at)
+        return times

@@ -1,0 +1,104 @@
+"""All that a peer knows about one neighbor, in one record: incarnation, liveness, progress, outbox. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from peer.core.liveness import Liveness
+from peer.core.messages import ModelHeader, Pass, Phase, Select
+from peer.core.outbox import Outbox, Place
+
+SELECTIONS_MAX = 64  # kept of one neighbor; a faster one (async pace) may send more
+
+
+@dataclass
+class Neighbor:
+    """One neighbor.
+
+    Attributes:
+        incarnation: the highest one seen, also before a restart of this peer; lower ones are over for good. 0: none.
+        connected: the handshake with this incarnation is complete, since this peer started.
+        round_index: the neighbor's round; it only grows within one incarnation.
+        late: a round was closed at its deadline without the neighbor, and it has not delivered in time since.
+    """
+
+    id: int
+    liveness: Liveness
+    outbox: Outbox
+    incarnation: int = 0
+    connected: bool = False
+    round_index: int = 0
+    phase: Phase = Phase.STARTING
+    late: bool = False
+    unreachable: bool = False  # heard, but it has not answered since
+
+    hello_at: float | None = 0.0  # when to send a hello; None: not needed, or in flight
+    hello_sent_at: float = float("-inf")
+    hello_failures: int = 0
+    hello_in_flight: bool = False
+    sent_at: float = float("-inf")  # when anything was last sent to this neighbor
+    heartbeat_in_flight: bool = False
+
+    selections: dict[int, Select] = field(default_factory=dict)  # by round
+    passed: set[Place] = field(default_factory=set)
+    totals: dict[Place, int] = field(default_factory=dict)  # models that a step brings, as the first header says
+    delivered: dict[Place, set[int]] = field(default_factory=dict)  # indices that need not come (again)
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether messages can be sent: it is live and the handshake is complete."""
+        return self.connected and self.liveness.is_live
+
+    def note_round(self, round_index: int) -> None:
+        """Note the round of a message."""
+        self.round_index = max(self.round_index, round_index)
+
+    def note_restart(self, incarnation: int, round_index: int, place: Place) -> None:
+        """Begin a new incarnation, which sends step ``place`` again; what is folded of that step stays delivered."""
+        self.incarnation, self.connected, self.round_index = incarnation, True, round_index
+        done = self.delivered.get(place)
+        self.delivered = {place: done} if done else {}
+        self.totals = {place: total} if done and (total := self.totals.get(place)) is not None else {}
+        self.selections, self.passed = {}, set()
+
+    def note_select(self, select: Select) -> None:
+        """Note a selection; the oldest one is dropped if there are too many."""
+        self.selections[select.round_index] = select
+        if len(self.selections) > SELECTIONS_MAX:
+            del self.selections[min(self.selections)]
+
+    def note_pass(self, message: Pass) -> None:
+        """Note that a step brings no (more) models; an earlier incarnation may have begun to send some."""
+        place = message.round_index, message.step
+        self.totals.pop(place, None)
+        self.passed.add(place)
+        if len(self.passed) > SELECTIONS_MAX:
+            self.passed.remove(min(self.passed))
+
+    def note_delivered(self, header: ModelHeader) -> None:
+        """Note that a model need not come (again): it is folded, answered or refused for good."""
+        place = (header.round_index, header.step)
+        self.totals[place] = header.total
+        self.delivered.setdefault(place, set()).add(header.index)
+
+    def announced(self, place: Place) -> bool:
+        """Return whether the neighbor has said what a step brings, by a selection or a pass."""
+        return place in self.passed or (place[1] == 0 and place[0] in self.selections)
+
+    def forget_before(self, place: Place, selections_from: int | None = None) -> None:
+        """Drop what belongs to steps that are over; selections are kept from round ``selections_from`` on, where given."""
+        for table in (self.totals, self.delivered):
+            for key in [key for key in table if key < place]:
+                del table[key]
+        oldest = place if selections_from is None else min(place, (selections_from, 0))
+        self.passed = {key for key in self.passed if key >= oldest}
+        self.selections = {r: s for r, s in self.selections.items() if (r, 0) >= oldest}
+
+    def newest_selection(self, from_round: int = 0) -> Select | None:
+        """Return the newest selection of a round from ``from_round`` on, one with a sketch before one without."""
+        known = [s for s in self.selections.values() if s.round_index >= from_round]
+        return max(known, key=lambda s: (bool(s.sketch), s.round_index), default=None)
+
+    def last_selection(self) -> Select | None:
+        """Return the selection of the highest round."""
+        return self.selections[max(self.selections)] if self.selections else None

@@ -1,0 +1,342 @@
+"""The two paces of a run: whom a round waits for, how late a model may come, when a peer catches up. Pure.
+
+Lockstep: a step is over when each live and near neighbor has delivered all that it announced and has taken all that is offered
+to it, or at the round deadline. Models are folded in the order of neighbor ids, so that the result does not depend on timing.
+Async: a step is over at once, and folding goes on in the next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from coordinator_free_bootstrap.errors import Refusal
+from peer.core.decisions import Rejection
+from peer.core.liveness import NeighborState
+from peer.core.messages import ModelHeader, Select
+from peer.core.neighbor import Neighbor
+from peer.core.outbox import Place
+from peer.core.stages import Stage
+from peer.core.state import State
+
+
+class Pace:
+    """The async pace: a round waits for no neighbor. It reads the shared state ``run``.
+
+    Attributes:
+        folds_in_order: models are folded by ascending neighbor id.
+        stale_rounds_max: the oldest age, in rounds, of a model that is still folded.
+        sends_passes: a neighbor is told when a step brings it no models.
+        rounds_open: how many rounds' offers a selection that comes late can still get.
+    """
+
+    sends_passes, rounds_open = False, 1
+
+    def __init__(self, run: State) -> None:
+        self.run = run
+        self.folds_in_order = False
+        self.stale_rounds_max = 0 if run.manifest.stale == "drop" else run.manifest.stale_rounds_max
+
+    # ---- whom a step waits for ----------------------------------------------------------------------------------------
+
+    def expected(self) -> list[int]:
+        """Return the neighbors that the present step counts on, ascending: reachable and near.
+
+        Those that sit the round out, or whose edge is down, are among them: they pass, and so no peer runs ahead of them.
+        """
+        if self.run.steps == 0:
+            return []
+        return [n for n, neighbor in self.run.neighbors.items() if neighbor.is_reachable and self._is_near(neighbor)]
+
+    def _is_near(self, neighbor: Neighbor) -> bool:
+        """Return whether a neighbor is at most one round ahead and not too far behind; a late one may be one round behind."""
+        behind = self.run.round.index - neighbor.round_index
+        return -1 <= behind <= (1 if neighbor.late else self.run.manifest.lockstep.wait_rounds_behind)
+
+    def turn(self) -> int | None:
+        """Return the neighbor whose models are folded next: -1 if none is left, None if any may be."""
+        if not self.folds_in_order:
+            return None
+        return next((n for n in self.expected() if not self.run.has_delivered(n)), -1)
+
+    def ahead(self) -> list[int]:
+        """Return the live neighbors for which our round is over, if it is: for most of them, or long ago for some.
+
+        A few that are a little ahead wait for us: if we skipped rounds to join them, our other neighbors would follow. Not so
+        at the start of an incarnation: neighbors that restarted too can no longer send what we have lost.
+        """
+        run = self.run
+        if run.steps == 0:
+            return []
+        live = run.live()
+        ahead = [neighbor for neighbor in live if neighbor.round_index >= run.round.index + 2]
+        long_ago = any(n.round_index > run.round.index + run.manifest.lockstep.wait_rounds_behind for n in ahead)
+        over = run.stage is Stage.JOINING or long_ago or 2 * len(ahead) >= len(live)
+        return [neighbor.id for neighbor in ahead] if over else []
+
+    # ---- what lockstep answers differently -----------------------------------------------------------------------------
+
+    def catches_up(self) -> bool:
+        """Return whether a peer that is behind skips rounds now."""
+        return self.run.stage is Stage.JOINING
+
+    def too_far_ahead(self, round_index: int) -> Rejection | None:
+        """Return why a message of a later round is refused."""
+        return None
+
+    def is_late(self, place: Place) -> bool:
+        """Return whether a step is over (or being closed)."""
+        return place < self.run.round.place
+
+    def is_unwanted(self, header: ModelHeader) -> bool:
+        """Return whether the sender's models of this round are enough."""
+        m = self.run.manifest
+        most = 1 if m.screening.trimmed_mean else m.limits.models_per_round
+        return self.run.arrivals.count_in_round(header) >= most
+
+    def may_read(self, header: ModelHeader, *, selections_known: bool) -> bool:
+        """Return whether an offered model may be read now."""
+        return True
+
+    def missing_selections(self) -> list[int]:
+        """Return the neighbors whose selection this round still waits for."""
+        return []
+
+    def selections(self) -> list[Select]:
+        """Return the neighbors' selections that count in the present step."""
+        oldest = self.run.round.index - self.stale_rounds_max
+        found = (neighbor.newest_selection(oldest) for neighbor in self.run.neighbors.values())
+        return [select for select in found if select is not None]
+
+    def selection_of(self, neighbor: Neighbor, round_index: int) -> Select | None:
+        """Return what a neighbor selected, to decide what it is offered in a round."""
+        return neighbor.last_selection()
+
+    def selections_kept_from(self) -> int:
+        """Return the oldest round whose selections are kept."""
+        return 0
+
+    def oldest_wanted(self, neighbor: Neighbor) -> int:
+        """Return the oldest round whose messages a neighbor can use."""
+        return 0
+
+    def repost_from(self, neighbor: Neighbor) -> int:
+        """Return the oldest round whose messages a restarted neighbor gets again."""
+        return min(neighbor.round_index, self.run.round.index)
+
+    def before_offers(self, neighbor: Neighbor) -> None:
+        """Prepare a neighbor's outbox for the offers of a step."""
+        neighbor.outbox.supersede(self.run.round.index)
+
+    def step_is_over(self, now: float) -> bool:
+        """Return whether the present step may close, as far as the exchange goes."""
+        return True
+
+    def keeps_rate(self, now: float) -> bool:
+        """Return whether the round must last longer because this peer is partitioned from its neighbors."""
+        return False
+
+    def waiting_for(self) -> list[int]:
+        """Return the neighbors whose models the present step waits for."""
+        return []
+
+    def owed_to(self) -> list[int]:
+        """Return the neighbors that have not yet taken what this peer offers in the present step."""
+        return []
+
+    def step_closes(self) -> tuple[list[int], list[int]]:
+        """Note the closing of the present step; return the streams to answer `unused`, and the missing neighbors."""
+        for n in self.expected():
+            self.run.neighbors[n].late = not self.run.has_delivered(n)
+        return [], []
+
+    def round_closes(self, now: float) -> None:
+        """Note the end of a round."""
+
+    def next_time(self, now: float) -> Sequence[float]:
+        """Return the times at which the present step may close by itself."""
+        return ()
+
+
+class Lockstep(Pace):
+    """A round waits for its live neighbors."""
+
+    sends_passes, rounds_open = True, 2
+
+    def __init__(self, run: State) -> None:
+        super().__init__(run)
+        self.folds_in_order = run.manifest.fold_order != "arrival"
+        self.stale_rounds_max = run.manifest.stale_rounds_max if run.manifest.stale == "fold" else 0
+        self.rate = RoundRate(run.manifest.lockstep.rate_window_rounds)
+        self.holds_rate = False  # rounds are drawn out while this peer is partitioned
+
+    def catches_up(self) -> bool:
+        """Between any two rounds."""
+        return True
+
+    def too_far_ahead(self, round_index: int) -> Rejection | None:
+        """A neighbor cannot be further ahead unless this peer was away; heartbeats tell it so, not models."""
+        run = self.run
+        if round_index <= run.round.index + run.manifest.limits.rounds_ahead:
+            return None
+        found = f"round {round_index}, while peer {run.peer_id} is in round {run.round.index}"
+        return Rejection(Refusal.ROUND_TOO_FAR_AHEAD, found)
+
+    def is_late(self, place: Place) -> bool:
+        """Also while the step itself is being closed."""
+        closing = self.run.stage in (Stage.ENDING_STEP, Stage.CLOSING)
+        return place < self.run.round.place or (place == self.run.round.place and closing)
+
+    def is_unwanted(self, header: ModelHeader) -> bool:
+        """Each neighbor sends what it announced."""
+        return False
+
+    def may_read(self, header: ModelHeader, *, selections_known: bool) -> bool:
+        """A model of the present step waits for the selections, and one of a later step for that step."""
+        place = (header.round_index, header.step)
+        return place <= self.run.round.place and (selections_known or self.is_late(place))
+
+    def missing_selections(self) -> list[int]:
+        """Where the algorithm selects, offers and weights depend on what each live neighbor selected."""
+        run = self.run
+        if not run.round.active or run.algorithm.selects(run.algorithm_state, run.round.index) is None:
+            return []
+        scheduled, place = run.scheduled(), (run.round.index, 0)
+        return [n for n in self.expected() if n in scheduled and not run.neighbors[n].announced(place)]
+
+    def selections(self) -> list[Select]:
+        """Those of the present round, in its first step."""
+        if self.run.round.step:
+            return []
+        found = (neighbor.selections.get(self.run.round.index) for neighbor in self.run.neighbors.values())
+        return [select for select in found if select is not None]
+
+    def selection_of(self, neighbor: Neighbor, round_index: int) -> Select | None:
+        """Of the same round."""
+        return neighbor.selections.get(round_index)
+
+    def selections_kept_from(self) -> int:
+        """As old as a model that is still folded."""
+        return self.run.round.index - self.stale_rounds_max
+
+    def oldest_wanted(self, neighbor: Neighbor) -> int:
+        """Its own round: it has closed earlier ones."""
+        return neighbor.round_index
+
+    def repost_from(self, neighbor: Neighbor) -> int:
+        """Its own round."""
+        return neighbor.round_index
+
+    def before_offers(self, neighbor: Neighbor) -> None:
+        """Every message of a step stays due."""
+
+    def step_is_over(self, now: float) -> bool:
+        """All that is expected has come, and live neighbors have taken all that they expect of us; or the deadline is over.
+
+        A peer that is killed after the checkpoint of its next round could not repeat an offer of this one.
+        """
+        run, place = self.run, self.run.round.place
+        return run.deadline_over(now) or all(
+            run.has_delivered(n) and not run.neighbors[n].outbox.owes(place) for n in self.expected()
+        )
+
+    def keeps_rate(self, now: float) -> bool:
+        """A partitioned peer keeps its previous round rate, so that it does not run ahead of the others.
+
+        Otherwise rounds without neighbors are short; a peer that is partitioned for ten seconds could be fifty rounds ahead at
+        their return, and all others would skip those rounds to catch up.
+        """
+        run = self.run
+        due = run.round.began_at + self.rate.duration_min_s()
+        if run.steps == 0 or run.round.step + 1 < run.steps or now >= due or not self._is_partitioned():
+            return False
+        if not self.holds_rate:
+            self.holds_rate = True
+            seconds = self.rate.duration_min_s()
+            run.log(
+                "info",
+                f"partitioned from half of the neighbors or more; keeping the previous round rate, {seconds:.1f} s",
+            )
+        return True
+
+    def _is_partitioned(self) -> bool:
+        """Return whether half of the neighbors or more are dead or far behind: then this is likely a partition's small side."""
+        absent = [neighbor for neighbor in self.run.neighbors.values() if self._is_absent(neighbor)]
+        return bool(absent) and 2 * len(absent) >= len(self.run.neighbors)
+
+    def _is_absent(self, neighbor: Neighbor) -> bool:
+        """Return whether a neighbor is dead or far behind; neighbors ahead of us are ignored here."""
+        if neighbor.liveness.is_live:
+            behind = self.run.round.index - neighbor.round_index
+            return behind > self.run.manifest.lockstep.wait_rounds_behind and not neighbor.late
+        return neighbor.liveness.state is NeighborState.DEAD
+
+    def waiting_for(self) -> list[int]:
+        """Those that have not delivered."""
+        if self.run.stage is not Stage.EXCHANGING:
+            return []
+        return [n for n in self.expected() if not self.run.has_delivered(n)]
+
+    def owed_to(self) -> list[int]:
+        """Those whose outbox still holds a message of the step."""
+        run = self.run
+        if run.stage is not Stage.EXCHANGING:
+            return []
+        return [n for n in self.expected() if run.neighbors[n].outbox.owes(run.round.place)]
+
+    def step_closes(self) -> tuple[list[int], list[int]]:
+        """Models of this step that are not folded are not used; who did not deliver is late."""
+        run, expected = self.run, self.expected()
+        for n in expected:
+            run.neighbors[n].late = not run.has_delivered(n)
+        present = {n for n in expected if not run.neighbors[n].late}
+        missing = sorted(set(run.scheduled()) - present) if run.steps else []
+        headers = {**run.arrivals.reading, **run.arrivals.complete}
+        unused = [stream for stream, h in headers.items() if (h.round_index, h.step) <= run.round.place]
+        return unused, missing
+
+    def round_closes(self, now: float) -> None:
+        """Measure the round rate, except in rounds that a death, a partition or the deadline made long."""
+        run = self.run
+        if self._is_partitioned():
+            return
+        self.holds_rate = False
+        if not run.round.neighbor_died and not run.deadline_over(now):
+            self.rate.add(now - run.round.began_at)
+
+    def next_time(self, now: float) -> Sequence[float]:
+        """At the round deadline; for a partitioned peer also when its round has lasted long enough."""
+        run = self.run
+        if run.deadline_over(now):
+            return ()
+        times = [run.round.began_at + run.manifest.timeouts.round_deadline_s]
+        if self.holds_rate and (until := run.round.began_at + self.rate.duration_min_s()) > now:
+            times.append(until)
+        return times
+
+
+class RoundRate:
+    """The durations of recent rounds, seconds, except the first of an incarnation, in which everything warms up."""
+
+    def __init__(self, window: int) -> None:
+        self._warm = False
+        self._durations: deque[float] = deque(maxlen=window)
+
+    def add(self, seconds: float) -> None:
+        """Add a round that closed with most neighbors present."""
+        if self._warm:
+            self._durations.append(seconds)
+        self._warm = True
+
+    def duration_min_s(self) -> float:
+        """Return the least duration of a round apart from the others: the upper quartile, 0 before the first round.
+
+        Rather too long than too short: a peer that returns behind the others skips rounds alone; one ahead makes them skip.
+        """
+        durations = sorted(self._durations)
+        return durations[3 * len(durations) // 4] if durations else 0.0
+
+
+def pace_of(run: State) -> Pace:
+    """Return the pace that the manifest names."""
+    return Lockstep(run) if run.manifest.pace == "lockstep" else Pace(run)

@@ -1,0 +1,258 @@
+"""The part of the engine that receives: selections and passes, and arrivals from offer to fold, exactly once. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from coordinator_free_bootstrap.errors import Refusal
+from peer.core import effects as do
+from peer.core import events as ev
+from peer.core.contacts import Contacts
+from peer.core.decisions import Rejection
+from peer.core.messages import Control, ModelHeader, Outcome, Select
+from peer.core.pace import Pace
+from peer.core.stages import OPEN, Stage
+from peer.core.state import State
+
+
+class Receiver:
+    """Decides which arrivals are refused, read, and folded, and when."""
+
+    def __init__(self, run: State, pace: Pace, contacts: Contacts) -> None:
+        self._run = run
+        self._pace = pace
+        self._contacts = contacts
+
+    # ---- what cannot be accepted; nothing changes ----------------------------------------------------------------------
+
+    def rejects_sender(self, sender: int, incarnation: int) -> Rejection | None:
+        """Return why a message cannot be taken: not a neighbor, an old incarnation, or no handshake with this one yet."""
+        run, neighbor = self._run, self._run.neighbors.get(sender)
+        if neighbor is None:
+            return Rejection(
+                Refusal.NOT_A_NEIGHBOR, f"peer {sender} has no edge to peer {run.peer_id} in the graph file"
+            )
+        if incarnation < neighbor.incarnation:
+            found = f"incarnation {incarnation} of peer {sender} is over; {neighbor.incarnation} is known"
+            return Rejection(Refusal.OLD_INCARNATION, found)
+        if not neighbor.connected or incarnation > neighbor.incarnation:
+            return Rejection(Refusal.NO_HANDSHAKE, f"no handshake with incarnation {incarnation} of peer {sender} yet")
+        return None
+
+    def rejects_control(self, message: Control) -> Rejection | None:
+        """Return why a selection or a pass cannot be believed."""
+        rejection = (
+            self.rejects_sender(message.sender, message.incarnation)
+            or self._rejects_place(message.round_index, message.step)
+            or self._pace.too_far_ahead(message.round_index)
+        )
+        return rejection or (self._rejects_select(message) if isinstance(message, Select) else None)
+
+    def _rejects_select(self, select: Select) -> Rejection | None:
+        run = self._run
+        if not -1 <= select.selected < run.algorithm.slots:
+            found = f"cluster {select.selected} selected, of {run.algorithm.slots}"
+            return Rejection(Refusal.SLOT_OUT_OF_RANGE, found)
+        earlier = run.neighbors[select.sender].selections.get(select.round_index)
+        if earlier is not None and earlier.selected != select.selected:
+            found = f"cluster {select.selected} selected for round {select.round_index}, and {earlier.selected} before"
+            return Rejection(Refusal.CONTRADICTS_SELECTION, found)
+        return run.algorithm.rejects_select(run.algorithm_state, select)
+
+    def _rejects_place(self, round_index: int, step: int) -> Rejection | None:
+        run = self._run
+        if not 0 <= round_index < run.manifest.rounds:
+            return Rejection(Refusal.ROUND_OUT_OF_RANGE, f"round {round_index} of {run.manifest.rounds}")
+        if not 0 <= step < max(1, run.algorithm.steps(round_index)):
+            return Rejection(Refusal.ROUND_OUT_OF_RANGE, f"step {step} of round {round_index}")
+        return None
+
+    def _rejects_header(self, header: ModelHeader) -> Rejection | None:
+        run, limits = self._run, self._run.manifest.limits
+        rejection = self._rejects_place(header.round_index, header.step)
+        if rejection is not None:
+            return rejection
+        if not 0 <= header.slot < run.algorithm.slots:
+            return Rejection(Refusal.SLOT_OUT_OF_RANGE, f"slot {header.slot} of {run.algorithm.slots}")
+        if not 0 <= header.index < header.total <= max(run.algorithm.slots, 1):
+            return Rejection(Refusal.MALFORMED, f"model {header.index} of {header.total}")
+        weights = (header.mass, float(header.sample_count))
+        if not all(limits.weight_min <= w <= limits.weight_max for w in weights):
+            allowed = f"{limits.weight_min:g} to {limits.weight_max:g}"
+            return Rejection(Refusal.WEIGHT_OUT_OF_RANGE, f"mass and sample count {weights}, allowed are {allowed}")
+        if (rejection := self._pace.too_far_ahead(header.round_index)) is not None:
+            return rejection
+        if self._is_stale(header):
+            return None  # its selection is forgotten by now; the answer is `stale`
+        select = run.neighbors[header.sender].selections.get(header.round_index)
+        return run.algorithm.rejects(run.algorithm_state, header, select)
+
+    # ---- selections and passes ------------------------------------------------------------------------------------------
+
+    def select_received(self, event: ev.SelectReceived, now: float) -> None:
+        """Note a selection."""
+        neighbor = self._run.neighbors[event.select.sender]
+        self._contacts.heard(neighbor, event.select.round_index, now)
+        neighbor.note_select(event.select)
+
+    def pass_received(self, event: ev.PassReceived, now: float) -> None:
+        """Note that a step brings no models."""
+        neighbor = self._run.neighbors[event.message.sender]
+        self._contacts.heard(neighbor, event.message.round_index, now)
+        neighbor.note_pass(event.message)
+
+    def selections_known(self, now: float) -> bool:
+        """Return whether this round's selections are known, or waited for long enough; they are agreed on once."""
+        run = self._run
+        if run.round.agreed is None and (run.deadline_over(now) or not self._pace.missing_selections()):
+            known = {select.sender: select for select in self._pace.selections()}
+            run.round.agreed = run.algorithm.agrees(run.algorithm_state, run.round.index, known)
+        return run.round.agreed is not None
+
+    # ---- arrivals: events -----------------------------------------------------------------------------------------------
+
+    def offered(self, event: ev.ArrivalOffered, now: float) -> None:
+        """Take an offered model, unread, or refuse it."""
+        header, run = event.header, self._run
+        rejection = self._rejects_header(header)
+        if rejection is not None:
+            run.refusals[rejection.code] += 1
+            run.refuse(event.stream, header.sender, rejection.code, rejection.reason)
+            return
+        self._contacts.heard(run.neighbors[header.sender], header.round_index, now)
+        earlier = run.arrivals.unread_copy(header)
+        if earlier is not None:
+            run.refuse(earlier, header.sender, Refusal.NO_HANDSHAKE, "a newer stream carries the same model")
+        run.arrivals.offered[event.stream] = header
+
+    def complete(self, event: ev.ArrivalComplete, now: float) -> None:
+        """Take a complete arrival; it waits for its turn."""
+        header = self._run.arrivals.reading.pop(event.stream, None)
+        if header is not None:
+            self._run.arrivals.complete[event.stream] = header
+            self._contacts.heard(self._run.neighbors[header.sender], header.round_index, now)
+
+    def lost(self, event: ev.ArrivalLost) -> None:
+        """Forget a stream; a model that failed screening will not come again, so the round does not wait for it."""
+        header = self._run.arrivals.forget(event.stream)
+        if header is None or event.refusal is None:
+            return
+        self._run.totals["models_rejected"] += 1
+        self._run.round.record.setdefault("rejected", Counter())[event.refusal] += 1
+        if not self._is_late(header):
+            self._run.neighbors[header.sender].note_delivered(header)
+
+    def folded(self, event: ev.ArrivalFolded) -> None:
+        """Free an arrival's buffer."""
+        self._run.arrivals.folding.pop(event.stream, None)
+
+    # ---- arrivals: what is due ------------------------------------------------------------------------------------------
+
+    def advance(self, now: float) -> None:
+        """Answer, fold and read whatever the present stage allows."""
+        self._answer_unread()
+        if self._run.stage in OPEN and not self._run.leaving:
+            self._fold_complete()
+            self._read_offered(now)
+
+    def _is_late(self, header: ModelHeader) -> bool:
+        return self._pace.is_late((header.round_index, header.step))
+
+    def _is_stale(self, header: ModelHeader) -> bool:
+        """Return whether a model is too old to fold; age counts in whole rounds, and never into a later relay step."""
+        relayed = self._run.algorithm.steps(header.round_index) != 1
+        age_max = -1 if relayed else self._pace.stale_rounds_max
+        return self._is_late(header) and self._run.round.index - header.round_index > age_max
+
+    def _answer_unread(self) -> None:
+        """Answer the offered models that will never be read."""
+        run = self._run
+        for stream, header in list(run.arrivals.offered.items()):
+            if run.stage in (Stage.FINISHING, Stage.LINGERING):
+                run.answer(stream, Outcome.UNUSED)
+            else:
+                self._answer_unfoldable(stream, header)
+
+    def _answer_unfoldable(self, stream: int, header: ModelHeader) -> bool:
+        """Answer a model that is not folded whatever it holds; return whether that is so."""
+        run = self._run
+        if run.arrivals.is_duplicate(header):
+            run.totals["duplicates_dropped"] += 1
+            run.answer(stream, Outcome.DUPLICATE)
+            run.neighbors[header.sender].note_delivered(header)
+        elif self._is_stale(header):
+            run.totals["stale_dropped"] += 1
+            run.answer(stream, Outcome.STALE)
+        elif self._pace.is_unwanted(header):
+            self._answer_unused(stream)
+        else:
+            return False
+        return True
+
+    def _answer_unused(self, stream: int) -> None:
+        self._run.totals["models_unused"] += 1
+        self._run.answer(stream, Outcome.UNUSED)
+
+    def _read_offered(self, now: float) -> None:
+        """Let offered models be read, those in turn first; one buffer stays free for the neighbor in turn.
+
+        Nor does the last free buffer go to a neighbor that is being read already: a slow one must not hold them all.
+        """
+        arrivals = self._run.arrivals
+        if not arrivals.offered:
+            return
+        known, turn = self.selections_known(now), self._pace.turn()
+        receives_max = self._run.manifest.limits.concurrent_receives
+        for stream, header in sorted(arrivals.offered.items(), key=_fold_order):
+            if not self._pace.may_read(header, selections_known=known):
+                continue
+            if arrivals.has_complete(header):  # sent again: answered once the first is folded, read if that one is lost
+                continue
+            free = receives_max - arrivals.buffers()
+            in_turn = turn is None or header.sender == turn or self._is_late(header)
+            turn_is_read = any(other.sender == turn for other in arrivals.reading.values())
+            takes_last = free == 1 < receives_max and arrivals.is_reading_from(header.sender)
+            if free >= (1 if in_turn or turn_is_read else 2) and not takes_last:
+                arrivals.reading[stream] = arrivals.offered.pop(stream)
+                self._run.emit(do.ReadArrival(stream))
+
+    def _fold_complete(self) -> None:
+        """Fold the complete arrivals whose turn has come."""
+        arrivals = self._run.arrivals
+        while arrivals.complete:
+            turn = self._pace.turn()
+            waiting = sorted(arrivals.complete.items(), key=_fold_order)
+            ready = [(s, h) for s, h in waiting if turn is None or h.sender == turn or self._is_late(h)]
+            if not ready and len(waiting) == self._run.manifest.limits.concurrent_receives:
+                # A neighbor returned whose turn is earlier: no buffer is free for it unless one is folded first.
+                ready = waiting
+            if not ready:
+                return
+            stream, header = ready[0]
+            del arrivals.complete[stream]
+            if not self._answer_unfoldable(stream, header):
+                self._fold(stream, header)
+
+    def _fold(self, stream: int, header: ModelHeader) -> None:
+        run = self._run
+        run.arrivals.mark_folded(header)
+        if not self._is_late(header):
+            run.neighbors[header.sender].note_delivered(header)
+        targets = run.algorithm.targets(run.algorithm_state | (run.round.agreed or {}), header)
+        if targets is None:
+            self._answer_unused(stream)
+            return
+        rho = run.manifest.stale_weight ** max(0, run.round.index - header.round_index)
+        targets = tuple(replace(target, weight=target.weight * rho) for target in targets)
+        run.arrivals.folding[stream] = header
+        run.totals["models_folded"] += 1
+        key = [header.sender, header.incarnation, header.round_index, header.step, header.slot]
+        run.round.record.setdefault("folded", []).append(key)
+        run.emit(do.AnswerArrival(stream, Outcome.FOLDED))
+        run.emit(do.FoldArrival(stream, header, targets))
+
+
+def _fold_order(item: tuple[int, ModelHeader]) -> tuple[int, ...]:
+    stream, header = item
+    return (header.round_index, header.step, header.sender, header.index, stream)

@@ -1,0 +1,153 @@
+"""What a host asks of its surroundings, and the one place where effects are executed.
+
+Three worlds implement `World`: asyncio and gRPC (`peer.runtime`), the virtual network of `peer experiment`, and the faulty
+virtual world of the fault simulation (`tests/simulation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, assert_never
+
+from numpy.typing import NDArray
+
+from peer.core import effects as do
+from peer.core.messages import Control, Heartbeat, ModelHeader, PushReply
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a restart resumes from.
+
+    Attributes:
+        round_index: rounds completed.
+        arrays: ``slot/<i>``: float32 [d], never mutated afterwards; ``array/<name>``: the algorithm's arrays.
+        state: the engine's state, JSON values.
+    """
+
+    round_index: int
+    arrays: dict[str, NDArray[Any]]
+    state: dict[str, Any]
+
+
+class Host(Protocol):
+    """What `execute` asks of a `PeerHost`."""
+
+    def note_answer(self, effect: do.AnswerArrival) -> None:
+        """Log and record an arrival that the engine refuses."""
+
+    def drop_snapshots(self, before_round: int) -> None:
+        """Free the snapshots of earlier rounds."""
+
+    def checkpoint(self, effect: do.WriteCheckpoint) -> Checkpoint:
+        """Return what a checkpoint keeps, as of now."""
+
+    def record(self, kind: str, fields: dict[str, Any]) -> None:
+        """Complete a line of the history and pass it to the world."""
+
+
+class World(Protocol):
+    """The surroundings of one peer. No method waits: each answers later with the event that `peer.core.effects` names."""
+
+    def now(self) -> float:
+        """Return monotonic seconds."""
+
+    def send_hello(self, neighbor: int) -> None:
+        """Send `PeerHost.hello_to`; give the reply to `PeerHost.hello_answered`, or post `HandshakeFailed`."""
+
+    def send_heartbeat(self, neighbor: int, heartbeat: Heartbeat) -> None:
+        """Send a heartbeat."""
+
+    def send_control(self, neighbor: int, message: Control) -> None:
+        """Send a selection or a pass."""
+
+    def push(self, neighbor: int, header: ModelHeader) -> None:
+        """Send the model of `PeerHost.payload_of`."""
+
+    def cancel_send(self, neighbor: int) -> None:
+        """Give up the control message or push in flight."""
+
+    def retry_if_stalled(self, neighbor: int, quiet_s: float) -> None:
+        """Give up the push in flight if no byte of it has moved for ``quiet_s`` seconds."""
+
+    def pull(self, neighbor: int) -> None:
+        """Ask for all slots; give them to `PeerHost.pulled`."""
+
+    def read_arrival(self, stream: int) -> None:
+        """Read a model into a buffer of `PeerHost.reserve` and screen it."""
+
+    def answer_arrival(self, stream: int, reply: PushReply) -> None:
+        """Answer a push."""
+
+    def take_snapshot(self, effect: do.TakeSnapshot) -> None:
+        """Call `PeerHost.take_snapshot`."""
+
+    def fold_arrival(self, effect: do.FoldArrival) -> None:
+        """Call `PeerHost.fold`: one arrival at a time, and not beside work other than training."""
+
+    def work(self, effect: do.Work) -> None:
+        """Call `PeerHost.work`."""
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint."""
+
+    def raise_incarnation(self, above: int) -> int | None:
+        """Persist and return an incarnation higher than ``above``; None if that is not possible now."""
+
+    def record(self, kind: str, fields: dict[str, Any]) -> None:
+        """Append a line to the history."""
+
+    def log(self, line: do.Log) -> None:
+        """Write a log line."""
+
+    def set_timer(self, at: float) -> None:
+        """Post a `Tick` at or after a time; replaces an earlier request."""
+
+    def stop(self, status: str) -> None:
+        """End the peer."""
+
+
+def execute(effects: Sequence[do.Effect], host: Host, world: World) -> None:  # noqa: PLR0912 - one case per effect
+    """Execute effects in order: what concerns models is the host's, what leaves the peer is the world's."""
+    for effect in effects:
+        match effect:
+            case do.SendHello(neighbor):
+                world.send_hello(neighbor)
+            case do.SendHeartbeat(neighbor, heartbeat):
+                world.send_heartbeat(neighbor, heartbeat)
+            case do.SendControl(neighbor, message):
+                world.send_control(neighbor, message)
+            case do.SendModel(neighbor, header):
+                world.push(neighbor, header)
+            case do.CancelSend(neighbor):
+                world.cancel_send(neighbor)
+            case do.RetryIfStalled(neighbor, quiet_s):
+                world.retry_if_stalled(neighbor, quiet_s)
+            case do.Pull(neighbor):
+                world.pull(neighbor)
+            case do.ReadArrival(stream):
+                world.read_arrival(stream)
+            case do.AnswerArrival():
+                host.note_answer(effect)
+                world.answer_arrival(effect.stream, PushReply(effect.outcome, effect.refusal, effect.reason))
+            case do.FoldArrival():
+                world.fold_arrival(effect)
+            case do.TakeSnapshot():
+                world.take_snapshot(effect)
+            case do.DropSnapshots(before_round):
+                host.drop_snapshots(before_round)
+            case do.Work():
+                world.work(effect)
+            case do.WriteCheckpoint():
+                world.write_checkpoint(host.checkpoint(effect))
+            case do.Record(kind, fields):
+                host.record(kind, fields)
+            case do.Log():
+                world.log(effect)
+            case do.SetTimer(at):
+                world.set_timer(at)
+            case do.Stop(status):
+                world.stop(status)
+            case _:
+                assert_never(effect)

@@ -1,0 +1,1 @@
+"""A running peer: one process that drives its `PeerHost` with asyncio, gRPC and threads."""

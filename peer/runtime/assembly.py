@@ -1,0 +1,130 @@
+"""Open a state directory and build the host of one peer from it; everything here may block and runs before the event loop."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coordinator_free_bootstrap import Graph, digest
+from coordinator_free_bootstrap.errors import ConfigError
+from peer.host import Checkpoint, PeerHost
+from peer.learning.learner import Learner
+from peer.store.checkpoint import CheckpointStore
+from peer.store.identity_files import IncarnationFile, StateLock
+from peer.store.state_dir import StateDir
+from peer.tasks.loading import load_task
+from peer.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """What each device decides for itself; nothing here changes what a run computes."""
+
+    state_dir: Path
+    listen: str | None = None  # default: the port of the own address in the graph file, on its host
+    data_root: Path | None = None
+    shard: Path | None = None
+    device: str = "auto"
+    threads: int = 1
+    cert: Path | None = None  # own certificate; default: peer-<id>.pem in certs or <state_dir>/identity
+    key: Path | None = None  # own private key; likewise, peer-<id>.key
+    certs: Path | None = None  # neighbors' certificates, for graph files that carry only pins
+    ca: Path | None = None  # certificate authorities, for those who have one
+    insecure: bool = False  # plaintext on loopback
+    insecure_anywhere: bool = False  # plaintext on any address
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+    require_own_address: bool = False  # stop if the own address in the graph leads elsewhere
+    download: bool = False
+
+
+@dataclass
+class Assembled:
+    """One peer and its files, ready to run."""
+
+    host: PeerHost
+    task: Task
+    settings: LocalSettings
+    state_dir: StateDir
+    lock: StateLock
+    checkpoints: CheckpointStore
+    incarnations: IncarnationFile
+    resumed_from: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
+    """Return a peer in its last persisted state, or a new one.
+
+    Raises:
+        GraphError: the graph has no such peer.
+        ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.
+        StorageError: the state directory cannot be used, or another process uses it.
+    """
+    import torch
+
+    manifest = graph.manifest
+    graph.node(peer_id)
+    torch.set_num_threads(settings.threads)
+    task = load_task(
+        manifest,
+        len(graph.nodes),
+        data_root=settings.data_root,
+        shard_path=settings.shard,
+        download=settings.download,
+    )
+    device = device_named(settings.device)
+    learner = Learner(task, task.load_shard(peer_id), device=device, batch_size=manifest.batch_size)
+    directory = StateDir(settings.state_dir)
+    directory.create()
+    lock = StateLock(settings.state_dir)
+    lock.acquire()
+    checkpoints = CheckpointStore(
+        directory.checkpoints,
+        peer_id=peer_id,
+        manifest_digest=digest(manifest),
+        graph_digest=graph.digest,
+        schema_digest=learner.schema.digest,
+    )
+    saved = checkpoints.load_latest()
+    checkpoint = Checkpoint(saved.round_index, saved.arrays, saved.state) if saved else None
+    incarnations = IncarnationFile(settings.state_dir)
+    incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)
+    host = PeerHost.build(peer_id, graph, learner, incarnation, checkpoint, clock=time.monotonic)
+    notes = [f"checkpoint {path.name} was not used: {reason}" for path, reason in checkpoints.rejected]
+    if incarnations.problem:
+        notes.append(incarnations.problem)
+    return Assembled(
+        host=host,
+        task=task,
+        settings=settings,
+        state_dir=directory,
+        lock=lock,
+        checkpoints=checkpoints,
+        incarnations=incarnations,
+        resumed_from=host.engine.round_index if saved else None,
+        notes=notes,
+    )
+
+
+def device_named(name: str) -> str:
+    """Return the device that ``--device`` means on this machine: cpu, cuda or cuda:N.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
+        raise ConfigError(f"--device: found {name!r}; allowed: auto, cpu, cuda, cuda:N")
+    if name == "cpu":
+        return name
+    if not torch.cuda.is_available():
+        raise ConfigError(f"--device {name}: this machine's torch sees no CUDA device; use --device cpu or auto")
+    if (count := torch.cuda.device_count()) <= int(name.partition(":")[2] or 0):
+        raise ConfigError(f"--device {name}: this machine's torch sees {count} CUDA devices, counted from 0")
+    return name

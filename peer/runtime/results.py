@@ -1,0 +1,84 @@
+"""What a peer leaves when it ends: its models as safetensors files and `summary.json`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from peer.host import PeerHost
+from peer.learning.saved import model_metadata
+from peer.store.files import write_json
+from peer.store.model_file import save_model
+from peer.store.state_dir import StateDir
+from peer.tasks.task import Task
+
+
+def write_results(
+    host: PeerHost, place: StateDir, status: str, seconds: float, *, algorithm: str | None = None, models: bool = True
+) -> dict[str, Any]:
+    """Write all cluster models, the personalized model (of a completed run) and the summary; return the summary.
+
+    Args:
+        host: the peer.
+        place: where to.
+        status: how the run ended.
+        seconds: that it took.
+        algorithm: its name, if it is not the manifest's.
+        models: false writes the summary alone.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    run, manifest, workspace = host.state, host.manifest, host.workspace
+    name = algorithm or manifest.algorithm
+    metadata = {
+        **model_metadata(workspace.learner, manifest, len(run.graph.nodes)),  # type: ignore[arg-type]
+        "algorithm": name,
+        "peer_id": str(run.peer_id),
+        "rounds_completed": str(run.round.index),
+    }
+    for slot in range(len(workspace.models) if models else 0):
+        save_model(place.cluster_model(slot), workspace.models.model(slot), host.schema, metadata)
+    if models and workspace.personalized is not None:
+        save_model(place.personalized_model, workspace.personalized, host.schema, metadata)
+    summary = {
+        "peer_id": run.peer_id,
+        "status": status,
+        "incarnation": run.incarnation,
+        "rounds_completed": run.round.index,
+        "algorithm": name,
+        "cluster_index": run.algorithm_state.get("cluster_index"),
+        "true_cluster": main_cluster(workspace.true_cluster),
+        "accuracy": host.last_round.get("accuracy"),
+        "loss": host.last_round.get("loss"),
+        "totals": dict(run.totals),
+        "refusals": {str(code): count for code, count in run.refusals.items()},
+        "storage_error": run.storage_error,
+        "run_seconds": seconds,
+        "digests": host.digests,
+        "ended_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    write_json(place.summary, summary)
+    return summary
+
+
+def start_fields(host: PeerHost, task: Task) -> dict[str, Any]:
+    """Return the fields of the history's first line that every backend writes."""
+    host.digests |= {"metric": task.metric_name, "metric_better": "higher" if task.higher_is_better else "lower"}
+    return {
+        "peer_id": host.peer_id,
+        "notes": host.algorithm.notes(host.workspace),
+        "digests": host.digests,
+        "true_cluster": main_cluster(host.workspace.true_cluster),
+        "samples": host.workspace.learner.count(),
+        "parameters": host.schema.size,
+    }
+
+
+def main_cluster(true_cluster: np.ndarray[Any, Any] | None) -> int | None:
+    """Return the most frequent of the samples' true clusters, int64 [n]; None where they are not known."""
+    if true_cluster is None or len(true_cluster) == 0:
+        return None
+    return int(np.bincount(true_cluster).argmax())

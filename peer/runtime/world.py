@@ -1,0 +1,409 @@
+"""The world of a real peer: asyncio, gRPC and threads. It decides nothing about the protocol.
+
+One event loop feeds the host one event at a time. Training and evaluation run on the compute thread; encoding, screening and
+folding on the fold thread; checkpoints on the disk thread. Each posts an event when it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from coordinator_free_bootstrap.errors import (
+    IdentityError,
+    NeighborUnavailable,
+    Refusal,
+    RemoteProtocolError,
+    StorageError,
+)
+from peer import failpoints
+from peer.core import effects as do
+from peer.core import events as ev
+from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
+from peer.host import Checkpoint
+from peer.runtime.assembly import Assembled
+from peer.runtime.requests import Requests
+from peer.runtime.results import start_fields
+from peer.store.history import HistoryWriter
+from peer.wire.client import NeighborLink
+from peer.wire.security import MutualTls
+from peer.wire.server import PeerServer
+
+log = logging.getLogger("peer")
+GOODBYE_S = 2.0  # how long the last messages to neighbors may take
+
+
+class AsyncioWorld:
+    """Implements `peer.host.World`; `run` returns the end status of its peer: ``completed`` or ``left``."""
+
+    def __init__(self, parts: Assembled, tls: MutualTls | None = None) -> None:
+        self.parts = parts
+        self.host = parts.host
+        self.manifest = parts.host.manifest
+        self.peer_id = parts.host.peer_id
+        self.requests = Requests(self.host, self.post, self._on_fold_thread, self._reached)
+        self.history = HistoryWriter(parts.state_dir.history, incarnation=self.host.state.incarnation)
+        self.observers: list[Callable[[str, dict[str, Any]], None]] = []
+        self._tls = tls
+        self._links: dict[int, NeighborLink] = {}
+        self._sending: dict[int, asyncio.Task[Any]] = {}  # the message in flight to each neighbor
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped: asyncio.Future[str] | None = None
+        self._stop_training = False
+        self._compute = ThreadPoolExecutor(1, "compute")
+        self._fold = ThreadPoolExecutor(1, "fold")
+        self._disk = ThreadPoolExecutor(1, "disk")
+        self._wire_bytes_before = 0
+        self._ended = False
+        self.host.connect(self)
+
+    # ---- the run --------------------------------------------------------------------------------------------------------
+
+    async def run(self, on_listening: Callable[[int], None] | None = None) -> str:
+        """Serve, take part until the end of the run or a request to leave, and return how it ended.
+
+        Raises:
+            ConfigError: the address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        self._stopped = loop.create_future()
+        self.host.workspace.should_stop = self._should_stop
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        server = PeerServer(
+            self.requests,
+            self.parts.settings.listen or self._address_of(self.peer_id),
+            limits=self.manifest.limits,
+            timeouts=self.manifest.timeouts,
+            credentials=self._tls.server_credentials() if self._tls else None,
+            identify=self._tls.identify if self._tls else None,
+        )
+        try:
+            port = await server.start()
+            self._open_links()
+            self.record("start", self._start_fields(port))
+            if on_listening:
+                on_listening(port)
+            self.post(ev.Tick())
+            return await self._stopped
+        finally:
+            await self._close(server)
+
+    def _address_of(self, peer_id: int) -> str:
+        return self.host.state.graph.node(peer_id).address
+
+    def _start_fields(self, port: int) -> dict[str, Any]:
+        fields = start_fields(self.host, self.parts.task)
+        fields["notes"] = [*fields["notes"], *self.parts.notes]
+        for note in fields["notes"]:
+            log.warning(note)
+        log.info(
+            "%s at round %d of %d, listening on port %d, neighbors %s, incarnation %d",
+            "resuming" if self.parts.resumed_from is not None else "starting",
+            self.host.engine.round_index,
+            self.manifest.rounds,
+            port,
+            list(self.host.state.neighbors),
+            self.host.state.incarnation,
+        )
+        return {**fields, "port": port, "resumed_from": self.parts.resumed_from}
+
+    def _open_links(self) -> None:
+        for neighbor in self.host.state.neighbors:
+            self._links[neighbor] = NeighborLink(
+                neighbor,
+                self._address_of(neighbor),
+                limits=self.manifest.limits,
+                timeouts=self.manifest.timeouts,
+                security=self._tls.channel(neighbor) if self._tls else None,
+            )
+
+    def _reached(self, neighbor: int) -> None:
+        failpoints.reach("hello.end")
+        if neighbor in self._links:  # a hello may come before the links are open
+            self._links[neighbor].reconnect()
+
+    def _on_signal(self) -> None:
+        if self._stop_training:
+            log.warning("second signal: stopping at once")
+            self.stop("left")
+            return
+        log.info("asked to stop: telling the neighbors and writing a checkpoint; a second signal stops at once")
+        self._stop_training = True
+        self.post(ev.LeaveRequested())
+
+    def _should_stop(self) -> bool:
+        failpoints.reach("train.step")
+        return self._stop_training
+
+    async def _close(self, server: PeerServer) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._stop_training = True
+        for task in self._sending.values():
+            task.cancel()
+        pending = [task for task in self._tasks if not task.done()]
+        if pending:
+            await asyncio.wait(pending, timeout=GOODBYE_S)
+        await server.stop(GOODBYE_S)
+        for task in self._tasks:
+            task.cancel()
+        for link in self._links.values():
+            await link.close()
+        for pool in (self._compute, self._fold, self._disk):
+            pool.shutdown(wait=True, cancel_futures=True)
+        self.history.close()
+
+    # ---- events and tasks -----------------------------------------------------------------------------------------------
+
+    def post(self, event: ev.Event) -> None:
+        """Give the host an event; an error ends this peer, since it would stay alive with lost effects."""
+        try:
+            self.host.post(event)
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.set_exception(error)
+
+    async def _on(self, pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(pool, function, *arguments)
+
+    async def _on_fold_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await self._on(self._fold, function, *arguments)
+
+    def now(self) -> float:
+        """Return the event loop's clock."""
+        return asyncio.get_running_loop().time()
+
+    def set_timer(self, at: float) -> None:
+        """Set the timer; almost every event moves it a little later, and an early tick does no harm."""
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.post(ev.Tick())
+
+    def stop(self, status: str) -> None:
+        """End the run."""
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.set_result(status)
+
+    # ---- messages -------------------------------------------------------------------------------------------------------
+
+    def send_hello(self, neighbor: int) -> None:
+        """Send a hello."""
+        self._spawn(self._hello(neighbor))
+
+    async def _hello(self, neighbor: int) -> None:
+        failpoints.reach("hello.begin")
+        try:
+            reply = await self._links[neighbor].hello(self.host.hello_to(neighbor))
+        except NeighborUnavailable as error:
+            self.post(ev.HandshakeFailed(neighbor, None, str(error)))
+        except RemoteProtocolError as error:
+            self.post(ev.HandshakeFailed(neighbor, error.code, error.sentence))
+        else:
+            failpoints.reach("hello.end")
+            self.host.hello_answered(neighbor, reply)
+
+    def raise_incarnation(self, above: int) -> int | None:
+        """Claim a higher incarnation on disk."""
+        try:
+            self.history.incarnation = self.parts.incarnations.claim(above=above)
+        except (IdentityError, StorageError) as error:
+            log.error("cannot persist an incarnation above %d, will retry: %s", above, error)
+            return None
+        return self.history.incarnation
+
+    def send_heartbeat(self, neighbor: int, heartbeat: Heartbeat) -> None:
+        """Send a heartbeat."""
+        self._spawn(self._heartbeat(neighbor, heartbeat))
+
+    async def _heartbeat(self, neighbor: int, heartbeat: Heartbeat) -> None:
+        link = self._links[neighbor]
+        sent_before = link.payload_bytes_sent
+        try:
+            self.post(ev.HeartbeatAnswered(neighbor, await link.heartbeat(heartbeat)))
+        except NeighborUnavailable:
+            moving = link.payload_bytes_sent > sent_before
+            self.post(ev.HeartbeatAnswered(neighbor, lost=True, moving=moving))
+        except RemoteProtocolError as error:
+            self.post(ev.HeartbeatAnswered(neighbor, error.code))
+
+    def send_control(self, neighbor: int, message: Control) -> None:
+        """Send a selection or a pass."""
+        self._sending[neighbor] = self._spawn(self._deliver(neighbor, self._links[neighbor].control(message)))
+
+    def push(self, neighbor: int, header: ModelHeader) -> None:
+        """Send a model."""
+        payload = self.host.payload_of(header)  # now: its snapshot may be freed before the fold thread is
+        self._sending[neighbor] = self._spawn(self._deliver(neighbor, self._push(neighbor, header, payload)))
+
+    async def _push(self, neighbor: int, header: ModelHeader, payload: Callable[[], Any]) -> PushReply:
+        return await self._links[neighbor].push(header, await self._on(self._fold, payload))
+
+    async def _deliver(self, neighbor: int, call: Coroutine[Any, Any, PushReply | Refusal | None]) -> None:
+        try:
+            answer = await call
+        except NeighborUnavailable as error:
+            event: ev.Event = ev.SendFailed(neighbor, str(error))
+        except RemoteProtocolError as error:
+            event = ev.SendAnswered(neighbor, Outcome.REFUSED, error.code, error.sentence)
+        else:
+            if isinstance(answer, PushReply):
+                event = ev.SendAnswered(neighbor, answer.outcome, answer.refusal, answer.reason)
+            else:
+                event = ev.SendAnswered(neighbor, Outcome.REFUSED if answer else Outcome.FOLDED, answer)
+        if self._sending.get(neighbor) is asyncio.current_task():
+            del self._sending[neighbor]
+        self.post(event)
+
+    def cancel_send(self, neighbor: int) -> None:
+        """Cancel the message in flight."""
+        task = self._sending.pop(neighbor, None)
+        if task is not None:
+            task.cancel()
+
+    def retry_if_stalled(self, neighbor: int, quiet_s: float) -> None:
+        """Cancel a push that only waits."""
+        if self._links[neighbor].quiet_for_s() >= quiet_s:
+            self.cancel_send(neighbor)
+            self.post(ev.SendStalled(neighbor))
+
+    def pull(self, neighbor: int) -> None:
+        """Ask for all slots."""
+        self._spawn(self._pull(neighbor))
+
+    async def _pull(self, neighbor: int) -> None:
+        replies = []
+        try:
+            async with asyncio.timeout(self.manifest.timeouts.round_deadline_s):
+                for slot in range(len(self.host.workspace.models)):
+                    request = PullRequest(self.peer_id, self.host.state.incarnation, slot)
+                    size_bytes = self.host.state.model_bytes
+                    replies.append(await self._links[neighbor].pull(request, size_bytes=size_bytes))
+            self.host.pulled(neighbor, replies)
+        except (NeighborUnavailable, RemoteProtocolError, TimeoutError) as error:
+            about = {"neighbor": neighbor, "message_kind": "pull"}
+            log.warning("pull from peer %d failed: %s", neighbor, error, extra=about)
+            self.post(ev.PullDone(neighbor, False, reason=str(error)))
+
+    # ---- arrivals, work, disk -------------------------------------------------------------------------------------------
+
+    def read_arrival(self, stream: int) -> None:
+        """Let the server read a model."""
+        self.requests.read(stream)
+
+    def answer_arrival(self, stream: int, reply: PushReply) -> None:
+        """Answer a push."""
+        self.requests.answer(stream, reply)
+
+    def take_snapshot(self, effect: do.TakeSnapshot) -> None:
+        """Snapshot at once."""
+        self.host.take_snapshot(effect)
+
+    def fold_arrival(self, effect: do.FoldArrival) -> None:
+        """Fold on the fold thread."""
+        self._spawn(self._folding(effect))
+
+    async def _folding(self, effect: do.FoldArrival) -> None:
+        await self._on(self._fold, _folded, self, effect, self.requests.take(effect.stream))
+        self.post(ev.ArrivalFolded(effect.stream))
+
+    def work(self, effect: do.Work) -> None:
+        """Work on the compute thread."""
+        self._spawn(self._working(effect))
+
+    async def _working(self, effect: do.Work) -> None:
+        self.post(await self._on(self._compute, _worked, self, effect))
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Write on the disk thread."""
+        self._spawn(self._writing(checkpoint))
+
+    async def _writing(self, checkpoint: Checkpoint) -> None:
+        began, problem = time.monotonic(), ""
+        arrays, round_index = checkpoint.arrays, checkpoint.round_index
+        try:
+            await self._on(self._disk, self.parts.checkpoints.save, round_index, arrays, checkpoint.state)
+        except StorageError as error:
+            problem = str(error)
+        size_bytes = sum(array.nbytes for array in arrays.values())
+        fields = {"round_index": round_index, "seconds": time.monotonic() - began, "bytes": size_bytes}
+        self.record("checkpoint", fields | {"error": problem or None})
+        self.post(ev.CheckpointWritten(round_index, problem))
+
+    # ---- history and log ------------------------------------------------------------------------------------------------
+
+    def record(self, kind: str, fields: dict[str, Any]) -> None:
+        """Write a line of the history, and tell the observers; `leave` or `end` stays the last line."""
+        if self._ended:
+            return
+        self._ended = kind in ("leave", "end")
+        if kind in ("round", "end", "leave"):
+            sent = sum(link.wire_bytes_sent for link in self._links.values())
+            fields = fields | {"wire_bytes_sent": sent - self._wire_bytes_before}
+            self._wire_bytes_before = sent
+        if kind == "round":
+            self._log_round(fields)
+        for observer in self.observers:
+            observer(kind, fields)
+        try:
+            self.history.write(kind, **fields)
+            self.host.history_error = ""
+        except StorageError as error:
+            if not self.host.history_error:
+                log.error("%s; continuing without history", error)
+            self.host.history_error = str(error)
+
+    def _log_round(self, fields: dict[str, Any]) -> None:
+        accuracy = fields.get("accuracy")
+        shown = "" if accuracy is None else f", accuracy {accuracy:.4f}, cluster {fields.get('cluster_index', 0)}"
+        missing = fields.get("missing") or "none"
+        number, total = fields["round_index"] + 1, self.manifest.rounds
+        log.info("round %d of %d done%s, folded %d, missing %s", number, total, shown, fields["models_folded"], missing)
+
+    def log(self, line: do.Log) -> None:
+        """Write a log line."""
+        level = logging.getLevelNamesMapping()[line.level.upper()]
+        log.log(level, line.message, extra={"neighbor": line.neighbor, "message_kind": line.kind})
+
+
+def _folded(world: AsyncioWorld, effect: do.FoldArrival, received: Any) -> None:
+    failpoints.reach("fold.begin")
+    world.host.fold(effect, received)
+    failpoints.reach("fold.end")
+
+
+def _worked(world: AsyncioWorld, effect: do.Work) -> ev.WorkDone:
+    named = effect.kind in ("train", "close")
+    if named:
+        failpoints.reach(f"{effect.kind}.begin")
+    done = world.host.work(effect)
+    if named:
+        failpoints.reach(f"{effect.kind}.end")
+    return done

@@ -1,1 +1,0 @@
-"""The shell of one peer, in parts: what executes the engine's effects. `peer.runtime` puts them together."""

@@ -1,0 +1,148 @@
+"""Reading one arrival from its gRPC stream: header, the peer's decision, chunks, digest."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc.aio
+
+from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from peer import failpoints
+from peer.core.messages import ModelHeader, PushReply
+from peer.wire import convert, frames
+from peer.wire.access import CANCEL_DELAY_S, first_message, require_sender
+from peer.wire.handler import Arrival, RequestHandler
+
+BYTES_PER_SECOND_MIN = 32 << 10  # 0.26 Mbit/s; over a slower link no useful model arrives within a round
+ACCEPTED_METADATA = "peer-accepted"  # initial metadata of an accepted push; absent if it is refused
+
+
+def transfer_limit_s(size_bytes: int, timeouts: Timeouts) -> float:
+    """Return the time limit of a whole transfer, seconds; it also ends a transfer of many tiny chunks."""
+    return min(timeouts.round_deadline_s, timeouts.idle_transfer_s + size_bytes / BYTES_PER_SECOND_MIN)
+
+
+def too_slow(timeouts: Timeouts) -> RemoteProtocolError:
+    """Return the error of a transfer that has stopped or exceeds its time limit."""
+    allowed = (
+        f"{timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s) without a byte, and at least 32 KiB/s after that"
+    )
+    return RemoteProtocolError(Refusal.TOO_SLOW, f"the transfer stopped or is too slow; allowed: {allowed}")
+
+
+class ArrivalReader:
+    """Read one push from a gRPC context.
+
+    Args:
+        handler: the peer.
+        context: of the call; its messages are bytes.
+        caller: the authenticated sender; None where the transport is plaintext.
+        limits: of the manifest.
+        timeouts: of the manifest.
+    """
+
+    def __init__(
+        self, handler: RequestHandler, context: Any, caller: int | None, *, limits: Limits, timeouts: Timeouts
+    ) -> None:
+        self._handler = handler
+        self._context = context
+        self.caller = caller
+        self._limits = limits
+        self._timeouts = timeouts
+        self._clock = asyncio.get_running_loop().time
+        self._metadata_sent = False
+        self._writer: frames.ChunkWriter | None = None  # while the arrival is read and not given up
+
+    async def offer(self) -> Arrival | PushReply:
+        """Read the header and wait for the peer's decision, without a time limit.
+
+        Raises:
+            RemoteProtocolError: the header is refused before the peer sees it, or by the peer.
+        """
+        header = await self._header()
+        require_sender(self.caller, header.sender)
+        if header.size_bytes > self._limits.model_bytes_max:
+            allowed = f"at most {self._limits.model_bytes_max} (limits.model_bytes_max)"
+            found = f"ModelHeader.size_bytes: found {header.size_bytes}; allowed: {allowed}"
+            raise RemoteProtocolError(Refusal.TOO_LARGE, found)
+        answer = await self._handler.offered(self.caller, header)
+        if isinstance(answer, Arrival) and answer.verdict is not None:
+            return answer.verdict  # given up before its first byte
+        return answer
+
+    async def read(self, arrival: Arrival) -> None:
+        """Read the model into its buffer; the handler is told `lost` if the arrival does not become complete.
+
+        If the peer gives the arrival up meanwhile, its remaining frames are discarded as by `discard`.
+
+        Raises:
+            RemoteProtocolError: the stream does not carry the model of its header, or is too slow.
+        """
+        reason, complete, code = "the stream ended before the model was complete", False, None
+        try:
+            if arrival.buffer.nbytes != arrival.header.size_bytes:
+                raise LocalProtocolError("the buffer of an arrival must have exactly header.size_bytes")
+            self._writer = frames.ChunkWriter(
+                arrival.buffer,
+                frame_bytes_max=self._limits.frame_bytes_max,
+                float32=arrival.header.encoding == "float32",
+            )
+            arrival.release = self._release
+            await self._send_metadata(((ACCEPTED_METADATA, "1"),))
+            complete = await self._read_chunks(arrival)
+        except RemoteProtocolError as error:
+            reason, code = error.sentence, error.code
+            raise
+        finally:
+            self._writer = arrival.release = None
+            if not complete:
+                self._handler.lost(arrival, reason, code)
+
+    async def discard(self) -> None:
+        """Read and discard the sender's remaining frames, for at most the idle time, so that the sender gets the reply.
+
+        If the call ended at once, gRPC would fail the sender's writes, and the reply would be lost.
+        """
+        if not self._metadata_sent:
+            await self._send_metadata(())
+        try:
+            async with asyncio.timeout(self._timeouts.idle_transfer_s):
+                while await self._context.read() is not grpc.aio.EOF:
+                    pass
+        except TimeoutError:
+            return
+
+    async def _send_metadata(self, metadata: tuple[tuple[str, str], ...]) -> None:
+        self._metadata_sent = True
+        await self._context.send_initial_metadata(metadata)
+
+    def _release(self) -> None:
+        self._writer = None
+
+    async def _header(self) -> ModelHeader:
+        return convert.first_header(frames.read_frame(await first_message(self._context, self._timeouts)))
+
+    async def _read_chunks(self, arrival: Arrival) -> bool:
+        """Return whether the model is complete; False if it was given up and its remaining frames were discarded."""
+        clock, idle_s, read = self._clock, self._timeouts.idle_transfer_s, self._context.read
+        latest = clock() + transfer_limit_s(arrival.header.size_bytes, self._timeouts)
+        try:
+            async with asyncio.timeout_at(min(latest, clock() + idle_s)) as deadline:
+                while (frame := await read()) is not grpc.aio.EOF:
+                    failpoints.reach("receive.frame")
+                    arrival.on_frame()
+                    if self._writer is None:
+                        continue  # given up: the deadline is not extended
+                    if self._writer.write(frames.read_frame(frame)):
+                        arrival.norm_squared = self._writer.norm_squared
+                        return True
+                    deadline.reschedule(min(latest, clock() + idle_s))
+        except TimeoutError as error:
+            if arrival.verdict is None:
+                raise too_slow(self._timeouts) from error
+        if arrival.verdict is None:
+            await asyncio.sleep(CANCEL_DELAY_S)
+            raise RemoteProtocolError(Refusal.MALFORMED, "the stream ends without an end frame")
+        return False

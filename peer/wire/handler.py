@@ -1,0 +1,83 @@
+"""The interface between the gRPC server and the peer: what the server calls when a request comes in.
+
+No method calls a neighbor. Any of them may raise RemoteProtocolError; the server answers it, counts it through
+`RequestHandler.refused`, and stays up. A refusal that a method *returns* is counted by the peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator_free_bootstrap.errors import Refusal
+from peer.core.encoding import Payload
+from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply
+
+EMPTY = np.empty(0, np.uint8)
+
+
+@dataclass(eq=False)
+class Arrival:
+    """One incoming model that may be read: made by the peer, filled by the server.
+
+    Attributes:
+        header: what was offered.
+        buffer: uint8 [size_bytes], contiguous, reserved for this model until it is complete or lost.
+        norm_squared: sum of squares of the model, set before `RequestHandler.complete` for encoding float32; None for the
+            other encodings, whose values are checked when they are decoded (`encoding.norm_squared`).
+        on_frame: called with every frame: on a slow link heartbeats wait behind the model, so a frame stands for one.
+        verdict: the reply to the sender, set if the peer gave the model up before it was complete.
+        release: set by the server while it reads; makes it forget the buffer.
+    """
+
+    header: ModelHeader
+    buffer: NDArray[np.uint8]
+    norm_squared: float | None = None
+    on_frame: Callable[[], None] = lambda: None
+    verdict: PushReply | None = None
+    release: Callable[[], None] | None = None
+
+    def give_up(self, verdict: PushReply) -> None:
+        """Answer before the model is complete: the buffer is free from now on, and the remaining frames are discarded."""
+        self.verdict = verdict
+        if self.release is not None:
+            self.release()
+            self.buffer = EMPTY
+
+
+class RequestHandler(Protocol):
+    """Implemented by the peer. ``caller`` is the authenticated peer id; None where the transport is plaintext."""
+
+    async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
+        """Answer a handshake, with this peer's own hello even where it refuses."""
+
+    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:
+        """Take a heartbeat."""
+
+    async def control(self, caller: int | None, message: Control) -> Refusal | None:
+        """Take a selection or a pass."""
+
+    async def offered(self, caller: int | None, header: ModelHeader) -> Arrival | PushReply:
+        """Decide about a model before its first payload byte is read; may wait long, the sender is held by flow control.
+
+        Cancelled when the sender gives up.
+        """
+
+    async def complete(self, arrival: Arrival) -> PushReply:
+        """Use a complete model: exact size, right digest, finite (float32). Not cancelled when the sender gives up."""
+
+    def lost(self, arrival: Arrival, reason: str, code: Refusal | None) -> None:
+        """Forget a model that will not be complete, also one that was given up; ``code`` if it was refused."""
+
+    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
+        """Return a model to stream to a neighbor; its payload must not change while it is being sent."""
+
+    def status(self) -> dict[str, Any]:
+        """Return what the peer is doing, as JSON-ready values; `peer_id`, `incarnation`, ... also travel typed."""
+
+    def refused(self, caller: int | None, code: Refusal, sentence: str) -> None:
+        """Count a refusal that the server made."""

@@ -1,0 +1,471 @@
+"""The rules of both paces, each by a table: near and late, whom a step waits for, catching up, round rate, retries."""
+
+import pytest
+
+from coordinator_free_bootstrap import make_graph
+from coordinator_free_bootstrap.errors import Refusal
+from peer.algorithms.dfca import Dfca
+from peer.algorithms.fedspd import FedSpd
+from peer.core import effects as do
+from peer.core import events as ev
+from peer.core.engine import Engine
+from peer.core.liveness import NeighborState
+from peer.core.messages import WIRE_VERSION, Heartbeat, Hello, ModelHeader, Outcome, Pass, Phase, Select
+from peer.core.pace import Lockstep, Pace, RoundRate
+from peer.core.stages import Stage
+from tests.simulation.options import manifest
+
+SUSPICION_S, DEADLINE_S = 4.0, 400.0
+TIMEOUTS = {"heartbeat_s": 1.0, "suspicion_s": SUSPICION_S, "idle_transfer_s": 4.0, "round_deadline_s": DEADLINE_S}
+
+
+class Driven:
+    """Peer 0 of a complete graph and its pace; the test plays the neighbors."""
+
+    def __init__(self, pace, peers=3, **run):
+        settings = {"rounds": 40, "clusters": 2, "pace": pace, "timeouts": TIMEOUTS} | run
+        self.graph = make_graph("complete", peers, manifest=manifest(**settings))
+        algorithm = {"dfca": Dfca, "fedspd": FedSpd}[self.graph.manifest.algorithm](self.graph.manifest, 0, self.graph)
+        self.engine = Engine(0, self.graph, algorithm, 1, model_bytes=24, algorithm_state={"trained": [0]})
+        self.pace, self.state, self.now = self.engine.pace, self.engine.state, 100.0
+        self.step(ev.Tick())
+
+    def step(self, event, after=0.0):
+        self.now += after
+        return self.engine.step(event, self.now)
+
+    def hello(self, n, round_index=0, incarnation=1):
+        hello = Hello(n, incarnation, WIRE_VERSION, "", "", "", "", round_index, Phase.RUNNING, "")
+        return self.step(ev.HandshakeDone(hello, answered=True))
+
+    def heartbeat(self, n, round_index=0, after=0.0):
+        return self.step(ev.HeartbeatReceived(Heartbeat(n, 1, round_index, Phase.RUNNING)), after)
+
+    def work(self, kind, **changes):
+        state = {"trained": [0], "sample_count": 4, "selected": 0, "selected_at": [0, 0], "round_index": 0}
+        return self.step(ev.WorkDone(kind, state | changes))
+
+    def passes(self, n, round_index=0, step=0):
+        return self.step(ev.PassReceived(Pass(n, 1, round_index, step)))
+
+    def exchange(self):
+        """Meet all neighbors, assign and train."""
+        for n in self.state.neighbors:
+            self.hello(n)
+        self.work("assign")
+        return self.work("train")
+
+    def round_of(self, seconds, *present):
+        """One more round, of this duration from its beginning, in which these neighbors pass."""
+        t = self.engine.round_index
+        effects = self.work("assign") + self.work("train")
+        effects += self.take_all(*present)
+        while self.now < self.state.round.began_at + seconds - 1e-9:
+            for n in present:
+                effects += self.heartbeat(n, t)
+            effects += self.step(ev.Tick(), after=0.25)
+        for n in present:
+            effects += self.passes(n, t)
+        effects += self.work("close") + self.step(ev.CheckpointWritten(t + 1))
+        return effects
+
+    def take_all(self, *neighbors):
+        """Let neighbors take everything that is offered to them."""
+        effects = []
+        for n in neighbors:
+            while self.state.neighbors[n].outbox.pending():
+                effects += self.step(ev.SendAnswered(n, Outcome.FOLDED))
+        return effects
+
+    def round_by_timers(self, *present):
+        """One more round, in which these neighbors pass at once, and then only timers are due."""
+        t = self.engine.round_index
+        effects = self.work("assign") + self.work("train") + self.take_all(*present)
+        for n in present:
+            effects += self.passes(n, t)
+        while self.engine.stage is Stage.EXCHANGING:
+            self.now = max(self.now, of(effects, do.SetTimer)[-1].at)
+            effects += self.step(ev.Tick())
+        return effects + self.work("close") + self.step(ev.CheckpointWritten(t + 1))
+
+
+def header(sender, round_index=0, step=0, slot=0):
+    return ModelHeader(sender, 1, round_index, step, slot, 0, 1, 4, 1.0, (), 24, "float32")
+
+
+def of(effects, kind):
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+# ---- near, behind, late: whom a step counts on ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pace", ["lockstep", "async"])
+@pytest.mark.parametrize(
+    ("round_of_1", "late", "expected"),
+    [
+        (12, False, False),  # two rounds ahead: it has closed our round
+        (11, False, True),
+        (10, False, True),
+        (2, False, True),  # 8 behind, as `wait_rounds_behind` allows
+        (1, False, False),
+        (10, True, True),
+        (9, True, True),
+        (8, True, False),  # late: waited for only one round behind
+    ],
+)
+def test_near_neighbors_are_expected(pace, round_of_1, late, expected):
+    driven = Driven(pace)
+    driven.exchange()
+    driven.state.round.index = 10
+    driven.hello(2, 10, incarnation=2)
+    driven.hello(1, round_of_1, incarnation=2)
+    driven.state.neighbors[1].late = late
+    assert driven.pace.expected() == [1, 2] if expected else driven.pace.expected() == [2]
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1, []), (3, []), (4, [1]), (8, [1])])
+def test_wait_rounds_behind_decides_how_far_behind_a_neighbor_is_waited_for(most, expected):
+    driven = Driven("lockstep", peers=2, lockstep={"wait_rounds_behind": most})
+    driven.exchange()
+    driven.state.round.index = 4
+    assert driven.pace.expected() == driven.pace.waiting_for() == expected
+
+
+@pytest.mark.parametrize("pace", ["lockstep", "async"])
+def test_only_reachable_neighbors_are_expected(pace):
+    driven = Driven(pace, peers=5, start={"rule": "all", "deadline_s": 30.0})
+    for n in (1, 2, 4):
+        driven.hello(n)
+    driven.step(ev.HeartbeatReceived(Heartbeat(2, 1, 0, Phase.LEAVING)))
+    driven.step(ev.HeartbeatAnswered(4, lost=True))  # suspect is live
+    assert driven.pace.expected() == [1, 4]  # 2 left, 3 was never met
+
+
+@pytest.mark.parametrize("pace", ["lockstep", "async"])
+def test_no_neighbor_is_expected_in_a_round_without_an_exchange(pace):
+    driven = Driven(pace)
+    driven.exchange()
+    driven.state.algorithm.steps = lambda round_index: 0
+    assert driven.pace.expected() == [] and driven.pace.ahead() == []
+
+
+def test_neighbor_that_misses_the_deadline_is_late_until_it_delivers_in_time():
+    driven = Driven("lockstep", timeouts=TIMEOUTS | {"round_deadline_s": 4.0})
+    driven.exchange()
+    for _ in range(5):
+        driven.heartbeat(1), driven.heartbeat(2)
+        driven.passes(2)
+        driven.step(ev.Tick(), after=1.0)
+    assert driven.engine.stage is Stage.CLOSING
+    assert [driven.state.neighbors[n].late for n in (1, 2)] == [True, False]
+    driven.work("close")
+    driven.step(ev.CheckpointWritten(1))
+    driven.heartbeat(1, 1), driven.heartbeat(2, 1)
+    driven.round_of(0.25, 1, 2)
+    assert not driven.state.neighbors[1].late
+
+
+# ---- what a step waits for --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("pace", "waiting"), [("lockstep", [1, 2]), ("async", [])])
+def test_lockstep_waits_for_models_and_answers_and_async_for_neither(pace, waiting):
+    driven = Driven(pace)
+    driven.exchange()
+    assert driven.pace.waiting_for() == driven.pace.owed_to() == waiting
+    assert driven.engine.stage is (Stage.EXCHANGING if waiting else Stage.CLOSING)
+
+
+def test_lockstep_step_is_over_when_delivered_and_taken_or_at_the_deadline():
+    driven = Driven("lockstep")
+    driven.exchange()
+    assert not driven.pace.step_is_over(driven.now)
+    assert driven.pace.step_is_over(driven.state.round.began_at + DEADLINE_S)
+    driven.passes(1), driven.passes(2)
+    assert driven.pace.waiting_for() == [] and not driven.pace.step_is_over(driven.now), "our offers are not answered"
+    driven.step(ev.SendAnswered(1, Outcome.FOLDED))
+    assert driven.pace.owed_to() == [2]
+    driven.step(ev.SendAnswered(2, Outcome.FOLDED))
+    assert driven.engine.stage is Stage.CLOSING
+
+
+def test_lockstep_asks_for_a_tick_at_the_round_deadline():
+    driven = Driven("lockstep")
+    driven.exchange()
+    began = driven.state.round.began_at
+    assert list(driven.pace.next_time(began)) == [began + DEADLINE_S]
+    assert list(driven.pace.next_time(began + DEADLINE_S)) == []
+    assert list(Driven("async").pace.next_time(began)) == []
+
+
+@pytest.mark.parametrize(("pace", "missing"), [("lockstep", [2]), ("async", [])])
+def test_lockstep_waits_for_selections_before_offers(pace, missing):
+    driven = Driven(pace, algorithm="fedspd", options={"first_round": "paper", "align_every": 0})
+    for n in (1, 2):
+        driven.hello(n)
+    driven.work("assign")
+    driven.step(ev.SelectReceived(Select(1, 1, 0, 0)))
+    assert driven.pace.missing_selections() == missing
+    assert bool(of(driven.work("train"), do.TakeSnapshot)) == (not missing)
+
+
+@pytest.mark.parametrize(
+    ("pace", "order", "turn"),
+    [("lockstep", None, 1), ("lockstep", "neighbor_id", 1), ("lockstep", "arrival", None), ("async", None, None)],
+)
+def test_turn_is_the_first_neighbor_that_has_not_delivered(pace, order, turn):
+    driven = Driven(pace, fold_order=order)
+    driven.exchange()
+    assert driven.pace.turn() == turn
+    if turn:
+        driven.passes(1)
+        assert driven.pace.turn() == 2
+        driven.passes(2)
+        assert driven.pace.turn() == -1
+
+
+# ---- age of models and rounds ahead -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pace", "stale", "most"),
+    [("lockstep", None, 0), ("lockstep", "fold", 3), ("async", None, 3), ("async", "drop", 0), ("async", "fold", 3)],
+)
+def test_stale_models_are_folded_by_default_only_in_async_pace(pace, stale, most):
+    assert Driven(pace, stale=stale, stale_rounds_max=3).pace.stale_rounds_max == most
+
+
+@pytest.mark.parametrize(
+    ("pace", "stage", "late"),
+    [
+        ("lockstep", Stage.EXCHANGING, [(3, 1), (4, 0)]),
+        ("lockstep", Stage.ENDING_STEP, [(3, 1), (4, 0), (4, 1)]),
+        ("lockstep", Stage.CLOSING, [(3, 1), (4, 0), (4, 1)]),
+        ("async", Stage.EXCHANGING, [(3, 1), (4, 0)]),
+        ("async", Stage.CLOSING, [(3, 1), (4, 0)]),
+    ],
+)
+def test_step_is_late_once_it_is_over_and_in_lockstep_while_it_is_closed(pace, stage, late):
+    driven = Driven(pace)
+    driven.state.stage, driven.state.round.index, driven.state.round.step = stage, 4, 1
+    places = [(3, 1), (4, 0), (4, 1), (4, 2), (5, 0)]
+    assert [place for place in places if driven.pace.is_late(place)] == late
+
+
+@pytest.mark.parametrize(("pace", "refused_from"), [("lockstep", 7), ("async", None)])
+def test_lockstep_refuses_messages_more_than_rounds_ahead(pace, refused_from):
+    driven = Driven(pace)
+    driven.state.round.index = 4
+    refused = [t for t in range(12) if driven.pace.too_far_ahead(t) is not None]
+    assert refused == (list(range(refused_from, 12)) if refused_from else [])
+    assert all(driven.pace.too_far_ahead(t).code is Refusal.ROUND_TOO_FAR_AHEAD for t in refused)
+
+
+@pytest.mark.parametrize(
+    ("pace", "known", "readable"),
+    [
+        ("lockstep", True, [(0, 0), (1, 0)]),
+        ("lockstep", False, [(0, 0)]),  # what is late does not depend on selections
+        ("async", True, [(0, 0), (1, 0), (1, 1), (2, 0)]),
+        ("async", False, [(0, 0), (1, 0), (1, 1), (2, 0)]),
+    ],
+)
+def test_lockstep_reads_models_of_steps_that_have_begun_and_async_all(pace, known, readable):
+    driven = Driven(pace)
+    driven.state.round.index = 1
+    places = [(0, 0), (1, 0), (1, 1), (2, 0)]
+    found = [place for place in places if driven.pace.may_read(header(1, *place), selections_known=known)]
+    assert found == readable
+
+
+@pytest.mark.parametrize(
+    ("pace", "run", "most"),
+    [
+        ("lockstep", {}, None),
+        ("async", {}, 2),
+        ("async", {"limits": {"models_per_round": 5}}, 5),
+        ("async", {"screening": {"trimmed_mean": 0.2}}, 1),
+    ],
+)
+def test_async_takes_so_many_models_of_a_neighbor_and_slot_in_a_round(pace, run, most):
+    driven = Driven(pace, **run)
+    for folded in range(8):
+        assert driven.pace.is_unwanted(header(1)) == (most is not None and folded >= most)
+        driven.state.arrivals.mark_folded(header(1, folded))
+    assert not driven.pace.is_unwanted(header(2)) and not driven.pace.is_unwanted(header(1, slot=1))
+
+
+# ---- selections of both paces -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pace", "counted", "answered"),
+    [
+        ("lockstep", {1: 5}, 5),  # the present round
+        ("async", {1: 6, 2: 4}, 6),  # the newest that is not stale; 3's is too old
+    ],
+)
+def test_selections_that_count_in_round_5(pace, counted, answered):
+    driven = Driven(pace, peers=4)
+    driven.state.round.index = 5
+    for n, rounds in {1: (4, 5, 6), 2: (3, 4), 3: (3,)}.items():
+        for t in rounds:
+            driven.state.neighbors[n].note_select(Select(n, 1, t, t % 2))
+    assert {select.sender: select.round_index for select in driven.pace.selections()} == counted
+    assert driven.pace.selection_of(driven.state.neighbors[1], 5).round_index == answered
+
+
+def test_lockstep_counts_selections_only_in_the_first_step():
+    driven = Driven("lockstep")
+    driven.state.neighbors[1].note_select(Select(1, 1, 0, 0))
+    assert len(driven.pace.selections()) == 1
+    driven.state.round.step = 1
+    assert driven.pace.selections() == []
+
+
+@pytest.mark.parametrize(
+    ("pace", "kept_from", "wanted_from", "reposted_from"), [("lockstep", 5, 3, 3), ("async", 0, 0, 3)]
+)
+def test_rounds_whose_messages_are_kept_sent_and_sent_again(pace, kept_from, wanted_from, reposted_from):
+    driven = Driven(pace)
+    driven.hello(1, 3)
+    driven.state.round.index = 5
+    neighbor = driven.state.neighbors[1]
+    assert driven.pace.selections_kept_from() == kept_from
+    assert driven.pace.oldest_wanted(neighbor) == wanted_from
+    assert driven.pace.repost_from(neighbor) == reposted_from
+    neighbor.round_index = 7
+    assert driven.pace.repost_from(neighbor) == (7 if pace == "lockstep" else 5)
+
+
+# ---- catching up ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rounds", "most", "ahead"),
+    [
+        ((1, 1, 0), 8, []),
+        ((2, 0, 0), 8, []),  # a few that are a little ahead wait for us
+        ((2, 2, 0), 8, [1, 2]),  # most are
+        ((8, 0, 0), 8, []),
+        ((9, 0, 0), 8, [1]),  # long ago for one
+        ((4, 0, 0), 3, [1]),
+        ((9, 2, 0), 8, [1, 2]),
+    ],
+)
+def test_peer_is_behind_when_most_neighbors_are_two_rounds_ahead_or_one_is_far_ahead(rounds, most, ahead):
+    driven = Driven("lockstep", peers=4, lockstep={"wait_rounds_behind": most})
+    driven.exchange()
+    for n, t in zip((1, 2, 3), rounds, strict=True):
+        driven.heartbeat(n, t)
+    assert driven.pace.ahead() == ahead
+
+
+def test_joining_peer_is_behind_as_soon_as_one_neighbor_is_two_rounds_ahead():
+    driven = Driven("lockstep", peers=4)
+    driven.hello(2, 2)
+    driven.hello(1), driven.hello(3)
+    assert driven.engine.stage is Stage.CATCHING_UP
+
+
+@pytest.mark.parametrize(("pace", "later"), [("lockstep", True), ("async", False)])
+def test_async_catches_up_only_when_it_joins(pace, later):
+    driven = Driven(pace)
+    assert driven.pace.catches_up()
+    driven.exchange()
+    assert driven.pace.catches_up() == later
+
+
+# ---- the round rate of a partitioned peer -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("durations", "least"),
+    [
+        ([], 0.0),
+        ([60.0], 0.0),
+        ([60.0, 3.0], 3.0),
+        ([60.0, 1.0, 2.0, 3.0, 4.0], 4.0),
+        ([60.0] + [1.0] * 7 + [9.0], 1.0),
+        ([9.0] * 8 + [1.0] * 8, 1.0),
+    ],
+)
+def test_round_rate_is_the_upper_quartile_without_the_first_round(durations, least):
+    rate = RoundRate(8)
+    for seconds in durations:
+        rate.add(seconds)
+    assert rate.duration_min_s() == least
+
+
+@pytest.mark.parametrize(("window", "kept_s"), [(1, 1.0), (2, 5.0), (8, 5.0)])
+def test_rate_window_rounds_decides_which_rounds_a_partitioned_peer_goes_by(window, kept_s):
+    driven = Driven("lockstep", lockstep={"rate_window_rounds": window})
+    driven.hello(1), driven.hello(2)
+    for seconds in (1.0, 5.0, 1.0):
+        driven.round_of(seconds, 1, 2)
+    driven.round_by_timers()  # both neighbors are silent, and die
+    assert {neighbor.liveness.state for neighbor in driven.state.neighbors.values()} == {NeighborState.DEAD}
+    began = driven.now
+    driven.round_by_timers()
+    assert driven.now - began == pytest.approx(kept_s)
+
+
+def test_partitioned_peer_keeps_its_round_rate_and_logs_it_once():
+    driven = Driven("lockstep")
+    driven.hello(1), driven.hello(2)
+    for _ in range(3):
+        driven.round_of(3.0, 1, 2)
+    driven.round_of(6.0, 2)  # neighbor 1 dies: half of the neighbors
+    durations, logs = [], []
+    for t in (4, 5):
+        began = driven.now
+        driven.heartbeat(2, t)
+        logs += of(driven.round_by_timers(2), do.Log)
+        durations.append(driven.now - began)
+    assert durations == [pytest.approx(3.0)] * 2
+    assert len([log for log in logs if "partitioned" in log.message]) == 1
+    driven.hello(1, 6, incarnation=2)
+    began = driven.now
+    driven.round_by_timers(1, 2)
+    assert driven.now == began, "neighbor 1 is back"
+    assert not driven.pace.holds_rate, "the next partition is logged again"
+
+
+@pytest.mark.parametrize("pace", ["lockstep", "async"])
+@pytest.mark.parametrize(
+    ("round_of_1", "late", "keeps"),
+    [(0, False, True), (0, True, False), (1, False, False), (9, False, False), (22, False, False)],
+)
+def test_peer_is_partitioned_if_half_of_its_neighbors_are_far_behind_not_if_they_are_ahead(
+    pace, round_of_1, late, keeps
+):
+    driven = Driven(pace)
+    driven.exchange()
+    if pace == "lockstep":
+        driven.pace.rate.add(5.0), driven.pace.rate.add(5.0)
+    driven.state.round.index = 9
+    driven.hello(2, 9, incarnation=2)
+    driven.hello(1, round_of_1, incarnation=2)
+    driven.state.neighbors[1].late = late
+    assert driven.pace.keeps_rate(driven.now) == (keeps and pace == "lockstep")
+
+
+# ---- retries ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("suspicions", "at"), [(1.0, [4, 12, 28]), (2.0, [8, 24]), (4.0, [16])])
+def test_retry_after_suspicions_decides_when_an_unanswered_push_is_retried(suspicions, at):
+    driven = Driven("lockstep", peers=2, lockstep={"retry_after_suspicions": suspicions})
+    driven.exchange()
+    retried = []
+    for second in range(1, 40):
+        for effect in of(driven.heartbeat(1, after=1.0), do.RetryIfStalled):
+            assert effect == do.RetryIfStalled(1, suspicions * SUSPICION_S)
+            retried.append(second)
+    assert retried == at
+
+
+@pytest.mark.parametrize(("name", "kind"), [("lockstep", Lockstep), ("async", Pace)])
+def test_manifest_names_the_pace(name, kind):
+    assert type(Driven(name).pace) is kind

@@ -1,0 +1,119 @@
+"""Links, command lines and manifest keys in the documents match the repository."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from coordinator_free_bootstrap.manifest import Manifest, Options
+from coordinator_free_bootstrap.settings import known_keys
+from peer.cli.main import app
+
+ROOT = Path(__file__).parents[3]
+PAGES = [path for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md") if (path := ROOT / name).exists()]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"(?:^(?: {4,}.*)?\n)+", re.MULTILINE)
+INLINE = re.compile(r"`([^`]+)`")
+LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
+KEY = re.compile(r"(?<![\w./-])run(?:\.[a-z_]+)+")
+
+
+def prose(text: str) -> str:
+    return INDENTED.sub("\n", FENCED.sub("", text))
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text()), re.MULTILINE):
+        name = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()).replace(" ", "-")
+        repeat = sum(1 for anchor in found if re.fullmatch(rf"{re.escape(name)}(-\d+)?", anchor))
+        found.add(f"{name}-{repeat}" if repeat else name)
+    return found
+
+
+def links(page: Path) -> list[str]:
+    found = (match[1] or match[2] for match in LINK.finditer(INLINE.sub("", prose(page.read_text()))))
+    return [link for link in found if "://" not in link]
+
+
+def commands(page: Path) -> list[str]:
+    """Return every command line of `peer` that a page shows, in blocks and in running text."""
+    text = page.read_text()
+    blocks = "\n".join(FENCED.findall(text) + INDENTED.findall(FENCED.sub("", text))).replace("\\\n", " ")
+    shown = [part.strip() for line in blocks.splitlines() for part in line.split(" #")[0].split("&&")]
+    shown += [" ".join(span.split()) for span in INLINE.findall(prose(text))]
+    return [line for line in shown if re.match(r"peer( -|  *[a-z])", line)]
+
+
+def complaint(line: str) -> str | None:
+    """Return what of a command line the program does not have, or None."""
+    command: Any = get_command(app)
+    words = shlex.split(line)[1:]
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        if (found := command.commands.get(words[0])) is None:
+            return f"no verb {words[0]!r}"
+        command, words = found, words[1:]
+    options = {
+        name: p for p in command.params for name in (*p.opts, *p.secondary_opts) if p.param_type_name == "option"
+    }
+    places = [p.nargs for p in command.params if p.param_type_name == "argument"]
+    given = 0
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            given += 1
+            continue
+        name, equals, _ = word.partition("=")
+        if name == "--help":
+            continue
+        if (option := options.get(name)) is None:
+            return f"no option {name}"
+        if not equals and not option.is_flag and not option.count:
+            if not words:
+                return f"no value for {name}"
+            words.pop(0)
+    if -1 not in places and given > sum(places):
+        return f"{given} arguments, {sum(places)} allowed"
+    return None
+
+
+@every_page
+def test_relative_links_lead_to_existing_files_and_headings(page: Path) -> None:
+    for link in links(page):
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{page.name}: {link}"
+        assert not anchor or anchor in anchors(target), f"{page.name}: {link}; headings: {sorted(anchors(target))}"
+
+
+@every_page
+def test_commands_have_existing_verbs_and_options(page: Path) -> None:
+    wrong = {line: found for line in commands(page) if (found := complaint(line))}
+    assert not wrong, f"{page.name}: {wrong}"
+
+
+@every_page
+def test_manifest_keys_exist(page: Path) -> None:
+    known = known_keys()
+    free = tuple(f"run.{name}." for name, field in Manifest.model_fields.items() if field.annotation == Options)
+    wrong = {key for key in KEY.findall(page.read_text()) if key not in known and not key.startswith(free)}
+    assert not wrong, f"{page.name}: {sorted(wrong)}"
+
+
+def test_the_documents_show_commands_and_links() -> None:
+    assert sum(len(commands(page)) for page in PAGES) > 50
+    assert sum(len(links(page)) for page in PAGES) > 20
+
+
+def test_a_wrong_command_is_found() -> None:
+    assert complaint("peer fly") == "no verb 'fly'"
+    assert complaint("peer graph make --colour red") == "no option --colour"
+    assert complaint("peer keygen --id") == "no value for --id"
+    assert complaint("peer status one two") == "2 arguments, 1 allowed"

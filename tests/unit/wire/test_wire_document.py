@@ -1,0 +1,128 @@
+"""proto/WIRE.md against the code: methods, wire version, outcomes, encodings, limits, refusals, manifest keys."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator_free_bootstrap import Manifest
+from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.identity import INCARNATION_MAX
+from coordinator_free_bootstrap.manifest import Limits
+from peer.core.encoding import ENCODINGS, payload_size
+from peer.core.messages import WIRE_VERSION, Outcome
+from peer.core.schema import Schema, TensorSpec
+from peer.wire import convert, limits
+from peer.wire.access import REFUSAL_TRAILER
+from peer.wire.arrival_reader import ACCEPTED_METADATA, BYTES_PER_SECOND_MIN
+from peer.wire.generated import peer_pb2
+from peer.wire.options import SERVICE
+
+TEXT = (Path(__file__).resolve().parents[3] / "proto/WIRE.md").read_text()
+FRAME = Limits.model_fields["frame_bytes_max"]
+CODE = re.compile(r"`([^`]+)`")
+
+
+def rows(first_heading: str) -> list[list[str]]:
+    """Return the cells of the table whose first column has this heading."""
+    table = TEXT[TEXT.index(f"| {first_heading} |") :].split("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()[2:]]
+
+
+def power(value: int) -> str:
+    """Return a number near a power of two as the document writes it."""
+    exponent = (value + 1).bit_length() - 1
+    return f"2^{exponent}" if value == 1 << exponent else f"2^{exponent} - 1"
+
+
+def test_refusal_table_has_every_code_once() -> None:
+    codes = [code for first, _cause in rows("code") for code in CODE.findall(first)]
+    assert sorted(codes) == sorted(Refusal)
+    assert all(cause for _code, cause in rows("code"))
+
+
+def test_outcome_table_has_every_outcome_once() -> None:
+    assert [CODE.findall(first)[0].lower() for first, _ in rows("outcome")] == list(Outcome)
+
+
+def test_method_table_is_the_service_of_the_proto() -> None:
+    service = peer_pb2.DESCRIPTOR.services_by_name["PeerService"]
+    assert service.full_name == SERVICE and f"`{SERVICE}`" in TEXT
+
+    def shown(name: str, streaming: bool) -> str:
+        return f"stream of `{name}`" if streaming else f"`{name}`"
+
+    assert [row[:3] for row in rows("method")] == [
+        [
+            f"`{method.name}`",
+            shown(method.input_type.name, method.client_streaming),
+            shown(method.output_type.name, method.server_streaming),
+        ]
+        for method in service.methods
+    ]
+
+
+def test_wire_version_is_the_version_of_the_code() -> None:
+    assert re.findall(r"Wire version: \*\*(\d+)\*\*", TEXT) == [str(WIRE_VERSION)]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_encoding_table_has_the_payload_size(encoding: str) -> None:
+    assert [CODE.findall(row[0]) for row in rows("encoding")] == [[name] for name in ENCODINGS]
+    formula = next(row[1] for row in rows("encoding") if row[0] == f"`{encoding}`")
+    schema = Schema((TensorSpec("weight", (3, 2)), TensorSpec("bias", (5,))))
+    value = formula.replace("4 d", "44").replace("2 d", "22").replace("4 T", "8").replace("d", "11")
+    assert sum(int(term) for term in value.split("+")) == payload_size(schema, encoding)
+    assert f"saturated at {np.finfo(np.float16).max:.0f} |" in TEXT
+
+
+LIMITS = {
+    "payload bytes of a frame": f"(default {FRAME.default >> 20} MiB, at most {FRAME.metadata[1].le >> 20} MiB)",
+    "requests of one caller in flight": str(limits.REQUESTS_MAX),
+    "messages of one caller": f"bursts of {limits.BURST_S:g} s",
+    "`round_index`, `step`, `slot`, `total`": f"0 to {power(convert.COUNT_MAX)};",
+    "`selected`": f"-1 to {power(convert.COUNT_MAX)},",
+    "`sample_count` as a number": f"0 to {power(convert.SAMPLES_MAX)}",
+    "`incarnation` of a hello": f"1 to {power(INCARNATION_MAX)}",
+    "`scalars`": f"{convert.SCALARS_MAX} finite numbers",
+    "`sketch`": f"{convert.SKETCH_BYTES_MAX >> 20} MiB of finite float32",
+    "characters of a digest": str(convert.DIGEST_CHARS_MAX),
+    "characters of `manifest`": f"{convert.MANIFEST_CHARS_MAX >> 20} Mi",
+    "characters of `reason`": str(convert.REASON_CHARS_MAX),
+    "`WatchStatusRequest.interval_s`": f"{convert.INTERVAL_S_MIN:g} to {convert.INTERVAL_S_MAX:g}, or 0 for 1",
+}
+
+
+def test_limit_table_has_the_constants_of_the_code() -> None:
+    found = {first: value for first, value, _code in rows("limit")}
+    assert len(found) == len(rows("limit"))
+    for first, value in found.items():
+        if first in LIMITS:
+            assert LIMITS[first] in value, first
+        else:
+            assert value.startswith("`limits."), f"{first}: neither a constant nor a manifest key"
+    assert set(LIMITS) <= set(found)
+    assert f"{BYTES_PER_SECOND_MIN >> 10} KiB/s" in TEXT
+
+
+def test_limit_table_has_every_limit_of_the_manifest() -> None:
+    named = {name.removeprefix("limits.") for row in rows("limit") for name in CODE.findall(row[1])}
+    assert set(Limits.model_fields) - named == {"models_per_round"}  # a fold rule of async pace, no limit of a message
+
+
+def test_codes_beyond_a_limit_are_refusals() -> None:
+    for first, _value, beyond in rows("limit"):
+        assert beyond == "waits" or set(CODE.findall(beyond)) <= set(Refusal), first
+
+
+def test_metadata_keys_are_those_of_the_code() -> None:
+    assert f"`{ACCEPTED_METADATA}: 1`" in TEXT and f"`{REFUSAL_TRAILER}: <code>`" in TEXT
+
+
+def test_manifest_keys_exist() -> None:
+    manifest = Manifest()
+    for section, key in re.findall(r"`(limits|timeouts|screening)\.(\w+)`", TEXT):
+        assert hasattr(getattr(manifest, section), key), f"{section}.{key}"

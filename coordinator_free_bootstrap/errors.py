@@ -9,6 +9,7 @@
     +-- IdentityError             exit 20    a key, a certificate or a pin
     +-- StorageError              exit 30    the state directory
     |   +-- CheckpointCorrupt     exit 31    a checkpoint that is not usable
+    +-- DivergedError             exit 50    training made a model that is not finite
     +-- NeighborUnavailable       exit 40    a neighbor does not answer
     +-- LocalProtocolError        exit 70    a bug in this program: an invariant is broken
     +-- RemoteProtocolError       (no exit)  a neighbor broke the protocol; carries a refusal code, the peer continues
@@ -117,6 +118,12 @@ class NeighborUnavailable(PeerError):
     """A neighbor does not answer; the call is retried as long as the graph file has the neighbor."""
 
     exit_code = 40
+
+
+class DivergedError(PeerError):
+    """A model of this peer is not finite, or so large that averages of it overflow; nothing is learned any more."""
+
+    exit_code = 50
 
 
 class LocalProtocolError(PeerError):

@@ -46,7 +46,7 @@ class Contacts:
         was_known = neighbor.connected
         if event.answered:
             neighbor.hello_at, neighbor.hello_in_flight, neighbor.hello_failures = None, False, 0
-            neighbor.unreachable = False
+            neighbor.unreachable, neighbor.refusal = False, ""
         if is_new:
             self._hang_up(neighbor)
             neighbor.note_restart(hello.incarnation, hello.round_index, run.round.place)
@@ -90,6 +90,7 @@ class Contacts:
         pause_s = backoff_s(neighbor.hello_failures, 0.5, max(RETRY_MAX_S, self._timeouts.heartbeat_s))
         neighbor.hello_at = now + min(pause_s, self._timeouts.suspicion_s)
         if event.refusal is not None:
+            neighbor.refusal = event.reason
             neighbor.hello_at = now + self._timeouts.suspicion_s
             message = f"peer {neighbor.id} refused the handshake: {event.reason}"
             self._run.log_neighbor("error", message, neighbor.id, "handshake")

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, Select
 
+Status = Literal["completed", "left", "refused"]
 WorkKind = Literal["assign", "train", "end_step", "close", "adopt", "final"]
 
 
@@ -163,9 +164,9 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The peer has ended: ``completed`` or ``left``."""
+    """The peer has ended: ``completed``, ``left``, or ``refused`` by all neighbors."""
 
-    status: Literal["completed", "left"]
+    status: Status
 
 
 Effect = (

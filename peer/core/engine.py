@@ -38,6 +38,8 @@ from peer.core.sender import Sender
 from peer.core.stages import OPEN, WORK, WORKING, Stage, Trigger
 from peer.core.state import Round, State
 
+ABSENCE_SUSPICIONS = 6  # a restart takes less than so many suspicion times, 30 s by default
+
 COUNTED = (
     "models_sent",
     "models_folded",
@@ -93,7 +95,8 @@ class Engine:
         self.rejects_sender = self.receiver.rejects_sender
         self.rejects_control = self.receiver.rejects_control
         self._pulls: dict[int, bool | None] = {}
-        self._wait_told_s = 0.0  # how long a wait in this exchange must last to be logged (again)
+        self._linger_until = 0.0  # how long a finished peer stays for dead neighbors
+        self._wait_told_s = graph.manifest.timeouts.suspicion_s  # how long a wait must last to be logged (again)
         self._missing: list[int] = []  # neighbors missing in the last round: logged when it changes
         self._counted_before = Counter(self.state.totals)
 
@@ -192,7 +195,11 @@ class Engine:
         run = self.state
         while True:
             before = (run.stage, run.round.place)
-            if run.stage is Stage.JOINING and self._may_start(now):
+            if run.stage is Stage.JOINING and run.manifest.start.rule != "deadline" and run.refused_by_all():
+                reasons = "; ".join(f"peer {n}: {neighbor.refusal}" for n, neighbor in run.neighbors.items())
+                run.log("error", f"refused by all neighbors; run.start.rule = \"deadline\" would train alone: {reasons}")
+                self._stop("refused", now)
+            elif run.stage is Stage.JOINING and self._may_start(now):
                 if unmet := run.unmet():
                     waited_s = now - (run.started_at or 0.0)
                     run.log(
@@ -222,14 +229,20 @@ class Engine:
         return met >= need[start.rule] or met == count or now >= self._start_deadline()
 
     def _start_deadline(self) -> float:
-        """Return when the wait for neighbors is over; after a restart soon, but not before any is met or the run is over.
+        """Return when the wait for neighbors is over: after a restart soon, and sooner once one is met or the run is over.
 
         A peer that goes on alone is ahead of all others before long, and they would skip rounds to catch up with it.
         """
         run = self.state
-        soon = run.resumed and (bool(run.live()) or run.round.index >= run.manifest.rounds)
-        wait_s = run.manifest.timeouts.suspicion_s if soon else run.manifest.start.deadline_s
+        wait_s = run.manifest.start.deadline_s
+        if run.resumed:
+            met = bool(run.live()) or run.round.index >= run.manifest.rounds
+            wait_s = run.manifest.timeouts.suspicion_s if met else min(wait_s, self._absence_s())
         return (run.started_at or 0.0) + wait_s
+
+    def _absence_s(self) -> float:
+        """Return how long a restart may take: so long a restarted peer waits for others, and a finished one for it."""
+        return min(self.state.manifest.start.deadline_s, ABSENCE_SUSPICIONS * self.state.manifest.timeouts.suspicion_s)
 
     def _between_rounds(self, now: float) -> None:
         """Begin a round, or catch up, or leave."""
@@ -320,6 +333,7 @@ class Engine:
             case Trigger.FINAL_DONE:
                 skipped = ("seconds", "folded", "rejected", "missing")
                 run.round.record = {key: value for key, value in run.round.record.items() if key not in skipped}
+                self._linger_until = now + self._absence_s()
                 self.contacts.send_heartbeats(now)
 
     def _begin_exchange(self, now: float) -> None:
@@ -346,6 +360,8 @@ class Engine:
     def _log_wait(self, now: float) -> None:
         """Log what a long wait is for, ever more rarely."""
         run = self.state
+        if run.stage is Stage.JOINING:
+            self._log_start(now)
         waited_s = now - run.round.exchange_began_at
         if run.stage is not Stage.EXCHANGING or waited_s < self._wait_told_s:
             return
@@ -355,6 +371,13 @@ class Engine:
         if reasons:
             self._wait_told_s = 2 * waited_s
             run.log("info", f"round {run.round.index} has waited {waited_s:.0f} s for {' and for '.join(reasons)}")
+
+    def _log_start(self, now: float) -> None:
+        run, waited_s = self.state, now - (self.state.started_at or 0.0)
+        if waited_s >= self._wait_told_s:
+            left_s = max(0.0, self._start_deadline() - now)
+            run.log("info", f"waiting for neighbors {run.unmet()}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go")
+            self._wait_told_s = max(2 * waited_s, run.manifest.timeouts.suspicion_s)
 
     def _close_step(self, now: float) -> None:
         run, t, step = self.state, self.state.round.index, self.state.round.step
@@ -405,9 +428,11 @@ class Engine:
         return counted
 
     def _linger(self, now: float) -> None:
-        """Stay for neighbors that may still need our last models; stop when each has finished, left or died."""
+        """Stay for neighbors that may still need our last models: until each has finished, left, or been dead for long."""
         run, done = self.state, (Phase.FINISHED, Phase.LEAVING)
-        if run.persisting is None and all(neighbor.phase in done for neighbor in run.live()):
+        late = [n for n, neighbor in run.neighbors.items() if neighbor.connected and neighbor.phase not in done]
+        waits = any(run.neighbors[n].liveness.is_live for n in late) or (late and now < self._linger_until)
+        if run.persisting is None and not waits:
             self._stop("completed", now)
 
     # ---- checkpoints and leaving ----------------------------------------------------------------------------------------
@@ -449,7 +474,13 @@ class Engine:
         else:
             self._stop("left", now)
 
-    def _stop(self, status: Literal["completed", "left"], now: float) -> None:
+    def goodbye(self, now: float) -> list[do.Effect]:
+        """Return the heartbeats that tell the neighbors that this peer leaves at once, in the middle of a round."""
+        self.state.effects, self.state.leaving = [], True
+        self.contacts.send_heartbeats(now)
+        return self.state.effects
+
+    def _stop(self, status: do.Status, now: float) -> None:
         run = self.state
         run.leaving = True
         self.contacts.send_heartbeats(now)
@@ -471,7 +502,9 @@ class Engine:
             return None
         times = self.contacts.next_time(now)
         if run.stage is Stage.JOINING:
-            times.append(self._start_deadline())
+            times += [self._start_deadline(), (run.started_at or 0.0) + self._wait_told_s]
+        elif run.stage is Stage.LINGERING and self._linger_until > now:
+            times.append(self._linger_until)
         elif run.stage is Stage.EXCHANGING:
             times.extend(self.pace.next_time(now))
         return min(times, default=None)

@@ -187,6 +187,10 @@ class State:
         """Return the neighbors that are alive or suspect."""
         return [neighbor for neighbor in self.neighbors.values() if neighbor.liveness.is_live]
 
+    def refused_by_all(self) -> bool:
+        """Return whether every neighbor has refused our hello, so that this peer would train alone."""
+        return bool(self.neighbors) and all(neighbor.refusal for neighbor in self.neighbors.values())
+
     def unmet(self) -> list[int]:
         """Return the neighbors that this peer has not met yet."""
         return [n for n, neighbor in self.neighbors.items() if neighbor.liveness.state is NeighborState.UNKNOWN]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap import Graph, canonical_json, check_hello, digest
-from coordinator_free_bootstrap.errors import ConfigError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import ConfigError, DivergedError, Refusal, RemoteProtocolError
 from peer.algorithms.base import Algorithm, FoldedArrival, Learner, Workspace
 from peer.algorithms.registry import algorithm_named
 from peer.algorithms.work import perform
@@ -495,6 +495,7 @@ class PeerHost:
     def work(self, effect: do.Work) -> ev.WorkDone:
         """Run one piece of the algorithm's work and return the event that answers it."""
         done = perform(effect, self.algorithm, self.workspace, self._clock)
+        self._check_finite(effect)
         if effect.kind == "assign":
             models, screening = self.workspace.models, self.manifest.screening
             if screening.norm_bound is not None:
@@ -502,6 +503,27 @@ class PeerHost:
             if screening.clip is not None:
                 self._centers = {slot: models.share(slot) for slot in range(len(models))}
         return done
+
+    def _check_finite(self, effect: do.Work) -> None:
+        """Raise DivergedError if training left a model that neighbors would refuse; averages of finite models are finite."""
+        made: dict[str, Vector] = {}
+        if effect.kind == "train":
+            trained = self.workspace.state["trained"]
+            made = {f"the model of slot {slot}": self.workspace.models.model(slot) for slot in trained}
+        elif effect.kind == "final" and self.workspace.personalized is not None:
+            made = {"the personalized model": self.workspace.personalized}
+        for name, model in made.items():
+            if check_norm(norm_squared(model), 0.0, None) is not None:
+                raise DivergedError(
+                    f"peer {self.peer_id} diverged in round {effect.round_index}: {name} is not finite after training; it was "
+                    f"not sent; lower run.learning_rate ({self.manifest.learning_rate:g}) and start again with a new state "
+                    "directory, or continue from the last checkpoint"
+                )
+
+    def say_goodbye(self) -> None:
+        """Tell the neighbors that this peer leaves, without closing its round."""
+        self.closed = True
+        execute(self.engine.goodbye(self.world.now()), self, self.world)
 
     def checkpoint(self, effect: do.WriteCheckpoint) -> Checkpoint:
         """Return what a checkpoint keeps, as of now."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import PeerError, StorageError
+from coordinator_free_bootstrap.errors import ConfigError, DivergedError, PeerError, StorageError
 from peer import failpoints
 from peer.identity.files import KeyFiles
 from peer.runtime.assembly import LocalSettings, assemble
@@ -49,6 +49,10 @@ def run_peer(
         with measured(world):
             status = asyncio.run(world.run(on_listening))
         write_results(parts.host, parts.state_dir, status, time.monotonic() - began)
+    except DivergedError as error:
+        log.error("%s", error)
+        write_results(parts.host, parts.state_dir, "diverged", time.monotonic() - began, models=False)
+        return error.exit_code
     except StorageError as error:
         log.error("the run ended, but its results could not be written: %s", error)
         return error.exit_code
@@ -58,7 +62,7 @@ def run_peer(
     finally:
         parts.lock.release()
     log.info("%s after %d rounds", status, parts.host.engine.round_index)
-    return 0
+    return ConfigError.exit_code if status == "refused" else 0
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from coordinator_free_bootstrap.errors import (
+    DivergedError,
     IdentityError,
     NeighborUnavailable,
     Refusal,
@@ -339,7 +340,12 @@ class AsyncioWorld:
         self._spawn(self._working(effect))
 
     async def _working(self, effect: do.Work) -> None:
-        self.post(await self._on(self._compute, _worked, self, effect))
+        try:
+            done = await self._on(self._compute, _worked, self, effect)
+        except DivergedError:
+            self.host.say_goodbye()
+            raise
+        self.post(done)
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Write on the disk thread."""

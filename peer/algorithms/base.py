@@ -360,14 +360,13 @@ class Algorithm:
     def adopt(self, workspace: Workspace) -> AlgorithmState:
         """Catch up: average the pulled models with the own ones, which count only if they have ever been trained."""
         for slot in range(self.slots):
-            pulled = [models[slot] for _, models in sorted(workspace.pulled.items())]
+            pulled = [models[slot] for n, models in sorted(workspace.pulled.items()) if n in workspace.present]
             if not pulled:
                 continue
             workspace.models.begin_round(frozenset({slot}))
             for model in pulled:
                 workspace.models.fold(slot, model)
             workspace.models.merge(slot, 1.0 if workspace.round_index > 0 else 0.0)
-        workspace.pulled.clear()
         return workspace.state
 
     def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:

@@ -6,8 +6,9 @@ Theory of operation. A peer goes through the stages of `peer.core.stages`:
             -> lingering -> stopped
 
 - joining: handshakes until the start rule is met.
-- catching_up: most neighbors are two or more rounds ahead, or some are far ahead. This peer pulls the models of those that are
-  ahead, adopts their average, and continues in their round.
+- catching_up: most neighbors are two or more rounds ahead, or some are far ahead. This peer pulls their models, while its own
+  round goes on (at its start: waits for the first that come), adopts their average, and continues in their round. One neighbor
+  alone is believed only if it delivers a model.
 - leaving: asked to stop, in any stage. Work under way is ended, the disk brought up to date, the neighbors told.
 - In every stage neighbors send hellos, heartbeats, selections and offers; an offer that comes too early waits unread.
 - Only in training and exchanging are arrivals read and folded, so the tensors that `assign` and `close` read stand still.
@@ -94,7 +95,9 @@ class Engine:
         self.sender = Sender(self.state, self.pace, self.contacts)
         self.rejects_sender = self.receiver.rejects_sender
         self.rejects_control = self.receiver.rejects_control
-        self._pulls: dict[int, bool | None] = {}
+        self._pulling: set[int] = set()
+        self._pulled: dict[int, int] = {}  # neighbor -> round of its pulled models, since this round began
+        self._adopting = False
         self._linger_until = 0.0  # how long a finished peer stays for dead neighbors
         self._wait_told_s = graph.manifest.timeouts.suspicion_s  # how long a wait must last to be logged (again)
         self._missing: list[int] = []  # neighbors missing in the last round: logged when it changes
@@ -182,7 +185,7 @@ class Engine:
             case ev.WorkDone():
                 self._work_done(event, now)
             case ev.PullDone():
-                self._pull_done(event)
+                self._pull_done(event, now)
             case ev.CheckpointWritten():
                 self._checkpoint_written(event)
             case ev.LeaveRequested():
@@ -197,7 +200,7 @@ class Engine:
             before = (run.stage, run.round.place)
             if run.stage is Stage.JOINING and run.manifest.start.rule != "deadline" and run.refused_by_all():
                 reasons = "; ".join(f"peer {n}: {neighbor.refusal}" for n, neighbor in run.neighbors.items())
-                run.log("error", f"refused by all neighbors; run.start.rule = \"deadline\" would train alone: {reasons}")
+                run.log("error", f'refused by all neighbors; run.start.rule = "deadline" would train alone: {reasons}')
                 self._stop("refused", now)
             elif run.stage is Stage.JOINING and self._may_start(now):
                 if unmet := run.unmet():
@@ -250,35 +253,64 @@ class Engine:
         if run.leaving:
             run.take(Trigger.LEAVE)
             return
-        ahead = self.pace.ahead()
-        if ahead and self.pace.catches_up() and run.round.index < run.manifest.rounds:
+        if not self.pace.catches_up() or run.round.index >= run.manifest.rounds:
+            self._begin_round(now)
+        elif self._pulled_from():
             run.take(Trigger.CATCH_UP)
-            self._pulls = dict.fromkeys(ahead)
-            for n in ahead:
-                run.emit(do.Pull(n))
-            run.log("info", f"catching up from round {run.round.index} with neighbors {ahead}")
-            return
-        self._begin_round(now)
+            self._adopt(now)
+        else:
+            self._pull(now)
+            if run.stage is Stage.JOINING and self._pulling:  # there is no round of our own to go on with
+                run.take(Trigger.CATCH_UP)
+            else:
+                self._begin_round(now)
 
-    def _pull_done(self, event: ev.PullDone) -> None:
-        if event.neighbor not in self._pulls:
+    def _pull(self, now: float) -> None:
+        """Ask the neighbors that are ahead, or claim to be, for their models; our own round goes on meanwhile."""
+        run = self.state
+        asked = [n for n in self.pace.claims_ahead() if n not in self._pulling and now >= run.neighbors[n].pull_at]
+        for n in asked:
+            self._pulling.add(n)
+            run.emit(do.Pull(n))
+        if asked:
+            run.log("info", f"behind in round {run.round.index}: pulling the models of neighbors {asked}")
+
+    def _pull_done(self, event: ev.PullDone, now: float) -> None:
+        if event.neighbor not in self._pulling:
             raise LocalProtocolError(f"a pull from peer {event.neighbor} is done that was not asked for")
-        self._pulls[event.neighbor] = event.complete
-        if event.complete:
-            self.state.neighbors[event.neighbor].note_round(event.round_index)
+        self._pulling.remove(event.neighbor)
+        neighbor = self.state.neighbors[event.neighbor]
+        useful = event.complete and event.round_index >= self.state.round.index + 2
+        neighbor.note_pull(useful, now, self.state.manifest.timeouts.suspicion_s)
+        if useful:
+            neighbor.note_round(event.round_index)
+            neighbor.note_model(event.round_index)
+            self._pulled[event.neighbor] = event.round_index
+
+    def _pulled_from(self) -> list[int]:
+        """Return the neighbors whose pulled models are of a round to skip to."""
+        ahead = self.pace.ahead()
+        return [
+            n for n, round_index in self._pulled.items() if n in ahead and round_index >= self.state.round.index + 2
+        ]
 
     def _catch_up(self, now: float) -> None:
-        run = self.state
-        if not self._pulls or None in self._pulls.values():
+        """At the start of an incarnation: the first complete answer is enough."""
+        if self._adopting:
             return
-        reached = [run.neighbors[n].round_index for n, done in self._pulls.items() if done]
-        self._pulls = {}
-        if not reached:
+        if self._pulled_from():
+            self._adopt(now)
+        elif not self._pulling:
             self._begin_round(now)
-            return
-        skipped = run.round.index
-        run.emit(do.Work("adopt", skipped))
-        run.round.index, run.round.step = min([*reached, run.manifest.rounds]), 0
+
+    def _adopt(self, now: float) -> None:
+        run, used, skipped = self.state, self._pulled_from(), self.state.round.index
+        self._adopting = True
+        run.round.index, run.round.step = min([*(self._pulled[n] for n in used), run.manifest.rounds]), 0
+        run.emit(do.Work("adopt", skipped, present=tuple(used)))
+        run.log(
+            "info", f"caught up from round {skipped} to round {run.round.index} with the models of neighbors {used}"
+        )
         run.emit(do.Record("caught_up", {"from_round": skipped, "to_round": run.round.index}))
         self.sender.post_passes(run.round.index - 1)
         self.contacts.send_heartbeats(now)
@@ -292,6 +324,7 @@ class Engine:
             run.emit(do.Work("final", t))
             return
         run.take(Trigger.BEGIN_ROUND)
+        self._pulled, run.has_begun = {}, True
         run.round = Round(t, active=run.trains_in(run.peer_id, t), began_at=now)
         run.round.record = {"folded": [], "rejected": Counter(), "seconds": Counter()}
         run.arrivals.folded_in_round.clear()
@@ -305,7 +338,7 @@ class Engine:
     def _work_done(self, event: ev.WorkDone, now: float) -> None:
         run = self.state
         trigger = WORK.get(event.kind)
-        if trigger is None or (trigger is Trigger.ADOPTED and self._pulls):
+        if trigger is None or (trigger is Trigger.ADOPTED and not self._adopting):
             raise LocalProtocolError(f"work '{event.kind}' is done that was not asked for")
         if trigger is Trigger.ASSIGNED and (run.leaving or not run.round.active):
             trigger = Trigger.SAT_OUT
@@ -327,6 +360,7 @@ class Engine:
             case Trigger.CLOSED:
                 self._end_round(now)
             case Trigger.ADOPTED:
+                self._adopting = False
                 if run.manifest.checkpoint_rounds:
                     self._write_checkpoint()
                 self._between_rounds(now)
@@ -376,7 +410,9 @@ class Engine:
         run, waited_s = self.state, now - (self.state.started_at or 0.0)
         if waited_s >= self._wait_told_s:
             left_s = max(0.0, self._start_deadline() - now)
-            run.log("info", f"waiting for neighbors {run.unmet()}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go")
+            run.log(
+                "info", f"waiting for neighbors {run.unmet()}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go"
+            )
             self._wait_told_s = max(2 * waited_s, run.manifest.timeouts.suspicion_s)
 
     def _close_step(self, now: float) -> None:
@@ -463,8 +499,7 @@ class Engine:
         """
         run = self.state
         behind = run.persisted_round < run.round.index and not run.storage_error
-        adopting = run.stage is Stage.CATCHING_UP and not self._pulls
-        working = adopting or run.stage in WORKING or (behind and run.stage is Stage.TRAINING)
+        working = self._adopting or run.stage in WORKING or (behind and run.stage is Stage.TRAINING)
         if run.persisting is not None or run.arrivals.folding or working:
             return
         if behind and run.stage is Stage.EXCHANGING:

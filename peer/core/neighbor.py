@@ -19,6 +19,7 @@ class Neighbor:
         incarnation: the highest one seen, also before a restart of this peer; lower ones are over for good. 0: none.
         connected: the handshake with this incarnation is complete, since this peer started.
         round_index: the neighbor's round; it only grows within one incarnation.
+        proven_round: the highest round of a model of this neighbor that passed screening.
         late: a round was closed at its deadline without the neighbor, and it has not delivered in time since.
     """
 
@@ -28,6 +29,7 @@ class Neighbor:
     incarnation: int = 0
     connected: bool = False
     round_index: int = 0
+    proven_round: int = -1
     phase: Phase = Phase.STARTING
     late: bool = False
     unreachable: bool = False  # heard, but it has not answered since
@@ -39,6 +41,9 @@ class Neighbor:
     hello_in_flight: bool = False
     sent_at: float = float("-inf")  # when anything was last sent to this neighbor
     heartbeat_in_flight: bool = False
+
+    pull_at: float = 0.0  # no pull before this time; later after each failure
+    pull_failures: int = 0
 
     selections: dict[int, Select] = field(default_factory=dict)  # by round
     passed: set[Place] = field(default_factory=set)
@@ -61,6 +66,15 @@ class Neighbor:
         self.delivered = {place: done} if done else {}
         self.totals = {place: total} if done and (total := self.totals.get(place)) is not None else {}
         self.selections, self.passed = {}, set()
+
+    def note_model(self, round_index: int) -> None:
+        """Note a model that passed screening."""
+        self.proven_round = max(self.proven_round, round_index)
+
+    def note_pull(self, complete: bool, now: float, pause_s: float) -> None:
+        """Note the end of a pull; after failures in a row the next waits for ``pause_s``, doubled each time, up to 64 times."""
+        self.pull_failures = 0 if complete else self.pull_failures + 1
+        self.pull_at = now + pause_s * 2 ** min(self.pull_failures - 1, 6) if self.pull_failures else 0.0
 
     def note_select(self, select: Select) -> None:
         """Note a selection; the oldest one is dropped if there are too many."""

@@ -8,7 +8,7 @@ Async: a step is over at once, and folding goes on in the next.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.decisions import Rejection
@@ -65,20 +65,38 @@ class Pace:
         A few that are a little ahead wait for us: if we skipped rounds to join them, our other neighbors would follow. Not so
         at the start of an incarnation: neighbors that restarted too can no longer send what we have lost.
         """
+        return self._ahead_by(self.credible_round)
+
+    def claims_ahead(self) -> list[int]:
+        """Return the live neighbors that `ahead` would name if every claim were believed."""
+        return self._ahead_by(lambda neighbor: neighbor.round_index)
+
+    def credible_round(self, neighbor: Neighbor) -> int:
+        """Return the round of a neighbor as far as it is believed: what another neighbor or its own models confirm.
+
+        One neighbor alone must not make a peer skip rounds by a claim. A peer with one neighbor has no other to ask.
+        """
+        if len(self.run.neighbors) == 1:
+            return neighbor.round_index
+        others = [other.round_index for other in self.run.live() if other is not neighbor]
+        return min(neighbor.round_index, max([neighbor.proven_round, *others]))
+
+    def _ahead_by(self, round_of: Callable[[Neighbor], int]) -> list[int]:
         run = self.run
         if run.steps == 0:
             return []
         live = run.live()
-        ahead = [neighbor for neighbor in live if neighbor.round_index >= run.round.index + 2]
-        long_ago = any(n.round_index > run.round.index + run.manifest.lockstep.wait_rounds_behind for n in ahead)
-        over = run.stage is Stage.JOINING or long_ago or 2 * len(ahead) >= len(live)
-        return [neighbor.id for neighbor in ahead] if over else []
+        rounds = {neighbor.id: round_of(neighbor) for neighbor in live}
+        ahead = [n for n, reached in rounds.items() if reached >= run.round.index + 2]
+        long_ago = any(rounds[n] > run.round.index + run.manifest.lockstep.wait_rounds_behind for n in ahead)
+        over = not run.has_begun or long_ago or 2 * len(ahead) >= len(live)
+        return ahead if over else []
 
     # ---- what lockstep answers differently -----------------------------------------------------------------------------
 
     def catches_up(self) -> bool:
         """Return whether a peer that is behind skips rounds now."""
-        return self.run.stage is Stage.JOINING
+        return not self.run.has_begun
 
     def too_far_ahead(self, round_index: int) -> Rejection | None:
         """Return why a message of a later round is refused."""

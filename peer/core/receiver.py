@@ -131,6 +131,7 @@ class Receiver:
         header = self._run.arrivals.reading.pop(event.stream, None)
         if header is not None:
             self._run.arrivals.complete[event.stream] = header
+            self._run.neighbors[header.sender].note_model(header.round_index)
             self._contacts.heard(self._run.neighbors[header.sender], header.round_index, now)
 
     def lost(self, event: ev.ArrivalLost) -> None:

@@ -331,7 +331,8 @@ class PeerHost:
             self.workspace.models.take_snapshot(key, self.algorithm.outgoing(self.workspace, slot))
 
     def drop_snapshots(self, before_round: int) -> None:
-        """Free the snapshots and payloads of earlier rounds."""
+        """Free the snapshots and payloads of earlier rounds, and pulled models that were not adopted."""
+        self.workspace.pulled.clear()
         self.workspace.models.drop_snapshots(before_round)
         for key in [key for key in self._payloads if key.round_index < before_round]:
             del self._payloads[key]

@@ -42,6 +42,7 @@ class Stream:
     arrival: Arrival | None = None
     received: ReceivedModel | None = None
     reply: asyncio.Future[PushReply] | None = None
+    read_at: float = 0.0  # when its first payload byte was asked for
 
 
 class Requests:
@@ -65,6 +66,7 @@ class Requests:
         self._post = post
         self._on_fold_thread = on_fold_thread
         self._reached = reached
+        self.bytes_per_second = 0.0  # at which complete models came lately; 0: none yet
         self._frame_at: dict[int, float] = {}  # when a frame of a neighbor last stood for a heartbeat
         self._next_stream = 0
         self._streams: dict[int, Stream] = {}
@@ -108,6 +110,8 @@ class Requests:
         number, stream = self._stream_of.pop(id(arrival), (0, None))
         if stream is None or stream.received is None:  # answered while its last frame came in
             return arrival.verdict or UNUSED
+        seconds = max(1e-3, asyncio.get_running_loop().time() - stream.read_at)
+        self.bytes_per_second = max(0.5 * self.bytes_per_second, stream.header.size_bytes / seconds)
         rejection = await self._screen(stream, arrival)
         if rejection is not None:
             self._forget(number)
@@ -154,7 +158,7 @@ class Requests:
     def read(self, number: int) -> None:
         """Let a stream be read into a reserved buffer."""
         stream, received = self._streams[number], self._host.reserve()
-        stream.received = received
+        stream.received, stream.read_at = received, asyncio.get_running_loop().time()
         stream.arrival = Arrival(stream.header, received.payload, on_frame=lambda: self._frame(number))
         self._stream_of[id(stream.arrival)] = number, stream
         if not stream.answer.done():

@@ -31,6 +31,7 @@ from peer.runtime.assembly import Assembled
 from peer.runtime.requests import Requests
 from peer.runtime.results import start_fields
 from peer.store.history import HistoryWriter
+from peer.wire.arrival_reader import transfer_limit_s
 from peer.wire.client import NeighborLink
 from peer.wire.security import MutualTls
 from peer.wire.server import PeerServer
@@ -302,7 +303,7 @@ class AsyncioWorld:
     async def _pull(self, neighbor: int) -> None:
         replies = []
         try:
-            async with asyncio.timeout(self.manifest.timeouts.round_deadline_s):
+            async with asyncio.timeout(self._pull_limit_s()):
                 for slot in range(len(self.host.workspace.models)):
                     request = PullRequest(self.peer_id, self.host.state.incarnation, slot)
                     size_bytes = self.host.state.model_bytes
@@ -312,6 +313,13 @@ class AsyncioWorld:
             about = {"neighbor": neighbor, "message_kind": "pull"}
             log.warning("pull from peer %d failed: %s", neighbor, error, extra=about)
             self.post(ev.PullDone(neighbor, False, reason=str(error)))
+
+    def _pull_limit_s(self) -> float:
+        """Return how long a pull of all slots may take: four times what the measured speed needs, if there is one."""
+        timeouts, size_bytes = self.manifest.timeouts, self.host.state.model_bytes
+        slots, speed = len(self.host.workspace.models), self.requests.bytes_per_second
+        one_s = 4 * size_bytes / speed if speed else transfer_limit_s(size_bytes, timeouts)
+        return min(timeouts.round_deadline_s, timeouts.suspicion_s + slots * one_s)
 
     # ---- arrivals, work, disk -------------------------------------------------------------------------------------------
 

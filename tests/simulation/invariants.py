@@ -20,6 +20,7 @@ L4  a restarted peer is alive at its neighbors soon
 L5  a healthy, connected peer is not marked dead once delays are bounded
 L6  without faults, lockstep gives the models of `tests.oracle.reference`: in its own test
 L7  a peer that was asked to leave ends as soon as nothing is under way
+L9  a neighbor's claim alone makes no peer skip rounds
 L8  an absent neighbor becomes alive by an answer, never by its own messages alone
 
 Those of runs that select a cluster before training stand in `selections`.
@@ -97,6 +98,7 @@ class Checker:
         self.sent: dict[tuple[int, ...], bytes] = {}
         self.lives: dict[int, int] = {}
         self.final: dict[int, list[Vector]] = {}
+        self.furthest = 0  # the highest round of any honest peer so far
         self.history: dict[int, list[dict[str, Any]]] = defaultdict(list)
         self.selections = Selections(self) if world.manifest.algorithm == "fedspd" else None
 
@@ -268,6 +270,8 @@ class Checker:
         world = self.world
         if kind != "round":
             self.mark(f"record neighbor {fields['state']}" if kind == "neighbor" else f"record {kind}")
+            if kind == "caught_up":
+                self._skips_to_a_real_round(process, fields)
             return
         self.history[process.peer_id].append(fields)
         if fields.get("missing"):
@@ -282,8 +286,18 @@ class Checker:
                 for n in fields.get("missing", ())
                 if n in world.core and not world.machines[n].completed and world.machines[n].process is not None
             }
-            lost = {n for n in lost if world.machines[n].process.started_at < began_at - world.settle_s()}  # type: ignore[union-attr]
+            lost = {
+                n
+                for n in lost
+                if not world.machines[n].lies and world.machines[n].process.started_at < began_at - world.settle_s()
+            }  # type: ignore[union-attr]
             self.require(not lost, "L1", f"a healthy round of {process.peer_id} closes without {sorted(lost)}")
+
+    def _skips_to_a_real_round(self, process: Process, fields: dict[str, Any]) -> None:
+        """No claim alone makes a peer skip to a round that no honest peer has reached."""
+        self.furthest = max([self.furthest, *(p.engine.round_index for p in self.shadows if not p.machine.lies)])
+        found, t = self.furthest, fields["to_round"]
+        self.require(t <= found, "L9", f"{process.peer_id} skips to round {t}; honest peers have reached {found}")
 
     # ---- models ---------------------------------------------------------------------------------------------------
 
@@ -393,7 +407,7 @@ class Checker:
             shadow.folded.clear()
 
     def _nobody_lags(self, process: Process, shadow: Shadow) -> None:
-        engine = process.engine
+        engine, world = process.engine, self.world
         if not isinstance(engine.pace, Lockstep) or engine.state.steps == 0:
             return
         live = [neighbor for neighbor in engine.state.neighbors.values() if neighbor.liveness.is_live]
@@ -402,7 +416,8 @@ class Checker:
         }
         far = engine.round_index + self.world.manifest.lockstep.wait_rounds_behind
         over = 2 * len(ahead) >= len(live) or any(round_index > far for round_index in ahead.values())
-        tried = shadow.caught_up == engine.round_index
+        waits = all(world.now < engine.state.neighbors[n].pull_at or n in engine._pulling for n in ahead)
+        tried = shadow.caught_up == engine.round_index or waits
         self.require(not ahead or not over or tried, "L4", f"{process.peer_id} begins a round that is over at {ahead}")
 
     def worked(self, process: Process, effect: do.Work) -> None:

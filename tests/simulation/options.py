@@ -48,6 +48,7 @@ class Options:
     actions: tuple[tuple[str, int], ...] = ()  # how often each happens
     safety_s: float = 0.0
     core_loses: int = 0  # peers that stay dead in the second phase
+    liars: tuple[int, ...] = ()  # peers that claim rounds to come, and answer no pull
 
     @property
     def faultless(self) -> bool:
@@ -105,7 +106,15 @@ def draw(seed: int) -> Options:
         actions=tuple(actions),
         safety_s=rng.uniform(0.5, 1.5) * (2 + graph.manifest.rounds * (train_s[1] + 0.3)),
         core_loses=rng.choice((0, 0, 0, 1)) if peers > 2 else 0,
+        liars=_liars(seed, graph),
     )
+
+
+def _liars(seed: int, graph: Graph) -> tuple[int, ...]:
+    """Return one peer of a few graphs in which every peer has another neighbor too."""
+    rng = Random(f"{seed}:liars")
+    lockstep = graph.manifest.pace == "lockstep" and min(len(graph.neighbors(i)) for i in graph.ids) > 1
+    return (rng.choice(graph.ids),) if lockstep and rng.random() < 0.15 else ()
 
 
 def _fedspd(rng: Random) -> dict[str, Any]:

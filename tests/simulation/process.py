@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -175,7 +176,10 @@ class Process(Probe):
         return self.machine.disk.claim(above)
 
     def send_heartbeat(self, neighbor: int, heartbeat: Heartbeat) -> None:
-        """Send a heartbeat."""
+        """Send a heartbeat; a liar claims to be far ahead."""
+        if self.machine.lies:
+            self.world.fired["claim"] += 1
+            heartbeat = replace(heartbeat, round_index=heartbeat.round_index + self._rng.choice((2, 5, 1000)))
 
         def answered(reply: tuple[Refusal | None] | None) -> None:
             refusal = reply[0] if reply else None
@@ -378,7 +382,10 @@ class Process(Probe):
         self.network.call(self, neighbor, lambda process: [process.answer_pull(r) for r in requests], answered)
 
     def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, bytes] | Refusal:
-        """Give a neighbor that catches up one of the present models."""
+        """Give a neighbor that catches up one of the present models; a liar refuses."""
+        if self.machine.lies:
+            self.world.fired["pull refused"] += 1
+            return Refusal.RATE_LIMITED
         answer = self.host.answer_pull(request)
         return (answer[0], bytes(view_of(answer[1]()))) if isinstance(answer, tuple) else answer
 

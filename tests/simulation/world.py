@@ -40,6 +40,7 @@ class Machine:
         mixed = m.algorithm == "fedspd"
         self.learner = QuadraticLearner(peer_id, m.clusters, world.options.size, m.seed, mixed=mixed)
         self.slowness = self.disk_slowness = 1.0
+        self.lies = peer_id in world.options.liars  # claims rounds to come, and answers no pull
         self.process: Process | None = None
         self.lives = 0
         self.completed = False
@@ -196,6 +197,9 @@ class World:
                 continue
             if machine.process is not None and machine.process.paused:
                 machine.process.resume()
+            if machine.lies:  # its false rounds are forgotten with its incarnation
+                machine.lies = False
+                machine.crash()
             if not self.options.faultless:
                 self.after(self.random(f"revive {i}").uniform(0, 3), machine.start)
 

@@ -1,5 +1,7 @@
 """The engine, event by event: what it refuses, when it sends, when a round ends. Whole runs are in tests/simulation."""
 
+import itertools
+
 import pytest
 
 from coordinator_free_bootstrap import make_graph
@@ -454,9 +456,8 @@ def test_peer_two_rounds_behind_pulls_before_its_first_round():
     effects = driven.hello(2, round_index=4)
     assert driven.engine.stage is Stage.CATCHING_UP
     assert [pull.neighbor for pull in of(effects, do.Pull)] == [1, 2]
-    driven.step(ev.PullDone(1, True, 3))
-    effects = driven.step(ev.PullDone(2, True, 4))
-    assert [(work.kind, work.round_index) for work in of(effects, do.Work)] == [("adopt", 0)]
+    effects = driven.step(ev.PullDone(1, True, 3))
+    assert of(effects, do.Work) == [do.Work("adopt", 0, present=(1,))], "the first complete answer is enough"
     sent = [(effect.neighbor, effect.message) for effect in of(effects, do.SendControl)]
     assert sent == [(3, Pass(0, 7, 2, 0))], "the pass for the last skipped round; the others have closed it"
     effects = driven.work("adopt")
@@ -469,6 +470,120 @@ def test_first_round_begins_when_all_pulls_fail():
     driven.hello(2)
     effects = driven.step(ev.PullDone(1, False))
     assert [work.kind for work in of(effects, do.Work)] == ["assign"] and driven.engine.round_index == 0
+
+
+def close_round(driven, neighbors):
+    """Train, exchange with some neighbors, close; return the effects of the close."""
+    driven.work("train")
+    for n in neighbors:
+        driven.deliver(n, round_index=driven.engine.round_index)
+        driven.answered(n)
+    effects = driven.work("close")
+    return effects + driven.step(ev.CheckpointWritten(driven.engine.round_index))
+
+
+def test_round_that_one_neighbor_alone_claims_is_not_believed_without_its_model():
+    """An attacker claims a far round and answers pulls without end: its victim's rounds go on."""
+    driven = Driven(peers=4, rounds=100)
+    driven.begin()
+    driven.heartbeat(3, round_index=60)
+    effects = close_round(driven, (1, 2))
+    assert of(effects, do.Pull) == [do.Pull(3)] and driven.engine.stage is Stage.ASSIGNING
+    assert driven.engine.round_index == 1
+    driven.work("assign")
+    effects = close_round(driven, (1, 2))
+    assert not of(effects, do.Pull), "the pull is still under way"
+    assert driven.engine.round_index == 2 and not of(effects, do.Record)[1:]
+
+
+def test_neighbor_whose_pull_fails_is_asked_again_ever_more_rarely():
+    driven = Driven(peers=4, rounds=100)
+    driven.begin()
+    driven.heartbeat(3, round_index=60)
+    suspicion_s, asked_at = driven.graph.manifest.timeouts.suspicion_s, []
+    for _ in range(40):
+        for n in (1, 2, 3):
+            driven.heartbeat(n, round_index=driven.engine.round_index if n < 3 else 60, after=0.1)
+        if of(close_round(driven, (1, 2)), do.Pull):
+            asked_at.append(driven.now)
+            driven.step(ev.PullDone(3, False))
+        driven.work("assign")
+    pauses = [after - before for before, after in itertools.pairwise(asked_at)]
+    assert pauses[0] >= suspicion_s and pauses[1] >= 2 * suspicion_s and driven.engine.round_index == 40
+
+
+@pytest.mark.parametrize("confirmed", ["by another neighbor", "by its model"])
+def test_confirmed_round_is_caught_up_with(confirmed):
+    driven = Driven(peers=4, rounds=100)
+    driven.begin()
+    driven.heartbeat(3, round_index=60)
+    if confirmed == "by another neighbor":
+        driven.heartbeat(2, round_index=59)
+    effects = close_round(driven, (1,) if confirmed == "by another neighbor" else (1, 2))
+    assert do.Pull(3) in of(effects, do.Pull) and driven.engine.round_index == 1, "the own round goes on"
+    driven.work("assign")
+    driven.step(ev.PullDone(3, True, 60))
+    effects = close_round(driven, (1,) if confirmed == "by another neighbor" else (1, 2))
+    assert do.Work("adopt", 2, present=(3,)) in effects and driven.engine.round_index == 60
+
+
+def test_neighbor_that_delivers_an_older_round_than_it_claims_moves_nothing():
+    driven = Driven(peers=4, rounds=100)
+    driven.begin()
+    driven.heartbeat(3, round_index=60)
+    close_round(driven, (1, 2))
+    driven.work("assign")
+    driven.step(ev.PullDone(3, True, 1))
+    close_round(driven, (1, 2))
+    assert driven.engine.round_index == 2 and driven.engine.stage is Stage.ASSIGNING
+
+
+@pytest.mark.parametrize("rule", ["all", "quorum"])
+def test_peer_that_all_neighbors_refuse_ends(rule):
+    driven = Driven(start={"rule": rule, "deadline_s": 50.0})
+    driven.step(ev.HandshakeFailed(1, Refusal.MANIFEST_MISMATCH, "run.rounds: 3 here, 4 there"))
+    assert driven.engine.stage is Stage.JOINING
+    effects = driven.step(ev.HandshakeFailed(2, Refusal.MANIFEST_MISMATCH, "run.rounds: 3 here, 5 there"))
+    assert of(effects, do.Stop) == [do.Stop("refused")]
+    (line,) = [line for line in of(effects, do.Log) if line.message.startswith("refused by all neighbors")]
+    assert "peer 1: run.rounds: 3 here, 4 there; peer 2: run.rounds: 3 here, 5 there" in line.message
+
+
+def test_peer_that_may_train_alone_goes_on_where_all_neighbors_refuse_it():
+    driven = Driven(start={"rule": "deadline", "deadline_s": 5.0})
+    for n in (1, 2):
+        driven.step(ev.HandshakeFailed(n, Refusal.GRAPH_MISMATCH, "other graph"))
+    driven.step(ev.Tick(), after=5.0)
+    assert driven.engine.stage is Stage.ASSIGNING
+
+
+def test_finished_peer_stays_for_a_dead_neighbor_as_long_as_a_restart_may_take():
+    driven = Driven(rounds=1, start={"deadline_s": 60.0})
+    driven.begin()
+    suspicion_s = driven.graph.manifest.timeouts.suspicion_s
+    close_round(driven, (1, 2))
+    driven.work("final")
+    finished_at, stopped = driven.now, []
+    while not stopped:
+        assert driven.engine.stage is Stage.LINGERING
+        driven.heartbeat(1, 1, Phase.FINISHED)
+        stopped = of(driven.step(ev.Tick(), after=0.25), do.Stop)
+    assert driven.state_of(2) is NeighborState.DEAD and stopped == [do.Stop("completed")]
+    assert driven.now - finished_at == 6 * suspicion_s
+
+
+def test_restarted_peer_waits_for_absent_neighbors_as_long_as_a_restart_may_take_and_logs_it():
+    before = Driven(start={"deadline_s": 600.0})
+    engine = Engine(
+        0, before.graph, before.engine.state.algorithm, 8, model_bytes=24, resume=before.engine.state.checkpoint()
+    )
+    suspicion_s, lines, now = before.graph.manifest.timeouts.suspicion_s, [], START
+    engine.step(ev.Tick(), now)
+    while engine.stage is Stage.JOINING:
+        now += 0.5
+        lines += [line.message for line in of(engine.step(ev.Tick(), now), do.Log)]
+    assert now - START == 6 * suspicion_s
+    assert len([line for line in lines if line.startswith("waiting for neighbors [1, 2]")]) == 3
 
 
 def test_leaving_closes_the_round_writes_a_checkpoint_and_tells_the_neighbors():

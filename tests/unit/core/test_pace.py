@@ -359,7 +359,12 @@ def test_peer_is_behind_when_most_neighbors_are_two_rounds_ahead_or_one_is_far_a
     driven.exchange()
     for n, t in zip((1, 2, 3), rounds, strict=True):
         driven.heartbeat(n, t)
-    assert driven.pace.ahead() == ahead
+    assert driven.pace.claims_ahead() == ahead
+    alone = len(ahead) == 1
+    assert driven.pace.ahead() == ([] if alone else ahead), "one neighbor alone is not believed"
+    for n in ahead:
+        driven.engine.state.neighbors[n].note_model(rounds[n - 1])
+    assert driven.pace.ahead() == ahead, "its model is"
 
 
 def test_joining_peer_is_behind_as_soon_as_one_neighbor_is_two_rounds_ahead():

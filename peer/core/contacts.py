@@ -15,6 +15,17 @@ from peer.core.state import State
 
 WARNED_AT = frozenset(1 << n for n in range(2, 32))  # failures in a row after which the operator is warned
 CURED_BY_HELLO = frozenset({Refusal.NO_HANDSHAKE, Refusal.OLD_INCARNATION})  # the reply names the incarnation to exceed
+MISCONFIGURED = frozenset(  # refusals that no retry cures: the two peers do not agree on the run
+    {
+        Refusal.WIRE_VERSION,
+        Refusal.MANIFEST_MISMATCH,
+        Refusal.GRAPH_MISMATCH,
+        Refusal.SCHEMA_MISMATCH,
+        Refusal.INITIAL_MODELS_MISMATCH,
+        Refusal.NOT_A_NEIGHBOR,
+        Refusal.IDENTITY_MISMATCH,
+    }
+)
 NOW = 0.0  # a time that has passed: due at once
 
 
@@ -90,7 +101,7 @@ class Contacts:
         pause_s = backoff_s(neighbor.hello_failures, 0.5, max(RETRY_MAX_S, self._timeouts.heartbeat_s))
         neighbor.hello_at = now + min(pause_s, self._timeouts.suspicion_s)
         if event.refusal is not None:
-            neighbor.refusal = event.reason
+            neighbor.refusal = event.reason if event.refusal in MISCONFIGURED else ""
             neighbor.hello_at = now + self._timeouts.suspicion_s
             message = f"peer {neighbor.id} refused the handshake: {event.reason}"
             self._run.log_neighbor("error", message, neighbor.id, "handshake")

@@ -33,7 +33,7 @@ class Neighbor:
     phase: Phase = Phase.STARTING
     late: bool = False
     unreachable: bool = False  # heard, but it has not answered since
-    refusal: str = ""  # why it refused our last hello; "" if it did not
+    refusal: str = ""  # why it refused our last hello for good; "" if it did not
 
     hello_at: float | None = 0.0  # when to send a hello; None: not needed, or in flight
     hello_sent_at: float = float("-inf")

@@ -44,7 +44,12 @@ def split(
     for peer_id in range(count):
         shard = task.load_shard(peer_id).checked(task.kind, task.classes)
         metadata = {"kind": task.kind, "classes": json.dumps(task.classes)}
-        shard = replace(shard, metadata=metadata | shard.metadata)
+        shard = replace(
+            shard,
+            metadata=metadata | shard.metadata,
+            preprocessing=shard.preprocessing or task.preprocessing,
+            class_names=shard.class_names or task.class_names,
+        )
         save_shard(out / f"peer-{peer_id}.safetensors", shard)
         summaries.append(summarize(peer_id, shard))
     typer.echo(f"{count} shards written to {out}", err=True)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from peer.cli.problem import AsJson, Problem, problem_options
+
+if TYPE_CHECKING:
+    from coordinator_free_bootstrap import Manifest
+    from peer.learning.saved import SavedModel
 
 ModelFile = Annotated[
     Path, typer.Option("--model", metavar="FILE.safetensors", help="Model file of a run.", show_default=False)
@@ -27,6 +34,8 @@ def evaluate(
 ) -> None:
     """Evaluate a model file on one peer's data; the task is the one in the file unless options name another.
 
+    A task file is looked for in the current folder, and in the folders above the model file.
+
     Example: peer evaluate --model out/peer-3/models/personalized.safetensors --peer 3
     """
     from peer.learning.saved import SavedModel, evaluated
@@ -35,8 +44,9 @@ def evaluate(
     known = saved.metadata.get("peers", "")
     if problem.peers is None and problem.graph is None and known.isdigit():
         problem = replace(problem, peers=int(known))
-    task = problem.load(saved.manifest(), shard)[2]
-    result = evaluated(saved, task, peer_id, part)
+    manifest, _, task = problem.load(_manifest(saved, problem), shard)
+    result = evaluated(saved, manifest, task, peer_id, part)
+    _warn(saved)
     if as_json:
         typer.echo(json.dumps(result))
         return
@@ -50,29 +60,80 @@ def predict(
     model: ModelFile,
     inputs: Annotated[
         Path,
-        typer.Option("--input", metavar="FILE", help="Samples as .npy or .csv, or one picture.", show_default=False),
+        typer.Option(
+            "--input",
+            metavar="FILE",
+            help="Raw samples: .npy, .npz, .safetensors, .csv, a picture, or a folder of pictures.",
+            show_default=False,
+        ),
     ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="Write the predictions as a table.", show_default=False)
+    ] = None,
+    preprocessed: Annotated[
+        bool, typer.Option("--preprocessed", help="The samples are inputs of the model: do not scale them.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict with a model file: class and probability of each sample, or the value in regression.
+    """Predict with a model file: class and probability of each raw sample, or the value in regression.
 
-    Example: peer predict --model out/peer-3/models/personalized.safetensors --input samples.npy
+    The samples are scaled as in training, by the preprocessing in the model file.
+
+    Example: peer predict --model out/peer-3/models/personalized.safetensors --input samples.csv --out predictions.csv
     """
+    from coordinator_free_bootstrap.errors import UsageError
     from peer.learning.saved import SavedModel
-    from peer.tasks.inputs import read_inputs
+    from peer.store.files import write_atomic
 
+    if out is not None and out.suffix != ".csv":
+        raise UsageError(f"--out: found {out}; allowed: a file whose name ends in .csv")
     saved = SavedModel.read(model)
-    manifest = problem.resolve(saved.manifest())[0]
-    outputs = saved.predict(manifest, read_inputs(inputs, saved.sample_shape(), manifest))
-    if saved.metadata.get("kind") == "regression":
-        rows = [{"value": row.tolist()} for row in outputs]
-    else:
-        from scipy.special import softmax
-
-        probabilities = softmax(outputs.astype("float64"), axis=1)
-        rows = [{"class": int(p.argmax()), "probability": float(p.max())} for p in probabilities]
+    manifest = problem.resolve(_manifest(saved, problem))[0]
+    samples = saved.read_inputs(manifest, inputs, preprocessed=preprocessed)
+    found = saved.predictions(manifest, samples.x)
+    rows = [
+        {"row": number} | ({} if samples.files is None else {"file": samples.files[number]}) | row
+        for number, row in enumerate(found)
+    ]
+    _warn(saved)
+    if samples.unused:
+        typer.echo(f"note: the model does not read the columns: {', '.join(samples.unused)}", err=True)
+    if out is not None:
+        write_atomic(out, _as_csv(rows).encode())
+        typer.echo(f"{len(rows)} predictions written to {out}", err=True)
     if as_json:
-        typer.echo(json.dumps({"model": str(model), "predictions": rows}))
-        return
-    for number, row in enumerate(rows):
-        typer.echo(f"{number}: " + ", ".join(f"{key} {value}" for key, value in row.items()))
+        typer.echo(json.dumps({"model": str(model), "metric": saved.metadata.get("metric"), "predictions": rows}))
+    elif out is None:
+        for row in rows:
+            name = row.get("file", row["row"])
+            typer.echo(f"{name}: " + ", ".join(f"{key} {row[key]}" for key in row if key not in {"row", "file"}))
+
+
+def _manifest(saved: SavedModel, problem: Problem) -> Manifest | None:
+    """Return the manifest in a model file, with the task file's present place, unless options name another task."""
+    from peer.tasks.loading import find_task_file
+
+    manifest = saved.manifest()
+    if manifest is None or problem.task is not None or problem.graph is not None:
+        return manifest
+    return manifest.model_copy(update={"task": find_task_file(manifest.task, saved.path)})
+
+
+def _warn(saved: SavedModel) -> None:
+    """Say on stderr that the run's final metric is that of another predictor."""
+    if (other := saved.other_predictor()) is not None:
+        typer.echo(f"note: the run's final metric is that of another predictor than this model: {other}", err=True)
+
+
+def _as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table with one row per prediction; several values have one column each: value_0, value_1, ..."""
+    flat = []
+    for row in rows:
+        several = row.get("value") if isinstance(row.get("value"), list) else None
+        values = {} if several is None else {f"value_{i}": value for i, value in enumerate(several)}
+        flat.append({key: value for key, value in row.items() if several is None or key != "value"} | values)
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(flat[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(flat)
+    return text.getvalue()

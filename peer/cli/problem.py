@@ -51,13 +51,16 @@ class Problem:
             GraphError, ConfigError: the graph file or a setting is wrong.
         """
         from coordinator_free_bootstrap import apply_settings, load_graph, parse_manifest
+        from peer.tasks.loading import same_task
 
         count = self.peers or 8
         if self.graph is not None:
             graph = load_graph(self.graph)
             manifest, count = graph.manifest, self.peers or len(graph.nodes)
         run: dict[str, Any] = {} if manifest is None else manifest.model_dump(mode="json")
-        if self.task is not None and self.task != run.get("task", self.task):  # options of another task are refused
+        if self.task is not None and not same_task(
+            self.task, run.get("task", self.task)
+        ):  # options of another task are refused
             run |= {"task_options": {}, "model": None, "model_options": {}}
         if self.split is not None and self.split != run.get("split", self.split):
             run["split_options"] = {}

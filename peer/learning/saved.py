@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +13,42 @@ import torch
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap import Manifest, canonical_json, parse_manifest
-from coordinator_free_bootstrap.errors import StorageError, TaskError, UsageError
+from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
 from peer.core.schema import Schema
-from peer.learning.flat import FlatModule, Vector
-from peer.learning.learner import Learner
+from peer.learning.flat import FlatModule, Vector, seeded
+from peer.learning.learner import EVALUATION_BATCH, Learner
 from peer.store.model_file import load_model
 from peer.tasks.builtin import NamedModelTask
 from peer.tasks.datasets import DATASETS
+from peer.tasks.inputs import Inputs, read_inputs
 from peer.tasks.loading import load_task
+from peer.tasks.preprocessing import Preprocessing
+from peer.tasks.shard import Shard
 from peer.tasks.task import Task
+
+PERSONALIZED = "personalized_model"
 
 
 def model_metadata(learner: Learner, manifest: Manifest, peers: int) -> dict[str, str]:
     """Return the metadata of a model file; `peer evaluate` and `peer predict` need only that file."""
-    return {
+    task, shard = learner.task, learner.shard
+    preprocessing = shard.preprocessing or task.preprocessing
+    names = shard.class_names or task.class_names
+    about = {
         "manifest": canonical_json(manifest),
         "peers": str(peers),
-        "sample_shape": json.dumps(list(learner.shard.train_x.shape[1:])),
-        "kind": learner.task.kind,
-        "outputs": str(learner.predict(learner.initial_model(0), learner.shard.train_x[:1]).shape[-1]),
+        "sample_shape": json.dumps(list(shard.train_x.shape[1:])),
+        "input_dtype": str(shard.train_x.dtype),
+        "kind": task.kind,
+        "outputs": str(learner.predict(learner.initial_model(0), shard.train_x[:1]).shape[-1]),
+        "metric": task.metric_name,
+        "metric_better": "higher" if task.higher_is_better else "lower",
     }
+    if preprocessing is not None:
+        about["preprocessing"] = preprocessing.to_json()
+    if names is not None:
+        about["class_names"] = json.dumps(list(names))
+    return about
 
 
 @dataclass(frozen=True)
@@ -79,20 +95,58 @@ class SavedModel:
         return np.concatenate(parts)
 
     def predict(self, manifest: Manifest, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the outputs, float32 [n, ...], for ``inputs`` [n, ...], which are scaled as in training.
+        """Return the outputs, float32 [n, ...], for ``inputs`` [n, ...], which are preprocessed as in training.
 
         Raises:
             StorageError: the metadata lack the architecture, or the tensors are of another model.
-            TaskError: the inputs have a wrong shape.
+            TaskError: the inputs have a wrong shape, or the model fails.
         """
         shape = self.sample_shape()
         if inputs.shape[1:] != shape:
             raise TaskError(f"input: found samples of shape {list(inputs.shape[1:])}; allowed: {list(shape)}")
+        cpu = torch.device("cpu")
+        with seeded(
+            0, cpu
+        ):  # parameters that are not trained are not in the file; `Learner` makes them from this seed too
+            model = FlatModule(self._make(manifest), cpu)
+        model.load(self.vector(model.schema))
+        model.module.eval()
         with torch.inference_mode():
-            model = FlatModule(self._make(manifest), torch.device("cpu"))
-            model.load(self.vector(model.schema))
-            outputs: NDArray[np.float32] = model.module.eval()(torch.from_numpy(inputs)).numpy()
+            try:
+                batches = torch.split(torch.from_numpy(inputs), EVALUATION_BATCH["cpu"])
+                outputs: NDArray[np.float32] = torch.cat([model.module(batch) for batch in batches]).numpy()
+            except Exception as error:  # code of the user; it may raise any exception
+                raise TaskError(
+                    f"model: found {type(error).__name__}: {error}, for {inputs.dtype} inputs {list(inputs.shape)} from "
+                    f"{inputs.min():g} to {inputs.max():g}; give inputs as in training"
+                ) from error
         return outputs
+
+    def predictions(self, manifest: Manifest, inputs: NDArray[Any]) -> list[dict[str, Any]]:
+        """Return for each of ``inputs`` [n, ...] the class and its probability; in regression the value, or a list.
+
+        Raises:
+            StorageError, TaskError: as `predict`; or the outputs are not those of a classifier.
+        """
+        outputs = self.predict(manifest, inputs)
+        if self._text("kind") == "regression":
+            return [{"value": row.item() if row.size == 1 else row.tolist()} for row in outputs]
+        if outputs.ndim != 2:
+            raise TaskError(f"model: found outputs of shape {list(outputs.shape)}; allowed: [samples, classes]")
+        names = self._json("class_names") if "class_names" in self.metadata else list(range(outputs.shape[1]))
+        if not isinstance(names, list) or len(names) != outputs.shape[1]:
+            raise StorageError(f"{self.path}: found class_names {names}; the model has {outputs.shape[1]} classes")
+        logits = outputs.astype(np.float64)
+        powers = np.exp(logits - logits.max(1, keepdims=True))
+        probabilities = powers / powers.sum(1, keepdims=True)
+        return [{"class": names[int(p.argmax())], "probability": float(p.max())} for p in probabilities]
+
+    def other_predictor(self) -> str | None:
+        """Return the predictor of the run's final metric, if it is not this model; None if it is, or is not known."""
+        predictor, role = self.metadata.get("predictor"), self.metadata.get("role")
+        if predictor is None or (predictor, role) == (PERSONALIZED, PERSONALIZED):
+            return None
+        return PERSONALIZED.replace("_", " ") if predictor == PERSONALIZED else f"{predictor} of the cluster models"
 
     def sample_shape(self) -> tuple[int, ...]:
         """Return the shape of one input.
@@ -100,21 +154,95 @@ class SavedModel:
         Raises:
             StorageError: the metadata lack it.
         """
-        text = self.metadata.get("sample_shape")
-        if text is None:
-            raise StorageError(f"{self.path}: found no sample_shape in the metadata; give a finished run's file")
-        return tuple(json.loads(text))
+        shape = self._json("sample_shape")
+        if not isinstance(shape, list) or not all(isinstance(n, int) and n > 0 for n in shape):
+            raise StorageError(f"{self.path}: sample_shape: found {shape}; allowed: a list of sizes")
+        return tuple(shape)
+
+    def input_dtype(self) -> str:
+        """Return the dtype of the inputs: float32, or int64 for models that embed tokens.
+
+        Raises:
+            StorageError: the metadata lack it.
+        """
+        found = self._text("input_dtype")
+        if found not in {"float32", "int64"}:
+            raise StorageError(f"{self.path}: input_dtype: found {found!r}; allowed: float32, int64")
+        return found
+
+    def preprocessing(self, manifest: Manifest) -> Preprocessing | None:
+        """Return how raw samples become inputs: from the metadata, else from the user's task; None if not declared."""
+        if "preprocessing" in self.metadata:
+            try:
+                return Preprocessing.from_json(self.metadata["preprocessing"])
+            except TaskError as error:
+                raise StorageError(f"{self.path}: metadata: {error}; give a finished run's file") from error
+        return None if manifest.task in DATASETS else load_task(manifest, 1).preprocessing
+
+    def read_inputs(self, manifest: Manifest, path: Path, *, preprocessed: bool) -> Inputs:
+        """Return the samples of a file as inputs of the model; ``preprocessed``: they are inputs already.
+
+        Raises:
+            StorageError: the metadata lack shape, dtype or preprocessing.
+            TaskError: the samples are wrong.
+        """
+        preprocessing = None if preprocessed else self.preprocessing(manifest)
+        if preprocessing is None and not preprocessed:
+            declare = "" if manifest.task in DATASETS else f"set `preprocessing` in {manifest.task}, or "
+            raise StorageError(
+                f"{self.path}: found no preprocessing in the metadata, so raw samples cannot be scaled as in training; "
+                f"{declare}train with this release, or give --preprocessed if the samples are inputs of the model already"
+            )
+        return read_inputs(path, self.sample_shape(), self.input_dtype(), preprocessing)
+
+    def check_shard(self, manifest: Manifest, task: Task, shard: Shard) -> Shard:
+        """Return a shard with inputs as this model was trained on, where its data were scaled by other numbers.
+
+        Raises:
+            ShardError: the columns or the classes of the shard are others, or in another order.
+        """
+        known, own = self.preprocessing(manifest), shard.preprocessing or task.preprocessing
+        names = shard.class_names or task.class_names
+        pairs = [
+            ("columns", None if known is None else known.columns, None if own is None else own.columns),
+            ("classes", self._json("class_names") if "class_names" in self.metadata else None, names),
+        ]
+        for what, trained, found in pairs:
+            if trained is not None and found is not None and list(trained) != list(found):
+                raise ShardError(
+                    f"shard: found the {what} {', '.join(found)}; {self.path} was trained with {', '.join(trained)}; "
+                    f"give data with the same {what} in this order"
+                )
+        if known is None or own is None:
+            return shard
+        parts = {name: getattr(shard, name) for name in ("train_x", "val_x", "test_x")}
+        scaled: dict[str, Any] = {name: known.replacing(own, x) for name, x in parts.items() if x is not None}
+        return replace(shard, preprocessing=known, **scaled)
 
     def _make(self, manifest: Manifest) -> torch.nn.Module:
         if manifest.task not in DATASETS:
             return load_task(manifest, 1).make_model()
-        outputs = int(self.metadata.get("outputs", "0"))
-        if outputs < 1:
-            raise StorageError(f"{self.path}: found no outputs in the metadata; give a finished run's file")
+        outputs = self._json("outputs")
+        if not isinstance(outputs, int) or outputs < 1:
+            raise StorageError(f"{self.path}: outputs: found {outputs}; allowed: the number of outputs")
         return NamedModelTask.build(manifest, self.sample_shape(), outputs)
 
+    def _text(self, key: str) -> str:
+        if key not in self.metadata:
+            raise StorageError(f"{self.path}: found no {key} in the metadata; give a finished run's file")
+        return self.metadata[key]
 
-def evaluated(saved: SavedModel, task: Task, peer_id: int, part: Any, device: str = "cpu") -> dict[str, Any]:
+    def _json(self, key: str) -> Any:
+        text = self._text(key)
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise StorageError(f"{self.path}: {key}: found {text[:80]!r}; allowed: JSON") from error
+
+
+def evaluated(
+    saved: SavedModel, manifest: Manifest, task: Task, peer_id: int, part: Any, device: str = "cpu"
+) -> dict[str, Any]:
     """Return metric, loss and sample count of a saved model on the data of one peer.
 
     Raises:
@@ -123,7 +251,7 @@ def evaluated(saved: SavedModel, task: Task, peer_id: int, part: Any, device: st
     """
     if part not in {"train", "validation", "test"}:
         raise UsageError(f"--part: found {part!r}; allowed: train, validation, test")
-    learner = Learner(task, task.load_shard(peer_id), device=device)
+    learner = Learner(task, saved.check_shard(manifest, task, task.load_shard(peer_id)), device=device)
     result = learner.evaluate(saved.vector(learner.schema), part)
     return {
         "model": str(saved.path),

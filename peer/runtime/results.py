@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from peer.host import PeerHost
-from peer.learning.saved import model_metadata
+from peer.learning.saved import PERSONALIZED, model_metadata
 from peer.store.files import write_json
 from peer.store.model_file import save_model
 from peer.store.state_dir import StateDir
@@ -38,11 +38,14 @@ def write_results(
         "algorithm": name,
         "peer_id": str(run.peer_id),
         "rounds_completed": str(run.round.index),
+        "predictor": str(host.last_round.get("predictor", PERSONALIZED)),
     }
     for slot in range(len(workspace.models) if models else 0):
-        save_model(place.cluster_model(slot), workspace.models.model(slot), host.schema, metadata)
+        about = metadata | {"role": f"cluster {slot}"}
+        save_model(place.cluster_model(slot), workspace.models.model(slot), host.schema, about)
     if models and workspace.personalized is not None:
-        save_model(place.personalized_model, workspace.personalized, host.schema, metadata)
+        about = metadata | {"role": PERSONALIZED}
+        save_model(place.personalized_model, workspace.personalized, host.schema, about)
     summary = {
         "peer_id": run.peer_id,
         "status": status,

@@ -100,6 +100,8 @@ class BuiltinTask(NamedModelTask):
             val_y=parts["validation"][1] if has_validation else None,
             true_cluster=None if (truth == UNKNOWN).all() else truth,
             turns=mine.train.turns,
+            preprocessing=self._pool.preprocessing,
+            class_names=self._pool.class_names if mine.label_map is None else None,  # renamed labels lose their names
             metadata=self._metadata(peer_id),
         )
 
@@ -196,6 +198,8 @@ def _whole(pool: Pool) -> Shard:
         train_y=pool.y[train],
         test_x=pool.gather(test, np.zeros_like(test)),
         test_y=pool.y[test],
+        preprocessing=pool.preprocessing,
+        class_names=pool.class_names,
     )
 
 

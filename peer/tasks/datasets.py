@@ -17,6 +17,7 @@ from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
 from peer.tasks import files, leaf, vision
 from peer.tasks.pool import DataSet, Facts, Pool, Settings
+from peer.tasks.preprocessing import Preprocessing
 
 DIGITS_TEST_COUNT = 360  # of 1,797: a fifth
 
@@ -75,7 +76,7 @@ def facts_of(manifest: Manifest) -> Facts:
 
 
 def _digits(dataset: DataSet, options: Settings, data_root: Path, download: bool) -> Pool:
-    """Return scikit-learn's bundled 8x8 handwritten digits, values / 16; the test set is a fixed fifth."""
+    """Return scikit-learn's bundled 8x8 handwritten digits, values 0..16; the test set is a fixed fifth."""
     # Only the file is read: importing sklearn.datasets costs each peer process 73 MB and a second.
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
@@ -84,9 +85,16 @@ def _digits(dataset: DataSet, options: Settings, data_root: Path, download: bool
         Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",", dtype=np.float32
     )
     rows = rows[generator(0, "digits").permutation(len(rows))]
-    x = (rows[:, :-1] / 16.0).reshape(-1, 1, 8, 8)  # (n, 1, 8, 8)
+    x = rows[:, :-1].reshape(-1, 1, 8, 8)  # (n, 1, 8, 8)
     y, classes = rows[:, -1].astype(np.int64), dataset.facts(options).classes
-    return Pool(x=x, y=y, train_count=len(x) - DIGITS_TEST_COUNT, classes=classes)
+    return Pool(
+        x=x,
+        y=y,
+        train_count=len(x) - DIGITS_TEST_COUNT,
+        classes=classes,
+        preprocessing=Preprocessing(divisor=16.0),
+        class_names=tuple("0123456789"),
+    )
 
 
 def _linear(dataset: DataSet, options: Settings, data_root: Path, download: bool) -> Pool:

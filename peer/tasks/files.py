@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.seeds import generator
 from peer.tasks.pool import DataSet, Facts, Pool, Settings
+from peer.tasks.preprocessing import PIXELS, Preprocessing, read_picture
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 TEST_SHARE = 0.2  # if the files have no test part
@@ -53,9 +55,10 @@ def load_images(dataset: DataSet, options: Settings, root: Path, download: bool)
     classes = _class_names(options.get("classes"), sorted({d.name for f in folders for d in _subfolders(f)}), root)
     parts = [_images(folder, classes, size, channels == 1) for folder in folders]
     x, y = (np.concatenate(column) for column in zip(*parts, strict=True))
-    if split:
-        return Pool(x=x, y=y, train_count=len(parts[0][1]), classes=len(classes))
-    return _held_out(x, y, len(classes))
+    if not split:
+        return replace(_held_out(x, y, len(classes)), preprocessing=PIXELS, class_names=tuple(classes))
+    names = tuple(classes)
+    return Pool(x=x, y=y, train_count=len(parts[0][1]), classes=len(names), preprocessing=PIXELS, class_names=names)
 
 
 def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) -> Pool:
@@ -86,7 +89,11 @@ def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) 
         classes = _class_names(options.get("classes"), sorted({row[place] for _, row in rows}), path)
         y = np.array([_label(path, line, row[place], classes) for line, row in rows], dtype=np.int64)
     pool = _held_out(x.astype(np.float32), y, None if classes is None else len(classes))
-    return _standardized(pool) if options.get("standardize", True) else pool
+    columns = tuple(header[column] for column in features)
+    preprocessing = Preprocessing(columns=columns)
+    if options.get("standardize", True):
+        preprocessing = Preprocessing.standardizing(pool.x[: pool.train_count], columns)
+    return replace(pool, preprocessing=preprocessing, class_names=None if classes is None else tuple(classes))
 
 
 def _table_path(root: Path, file: object) -> Path:
@@ -168,20 +175,12 @@ def _subfolders(folder: Path) -> list[Path]:
 
 def _images(folder: Path, classes: Sequence[str], size: int, grey: bool) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return images uint8 [n, channels, size, size] in the order of class and file name, and labels int64 [n]."""
-    from PIL import Image, UnidentifiedImageError
-
     images, labels = [], []
     for subfolder in _subfolders(folder):
         if subfolder.name not in classes:
             raise TaskError(f"image-folder: found folder {subfolder}; allowed: the classes {', '.join(classes)}")
         for path in sorted(p for p in subfolder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES):
-            try:
-                with Image.open(path) as opened:
-                    scaled = opened.convert("L" if grey else "RGB").resize((size, size), Image.Resampling.BILINEAR)
-                    pixels = np.asarray(scaled)
-            except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
-                raise TaskError(f"image-folder: {path} cannot be read: {error}") from error
-            images.append(pixels[None] if grey else pixels.transpose(2, 0, 1))
+            images.append(read_picture(path, (1 if grey else 3, size, size)))
             labels.append(classes.index(subfolder.name))
     if not images:
         raise TaskError(f"image-folder: found no images in {folder}; allowed: such as {folder}/<class>/1.png")
@@ -193,10 +192,3 @@ def _held_out(x: NDArray[Any], y: NDArray[Any], classes: int | None) -> Pool:
     order = generator(0, "held-out").permutation(len(y))
     held = max(1, round(TEST_SHARE * len(y)))
     return Pool(x=np.ascontiguousarray(x[order]), y=y[order], train_count=len(y) - held, classes=classes)
-
-
-def _standardized(pool: Pool) -> Pool:
-    train = pool.x[: pool.train_count]
-    deviation = train.std(0)
-    pool.x[:] = (pool.x - train.mean(0)) / np.where(deviation > 0, deviation, 1.0)
-    return pool

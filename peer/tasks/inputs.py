@@ -1,76 +1,212 @@
-"""Read the inputs of a prediction: an array, a table or an image, scaled as the samples of the task."""
+"""Read the samples of a prediction (an array, a table, pictures) as inputs of a model."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import csv
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
 from coordinator_free_bootstrap.errors import TaskError
-from coordinator_free_bootstrap.manifest import Manifest
-from peer.tasks.datasets import DATASETS
-from peer.tasks.pool import Pool
+from peer.tasks.files import IMAGE_SUFFIXES
+from peer.tasks.preprocessing import Preprocessing, read_picture
+
+ALLOWED = "a .npy, .npz, .safetensors or .csv file, a picture, or a folder of pictures"
+ARRAY_NAME = "x"  # of the samples, in a file of several arrays
 
 
-def read_inputs(path: Path, sample_shape: tuple[int, ...], manifest: Manifest) -> NDArray[np.float32]:
-    """Return float32 [n, *sample_shape].
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Samples to predict.
+
+    Attributes:
+        x: inputs of the model, float32 or int64 [n, ...].
+        files: name of the file of each sample, if each has its own.
+        unused: columns of the table that the model does not read.
+    """
+
+    x: NDArray[Any]
+    files: tuple[str, ...] | None = None
+    unused: tuple[str, ...] = ()
+
+
+def read_inputs(path: Path, sample_shape: tuple[int, ...], dtype: str, preprocessing: Preprocessing | None) -> Inputs:
+    """Return the samples of a file, preprocessed as in training.
 
     Args:
-        path: ``.npy``: one sample or several, not scaled. ``.csv``: numbers, one sample per row; a header row is
-            skipped. Other files: one image, scaled to the size of the model, in [0, 1], standardized as in training.
+        path: ``.npy``, ``.npz``, ``.safetensors``: one array of one sample or several; among several arrays, the one
+            named ``x``. ``.csv``: one sample per row; a header row is optional, and selects columns by name where the
+            model knows the names. A picture, or a folder of pictures, which may have subfolders.
         sample_shape: of one input of the model.
-        manifest: its task and task_options give the standardization of images.
+        dtype: of the inputs of the model, float32 or int64.
+        preprocessing: applied to the samples; None: the file has inputs of the model, and nothing is applied.
 
     Raises:
-        TaskError: the file cannot be read, or has another shape.
+        TaskError: the file cannot be read, or its samples are not of the model's shape and type.
     """
-    try:
-        if path.suffix == ".npy":
-            values = np.load(path, allow_pickle=False)
-        elif path.suffix == ".csv":
-            values = _table(path)
-        else:
-            values = _picture(path, sample_shape, manifest)
-    except (OSError, ValueError, EOFError, SyntaxError) as error:
-        raise TaskError(f"input: {path} cannot be read: {error}") from error
-    if values.shape == sample_shape:
-        values = values[None]
-    if values.ndim and values.size and values.size % max(1, int(np.prod(sample_shape))) == 0 and path.suffix == ".csv":
-        values = values.reshape(-1, *sample_shape)
-    if values.shape[1:] != sample_shape or not len(values):
+    files: tuple[str, ...] | None = None
+    unused: tuple[str, ...] = ()
+    if not path.exists():
+        raise TaskError(f"--input: {path} cannot be read: found no such file; give {ALLOWED}")
+    if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
+        raw, files = _pictures(path, sample_shape, preprocessing)
+    elif path.suffix == ".csv":
+        raw, unused = _table(path, sample_shape, preprocessing)
+    elif path.suffix in {".npy", ".npz", ".safetensors"}:
+        raw = _array(path)
+    else:
+        raise TaskError(f"--input: {path}: found the ending {path.suffix!r}; allowed: {ALLOWED}")
+    if raw.shape == sample_shape:
+        raw = raw[None]
+    if raw.shape[1:] != sample_shape or not len(raw):
+        shape = ", ".join(map(str, sample_shape))
         raise TaskError(
-            f"input: {path}: found shape {list(values.shape)}; allowed: samples of shape {list(sample_shape)}"
+            f"--input: {path}: found an array of shape {list(raw.shape)}; allowed: [samples, {shape}] or [{shape}]; "
+            "give samples of the shape that the model was trained on"
         )
-    converted: NDArray[np.float32] = np.ascontiguousarray(values, dtype=np.float32)
-    if not np.isfinite(converted).all():
-        raise TaskError(f"input: {path}: found NaN or Inf; allowed: finite numbers")
-    return converted
+    raw = _converted(path, raw, dtype)
+    if preprocessing is None:
+        return Inputs(raw, files, unused)
+    if files is None and preprocessing.divisor != 1.0 and raw.dtype == np.float32 and 0 < np.abs(raw).max() <= 1:
+        raise TaskError(
+            f"--input: {path}: found values up to {np.abs(raw).max():.4g}, which seem to be scaled already; allowed: raw "
+            f"values 0..{preprocessing.divisor:g}; give these, or --preprocessed if the samples are inputs of the model"
+        )
+    x = preprocessing.apply(raw)
+    if x.dtype != dtype:
+        raise TaskError(f"preprocessing: found {x.dtype} inputs; the model was trained on {dtype}; correct the task")
+    return Inputs(x, files, unused)
 
 
-def _table(path: Path) -> NDArray[np.float64]:
-    first = path.read_text(encoding="utf-8-sig").split("\n", 1)[0]
+def _converted(path: Path, raw: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Return the samples as float32 or int64.
+
+    Raises:
+        TaskError: a value is not a finite number or, for int64, not an integer.
+    """
+    if raw.dtype.kind not in "fiub":
+        raise TaskError(f"--input: {path}: found dtype {raw.dtype}; allowed: numbers; convert them to {dtype}")
+    with np.errstate(over="ignore"):
+        values = raw if raw.dtype.kind != "f" and dtype == "int64" else raw.astype(np.float64)
+    with np.errstate(over="ignore"):
+        wrong = ~np.isfinite(values.astype(np.float32)) if dtype == "float32" else values != np.floor(values)
+    if dtype == "int64" and raw.dtype.kind == "f":
+        wrong |= ~(np.abs(values) < 2.0**53)
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0].tolist())
+        allowed = "finite float32 numbers" if dtype == "float32" else "integers, such as token ids"
+        raise TaskError(
+            f"--input: {path}: sample {place[0]}, position {list(place[1:])}: found {raw[place]}; allowed: {allowed}; "
+            "correct or remove the sample"
+        )
+    return np.ascontiguousarray(values, dtype=dtype)
+
+
+def _array(path: Path) -> NDArray[Any]:
     try:
-        [float(cell) for cell in first.split(",")]
-        header = 0
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="numpy") as file:
+                return _chosen(path, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return found
+        with found:
+            return _chosen(path, {name: found[name] for name in found.files})
+    except (OSError, ValueError, EOFError, SyntaxError, TypeError, zipfile.BadZipFile, SafetensorError) as error:
+        raise TaskError(f"--input: {path} cannot be read: {error}; write the file again") from error
+
+
+def _chosen(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
+    if ARRAY_NAME not in arrays:
+        found = ", ".join(sorted(arrays)) or "none"
+        raise TaskError(
+            f"--input: {path}: found the arrays {found}; allowed: one array, or several with the samples in {ARRAY_NAME!r}"
+        )
+    return arrays[ARRAY_NAME]
+
+
+def _table(
+    path: Path, sample_shape: tuple[int, ...], preprocessing: Preprocessing | None
+) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """Return the rows as float64 [n, *sample_shape], and the columns that are not read."""
+    columns = None if preprocessing is None else preprocessing.columns
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TaskError(
+            f"--input: {path} cannot be read: {error}; give a table in UTF-8, separated by commas"
+        ) from error
+    header = None
+    if lines and (set(columns or ()) & set(lines[0][1]) or not any(map(_is_number, lines[0][1]))):
+        header = lines.pop(0)[1]
+    width = int(np.prod(sample_shape))
+    places, unused = list(range(width)), tuple[str, ...]()
+    if header is not None and columns is not None:
+        if missing := [name for name in columns if header.count(name) != 1]:
+            raise TaskError(
+                f"--input: {path}: found {header.count(missing[0])} columns named {missing[0]!r} in the header; allowed: one "
+                f"of each column that the model reads: {', '.join(columns)}"
+            )
+        places, unused = [header.index(name) for name in columns], tuple(n for n in header if n not in columns)
+    cells_allowed = width if header is None or columns is None else len(header)
+    rows = []
+    for line, row in lines:
+        if len(row) != cells_allowed:
+            names = "" if columns is None else f": {', '.join(columns)}"
+            raise TaskError(
+                f"--input: {path} line {line}: found {len(row)} cells; allowed: {cells_allowed}, a sample has shape "
+                f"{list(sample_shape)}{names}"
+            )
+        values = [_cell(row[place]) for place in places]
+        if bad := [place for place, value in zip(places, values, strict=True) if not np.isfinite(value)]:
+            name = f"column {bad[0] + 1}" if header is None else f"column {header[bad[0]]!r}"
+            raise TaskError(
+                f"--input: {path} line {line}, {name}: found {row[bad[0]]!r}; allowed: a finite number; "
+                "correct or remove the row"
+            )
+        rows.append(values)
+    if not rows:
+        raise TaskError(f"--input: {path}: found no rows; allowed: one sample per row")
+    return np.array(rows).reshape(-1, *sample_shape), unused
+
+
+def _cell(text: str) -> float:
+    return float(text) if _is_number(text) else float("nan")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
     except ValueError:
-        header = 1
-    return np.loadtxt(path, delimiter=",", skiprows=header, ndmin=2, encoding="utf-8-sig")
+        return False
+    return True
 
 
-def _picture(path: Path, sample_shape: tuple[int, ...], manifest: Manifest) -> NDArray[np.float32]:
-    from PIL import Image
-
-    if len(sample_shape) != 3:
-        raise TaskError(f"input: {path}: found an image; allowed: samples {list(sample_shape)} as .npy or .csv")
-    channels, height, width = sample_shape
-    with Image.open(path) as opened:
-        scaled = opened.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.BILINEAR)
-        pixels = np.asarray(scaled)
-    pixels = pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
-    pool = Pool(x=pixels[None], y=np.zeros(1, np.int64), train_count=1, classes=None)
-    dataset = DATASETS.get(manifest.task)
-    if dataset is not None and manifest.task_options.get("normalize", channels == 3):
-        pool = replace(pool, mean=dataset.mean, std=dataset.std)
-    return pool.gather(np.zeros(1, np.int64), np.zeros(1, np.int64))
+def _pictures(
+    path: Path, sample_shape: tuple[int, ...], preprocessing: Preprocessing | None
+) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Return a picture or a folder of pictures with the values 0..divisor, and their names."""
+    if preprocessing is None:
+        raise TaskError(
+            f"--input: {path}: found pictures, which are raw; allowed with --preprocessed: arrays and tables"
+        )
+    paths = [path]
+    if path.is_dir():
+        paths = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+    if not paths:
+        raise TaskError(
+            f"--input: {path}: found a folder without pictures; allowed: {', '.join(sorted(IMAGE_SUFFIXES))}"
+        )
+    pixels = np.stack([read_picture(p, sample_shape) for p in paths])
+    raw = pixels if preprocessing.divisor == 255.0 else pixels * np.float32(preprocessing.divisor / 255.0)
+    return raw, tuple(str(p.relative_to(path)) if path.is_dir() else p.name for p in paths)

@@ -16,6 +16,7 @@ from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.tasks.builtin import BuiltinTask, ShardTask
 from peer.tasks.datasets import DATASETS
+from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Kind
 from peer.tasks.shard_file import load_shard_file
 from peer.tasks.task import Task
@@ -53,6 +54,34 @@ def load_task(
         task, shard = copy.copy(task), load_shard_file(shard_path)  # a copy: the user's object may be loaded again
         object.__setattr__(task, "load_shard", lambda peer_id: shard)  # also where the class is a frozen dataclass
     return task
+
+
+def find_task_file(task: str, model_file: Path) -> str:
+    """Return ``path/to/file.py:object`` with a path that exists: as it is, or from a folder that holds the model file.
+
+    A run directory is made where the task file's path is valid, so the folders of ``models``, of the peer, of the run, and
+    the one above are searched. Names of built-in and installed tasks are returned as they are.
+
+    Raises:
+        TaskError: the file is in none of these folders.
+    """
+    path_text, separator, name = task.rpartition(":")
+    if not separator or Path(path_text).is_file():
+        return task
+    folders = model_file.resolve().parents[:4]
+    for folder in folders:
+        if (folder / path_text).is_file():
+            return f"{folder / path_text}:{name}"
+    searched = ", ".join(map(str, (Path.cwd(), *folders)))
+    raise TaskError(
+        f"task: found no file {path_text!r} in {searched}; {model_file} was trained with it; "
+        f"give its place: --task path/to/{Path(path_text).name}:{name}"
+    )
+
+
+def same_task(first: str, second: str) -> bool:
+    """Return whether two values of ``task`` are equal, or name the same object of a file of the same name."""
+    return first == second or (":" in first and Path(first).name == Path(second).name)
 
 
 def preload(manifest: Manifest, peers: int, data_root: Path | None = None) -> None:
@@ -128,4 +157,16 @@ def _instance(found: object, manifest: Manifest) -> Task:
     classes: object = found.classes
     if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int | np.integer) or classes < 2):
         raise TaskError(f"task: {manifest.task}: found classes {classes!r}; allowed: an integer of 2 or more, or None")
+    if not isinstance(found.preprocessing, Preprocessing | None):
+        raise TaskError(
+            f"task: {manifest.task}: preprocessing: found a {type(found.preprocessing).__name__}; "
+            "allowed: a Preprocessing, or None"
+        )
+    names = found.class_names
+    if names is not None and (
+        isinstance(names, str) or not all(isinstance(n, str) for n in names) or classes not in (None, len(names))
+    ):
+        raise TaskError(
+            f"task: {manifest.task}: class_names: found {names!r}; allowed: one text for each of the {classes} classes, or None"
+        )
     return found

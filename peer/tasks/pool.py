@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
+from peer.tasks.preprocessing import RAW, Preprocessing
 
 Settings = Mapping[str, object]  # the manifest's task_options
 Loader = Callable[["DataSet", Settings, Path, bool], "Pool"]
@@ -55,17 +56,17 @@ class DataSet:
 class Pool:
     """All samples of a data set: [0, train_count) is the published training set, the rest the published test set.
 
-    Images stay bytes, one per pixel and channel; `gather` converts the samples of one peer.
+    Samples stay raw, images as bytes; `gather` preprocesses the samples of one peer.
 
     Attributes:
-        x: uint8 images [n, channels, height, width], or float32 [n, ...], which is not converted.
+        x: raw inputs: uint8 images [n, channels, height, width], or float32 [n, ...].
         y: int64 labels [n], or float32 targets.
         train_count: number of training samples.
         classes: number of labels; None for regression.
         source: int64 [n], the distribution of each sample, if the data set has several; else None.
         writer: int64 [n], the writer of each sample (FEMNIST); else None.
-        mean: per channel, subtracted from x / 255; 0 and ``std`` 1 leave images in [0, 1].
-        std: per channel, the divisor after the subtraction.
+        preprocessing: from ``x`` to inputs of a model.
+        class_names: name of each label; None if unknown.
     """
 
     x: NDArray[Any]
@@ -74,8 +75,8 @@ class Pool:
     classes: int | None
     source: NDArray[np.int64] | None = None
     writer: NDArray[np.int64] | None = None
-    mean: tuple[float, ...] = (0.0,)
-    std: tuple[float, ...] = (1.0,)
+    preprocessing: Preprocessing = RAW
+    class_names: tuple[str, ...] | None = None
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -83,20 +84,12 @@ class Pool:
         return self.x.shape[1:]
 
     def gather(self, index: NDArray[np.int64], turns: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the samples ``index`` as new float32 [m, ...], each rotated counter-clockwise by its quarter turns.
+        """Return the samples ``index`` preprocessed, float32 [m, ...], each rotated counter-clockwise by its quarter turns.
 
         Raises:
             TaskError: samples to rotate are not square images.
         """
-        gathered = self.x[index]
-        if gathered.dtype == np.uint8:
-            shape = (1, -1) + (1,) * (gathered.ndim - 2)
-            gathered = gathered.astype(np.float32)
-            gathered /= 255.0
-            if any(self.mean) or any(s != 1 for s in self.std):
-                gathered -= np.array(self.mean, np.float32).reshape(shape)
-                gathered /= np.array(self.std, np.float32).reshape(shape)
-        return rotated(gathered, turns)
+        return rotated(self.preprocessing.apply(self.x[index]), turns)
 
 
 def rotated(images: NDArray[np.float32], turns: NDArray[np.int64]) -> NDArray[np.float32]:

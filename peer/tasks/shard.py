@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import ShardError
+from peer.tasks.preprocessing import Preprocessing
 
 Kind = Literal["classification", "regression"]
 Part = Literal["train", "validation", "test"]
@@ -31,6 +32,8 @@ class Shard:
         val_y: as ``train_y``.
         true_cluster: int64 [n], 0..4095, the true distribution of each training sample; only for metrics; None if unknown.
         turns: int64 [n], 0..3 quarter turns (counter-clockwise) of each training image; only for plots.
+        preprocessing: how the inputs were scaled from raw ones; None: as the `Task` says.
+        class_names: name of each label; None: as the `Task` says.
         metadata: text about the origin (task, split, peer), saved in shard files.
     """
 
@@ -42,6 +45,8 @@ class Shard:
     val_y: NDArray[Any] | None = None
     true_cluster: NDArray[Any] | None = None
     turns: NDArray[Any] | None = None
+    preprocessing: Preprocessing | None = None
+    class_names: tuple[str, ...] | None = None
     metadata: dict[str, str] = field(default_factory=dict)
 
     def part(self, part: Part) -> tuple[NDArray[Any], NDArray[Any]]:

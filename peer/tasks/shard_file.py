@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from coordinator_free_bootstrap.errors import ShardError
+from coordinator_free_bootstrap.errors import ShardError, TaskError
+from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Shard
 
 FORMAT = "coordinator-free shard 1"
@@ -27,9 +29,14 @@ def save_shard(path: Path, shard: Shard) -> None:
     """
     tensors = {name: getattr(shard, name) for name in (*REQUIRED, *OPTIONAL)}
     contiguous = {name: np.ascontiguousarray(t) for name, t in tensors.items() if t is not None}
+    about = dict(shard.metadata)
+    if shard.preprocessing is not None:
+        about["preprocessing"] = shard.preprocessing.to_json()
+    if shard.class_names is not None:
+        about["class_names"] = json.dumps(shard.class_names)
     partial = path.with_name(path.name + ".part")
     try:
-        save_file(contiguous, partial, metadata={**shard.metadata, "format": FORMAT})
+        save_file(contiguous, partial, metadata={**about, "format": FORMAT})
         os.replace(partial, path)
     except (OSError, SafetensorError) as error:
         raise ShardError(f"shard: {path} cannot be written: {error}; give a path in a writable folder") from error
@@ -55,4 +62,10 @@ def load_shard_file(path: Path) -> Shard:
         wrong = f"no {', '.join(missing)}" if missing else f"unknown tensors {', '.join(unknown)}"
         needed, more = ", ".join(REQUIRED), ", ".join(OPTIONAL)
         raise ShardError(f"shard: {path}: found {wrong}; required: {needed}; allowed too: {more}")
-    return Shard(**tensors, metadata=metadata)
+    try:
+        known = metadata.get("preprocessing")
+        preprocessing = None if known is None else Preprocessing.from_json(known)
+        names = tuple(map(str, json.loads(metadata["class_names"]))) if "class_names" in metadata else None
+    except (TaskError, ValueError, TypeError) as error:
+        raise ShardError(f"shard: {path}: metadata: {error}; write the file again with `peer data split`") from error
+    return Shard(**tensors, preprocessing=preprocessing, class_names=names, metadata=metadata)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Kind, Shard
 
 
@@ -29,12 +30,17 @@ class Task(ABC):
     Attributes:
         kind: kind of the targets; it decides the default loss and metric.
         classes: number of labels; None: the range of labels is not checked.
+        class_names: name of each label, which `peer predict` prints; None: the numbers are printed.
+        preprocessing: how `load_shard` scales raw inputs, if it is the same for all peers, else it stands in the `Shard`.
+            Model files hold it and `peer predict` applies it. None: not declared, so `peer predict` refuses raw inputs.
         metric_name: name of the result of `metric`.
         higher_is_better: whether a larger `metric` is better, for reports.
     """
 
     kind: Kind = "classification"
     classes: int | None = None
+    class_names: tuple[str, ...] | None = None
+    preprocessing: Preprocessing | None = None
 
     @property
     def metric_name(self) -> str:

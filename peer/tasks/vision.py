@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
 from peer.tasks.pool import DataSet, Facts, Pool, Settings
+from peer.tasks.preprocessing import PIXELS, of_channels
 from peer.tasks.torchvision_shim import import_torchvision
 
 EMNIST_CLASSES = {"balanced": 47, "byclass": 62, "bymerge": 47, "letters": 26, "digits": 10, "mnist": 10}  # by split
@@ -39,7 +40,7 @@ def load(dataset: DataSet, options: Settings, data_root: Path, download: bool) -
         if arguments["split"] not in EMNIST_CLASSES:
             raise TaskError(f"task_options.split: found {arguments['split']!r}; allowed: {', '.join(EMNIST_CLASSES)}")
     halves = [_read(dataset, arguments, data_root, train, download) for train in (True, False)]
-    x, y = (np.concatenate(both) for both in zip(*halves, strict=True))
+    x, y = (np.concatenate([half[part] for half in halves]) for part in (0, 1))
     if dataset.torchvision == "EMNIST":
         x = np.ascontiguousarray(x.swapaxes(-1, -2))  # the files have transposed images
         y -= arguments["split"] == "letters"  # labels 1..26
@@ -48,15 +49,15 @@ def load(dataset: DataSet, options: Settings, data_root: Path, download: bool) -
         y=y,
         train_count=len(halves[0][1]),
         classes=dataset.facts(options).classes,
-        mean=dataset.mean if normalize else (0.0,),
-        std=dataset.std if normalize else (1.0,),
+        preprocessing=of_channels(dataset.mean, dataset.std) if normalize else PIXELS,
+        class_names=_class_names(halves[0][2], dataset.facts(options).classes),
     )
 
 
 def _read(
     dataset: DataSet, arguments: dict[str, object], root: Path, train: bool, download: bool
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return images uint8 [n, channels, height, width] and labels int64 [n]."""
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], list[str]]:
+    """Return images uint8 [n, channels, height, width], labels int64 [n], and the names of the labels."""
     dataset_class = getattr(import_torchvision().datasets, dataset.torchvision)
     try:
         found: Any = dataset_class(root=str(root), train=train, download=download, **arguments)
@@ -66,7 +67,14 @@ def _read(
         raise TaskError(f"task: {dataset.torchvision}: {error}; put torchvision's files into {root}{remedy}") from error
     images = torch.as_tensor(found.data).numpy()
     images = images[:, None] if images.ndim == 3 else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-    return images, torch.as_tensor(found.targets, dtype=torch.int64).numpy()
+    labels = torch.as_tensor(found.targets, dtype=torch.int64).numpy()
+    return images, labels, [str(name) for name in getattr(found, "classes", [])]
+
+
+def _class_names(found: list[str], classes: int | None) -> tuple[str, ...] | None:
+    """Return torchvision's names without its placeholder for a label that is not used; None if a name is missing."""
+    names = tuple(name for name in found if name != "N/A")
+    return names if len(names) == classes else None
 
 
 def joined(first: Pool, second: Pool) -> Pool:
@@ -88,8 +96,7 @@ def joined(first: Pool, second: Pool) -> Pool:
         train_count=first.train_count + second.train_count,
         classes=max(first.classes or 0, second.classes or 0),
         source=np.concatenate([np.full(len(y), s, dtype=np.int64) for _, y, s in parts]),
-        mean=first.mean,
-        std=first.std,
+        preprocessing=first.preprocessing,
     )
 
 

@@ -161,36 +161,3 @@ def _vector_with_one_more_tensor(path):
     subject = load_task(Manifest(split_options={"k": 1}), 4)
     schema = Learner(subject, subject.load_shard(0)).schema
     SavedModel(path, {**saved.tensors, "more": np.zeros(2, np.float32)}, saved.metadata).vector(schema)
-
-
-def test_predict_reads_arrays_tables_and_images(trained, tmp_path):
-    path, learner, theta = trained
-    samples = learner.shard.test_x[:5]
-    expected = learner.predict(theta, samples).argmax(1).tolist()
-    np.save(tmp_path / "five.npy", samples)
-    np.savetxt(tmp_path / "five.csv", samples.reshape(5, -1), delimiter=",", header="a," * 63 + "b", comments="")
-    for name in ("five.npy", "five.csv"):
-        printed = json.loads(peer("predict", "--model", path, "--input", tmp_path / name, "--json"))
-        assert [row["class"] for row in printed["predictions"]] == expected, name
-        assert all(0.1 <= row["probability"] <= 1.0 for row in printed["predictions"])
-    np.save(tmp_path / "one.npy", samples[0])
-    Image.fromarray(np.rint(samples[0, 0] * 255).astype(np.uint8)).save(tmp_path / "one.png")
-    for name in ("one.npy", "one.png"):
-        assert peer("predict", "--model", path, "--input", tmp_path / name).startswith(f"0: class {expected[0]},")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("bad.npy", b"no array", "cannot be read"),
-        ("bad.csv", b"1,2,three\n1,2,x\n", "cannot be read"),
-        ("short.csv", b"1,2,3\n", "found shape"),
-        ("bad.png", b"no picture", "cannot be read"),
-        ("missing.png", None, "cannot be read"),
-    ],
-)
-def test_predict_refuses_wrong_inputs(trained, tmp_path, name, content, words):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(TaskError, match=words):
-        peer("predict", "--model", trained[0], "--input", tmp_path / name)

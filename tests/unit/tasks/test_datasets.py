@@ -45,7 +45,9 @@ def test_digits_need_no_data_root_and_have_a_fixed_test_set():
     pool = load_pool("digits", {}, None, False)
     assert pool.sample_shape == (1, 8, 8)
     assert (len(pool.y), pool.train_count) == (1797, 1437)
-    assert (pool.x.min(), pool.x.max()) == (0.0, 1.0)
+    assert (pool.x.min(), pool.x.max()) == (0.0, 16.0)
+    gathered = pool.gather(np.arange(9), np.zeros(9, int))
+    assert (gathered.min(), gathered.max()) == (0.0, 1.0)
     assert load_pool("digits", {}, None, False) is pool
 
 
@@ -93,7 +95,7 @@ def test_cifar_is_read_by_torchvision(tmp_path, monkeypatch, name, labels):
     assert pool.x.shape == (40, 3, 32, 32)
     assert np.array_equal(pool.x[:30, 2, 4, 4], np.arange(30))
     assert pool.classes == (10 if name == "cifar10" else 100)
-    assert pool.mean[0] > 0  # color images are standardized by default
+    assert np.mean(pool.preprocessing.mean) > 0  # color images are standardized by default
 
 
 def leaf_json(writers: dict[str, int]) -> str:
@@ -179,8 +181,10 @@ def test_tabular_reads_csv(tmp_path):
     path = table(tmp_path / "data.csv")
     pool = load_pool("tabular", {}, tmp_path, False)
     assert (pool.x.shape, pool.train_count, pool.classes) == ((20, 2), 16, 2)
-    np.testing.assert_allclose(pool.x[:16].mean(0), 0.0, atol=1e-6)
-    np.testing.assert_allclose(pool.x[:16].std(0), 1.0, atol=1e-5)
+    train = pool.gather(np.arange(16), np.zeros(16, int))
+    np.testing.assert_allclose(train.mean(0), 0.0, atol=1e-6)
+    np.testing.assert_allclose(train.std(0), 1.0, atol=1e-5)
+    assert (pool.preprocessing.columns, pool.class_names) == (("a", "b"), ("no", "yes"))
     raw = load_pool(
         "tabular",
         {"standardize": False, "target": "b", "kind": "regression", "file": "c.csv"},

@@ -7,6 +7,7 @@ import pytest
 
 from coordinator_free_bootstrap.errors import TaskError
 from peer.tasks.pool import Pool, rotated
+from peer.tasks.preprocessing import of_channels
 
 IMAGE = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], dtype=np.float32)
 
@@ -29,7 +30,8 @@ def test_only_square_images_are_rotated():
 
 def test_gathered_bytes_are_standardized_and_the_pool_is_unchanged():
     x = np.arange(24, dtype=np.uint8).reshape(2, 3, 2, 2)
-    pool = Pool(x=x.copy(), y=np.zeros(2, int), train_count=2, classes=1, mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 1.0))
+    preprocessing = of_channels((0.1, 0.2, 0.3), (0.5, 0.25, 1.0))
+    pool = Pool(x=x.copy(), y=np.zeros(2, int), train_count=2, classes=1, preprocessing=preprocessing)
     gathered = pool.gather(np.array([1, 0]), np.array([2, 0]))
     expected = (x[[1, 0]] / 255.0 - np.array([0.1, 0.2, 0.3])[:, None, None]) / np.array([0.5, 0.25, 1.0])[
         :, None, None

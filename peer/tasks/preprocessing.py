@@ -1,0 +1,165 @@
+"""From raw inputs (table rows, pixels) to inputs of a model: one implementation for the loaders and for `peer predict`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator_free_bootstrap.errors import TaskError
+
+Nested = float | Sequence[Any]  # a number, or nested lists of numbers, of a shape that broadcasts to one sample
+
+
+@dataclass(frozen=True, eq=False)
+class Preprocessing:
+    """The function ``(raw / divisor - mean) / std``; without arguments the raw inputs are the inputs of the model.
+
+    Attributes:
+        divisor: a raw value of this size becomes 1; 255 for pixels. Bytes of pictures are scaled to 0..divisor first.
+        mean: subtracted; [features] of rows, [channels, 1, 1] of images.
+        std: divisor after the subtraction, as ``mean``.
+        columns: names of the columns of a table, in the order of the model's inputs; None for other inputs.
+
+    Raises:
+        TaskError: a value is not a finite number, or a divisor is not positive.
+    """
+
+    divisor: float = 1.0
+    mean: Nested = 0.0
+    std: Nested = 1.0
+    columns: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        try:
+            lists = {name: np.array(getattr(self, name), np.float32).tolist() for name in ("divisor", "mean", "std")}
+        except (TypeError, ValueError, OverflowError) as error:
+            raise TaskError(f"preprocessing: {error}; allowed: numbers, or nested lists of numbers") from error
+        for name, found in lists.items():
+            wrong = ~np.isfinite(found) if name == "mean" else ~(np.isfinite(found) & (np.array(found) > 0))
+            if wrong.any() or (name == "divisor" and not isinstance(found, float)):
+                allowed = "finite numbers" if name == "mean" else "positive finite numbers"
+                raise TaskError(f"preprocessing: {name}: found {getattr(self, name)}; allowed: {allowed}")
+            object.__setattr__(self, name, found)
+        if self.columns is not None:
+            object.__setattr__(self, "columns", tuple(map(str, self.columns)))
+
+    @classmethod
+    def standardizing(cls, train_x: NDArray[Any], columns: Sequence[str] | None = None) -> Preprocessing:
+        """Return the scaling of each feature of ``train_x`` [n, ...] to mean 0 and deviation 1; constants become 0."""
+        train = train_x.astype(np.float32)
+        deviation = train.std(0)
+        names = None if columns is None else tuple(columns)
+        return cls(1.0, train.mean(0).tolist(), np.where(deviation > 0, deviation, 1.0).tolist(), names)
+
+    @property
+    def changes_values(self) -> bool:
+        """Whether `apply` is more than a conversion to float32."""
+        return self.divisor != 1.0 or bool(np.any(self.mean)) or not np.all(np.equal(self.std, 1.0))
+
+    def apply(self, raw: NDArray[Any]) -> NDArray[Any]:
+        """Return inputs of the model for raw inputs [n, ...], as a new float32 array.
+
+        Integers whose values do not change (token ids) stay integers, int64.
+
+        Raises:
+            TaskError: mean or std do not fit the shape of a sample.
+        """
+        if not self.changes_values and np.issubdtype(raw.dtype, np.integer):
+            return np.array(raw, np.int64)
+        self.check_shape(raw.shape[1:])
+        inputs = np.array(raw, np.float32)
+        if self.divisor != 1.0:
+            inputs /= np.float32(self.divisor)
+        if np.any(self.mean) or not np.all(np.equal(self.std, 1.0)):
+            inputs -= np.array(self.mean, np.float32)
+            inputs /= np.array(self.std, np.float32)
+        return inputs
+
+    def replacing(self, other: Preprocessing, inputs: NDArray[Any]) -> NDArray[Any]:
+        """Return ``inputs`` [n, ...], which ``other`` has scaled, as this preprocessing scales them."""
+        if self.scale() == other.scale():
+            return inputs
+        raw = (inputs.astype(np.float64) * np.array(other.std) + np.array(other.mean)) * other.divisor
+        return self.apply(raw)
+
+    def check_shape(self, sample_shape: tuple[int, ...]) -> None:
+        """Compare the shapes of mean and std with the shape of a sample.
+
+        Raises:
+            TaskError: they do not broadcast to it.
+        """
+        for name in ("mean", "std"):
+            shape = np.shape(getattr(self, name))
+            try:
+                fits = np.broadcast_shapes(shape, sample_shape) == tuple(sample_shape)
+            except ValueError:
+                fits = False
+            if not fits:
+                raise TaskError(
+                    f"preprocessing: {name}: found shape {list(shape)}; allowed: a shape that broadcasts to a sample, "
+                    f"{list(sample_shape)}"
+                )
+
+    def scale(self) -> dict[str, Any]:
+        """Return the numbers as JSON values; each number is exact in float32."""
+        return {"divisor": self.divisor, "mean": self.mean, "std": self.std}
+
+    def to_json(self) -> str:
+        """Return the JSON object that `from_json` reads."""
+        return json.dumps({**self.scale(), "columns": self.columns})
+
+    @classmethod
+    def from_json(cls, text: str) -> Preprocessing:
+        """Read the result of `to_json`.
+
+        Raises:
+            TaskError: the text is not such an object.
+        """
+        try:
+            fields: Any = json.loads(text)
+            if not isinstance(fields, dict) or fields.keys() != {"divisor", "mean", "std", "columns"}:
+                raise ValueError(f"found {text[:80]!r}")
+            if fields["columns"] is not None and not isinstance(fields["columns"], list):
+                raise ValueError(f"columns: found {fields['columns']!r}")
+        except (ValueError, RecursionError) as error:
+            raise TaskError(f"preprocessing: {error}; allowed: an object with divisor, mean, std, columns") from error
+        return cls(**fields)
+
+
+RAW = Preprocessing()
+PIXELS = Preprocessing(divisor=255.0)
+
+
+def of_channels(mean: Sequence[float], std: Sequence[float]) -> Preprocessing:
+    """Return the preprocessing of pixels 0..255 by mean and deviation of each channel of the images / 255."""
+    return Preprocessing(255.0, [[[value]] for value in mean], [[[value]] for value in std])
+
+
+def read_picture(path: Path, sample_shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return an image file as uint8 [channels, height, width], scaled bilinearly to ``sample_shape``.
+
+    Raises:
+        TaskError: the file cannot be read, or the shape is not that of a grey or color image.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    if len(sample_shape) != 3 or sample_shape[0] not in {1, 3}:
+        raise TaskError(
+            f"{path}: found a picture for samples of shape {list(sample_shape)}; allowed: pictures for samples "
+            "[1 or 3, height, width]; give an array (.npy) or a table (.csv)"
+        )
+    channels, height, width = sample_shape
+    try:
+        with Image.open(path) as opened:
+            scaled = opened.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.BILINEAR)
+            pixels = np.asarray(scaled)
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise TaskError(f"picture: {path} cannot be read: {error}; give an image file, such as PNG or JPEG") from error
+    return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))

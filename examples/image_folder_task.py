@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
-from peer.tasks import Shard, Task
+from peer.tasks import Preprocessing, Shard, Task, read_picture
 
 CLASSES = ("circle", "cross", "square")
 SIDE = 24
@@ -30,6 +30,8 @@ class ImageFolderTask(Task):
     """
 
     classes = len(CLASSES)
+    class_names = CLASSES
+    preprocessing = Preprocessing(divisor=255.0)  # `load_shard` and `peer predict` apply it
 
     def __init__(self, root: str = "out/example-pictures") -> None:
         self.root = Path(root)
@@ -63,10 +65,9 @@ class ImageFolderTask(Task):
         pictures, labels = [], []
         for label, name in enumerate(CLASSES):
             for path in sorted((folder / name).glob("*.png")):
-                with Image.open(path) as opened:
-                    pictures.append(np.asarray(opened.convert("L").resize((SIDE, SIDE)), dtype=np.float32) / 255.0)
+                pictures.append(read_picture(path, (1, SIDE, SIDE)))
                 labels.append(label)
-        x, y = np.stack(pictures)[:, None], np.array(labels)
+        x, y = self.preprocessing.apply(np.stack(pictures)), np.array(labels)
         is_test = np.arange(len(y)) % 5 == 0
         return Shard(
             train_x=x[~is_test],

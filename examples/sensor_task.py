@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from torch import nn
 
-from peer.tasks import Shard, Task
+from peer.tasks import Preprocessing, Shard, Task
 
 STATES = ("idle", "running", "worn")
 READINGS, AXES = 128, 2
@@ -23,6 +23,8 @@ class SensorTask(Task):
     """Task of vibration readings, float32 [n, 2, 128], in three states."""
 
     classes = len(STATES)
+    class_names = STATES
+    preprocessing = Preprocessing()  # readings are the inputs of the model, as they are
 
     def make_model(self) -> nn.Module:
         """Return a network of two convolutions over time and a linear layer, about 2,000 parameters."""

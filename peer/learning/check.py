@@ -18,6 +18,7 @@ from peer.tasks.shard import Shard
 from peer.tasks.task import Task
 
 Kind = TypeVar("Kind")
+_PREPROCESSING = "not declared, so peer predict refuses raw samples; set preprocessing in the task or the shard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,12 @@ def check_task(
     task = _Guarded(task)
     learner = Learner(task, task.load_shard(peer_id), batch_size=batch_size, device=device)
     shape = " x ".join(map(str, learner.shard.train_x.shape[1:]))
+    preprocessing = learner.shard.preprocessing or task.preprocessing
+    if preprocessing is not None:
+        preprocessing.check_shape(learner.shard.train_x.shape[1:])
     counts = ", ".join(f"{learner.count(part)} {part}" for part in ("train", "validation", "test"))
     findings.append(Finding("shard", f"{counts} samples of {shape}"))
+    findings.append(Finding("preprocessing", _PREPROCESSING if preprocessing is None else str(preprocessing)))
     tensors = len(learner.schema.tensors)
     size = payload_size(learner.schema, "float32")
     findings.append(Finding("model", f"{learner.schema.size} values in {tensors} tensors, {size / 1e6:.3f} MB"))
@@ -95,6 +100,7 @@ class _Guarded(Task):
     def __init__(self, task: Task) -> None:
         self._task = task
         self.kind, self.classes = task.kind, task.classes
+        self.preprocessing, self.class_names = task.preprocessing, task.class_names
 
     @property
     def metric_name(self) -> str:

@@ -58,6 +58,14 @@ class Preprocessing:
         names = None if columns is None else tuple(columns)
         return cls(1.0, train.mean(0).tolist(), np.where(deviation > 0, deviation, 1.0).tolist(), names)
 
+    def __str__(self) -> str:
+        """Return the function as text."""
+        if not self.changes_values:
+            return "none: raw samples are the inputs of the model"
+        divided = "raw" if self.divisor == 1.0 else f"raw / {self.divisor:g}"
+        centered = np.any(self.mean) or not np.all(np.equal(self.std, 1.0))
+        return f"({divided} - mean) / std" if centered else divided
+
     @property
     def changes_values(self) -> bool:
         """Whether `apply` is more than a conversion to float32."""

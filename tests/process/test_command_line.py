@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from tools.running import running_peer, until
 
+from peer.learning.saved import SavedModel
+
 pytestmark = pytest.mark.process
 
 # The keys that `peer report --json` promises; scripts of users depend on them.
@@ -115,7 +117,10 @@ def test_the_trained_model_is_of_use(finished: Path, tmp_path: Path) -> None:
     inputs = tmp_path / "inputs.npy"
     np.save(inputs, np.zeros((2, 1, 8, 8), np.float32))
     predictions = json.loads(peer("predict", "--model", model, "--input", inputs, "--json"))
-    assert [set(row) for row in predictions["predictions"]] == [{"class", "probability"}] * 2
+    assert [set(row) for row in predictions["predictions"]] == [{"row", "class", "probability"}] * 2
+    about = SavedModel.read(model).metadata
+    assert (about["role"], about["predictor"]) == ("personalized_model", "personalized_model")
+    assert SavedModel.read(model.with_name("cluster-1.safetensors")).metadata["role"] == "cluster 1"
 
 
 @pytest.mark.parametrize(

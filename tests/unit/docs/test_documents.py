@@ -1,16 +1,25 @@
-"""Links, command lines and manifest keys in the documents match the repository."""
+"""Links, command lines, manifest keys and programs in the documents match the repository."""
 
+import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.manifest import Manifest, Options
 from coordinator_free_bootstrap.settings import known_keys
 from peer.cli.main import app
+from peer.learning.learner import Learner
+from peer.learning.saved import model_metadata
+from peer.store.model_file import save_model
+from peer.tasks.loading import load_task
 
 ROOT = Path(__file__).parents[3]
 PAGES = [path for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md") if (path := ROOT / name).exists()]
@@ -117,3 +126,35 @@ def test_a_wrong_command_is_found() -> None:
     assert complaint("peer graph make --colour red") == "no option --colour"
     assert complaint("peer keygen --id") == "no value for --id"
     assert complaint("peer status one two") == "2 arguments, 1 allowed"
+
+
+def test_the_plain_pytorch_use_of_a_model_file_gives_the_predictions_of_peer_predict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two programs of docs/your-own-task.md are executed: a task that standardizes, and the use of its model."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "your-own-task.md").read_text(), re.M | re.S)
+    for block in blocks:
+        name = re.match(r"# (\w+\.py)\n", block)
+        assert name is not None
+        (tmp_path / name[1]).write_text(block)
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    weather = draw.integers(0, 3, 200)
+    readings = 1000.0 + 50.0 * draw.normal(size=(200, 8))
+    readings[:, 0] += 100.0 * weather
+    np.savez("station-0.npz", readings=readings, weather=weather)
+    np.save("samples.npy", readings[:50])
+    manifest = Manifest(task="my_task.py:task")
+    task = load_task(manifest, 1)
+    learner = Learner(task, task.load_shard(0))
+    theta, _ = learner.train(learner.initial_model(0), epochs=30, seed=0, learning_rate=0.1)
+    save_model(Path("model.safetensors"), theta, learner.schema, model_metadata(learner, manifest, 1))
+    command = [sys.executable, "use_model.py", "model.safetensors", "samples.npy"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shown = [line.split() for line in done.stdout.splitlines()]
+    arguments = ["predict", "--model", "model.safetensors", "--input", "samples.npy", "--json"]
+    rows = json.loads(CliRunner().invoke(app, arguments, catch_exceptions=False).stdout)["predictions"]
+    assert [name for name, _ in shown] == [row["class"] for row in rows]
+    assert [float(p) for _, p in shown] == pytest.approx([row["probability"] for row in rows], rel=1e-5)
+    assert {name for name, _ in shown} == {"dry", "rain", "snow"}

@@ -70,14 +70,13 @@ class SavedModel:
 
     def manifest(self) -> Manifest | None:
         """Return the manifest of the run that trained the model, or None if the metadata lack it."""
-        text = self.metadata.get("manifest")
-        return None if text is None else parse_manifest(json.loads(text), str(self.path))
+        return parse_manifest(self._json("manifest"), str(self.path)) if "manifest" in self.metadata else None
 
     def vector(self, schema: Schema) -> Vector:
         """Return the model as float32 [d] in schema order.
 
         Raises:
-            StorageError: names or shapes differ from the schema.
+            StorageError: names or shapes differ from the schema, or a value is NaN or Inf.
         """
         parts = []
         for spec, _ in schema.slices():
@@ -87,6 +86,11 @@ class SavedModel:
                 raise StorageError(
                     f"{self.path}: tensor {spec.name!r}: found {seen}; allowed: float32 {list(spec.shape)}; "
                     "give a model of this task, not of another task"
+                )
+            if not np.isfinite(found).all():
+                raise StorageError(
+                    f"{self.path}: tensor {spec.name!r}: found NaN or Inf, so the run diverged; allowed: finite numbers; "
+                    "train again with a smaller learning rate"
                 )
             parts.append(found.ravel())
         unknown = sorted(set(self.tensors) - {spec.name for spec in schema.tensors})
@@ -120,6 +124,11 @@ class SavedModel:
                     f"model: found {type(error).__name__}: {error}, for {inputs.dtype} inputs {list(inputs.shape)} from "
                     f"{inputs.min():g} to {inputs.max():g}; give inputs as in training"
                 ) from error
+        if not np.isfinite(outputs).all():
+            place = int(np.argwhere(~np.isfinite(outputs))[0, 0])
+            raise TaskError(
+                f"model: found NaN or Inf in the outputs for sample {place}; give inputs of the size of those in training"
+            )
         return outputs
 
     def predictions(self, manifest: Manifest, inputs: NDArray[Any]) -> list[dict[str, Any]]:

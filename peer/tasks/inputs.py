@@ -20,6 +20,9 @@ from peer.tasks.preprocessing import Preprocessing, read_picture
 ALLOWED = "a .npy, .npz, .safetensors or .csv file, a picture, or a folder of pictures"
 ARRAY_NAME = "x"  # of the samples, in a file of several arrays
 
+INTEGER_MAX = 2.0**53  # float64 has every integer below it
+NAMES_SHOWN = 8  # of columns, in a message
+
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
@@ -92,12 +95,13 @@ def _converted(path: Path, raw: NDArray[Any], dtype: str) -> NDArray[Any]:
     """
     if raw.dtype.kind not in "fiub":
         raise TaskError(f"--input: {path}: found dtype {raw.dtype}; allowed: numbers; convert them to {dtype}")
-    with np.errstate(over="ignore"):
-        values = raw if raw.dtype.kind != "f" and dtype == "int64" else raw.astype(np.float64)
-    with np.errstate(over="ignore"):
-        wrong = ~np.isfinite(values.astype(np.float32)) if dtype == "float32" else values != np.floor(values)
-    if dtype == "int64" and raw.dtype.kind == "f":
-        wrong |= ~(np.abs(values) < 2.0**53)
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is reported
+        if dtype == "float32":
+            wrong = ~np.isfinite(raw.astype(np.float32))
+        elif raw.dtype.kind == "f":
+            wrong = ~(np.abs(raw) < INTEGER_MAX) | (raw != np.floor(raw))
+        else:
+            wrong = np.zeros(raw.shape, np.bool_)
     if wrong.any():
         place = tuple(np.argwhere(wrong)[0].tolist())
         allowed = "finite float32 numbers" if dtype == "float32" else "integers, such as token ids"
@@ -105,7 +109,7 @@ def _converted(path: Path, raw: NDArray[Any], dtype: str) -> NDArray[Any]:
             f"--input: {path}: sample {place[0]}, position {list(place[1:])}: found {raw[place]}; allowed: {allowed}; "
             "correct or remove the sample"
         )
-    return np.ascontiguousarray(values, dtype=dtype)
+    return np.ascontiguousarray(raw, dtype=dtype)
 
 
 def _array(path: Path) -> NDArray[Any]:
@@ -155,14 +159,14 @@ def _table(
         if missing := [name for name in columns if header.count(name) != 1]:
             raise TaskError(
                 f"--input: {path}: found {header.count(missing[0])} columns named {missing[0]!r} in the header; allowed: one "
-                f"of each column that the model reads: {', '.join(columns)}"
+                f"of each column that the model reads: {_some(columns)}; rename the columns, or give rows without a header"
             )
         places, unused = [header.index(name) for name in columns], tuple(n for n in header if n not in columns)
     cells_allowed = width if header is None or columns is None else len(header)
     rows = []
     for line, row in lines:
         if len(row) != cells_allowed:
-            names = "" if columns is None else f": {', '.join(columns)}"
+            names = "" if columns is None else f": {_some(columns)}"
             raise TaskError(
                 f"--input: {path} line {line}: found {len(row)} cells; allowed: {cells_allowed}, a sample has shape "
                 f"{list(sample_shape)}{names}"
@@ -178,6 +182,11 @@ def _table(
     if not rows:
         raise TaskError(f"--input: {path}: found no rows; allowed: one sample per row")
     return np.array(rows).reshape(-1, *sample_shape), unused
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more
 
 
 def _cell(text: str) -> float:

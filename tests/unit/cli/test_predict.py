@@ -434,9 +434,36 @@ def test_a_model_that_is_not_the_final_predictor_is_marked(tabular, tmp_path, pr
     assert said in result.stderr if said else not result.stderr
 
 
+def test_a_diverged_model_is_refused(tabular, tmp_path):
+    """The class of NaN outputs was 0, and the JSON of both verbs held a bare NaN."""
+    place, (age, volume, _) = tabular
+    saved = SavedModel.read(place / "model.safetensors")
+    np.save(tmp_path / "raw.npy", np.stack([age, volume], axis=1))
+    diverged = {name: np.full_like(tensor, np.nan) for name, tensor in saved.tensors.items()}
+    save_file(diverged, tmp_path / "model.safetensors", dict(saved.metadata))
+    for verb in (("predict", "--input", tmp_path / "raw.npy"), ("evaluate", "--data-root", place / "data.csv")):
+        with pytest.raises(StorageError, match=r"tensor '1\.weight': found NaN or Inf, so the run diverged"):
+            peer(*verb, "--model", tmp_path / "model.safetensors")
+    large = {name: tensor * np.float32(1e20) for name, tensor in saved.tensors.items()}
+    save_file(large, tmp_path / "model.safetensors", dict(saved.metadata))
+    np.save(tmp_path / "raw.npy", np.full((2, 2), 3e38))
+    with pytest.raises(TaskError, match="found NaN or Inf in the outputs for sample 0"):
+        peer("predict", "--model", tmp_path / "model.safetensors", "--input", tmp_path / "raw.npy")
+
+
+def test_a_file_without_a_manifest_is_not_taken_for_a_model_of_the_default_task(digits, tmp_path):
+    """Without a manifest in the file, both verbs used the default task, digits."""
+    saved = SavedModel.read(digits[0])
+    save_file(dict(saved.tensors), tmp_path / "model.safetensors", {"kind": "classification"})
+    for verb in (("evaluate",), ("predict", "--input", tmp_path)):
+        with pytest.raises(StorageError, match="found no manifest in the metadata"):
+            peer(*verb, "--model", tmp_path / "model.safetensors")
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
+        ("manifest", "{"),
         ("preprocessing", "{}"),
         ("preprocessing", "[["),
         ("preprocessing", '{"divisor": 0, "mean": 0, "std": 1, "columns": null}'),

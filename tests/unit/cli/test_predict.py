@@ -233,6 +233,22 @@ def test_arrays_tables_and_pictures_give_the_same_predictions(digits, tmp_path):
     assert peer("predict", "--model", path, "--input", single).startswith(f"0.png: class {expected[0]},")
 
 
+def test_pictures_of_the_training_set_are_predicted_as_in_evaluate(tmp_path):
+    draw = np.random.default_rng(0)
+    for shade, name in ((60, "night"), (200, "day")):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for i in range(12):
+            pixels = draw.integers(shade - 50, shade + 50, (20, 30, 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{i}.png")
+    manifest = Manifest(task="image-folder", task_options={"size": 8}, model="mlr", split="iid")
+    train(tmp_path / "model.safetensors", manifest, data_root=tmp_path / "pictures", epochs=300, learning_rate=0.1)
+    arguments = ("--model", tmp_path / "model.safetensors")
+    evaluated = json.loads(peer("evaluate", *arguments, "--data-root", tmp_path / "pictures", "--json"))
+    assert evaluated["accuracy"] == 1.0
+    found = predictions(*arguments, "--input", tmp_path / "pictures")
+    assert [row["class"] for row in found] == ["day"] * 12 + ["night"] * 12
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [

@@ -72,6 +72,43 @@ def test_the_check_lists_findings(mine):
     assert findings["encoding"].startswith("104 bytes")
 
 
+def test_the_check_shows_the_preprocessing(tmp_path):
+    """Without it, a user learned of a missing declaration only when `peer predict` refused the finished model."""
+    seen = {}
+    for name, value in (("none", None), ("same", "Preprocessing()"), ("scaled", "Preprocessing(255.0, [0, 1, 2])")):
+        text = GOOD.replace("import Shard", "import Preprocessing, Shard")
+        (tmp_path / f"{name}.py").write_text(
+            text.replace("    classes = 2", f"    classes = 2\n    preprocessing = {value}")
+        )
+        findings = check_task(load_task(Manifest(task=f"{tmp_path / name}.py:task"), 4))
+        seen[name] = next(f.seen for f in findings if f.what == "preprocessing")
+    assert seen["none"].startswith("not declared, so peer predict refuses raw samples")
+    assert seen["same"].startswith("none")
+    assert seen["scaled"] == "(raw / 255 - mean) / std"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "preprocessing = Preprocessing(mean=[1.0, 2.0])",
+            r"mean: found shape \[2\]; allowed: a shape that broadcasts",
+        ),
+        ("preprocessing = Preprocessing(std=[1.0, 0.0, 1.0])", "std: found .*; allowed: positive finite numbers"),
+        ("preprocessing = Preprocessing(mean=['a'])", "allowed: numbers, or nested lists of numbers"),
+        ("preprocessing = (1.0, 2.0)", "preprocessing: found a tuple; allowed: a Preprocessing, or None"),
+        ("class_names = ('one',)", "class_names: found .*; allowed: one text for each of the 2 classes"),
+    ],
+)
+def test_wrong_declarations_of_a_task_are_task_errors(tmp_path, line, words):
+    text = GOOD.replace("import Shard", "import Preprocessing, Shard").replace(
+        "    classes = 2", f"    classes = 2\n    {line}"
+    )
+    (tmp_path / "wrong.py").write_text(text)
+    with pytest.raises(TaskError, match=words):
+        check_task(load_task(Manifest(task=f"{tmp_path / 'wrong.py'}:task"), 4))
+
+
 def test_a_shard_file_replaces_the_data_of_the_task(mine, tmp_path):
     task = load_task(Manifest(task=f"{mine}:task"), 4)
     save_shard(tmp_path / "peer-1.safetensors", task.load_shard(1))

@@ -60,7 +60,8 @@ def make_graph(
         seed: of the graph; the seed of the run is the manifest key ``seed``.
         manifest: settings of the run; default: every key at its default.
         base_port: ``{port}`` in the template becomes base_port + peer id.
-        address_template: address of a peer with the placeholders ``{id}`` and ``{port}``, for example ``peer-{id}:7400``.
+        address_template: address of a peer with the placeholders ``{id}``, ``{id+1}`` (ids from 1) and ``{port}``, such as
+            ``peer-{id}:7400``.
         p: erdos-renyi: probability of each edge.
         m: barabasi-albert: edges added with each peer.
         degree: average degree to reach, in place of p, m or radius; for ``regular`` the exact degree.
@@ -101,7 +102,9 @@ def _given(shape: Shape) -> list[str]:
 def _check_shape(kind: Kind, peers: int, shape: Shape) -> None:
     allowed, given = _ALLOWED.get(kind, ()), _given(shape)
     if not allowed and given:
-        raise GraphError(f"{kind}: found {' and '.join(given)}; allowed: no parameter for {kind}; remove it")
+        raise GraphError(
+            f"{kind}: found {' and '.join(given)}; allowed: no parameter, because {kind} has none; remove it"
+        )
     if allowed and (len(given) != 1 or given[0] not in allowed):
         raise GraphError(f"{kind}: found {' and '.join(given) or 'no parameter'}; allowed: one of {', '.join(allowed)}")
     limits: dict[str, tuple[float | None, float, float]] = {
@@ -118,7 +121,13 @@ def _check_shape(kind: Kind, peers: int, shape: Shape) -> None:
 
 
 def _address(template: str, peer_id: int, base_port: int) -> str:
-    return template.replace("{id}", str(peer_id)).replace("{port}", str(base_port + peer_id))
+    values = {"{id}": peer_id, "{id+1}": peer_id + 1, "{port}": base_port + peer_id}
+    address = template
+    for placeholder, value in values.items():
+        address = address.replace(placeholder, str(value))
+    if "{" in address:
+        raise GraphError(f"address template: found {template!r}; allowed placeholders: {', '.join(values)}")
+    return address
 
 
 def _draw(kind: Kind, peers: int, shape: Shape, seed: int) -> nx.Graph:

@@ -1,4 +1,4 @@
-"""Strict JSON reader, and short printable forms of untrusted values.
+"""Strict JSON reader and writer, and short printable forms of untrusted values.
 
 Repeated keys, NaN and lone surrogates are refused: Python's reader accepts them, and other readers may differ.
 Every fault is a ValueError with a sentence; the caller adds the name of the file.
@@ -7,7 +7,13 @@ Every fault is a ValueError with a sentence; the caller adds the name of the fil
 from __future__ import annotations
 
 import json
+import math
+import unicodedata
 from typing import Any, NoReturn
+
+FOREIGN_CHARACTERS_MAX = 200  # of one text from a neighbor or peer in a log line, a table or a report
+# Control, format (bidirectional marks too), surrogate and private characters, line and paragraph separators.
+_UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 
 
 def loads(text: str) -> Any:
@@ -27,6 +33,50 @@ def loads(text: str) -> Any:
     except UnicodeEncodeError as error:
         raise ValueError("found an escape that is half of a surrogate pair; allowed: Unicode text") from error
     return value
+
+
+def dumps(value: Any, **options: Any) -> str:
+    """Return strict JSON, with null in place of NaN and Infinity; ``options`` are those of `json.dumps`."""
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:  # a diverged loss is NaN, which JSON does not have
+        return json.dumps(finite(value), allow_nan=False, **options)
+
+
+def finite(value: Any) -> Any:
+    """Return a JSON value with None in place of each NaN and Infinity, at any depth."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def printable(text: str, most: int = FOREIGN_CHARACTERS_MAX) -> str:
+    r"""Return foreign text as one line that is safe to print.
+
+    Control, bidirectional and other format characters are escaped, e.g. U+202E as ``\u202e``. A longer text is cut at
+    ``most`` printed characters, and its length follows: ``... (4058 characters)``.
+    """
+    if len(text) <= most and text.isascii() and text.isprintable():
+        return text
+    pieces: list[str] = []
+    size = 0
+    for character in text:
+        unsafe = unicodedata.category(character) in _UNSAFE_CATEGORIES
+        piece = character.encode("unicode_escape").decode() if unsafe else character
+        size += len(piece)
+        if size > most:
+            return f"{''.join(pieces)}... ({len(text)} characters)"
+        pieces.append(piece)
+    return "".join(pieces)
+
+
+def printable_lines(text: str, most: int) -> str:
+    """Return each line of a text of several as `printable` does."""
+    return "\n".join(printable(line, most) for line in text.split("\n"))
 
 
 def shown(value: object) -> str:

@@ -11,6 +11,9 @@ from pydantic import BaseModel, ValidationError
 from coordinator_free_bootstrap.strict_json import shown, word
 
 _PROBLEMS_SHOWN = 10
+_OBJECT = frozenset(
+    {"model_type", "model_attributes_type", "dataclass_type", "dict_type"}
+)  # kinds of pydantic's errors
 
 Location = tuple[int | str, ...]
 
@@ -34,7 +37,7 @@ def sentences(error: ValidationError, model: type[BaseModel], data: object, pref
             field, rule = _dotted(prefix, location), message.removeprefix("Value error, ")
         else:
             field = f"{_dotted(prefix, location[:depth])}: found {shown(value)}"
-            rule = message.removeprefix("Input should be ")
+            rule = "an object" if kind in _OBJECT else message.removeprefix("Input should be ")
             if kind == "extra_forbidden":
                 rule = f"no such key ({near(str(location[-1]), _fields_at(model, location[:-1]))})"
         # pydantic reports each member of a union; they are alternatives of one field
@@ -61,6 +64,20 @@ def near(key: str, known: Iterable[str]) -> str:
     leaf = key.rpartition(".")[2]
     matches = [name for name in names if name.rpartition(".")[2] == leaf] or difflib.get_close_matches(key, names)
     return f"did you mean {' or '.join(matches)}?" if matches else f"known: {', '.join(names)}"
+
+
+def unknown_name(key: str, found: str, known: Iterable[str]) -> str:
+    """Return an error message for an unknown name: the key, what was found, the nearest known names, and all of them."""
+    names = sorted(known)
+    matches = difflib.get_close_matches(found, names)
+    hint = f"; did you mean {' or '.join(matches)}?" if matches else ";"
+    return f"{key}: found {found!r}{hint} allowed: {', '.join(names) or 'none'}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return the count with its noun: "1 edge", "2 edges"; a noun in s or y has the plural ses or ies."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{count} {noun if count == 1 else plural}"
 
 
 def _walk(data: Any, location: Location) -> tuple[int, object]:

@@ -95,7 +95,7 @@ class Target:
         state["stage"], state["arrivals"] = str(self.host.engine.stage), len(self.host.workspace.arrivals)
         found = hashlib.sha256(json.dumps(state, sort_keys=True, default=str).encode())
         for name, value in vars(models).items():
-            if name != "_spare":  # buffers that are not in use
+            if name not in ("_spare", "_shared"):  # unused buffers; which arrays must be copied before a change
                 _add(found, name)
                 _add(found, value)
         return found.hexdigest()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 
 import peer.algorithms as package
 from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.graph import Graph
+from coordinator_free_bootstrap.validation import unknown_name
 from peer.algorithms.base import Algorithm
 
 ENTRY_POINT_GROUP = "coordinator_free.algorithms"
@@ -37,6 +38,13 @@ def algorithm_named(name: str) -> type[Algorithm]:
     known = algorithms()
     if name in known:
         return known[name]
-    near = get_close_matches(name, known, n=1)
-    hint = f"; did you mean '{near[0]}'?" if near else "."
-    raise ConfigError(f"run.algorithm: no algorithm '{name}'{hint} Known algorithms: {', '.join(sorted(known))}")
+    raise ConfigError(unknown_name("run.algorithm", name, known))
+
+
+def check_algorithm(graph: Graph) -> None:
+    """Check that the algorithm of a graph's manifest exists and has its options.
+
+    Raises:
+        ConfigError: an unknown algorithm or option, or a wrong value.
+    """
+    algorithm_named(graph.manifest.algorithm)(graph.manifest, graph.ids[0], graph)

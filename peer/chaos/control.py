@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from coordinator_free_bootstrap.errors import NeighborUnavailable, PeerError, UsageError
+from coordinator_free_bootstrap.strict_json import loads, printable, shown
 from peer.store.files import storage_errors
 
 NAME = "control.sock"
 REQUEST_BYTES_MAX = 1 << 16
 CALLER_S = 5.0  # a connection without a request is closed after so long
+ERROR_CHARACTERS_MAX = 1000  # of a sentence from the testbed
 ANSWER_S = 60.0  # a restart waits for the end of the old process
 
 Answer = Callable[[dict[str, Any]], Any]
@@ -87,9 +89,16 @@ def ask(directory: Path, request: dict[str, Any]) -> Any:
             raise NeighborUnavailable(sentence) from error
     if not line:
         raise NeighborUnavailable(f"{directory}: the testbed has ended")
-    reply = json.loads(line)
-    if "error" in reply:
-        raise UsageError(reply["error"])
+    try:
+        reply = loads(line.decode())
+    except ValueError as error:
+        raise NeighborUnavailable(f"{directory}: the testbed's answer is not valid: {printable(str(error))}") from error
+    if not isinstance(reply, dict) or not ("answer" in reply or isinstance(reply.get("error"), str)):
+        raise NeighborUnavailable(
+            f"{directory}: the testbed's answer is not valid: found {shown(reply)}; allowed: an answer"
+        )
+    if "answer" not in reply:
+        raise UsageError(printable(reply["error"], ERROR_CHARACTERS_MAX))
     return reply["answer"]
 
 

@@ -57,6 +57,11 @@ class Fault:
     containers: Callable[[Any, Any], None] | None = None
 
     @property
+    def example(self) -> str:
+        """The required keys with example values, as words of ``peer chaos --now``."""
+        return " ".join(_EXAMPLES[key] for key in self.needs)
+
+    @property
     def needs(self) -> list[str]:
         """The required keys."""
         return [key for key in self.keys.split() if not key.startswith("[")]
@@ -65,6 +70,14 @@ class Fault:
     def takes(self) -> list[str]:
         """All keys."""
         return [key.strip("[]") for key in self.keys.split()]
+
+
+_EXAMPLES = {
+    "peers": "peers=3",
+    "edges": "edges=0-1",
+    "groups": "groups=0,1|2,3",
+    "toxics": "latency_ms=200",
+}
 
 
 def _signal(number: int) -> Callable[[Processes, Event], str]:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import NeighborUnavailable
+from coordinator_free_bootstrap.strict_json import printable
 from peer.chaos.control import ask
 from peer.chaos.script import Script
 from peer.observe.watch import TestbedWatcher
 
+LINE_CHARACTERS_MAX = 1000
 POLL_S = 0.2  # between two reads of the peers' rounds
 
 
@@ -43,6 +45,6 @@ def run_faults(directory: Path, script: Script, graph: Graph, report: Callable[[
             except NeighborUnavailable:
                 report("the testbed has ended")
                 return
-            report(f"{now:7.1f} s  {event.text()}: {result}")
+            report(printable(f"{now:7.1f} s  {event.text()}: {result}", LINE_CHARACTERS_MAX))
         if not ready:
             time.sleep(min(POLL_S, max(0.0, due[0][0] - now)) if due else POLL_S)

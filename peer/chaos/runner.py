@@ -90,7 +90,7 @@ class FaultRunner:
                 self.wait(min(interval_s, self._next_s()))
                 on_progress()
         except KeyboardInterrupt:
-            log.warning("interrupted: stopping %d peers", len(self.bed.processes))
+            log.warning("interrupted: stopping %d peers; a second Ctrl-C ends them at once", len(self.bed.processes))
             self.bed.stop()
             raise
         finally:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.seeds import generator
-from coordinator_free_bootstrap.validation import joined, sentences
+from coordinator_free_bootstrap.validation import counted, joined, sentences
 from peer.chaos.faults import FAULTS, Event
 from peer.chaos.toxics import Toxics
 
@@ -44,7 +44,7 @@ class Script(BaseModel):
             if unknown:
                 raise ConfigError(
                     f"{source}: event[{index}]: found {unknown[0]} in {event.text()!r}; allowed: the "
-                    f"{len(graph.nodes)} peers and {len(graph.edges)} edges of the graph file"
+                    f"{counted(len(graph.nodes), 'peer')} and {counted(len(graph.edges), 'edge')} of the graph file"
                 )
 
     @property

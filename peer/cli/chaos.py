@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from peer.chaos.faults import FAULTS
+from peer.cli.problem import refuse_without
 
 HELP_OF_FAULTS = "\n\n".join(
     ["Faults (do), keys, [optional keys]:", *(f"{name} {fault.keys}: {fault.help}" for name, fault in FAULTS.items())]
@@ -18,8 +19,13 @@ def chaos(
     directory: Annotated[Path, typer.Argument(help="The --out directory of a running testbed.")],
     script: Annotated[Path | None, typer.Option(help="Script of faults (TOML), see examples/chaos.toml.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Instead of a script: draw random faults.")] = None,
-    for_s: Annotated[float, typer.Option("--for", min=1, help="With --seed: seconds until all faults are over.")] = 60,
-    every: Annotated[float, typer.Option(min=0.1, help="With --seed: mean seconds between two faults.")] = 5,
+    for_s: Annotated[
+        float | None,
+        typer.Option("--for", min=1, help="With --seed: seconds until all faults are over.", show_default="60"),
+    ] = None,
+    every: Annotated[
+        float | None, typer.Option(min=0.1, help="With --seed: mean seconds between two faults.", show_default="5")
+    ] = None,
     at_once: Annotated[
         str | None, typer.Option("--now", help='One fault now: "do=kill peers=3 for_s=5" or "do=heal".')
     ] = None,
@@ -41,11 +47,13 @@ def chaos(
 
     if sum(choice is not None for choice in (script, seed, at_once)) != 1:
         raise UsageError("peer chaos: give one of --script FILE, --seed NUMBER or --now EVENT")
+    refuse_without("with --seed", seed is not None, **{"for": for_s}, every=every)
     graph = load_graph(directory / "graph.json")
     if seed is not None:
-        proxies = ask(directory, {"do": "state"})["proxies"]
+        state = ask(directory, {"do": "state"})
+        proxies = isinstance(state, dict) and state.get("proxies") is True
         names = [name for name, fault in FAULTS.items() if proxies or not fault.network]
-        plan = random_script(names, graph.ids, graph.edges, seed, for_s, every_s=every)
+        plan = random_script(names, graph.ids, graph.edges, seed, for_s or 60, every_s=every or 5)
     else:
         plan = load_script(script) if script is not None else Script(event=(parse_event(at_once or ""),))
         plan.check(graph, str(script or "--now"))
@@ -54,4 +62,4 @@ def chaos(
             when = f"{event.at_s or 0:7.1f} s" if event.at_round is None else f"round {event.at_round:3}"
             typer.echo(f"{when}  {event.text()}{f' for {event.for_s:g} s' if event.for_s else ''}")
         return
-    run_faults(directory, plan, graph, Console(stderr=True, highlight=False).print)
+    run_faults(directory, plan, graph, Console(stderr=True, highlight=False, markup=False).print)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peer.cli.problem import AsJson, Problem, problem_options
+from peer.cli.problem import AsJson, Problem, problem_options, refuse_without
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,8 +32,10 @@ def split(
 ) -> None:
     """Write one shard file per peer, to copy to devices; `peer run --shard FILE` trains on it."""
     from coordinator_free_bootstrap.errors import StorageError
+    from coordinator_free_bootstrap.validation import counted
     from peer.tasks.shard_file import save_shard
     from peer.tasks.summary import summarize
+    from peer.tasks.user_code import shard_of
 
     _, count, task = problem.load()
     try:
@@ -42,7 +44,7 @@ def split(
         raise StorageError(f"--out: {out} cannot be made: {error}") from error
     summaries = []
     for peer_id in range(count):
-        shard = task.load_shard(peer_id).checked(task.kind, task.classes)
+        shard = shard_of(task, peer_id).checked(task.kind, task.classes)
         metadata = {"kind": task.kind, "classes": json.dumps(task.classes)}
         shard = replace(
             shard,
@@ -52,7 +54,7 @@ def split(
         )
         save_shard(out / f"peer-{peer_id}.safetensors", shard)
         summaries.append(summarize(peer_id, shard))
-    typer.echo(f"{count} shards written to {out}", err=True)
+    typer.echo(f"{counted(count, 'shard')} written to {out}", err=True)
     _print(summaries, as_json)
 
 
@@ -69,8 +71,14 @@ def show(
     """Show classes, rotations and sizes of each peer's data, as a table and as a picture."""
     from coordinator_free_bootstrap.errors import UsageError
     from peer.tasks.summary import save_plot, summarize
+    from peer.tasks.user_code import shard_of
 
     if shards is not None:
+        named = problem.graph is not None or problem.task is not None
+        refuse_without(
+            "without --shards", False, peers=problem.peers, data_root=problem.data_root, download=problem.download
+        )
+        refuse_without("with --task or --graph", named, split=problem.split, set=problem.settings or None)
         paths = sorted(shards.glob("peer-*.safetensors"), key=lambda p: (len(p.name), p.name))
         if not paths:
             raise UsageError(f"--shards: {shards} has no peer-<id>.safetensors; make them with peer data split")
@@ -81,7 +89,7 @@ def show(
         )
     else:
         _, count, task = problem.load()
-        found = ((peer_id, task.load_shard(peer_id)) for peer_id in range(count))
+        found = ((peer_id, shard_of(task, peer_id)) for peer_id in range(count))
     summaries = [summarize(peer_id, shard) for peer_id, shard in found]  # one shard in memory at a time
     if out is not None:
         save_plot(summaries, out)

@@ -28,7 +28,10 @@ def compose(
         typer.Option("--shards", help="Peers train on $SHARDS/peer-<id>.safetensors. Default for split 'shard'."),
     ] = False,
 ) -> None:
-    """Write a compose file for all peers of a graph, the graph file with the services' addresses, and monitoring."""
+    """Write a compose file for all peers of a graph, the graph file with the services' addresses, and monitoring.
+
+    A task file is copied to --out too. Run this verb in the folder from which the path in the graph file is valid.
+    """
     from coordinator_free_bootstrap import load_graph
     from peer.deploy.compose import compose_file, write_compose
 
@@ -47,16 +50,26 @@ def kubernetes(
     name: Annotated[str, typer.Option(help="Name of the StatefulSet and its Service.")] = "peer",
     namespace: Annotated[str, typer.Option(help="Namespace; part of the manifests.")] = "coordinator-free",
     image: Annotated[str, typer.Option(help="Image name for the cluster.")] = "coordinator-free",
-    cpu: Annotated[str, typer.Option(help="CPU request of each peer.")] = "500m",
-    memory: Annotated[str, typer.Option(help="Memory request and limit of each peer.")] = "1Gi",
-    storage: Annotated[str, typer.Option(help="Volume size for each peer's state.")] = "2Gi",
+    cpu: Annotated[str, typer.Option(help="CPU request of each peer, such as 500m (half a CPU) or 2.")] = "500m",
+    memory: Annotated[str, typer.Option(help="Memory request and limit of each peer, such as 512Mi.")] = "1Gi",
+    storage: Annotated[str, typer.Option(help="Volume size for each peer's state, such as 2Gi.")] = "2Gi",
+    shards: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLAIM",
+            help="PersistentVolumeClaim with peer-<id>.safetensors, as peer data split writes them; each peer can read its own.",
+        ),
+    ] = None,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer (nvidia.com/gpu); needs an image with CUDA.")] = 0,
 ) -> None:
-    """Write Kubernetes manifests and a secret with the peers' keys; missing keys are generated."""
+    """Write Kubernetes manifests and a secret with the peers' keys; missing keys are generated.
+
+    A task file becomes a ConfigMap. Run this verb in the folder from which the path in the graph file is valid.
+    """
     from coordinator_free_bootstrap import load_graph
     from peer.deploy.kubernetes import Cluster, write_kubernetes
 
-    cluster = Cluster(name, namespace, image, cpu, memory, storage, gpus)
+    cluster = Cluster(name, namespace, image, cpu, memory, storage, gpus, shards)
     _print_paths(write_kubernetes(load_graph(path), out, cluster))
 
 
@@ -65,10 +78,13 @@ def systemd(
     path: GraphFile,
     out: Out,
     program: Annotated[str, typer.Option(help="Path of the command peer on the devices.")] = "/opt/peer/bin/peer",
-    memory: Annotated[str, typer.Option(help="MemoryMax of the systemd unit.")] = "90%",
-    options: Annotated[str, typer.Option(help="Further options of peer run on all devices.")] = "",
+    memory: Annotated[str, typer.Option(help="MemoryMax of the systemd unit, such as 512M or 90%.")] = "90%",
+    options: Annotated[str, typer.Option(help="More options of peer run on all devices.")] = "",
 ) -> None:
-    """Write a systemd unit and one archive per device with that peer's key; missing keys are generated."""
+    """Write a systemd unit and one archive per device with that peer's key; missing keys are generated.
+
+    A task file is put into every archive. Run this verb in the folder from which the path in the graph file is valid.
+    """
     from coordinator_free_bootstrap import load_graph
     from peer.deploy.systemd import write_systemd
 
@@ -83,12 +99,12 @@ def keys(
 ) -> None:
     """Generate the missing keys of peers, and pin all keys in the graph file."""
     from coordinator_free_bootstrap import load_graph, save_graph
-    from peer.deploy.keys import create_keys
+    from peer.deploy.keys import create_and_list_keys
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    graph = create_keys(load_graph(path), folder)
+    graph, written = create_and_list_keys(load_graph(path), folder)
     save_graph(graph, out)
-    _print_paths([out])
+    _print_paths([out, *written])
 
 
 @app.command(epilog="Example: peer deploy collect out --out results")
@@ -152,4 +168,4 @@ def chaos(
 
 def _print_paths(paths: list[Path]) -> None:
     for path in paths:
-        typer.echo(f"wrote {path}", err=True)
+        typer.echo(f"wrote {path}{' (private key)' if path.suffix == '.key' else ''}", err=True)

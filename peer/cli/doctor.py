@@ -44,10 +44,14 @@ def doctor(
         from rich.markup import escape
         from rich.table import Table
 
+        from coordinator_free_bootstrap.strict_json import printable_lines
+        from peer.observe.tables import LINE_CHARACTERS_MAX
+
         table = Table("check", "", "found", "what to do", header_style="bold")
         for check in checks:
             mark = f"[{_STYLES[check.level]}]{check.level}[/]"
-            table.add_row(escape(check.name), mark, escape(check.found), escape(check.fix))
+            found = printable_lines(check.found, LINE_CHARACTERS_MAX)
+            table.add_row(escape(check.name), mark, escape(found), escape(check.fix))
         Console().print(table)
     if not healthy:
         raise typer.Exit(1)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.problem import DataRoot, Settings
+from peer.cli.problem import DataRoot, Settings, refuse_without
 
 app = typer.Typer(
     name="experiment",
@@ -64,6 +64,7 @@ def run(
     )
 
     from coordinator_free_bootstrap.errors import UsageError
+    from coordinator_free_bootstrap.validation import counted
     from peer.experiment.runner import device_of, done_already, jobs_of, run_job, skipped
     from peer.experiment.scaling import Scale
     from peer.experiment.simulated import SimulatedSettings
@@ -71,6 +72,7 @@ def run(
 
     if backend not in ("simulated", "processes"):
         raise UsageError(f"--backend: found {backend!r}; allowed: simulated, processes")
+    refuse_without("with --backend simulated", backend == "simulated", stacked=stacked)
     console = Console(stderr=True, highlight=False, markup=False)
     experiment = load_experiment(file)
     chosen = Scale(scale, tuple(settings or ()))
@@ -89,7 +91,7 @@ def run(
             console.print(f"{case.name}: not run: {reason}", style="yellow")
     left = [job for job in jobs if not done_already(job, out)]
     if len(left) < len(jobs):
-        console.print(f"{len(jobs) - len(left)} of {len(jobs)} runs exist already")
+        console.print(f"{len(jobs) - len(left)} of {counted(len(jobs), 'run')} done already")
     command = shlex.join(["peer", *sys.argv[1:]])
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(
@@ -101,17 +103,22 @@ def run(
             label = f"{job.case.name}, seed {job.seed}"
             progress.update(bar, description=label)
 
-            def on_round(completed: int, accuracy: float | None, before: int = before, label: str = label) -> None:
-                shown = "" if accuracy is None else f" {100 * accuracy:.1f} %"
+            def on_round(completed: int, metric: float | None, before: int = before, label: str = label) -> None:
+                shown = "" if metric is None else f" {metric:.4g}"
                 progress.update(bar, completed=before + completed, description=label + shown)
 
             result = run_job(job, out, keep=keep, command=command, on_round=on_round)
             before += job.rounds()
             progress.update(bar, completed=before)
-            found = result["measured"]
-            console.print(
-                f"{label}: {'no accuracy' if found is None else f'{found:.2f} %'}, {result['run_seconds']:.0f} s"
+            name, found = result["metric"], result["measured"]
+            shown = (
+                f"no {name}"
+                if found is None
+                else f"{name} {found:.2f} %"
+                if name == "accuracy"
+                else f"{name} {found:.4g}"
             )
+            console.print(f"{label}: {shown}, {result['run_seconds']:.0f} s")
     typer.echo(out / experiment.file)
 
 
@@ -122,13 +129,14 @@ def table(
     ),
     markdown: Annotated[Path | None, typer.Option(help="Markdown file to write the tables to.")] = None,
     curves: Annotated[
-        Path | None, typer.Option(help="Folder for pictures of accuracy over rounds, one PNG per table.")
+        Path | None, typer.Option(help="Folder for pictures of the metric over rounds, one PNG per table.")
     ] = None,
 ) -> None:
     """Show measured and published numbers side by side, with scale, machine, date and command."""
     from rich.console import Console
 
     from coordinator_free_bootstrap.errors import UsageError
+    from coordinator_free_bootstrap.validation import counted
     from peer.experiment.runner import slug
     from peer.experiment.table import markdown as as_markdown
     from peer.experiment.table import read_blocks, rendered
@@ -147,7 +155,7 @@ def table(
         _make_folder(curves, "--curves")
         for block in blocks:
             save_curves(block, curves / f"{slug(block.title)}.png")
-        typer.echo(f"wrote {len(blocks)} pictures to {curves}", err=True)
+        typer.echo(f"wrote pictures of {counted(len(blocks), 'table')} to {curves}", err=True)
 
 
 def _make_folder(folder: Path, option: str) -> None:

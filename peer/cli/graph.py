@@ -26,7 +26,8 @@ from coordinator_free_bootstrap import (
 )
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.cli.problem import AsJson, Settings, TaskOption, task_settings
+from coordinator_free_bootstrap.validation import counted
+from peer.cli.problem import AsJson, Settings, TaskOption, task_settings, warn_without_effect
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -45,7 +46,7 @@ def make(
     kind: Annotated[
         Kind, typer.Option(help="Kind of graph; a disconnected random graph is drawn again.")
     ] = "erdos-renyi",
-    peers: Annotated[int, typer.Option(help="Number of peers; ids start at 0.")] = 8,
+    peers: Annotated[int, typer.Option(help="Number of peers, 2 or more; ids start at 0.")] = 8,
     seed: Annotated[int, typer.Option(help="Seed of the graph; --set run.seed=N is the seed of the run.")] = 1,
     p: Annotated[float | None, typer.Option("--p", help="erdos-renyi: probability of an edge.")] = None,
     m: Annotated[int | None, typer.Option("--m", help="barabasi-albert: edges per new peer.")] = None,
@@ -55,7 +56,10 @@ def make(
     ] = None,
     base_port: Annotated[int, typer.Option(help="Peer i listens on this port + i.")] = 7400,
     address_template: Annotated[
-        str, typer.Option(help="Address of peer i, e.g. peer-{id}:7400; {id} and {port} are replaced.")
+        str,
+        typer.Option(
+            help="Address of peer i, such as peer-{id}:7400. {id}: 0, 1, ...; {id+1}: 1, 2, ...; {port}: --base-port + i."
+        ),
     ] = "127.0.0.1:{port}",
     task: TaskOption = None,
     settings: Settings = None,
@@ -80,42 +84,48 @@ def make(
         degree=degree,
         radius=radius,
     )
-    _check_algorithm(graph)
+    _check_names(graph)
+    warn_without_effect(manifest, task_settings(task, settings), lambda warning: None)
     if out is None:
         typer.echo(dump_graph(graph), nl=False)
     else:
         save_graph(graph, out)
-    typer.echo(f"{graph.name}: {len(graph.edges)} edges{f', written to {out}' if out else ''}", err=True)
+    typer.echo(f"{graph.name}: {counted(len(graph.edges), 'edge')}{f', written to {out}' if out else ''}", err=True)
 
 
-def _check_algorithm(graph: Graph) -> None:
-    """Raise ConfigError if the algorithm is unknown or does not have one of its options."""
-    from peer.algorithms.registry import algorithm_named
+def _check_names(graph: Graph) -> None:
+    """Refuse an unknown algorithm, task, split or model, and options that they do not have.
 
-    algorithm_named(graph.manifest.algorithm)(graph.manifest, graph.ids[0], graph)
+    Raises:
+        ConfigError: the algorithm is wrong.
+        TaskError: task, split or model are wrong.
+    """
+    from peer.algorithms.registry import check_algorithm
+    from peer.tasks.loading import check_names
+
+    check_names(graph.manifest)
+    check_algorithm(graph)
 
 
 @app.command(epilog="Example: peer graph keys --algorithm fedspd")
 def keys(
     algorithm: Annotated[str, typer.Option(help="Algorithm whose keys run.options.* are listed too.")] = "dfca",
 ) -> None:
-    """List the manifest keys for --set, with default and meaning."""
+    """List the manifest keys for --set, one a line: key = default: meaning."""
     from peer.algorithms.registry import algorithm_named
 
-    table = Table("key", "default", Column("meaning", overflow="fold"))
     for name, default, meaning in [
-        *_described(Manifest, "run"),
-        *_described(algorithm_named(algorithm).Options, "run.options"),
+        *described(Manifest, "run"),
+        *described(algorithm_named(algorithm).Options, "run.options"),
     ]:
-        table.add_row(escape(name), escape(default), escape(meaning))
-    Console().print(table)
+        typer.echo(f"{name} = {default}: {meaning}")
 
 
-def _described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
+def described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
     """Yield (key, default, meaning) of the fields of a settings class, also of nested ones."""
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _described(field.annotation, f"{prefix}.{name}")
+            yield from described(field.annotation, f"{prefix}.{name}")
         else:
             default = json.dumps(field.get_default(call_default_factory=True))
             choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
@@ -126,12 +136,13 @@ def _described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, 
 def check(path: GraphFile, as_json: AsJson = False) -> None:
     """Check a graph file and summarize it; each problem names the field and what is allowed."""
     graph = load_graph(path)
-    _check_algorithm(graph)
+    _check_names(graph)
+    warn_without_effect(graph.manifest, [], lambda warning: typer.echo(f"warning: {path}: {warning}", err=True))
     facts = _facts(graph)
     if as_json:
         typer.echo(json.dumps({"file": str(path), "valid": True, **facts}, indent=2))
         return
-    table = Table("fact", Column("value", overflow="fold"), title=escape(f"{path}: valid"))
+    table = Table(Column("fact", overflow="fold"), Column("value", overflow="fold"), title=escape(f"{path}: valid"))
     for name, value in facts.items():
         table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else escape(str(value)))
     Console().print(table)
@@ -152,7 +163,8 @@ def show(
         ]
         typer.echo(json.dumps({"file": str(path), "drawing": str(picture), "peers": rows}, indent=2))
         return
-    table = Table("peer", "address", "degree", "neighbors", title=escape(graph.name or str(path)))
+    columns = (Column(name, overflow="fold") for name in ("peer", "address", "degree", "neighbors"))
+    table = Table(*columns, title=escape(graph.name or str(path)))
     for node in graph.nodes:
         neighbors = ", ".join(map(str, graph.neighbors(node.id)))
         table.add_row(str(node.id), escape(node.address), str(graph.degree(node.id)), neighbors)
@@ -202,7 +214,7 @@ def _draw(graph: Graph, picture: Path) -> None:
         edge_color="#999999",
         font_size=8,
     )
-    axes.set_title(graph.name or f"{len(graph.nodes)} peers", parse_math=False)
+    axes.set_title(graph.name or counted(len(graph.nodes), "peer"), parse_math=False)
     axes.set_axis_off()
     try:
         figure.savefig(picture, dpi=120)

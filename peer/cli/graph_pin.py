@@ -31,6 +31,7 @@ def pin(
     from dataclasses import replace
 
     from coordinator_free_bootstrap import load_graph, save_graph
+    from coordinator_free_bootstrap.validation import counted
     from peer.identity.certificates import Certificate
     from peer.identity.files import read_file
     from peer.identity.pinning import pin as pinned
@@ -43,4 +44,4 @@ def pin(
     save_graph(graph, out or path)
     missing = [node.id for node in graph.nodes if not node.pins]
     rest = f"; peers without a pin: {', '.join(map(str, missing))}" if missing else ""
-    typer.echo(f"pinned {len(read)} keys in {out or path}{rest}", err=True)
+    typer.echo(f"pinned {counted(len(read), 'key')} in {out or path}{rest}", err=True)

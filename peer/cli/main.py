@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+import traceback
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from coordinator_free_bootstrap.errors import PeerError
+from coordinator_free_bootstrap.errors import LocalProtocolError, PeerError
+from coordinator_free_bootstrap.strict_json import printable_lines
 from peer.cli import data, deploy, experiment, graph, task
 from peer.cli.chaos import HELP_OF_FAULTS, chaos
 from peer.cli.doctor import doctor
@@ -16,13 +20,16 @@ from peer.cli.evaluate import evaluate, predict
 from peer.cli.graph_pin import pin
 from peer.cli.health import health
 from peer.cli.keygen import keygen
+from peer.cli.list import list_names
 from peer.cli.report import report
 from peer.cli.run import run
 from peer.cli.status import status
 from peer.cli.testbed import testbed
+from peer.cli.trace import traceback_wanted, with_traceback_option
+
+ERROR_LINE_CHARACTERS_MAX = 2000
 
 app = typer.Typer(
-    help="Federated learning without a server: make graph files, run peers, report results.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -31,16 +38,66 @@ app = typer.Typer(
 )
 for verb in (run, health, testbed, chaos, status, keygen, report, evaluate, predict, doctor):
     app.command(epilog=HELP_OF_FAULTS if verb is chaos else None)(verb)
+app.command("list")(list_names)
 graph.app.command()(pin)
+
+
+def _print_version(wanted: bool) -> None:
+    """Print the versions of program, wire, Python and torch, and end."""
+    if wanted:
+        from platform import python_version
+
+        from peer import __version__
+        from peer.core.messages import WIRE_VERSION
+
+        try:
+            torch = version("torch")
+        except PackageNotFoundError:
+            torch = "not installed"
+        typer.echo(f"peer {__version__}, wire version {WIRE_VERSION}, Python {python_version()}, torch {torch}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    versions: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the versions of program, wire, Python and torch, and end.",
+        ),
+    ] = False,
+) -> None:
+    """Federated learning without a server: make graph files, run peers, report results."""
+
+
 for name, group in (("graph", graph), ("data", data), ("task", task), ("experiment", experiment), ("deploy", deploy)):
     app.add_typer(group.app, name=name)
 
 
 def main() -> None:
-    """Run the command line; a `PeerError` prints its message to stderr and ends with its exit code."""
+    """Run the command line; a `PeerError` prints its message to stderr and ends with its exit code.
+
+    Any other exception is a bug of this program: its trace is printed, and the exit code is 70.
+    """
     try:
-        app()
+        with_traceback_option(app)()
     except PeerError as error:
-        # as Text: names of files and fields may contain markup
-        Console(stderr=True, highlight=False).print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True)
+        if traceback_wanted() and (notes := getattr(error, "__notes__", ())):  # the trace in another process
+            print(*notes, sep="\n", file=sys.stderr)
+        elif traceback_wanted():
+            traceback.print_exception(error)
+        _say(str(error))
         sys.exit(error.exit_code)
+    except Exception as error:  # nothing that a user gives may lead here
+        traceback.print_exception(error)
+        _say(f"found {type(error).__name__} in this program; this is a bug: please report it with the lines above")
+        sys.exit(LocalProtocolError.exit_code)
+
+
+def _say(sentence: str) -> None:
+    # as Text: names of files and fields may contain markup, and what a peer wrote may contain control characters
+    shown = printable_lines(sentence, ERROR_LINE_CHARACTERS_MAX)
+    Console(stderr=True, highlight=False).print(Text.assemble(("error:", "red"), f" {shown}"), soft_wrap=True)

@@ -104,3 +104,42 @@ def problem_options(*names: str) -> Callable[[Callable[..., None]], Callable[...
 def task_settings(task: str | None, settings: list[str] | None) -> list[str]:
     """Return ``--task`` and ``--set`` together in the form of ``--set``; later settings win."""
     return [*([] if task is None else [f"run.task={task}"]), *(settings or [])]
+
+
+def warn_without_effect(manifest: Manifest, settings: list[str], say: Callable[[str], object]) -> None:
+    """Warn of each manifest key that has no effect.
+
+    Args:
+        manifest: of the run.
+        settings: as of ``--set``; a key that they set must have an effect.
+        say: is called with each warning.
+
+    Raises:
+        UsageError: a setting has no effect.
+    """
+    from coordinator_free_bootstrap.errors import UsageError
+    from peer.tasks.effect import keys_without_effect
+
+    given = {setting.partition("=")[0] for setting in settings}
+    for key, why in keys_without_effect(manifest).items():
+        if given & {key, *(name for name in given if name.startswith(f"{key}."))}:
+            raise UsageError(f"--set {key}: found a key without effect, because {why}; remove it")
+        say(f"{key} has no effect, because {why}")
+
+
+def refuse_without(wanted: str, present: bool, **options: object) -> None:
+    """Refuse options that have an effect only together with another one.
+
+    Args:
+        wanted: the other option, and how to say it, for example ``--seed``.
+        present: whether it was given.
+        options: name and value of each option; None or False: not given.
+
+    Raises:
+        UsageError: an option was given without the other one.
+    """
+    from coordinator_free_bootstrap.errors import UsageError
+
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value not in (None, False)]
+    if given and not present:
+        raise UsageError(f"{given[0]}: found an option that has an effect only {wanted}; remove {given[0]}")

@@ -1,4 +1,4 @@
-"""`peer report`: accuracy and costs of a run."""
+"""`peer report`: warnings, accuracy and costs of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import typer
 
 def report(
     directory: Annotated[
-        Path, typer.Argument(help="Run directory with graph.json and peer-<id>/, e.g. the --out of a testbed.")
+        Path,
+        typer.Argument(
+            help="The --out of a testbed, one state directory, or a folder with several; graph.json if there is one."
+        ),
     ],
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON; pictures only with --out.")] = False,
     out: Annotated[
@@ -23,15 +26,17 @@ def report(
 ) -> None:
     """Report accuracy (or the task's metric), clusters, bytes and seconds of a finished, running or interrupted run.
 
+    Diverged peers, refused messages and peers that were alone come first.
+
     Example: peer report out --json
     """
     from peer.observe.report import build_report
 
     found = build_report(directory, target)
     if json:
-        import json as json_library
+        from coordinator_free_bootstrap.strict_json import dumps
 
-        typer.echo(json_library.dumps(found.values, indent=2, allow_nan=False))
+        typer.echo(dumps(found.values, indent=2))
     else:
         from rich.console import Console
 

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from peer.cli.problem import DataRoot, Download
+from peer.cli.problem import DataRoot, Download, refuse_without, warn_without_effect
+from peer.cli.trace import traceback_wanted
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -44,7 +45,9 @@ def run(
         int | None,
         typer.Option(min=1, max=65535, help="Serve Prometheus metrics on this port, unencrypted."),
     ] = None,
-    metrics_host: Annotated[str, typer.Option(help="Address to serve metrics on.")] = "127.0.0.1",
+    metrics_host: Annotated[
+        str | None, typer.Option(help="Address to serve metrics on.", show_default="127.0.0.1")
+    ] = None,
     require_own_address: Annotated[
         bool,
         typer.Option(
@@ -60,7 +63,8 @@ def run(
 ) -> None:
     """Run one peer until the run is completed or SIGTERM asks it to leave.
 
-    With the same --state-dir it resumes from its last checkpoint.
+    With the same --state-dir it resumes from its last checkpoint. Before the start it trains one step and evaluates, so
+    that a fault of the task is reported at once.
 
     Example: peer run --id 3 --neighbors graph.json
     """
@@ -75,6 +79,7 @@ def run(
     from peer.store.state_dir import StateDir
 
     setup_logging(peer_id, level=log_level, style=log_format)
+    plaintext = insecure or insecure_anywhere
     settings = LocalSettings(
         state_dir or Path("state") / f"peer-{peer_id}",
         listen=listen,
@@ -90,13 +95,19 @@ def run(
         insecure_anywhere=insecure_anywhere,
         download=download,
         metrics_port=metrics_port,
-        metrics_host=metrics_host,
+        metrics_host=metrics_host or LocalSettings.metrics_host,
         require_own_address=require_own_address,
+        check_task=True,
+        traceback=traceback_wanted(),
     )
     try:
-        code = run_peer(peer_id, load_graph(neighbors), settings)
+        refuse_without("with --metrics-port", metrics_port is not None, metrics_host=metrics_host)
+        refuse_without("without plaintext", not plaintext, cert=cert, key=key, certs=certs, ca=ca)
+        graph = load_graph(neighbors)
+        warn_without_effect(graph.manifest, [], logging.getLogger("peer").warning)
+        code = run_peer(peer_id, graph, settings)
     except PeerError as error:
-        logging.getLogger("peer").error("%s", error)
+        logging.getLogger("peer").error("%s", error, exc_info=settings.traceback)
         code = error.exit_code
     if code and stay == "error":
         wait_for_signal("stopped by an error that a restart does not repair")

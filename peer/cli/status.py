@@ -1,11 +1,16 @@
-"""`peer status`: query running peers."""
+"""`peer status`: query running peers, and show what finished peers left."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from peer.observe.ask import Answer
+
+WATCH_S = 2.0
 
 
 def status(
@@ -14,27 +19,75 @@ def status(
         Path | None,
         typer.Option(help="With a graph file: folder with an observer's key. Default: certs beside the file."),
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Ask every 2 s until Ctrl-C or until all peers have finished.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answers as JSON.")] = False,
 ) -> None:
-    """Show each running peer's round and neighbors, and what it waits for. Exit code 40 if a peer does not answer.
+    """Show each peer's phase, round and metric, what it waits for, its live neighbors, and the time since its last change.
 
-    Example: peer status graph.json --certs certs
+    A peer that has finished is shown from its state directory, if that is in the testbed's directory or beside the graph file.
+    Exit code 40 if a peer neither answers nor has finished.
+
+    Example: peer status graph.json --watch
     """
-    import json
+    from rich.console import Console
 
-    from peer.observe.ask import graph_statuses, plaintext_status, sentence, testbed_statuses
+    from coordinator_free_bootstrap.errors import UsageError
+    from coordinator_free_bootstrap.strict_json import dumps
+    from peer.observe.ask import Silent, answers, in_json
+    from peer.observe.status_table import status_table
 
-    if Path(where).is_dir():
-        found = testbed_statuses(Path(where))
-    elif Path(where).is_file():
-        found = graph_statuses(Path(where), certs)
-    else:
-        one = plaintext_status(where)
-        found = {one["peer_id"]: one}
+    if watch and as_json:
+        raise UsageError("peer status: found --watch and --json; allowed: one of them")
+    found = answers(where, certs)
     if as_json:
-        typer.echo(json.dumps({str(peer_id): answer for peer_id, answer in found.items()}, indent=2))
+        typer.echo(dumps({str(peer_id): in_json(answer) for peer_id, answer in found.items()}, indent=2))
+    elif watch:
+        found = _watch(where, certs, found)
     else:
-        for peer_id, answer in found.items():
-            typer.echo(f"peer {peer_id}: {answer if isinstance(answer, str) else sentence(answer)}")
-    if any(isinstance(answer, str) for answer in found.values()):
+        Console(highlight=False).print(status_table(found))
+    if any(isinstance(answer, Silent) for answer in found.values()):
         raise typer.Exit(40)
+
+
+def _watch(where: str, certs: Path | None, found: dict[int, Answer]) -> dict[int, Answer]:
+    """Show new answers until Ctrl-C or the end of all peers: a live table on a terminal, else a line per changed peer."""
+    import time
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from peer.observe.ask import Ended, answers
+    from peer.observe.status_table import status_table
+
+    console = Console(highlight=False)
+    live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    last: dict[int, str] = {}
+    try:
+        if live:
+            live.start()
+        while True:
+            if live:
+                live.update(status_table(found), refresh=True)
+            else:
+                last = _print_changes(found, last)
+            if all(isinstance(answer, Ended) for answer in found.values()):
+                return found
+            time.sleep(WATCH_S)
+            found = answers(where, certs)
+    except KeyboardInterrupt:
+        return found
+    finally:
+        if live:
+            live.stop()
+
+
+def _print_changes(found: dict[int, Answer], last: dict[int, str]) -> dict[int, str]:
+    from peer.observe.ask import sentence
+
+    lines = {peer_id: sentence(answer) for peer_id, answer in found.items()}
+    for peer_id, line in lines.items():
+        if last.get(peer_id) != line:
+            typer.echo(f"peer {peer_id}: {line}")
+    return lines

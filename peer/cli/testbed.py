@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from peer.cli.problem import DataRoot, Settings, TaskOption, task_settings
+from peer.cli.problem import DataRoot, Settings, TaskOption, refuse_without, task_settings, warn_without_effect
+from peer.cli.trace import traceback_wanted
 
 
 def testbed(
@@ -35,7 +38,9 @@ def testbed(
 ) -> None:
     """Run all peers of a graph as processes on this machine and report; Ctrl-C stops all of them.
 
-    Exit code 1 if a peer failed. If --out has an earlier run with the same graph and settings, that run is resumed.
+    The task is checked once before the peers start. Exit code 1 if a peer failed.
+
+    If --out has an earlier run with the same graph and settings, that run is resumed.
     While it runs, peer chaos and peer status take the directory as their argument.
 
     Example: peer testbed --peers 8 --set run.rounds=20 --out out
@@ -43,24 +48,43 @@ def testbed(
     from rich.console import Console
 
     from coordinator_free_bootstrap import load_graph
+    from coordinator_free_bootstrap.validation import counted
     from peer.chaos.network import FaultyNetwork
     from peer.chaos.runner import FaultRunner
     from peer.chaos.script import Script, load_script
     from peer.cli.report import report
+    from peer.observe.logs import last_error
     from peer.observe.watch import LiveProgress, TestbedWatcher
-    from peer.testbed.testbed import Testbed, check_same_run, clear, default_graph, warm_up, with_settings
+    from peer.store.state_dir import StateDir
+    from peer.testbed.testbed import (
+        Testbed,
+        check_same_run,
+        check_task_first,
+        clear,
+        default_graph,
+        warm_up,
+        with_settings,
+    )
 
+    refuse_without("without a graph file", graph_file is None, peers=peers, kind=kind)
     console = Console(stderr=True, markup=False)
     if fresh:
         clear(out)
     graph = load_graph(graph_file) if graph_file else default_graph(kind, peers, out)
     graph = with_settings(graph, task_settings(task, settings))
+    warn_without_effect(
+        graph.manifest,
+        task_settings(task, settings),
+        lambda warning: console.print(f"warning: {warning}", soft_wrap=True),
+    )
     check_same_run(graph, out)
     script = load_script(chaos) if chaos else Script()
     script.check(graph, str(chaos))
-    console.print(f"{len(graph.nodes)} peers, {len(graph.edges)} edges, algorithm {graph.manifest.algorithm}, in {out}")
+    sizes = f"{counted(len(graph.nodes), 'peer')}, {counted(len(graph.edges), 'edge')}"
+    console.print(f"{sizes}, algorithm {graph.manifest.algorithm}, in {out}")
     warm_up(graph, data_root)
-    bed = Testbed(graph, out, data_root=data_root, threads=threads, insecure=insecure)
+    check_task_first(graph, data_root)
+    bed = Testbed(graph, out, data_root=data_root, threads=threads, insecure=insecure, traceback=traceback_wanted())
     network = FaultyNetwork(bed.graph) if proxy or script.needs_network else None
     bed.graph_of = network.graph_of if network else bed.graph_of
     watcher = TestbedWatcher(out, graph)
@@ -71,8 +95,15 @@ def testbed(
             failed = runner.run(progress.update)
             progress.update(force=True)
     except KeyboardInterrupt:
+        command = shlex.join(["peer", *(word for word in sys.argv[1:] if word != "--fresh")])
+        console.print(f"interrupted; to resume the run: {command}", soft_wrap=True)
         raise typer.Exit(130) from None
     report(out, json=as_json)
     for peer_id, code in failed.items():
-        console.print(f"peer {peer_id} failed with exit code {code}: see {out}/peer-{peer_id}/peer.log", style="red")
+        log = StateDir.of_peer(out, peer_id).log
+        console.print(
+            f"peer {peer_id} failed with exit code {code}: {last_error(log) or 'no error'}; see {log}",
+            style="red",
+            soft_wrap=True,
+        )
     raise typer.Exit(1 if failed else 0)

@@ -17,7 +17,13 @@ from peer.core.schema import Schema
 
 Payload: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
 
-ENCODINGS = ("float32", "float16", "bfloat16", "int8")
+MEANINGS = {
+    "float32": "4 bytes per value, exact",
+    "float16": "2 bytes per value; half precision, largest value 65,504",
+    "bfloat16": "2 bytes per value; the range of float32 with 8 bits of precision",
+    "int8": "1 byte per value, and one scale per tensor",
+}
+ENCODINGS = tuple(MEANINGS)
 INT8_MAX = 127  # -128 is not used: the range is symmetric, and the codes of -x are the negated codes of x
 _BFLOAT16_MAX = np.uint16(0x7F7F)  # largest finite value
 _BYTES_PER_ELEMENT = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}

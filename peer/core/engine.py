@@ -99,6 +99,7 @@ class Engine:
         self._pulled: dict[int, int] = {}  # neighbor -> round of its pulled models, since this round began
         self._adopting = False
         self._linger_until = 0.0  # how long a finished peer stays for dead neighbors
+        self._linger_latest = 0.0  # how long it stays for live ones
         self._wait_told_s = graph.manifest.timeouts.suspicion_s  # how long a wait must last to be logged (again)
         self._missing: list[int] = []  # neighbors missing in the last round: logged when it changes
         self._counted_before = Counter(self.state.totals)
@@ -368,6 +369,7 @@ class Engine:
                 skipped = ("seconds", "folded", "rejected", "missing")
                 run.round.record = {key: value for key, value in run.round.record.items() if key not in skipped}
                 self._linger_until = now + self._absence_s()
+                self._linger_latest = now + run.manifest.timeouts.round_deadline_s
                 self.contacts.send_heartbeats(now)
 
     def _begin_exchange(self, now: float) -> None:
@@ -464,10 +466,15 @@ class Engine:
         return counted
 
     def _linger(self, now: float) -> None:
-        """Stay for neighbors that may still need our last models: until each has finished, left, or been dead for long."""
+        """Stay for neighbors that may still need our last models: until each has finished, left, or been dead for long.
+
+        At most for one round deadline, in which a live neighbor closes the last round; a longer stay would depend on claims.
+        """
         run, done = self.state, (Phase.FINISHED, Phase.LEAVING)
         late = [n for n, neighbor in run.neighbors.items() if neighbor.connected and neighbor.phase not in done]
-        waits = any(run.neighbors[n].liveness.is_live for n in late) or (late and now < self._linger_until)
+        waits = any(
+            now < (self._linger_latest if run.neighbors[n].liveness.is_live else self._linger_until) for n in late
+        )
         if run.persisting is None and not waits:
             self._stop("completed", now)
 
@@ -538,8 +545,8 @@ class Engine:
         times = self.contacts.next_time(now)
         if run.stage is Stage.JOINING:
             times += [self._start_deadline(), (run.started_at or 0.0) + self._wait_told_s]
-        elif run.stage is Stage.LINGERING and self._linger_until > now:
-            times.append(self._linger_until)
+        elif run.stage is Stage.LINGERING:
+            times += [at for at in (self._linger_until, self._linger_latest) if at > now]
         elif run.stage is Stage.EXCHANGING:
             times.extend(self.pace.next_time(now))
         return min(times, default=None)

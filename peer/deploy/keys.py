@@ -26,6 +26,14 @@ def create_keys(graph: Graph, folder: Path) -> Graph:
     return pin(graph, [_certificate(graph.manifest.federation, peer_id, folder) for peer_id in graph.ids])
 
 
+def create_and_list_keys(graph: Graph, folder: Path) -> tuple[Graph, list[Path]]:
+    """Do as `create_keys`, and also return the paths of the files that were written."""
+    files = [key_files(folder, peer_id) for peer_id in graph.ids]
+    missing = [path for each in files for path in (each.key, each.certificate) if not path.exists()]
+    pinned = create_keys(graph, folder)
+    return pinned, [path for path in missing if path.exists()]
+
+
 def key_files(folder: Path, peer_id: int) -> KeyFiles:
     """Return the paths of a peer's key and certificate."""
     return KeyFiles.of(folder / f"peer-{peer_id}", peer_id)

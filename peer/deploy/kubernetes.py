@@ -11,18 +11,24 @@ from textwrap import indent
 
 from coordinator_free_bootstrap import Graph, dump_graph
 from coordinator_free_bootstrap.errors import UsageError
-from peer.deploy.keys import at_addresses, create_keys, key_files
+from peer.deploy.keys import at_addresses, create_and_list_keys, key_files
+from peer.deploy.task_file import BYTES_MAX, TaskFile, task_file
 from peer.deploy.text import fill, write
 
 CONFIG_MAP_BYTES_MAX = 1 << 20  # limit of the Kubernetes API
-_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
-_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|[KMGTP]i?|k)?")
-_IMAGE = re.compile(r"[\w./:@-]+", re.ASCII)
+# Of each kind of value: what the Kubernetes API accepts, in words, and as a pattern.
+_LABEL = ("lower-case letters, digits and -, at most 52, such as peer-lab", r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
+_AMOUNT = r"[0-9]+(\.[0-9]+)?(m|[KMGTP]i?|k)?"
+_BYTES = ("a number of bytes with a unit, such as 512Mi or 2Gi", _AMOUNT)
+_CPUS = ("a number of CPUs, such as 500m (half of one) or 2", _AMOUNT)
+_IMAGE = ("the name of an image, such as registry.example/peer:1", r"[A-Za-z0-9_./:@-]+")
 
 
 @dataclass(frozen=True)
 class Cluster:
     """Names and resources in the cluster; ``cpu``, ``memory`` and ``storage`` are Kubernetes quantities, for each peer.
+
+    ``shards`` names a PersistentVolumeClaim with ``peer-<id>.safetensors``; each peer gets its own file and no other.
 
     Raises:
         UsageError: the Kubernetes API would refuse a value.
@@ -35,27 +41,49 @@ class Cluster:
     memory: str = "1Gi"
     storage: str = "2Gi"
     gpus: int = 0
+    shards: str | None = None
     domain: str = "cluster.local"
 
     def __post_init__(self) -> None:
-        rules = {"name": _LABEL, "namespace": _LABEL, "image": _IMAGE}
-        rules |= dict.fromkeys(("cpu", "memory", "storage"), _QUANTITY)
-        for key, rule in rules.items():
-            if not rule.fullmatch(getattr(self, key)):
-                raise UsageError(f"--{key}: found {getattr(self, key)!r}; allowed: {rule.pattern}")
+        rules = {
+            "name": _LABEL,
+            "namespace": _LABEL,
+            "image": _IMAGE,
+            "cpu": _CPUS,
+            "memory": _BYTES,
+            "storage": _BYTES,
+        }
+        if self.shards is not None:
+            rules["shards"] = _LABEL
+        for key, (words, pattern) in rules.items():
+            if not re.fullmatch(pattern, getattr(self, key)):
+                raise UsageError(f"--{key}: found {getattr(self, key)!r}; allowed: {words}")
 
 
 def write_kubernetes(graph: Graph, out: Path, cluster: Cluster) -> list[Path]:
-    """Write the manifests and a secret with all keys, generated under ``out/keys`` if missing; return the paths.
+    """Write the manifests and a secret with all keys, generated under ``out/keys`` if missing; return the written paths.
 
     Raises:
-        UsageError: peer ids are not 0 to N - 1, the graph is too large for a ConfigMap, or a file cannot be written.
+        UsageError: peer ids are not 0 to N - 1, the graph or the task file is too large for a ConfigMap, the peers have no data,
+            or a file cannot be written.
         IdentityError: a key cannot be used.
     """
     if graph.ids != tuple(range(len(graph.ids))):
         raise UsageError("graph: found peer ids with gaps; allowed: 0 to N - 1, the ordinals of a StatefulSet")
     host = f"{cluster.name}-{{id}}.{cluster.name}.{cluster.namespace}.svc.{cluster.domain}:7400"
-    text = dump_graph(create_keys(at_addresses(graph, host), out / "keys"))
+    if graph.manifest.split == "shard" and ":" not in graph.manifest.task and cluster.shards is None:
+        raise UsageError(
+            "run.split: found 'shard', and no shards for the pods; allowed: --shards CLAIM, a PersistentVolumeClaim that holds "
+            "peer-0.safetensors, peer-1.safetensors, ... of peer data split"
+        )
+    own = task_file(graph)
+    if own is not None and len(own.content) > BYTES_MAX:
+        raise UsageError(
+            f"run.task: {own.path}: found {len(own.content)} bytes; allowed: {BYTES_MAX}, the size of a ConfigMap; keep data out "
+            "of the task file, or install it as a package in the image"
+        )
+    pinned, keys = create_and_list_keys(at_addresses(graph, host), out / "keys")
+    text = dump_graph(pinned)
     if len(text) > CONFIG_MAP_BYTES_MAX:
         raise UsageError(
             f"graph: found {len(text)} bytes with certificates; allowed: {CONFIG_MAP_BYTES_MAX}, the size of a ConfigMap; "
@@ -72,10 +100,43 @@ def write_kubernetes(graph: Graph, out: Path, cluster: Cluster) -> list[Path]:
         memory=cluster.memory,
         storage=cluster.storage,
         gpu=f', nvidia.com/gpu: "{cluster.gpus}"' if cluster.gpus else "",
-        device=" --device cuda" if cluster.gpus else "",
+        options=(" --device cuda" if cluster.gpus else "") + (" --shard /shard.safetensors" if cluster.shards else ""),
+        task=_task_manifest(own, cluster),
+        **_pod_parts(own, cluster),
     )
     secret = fill("secret.yaml", **values, data="\n".join(_secret_lines(graph, out / "keys")))
-    return [write(out / f"{cluster.name}.yaml", manifests), write(out / "secret.yaml", secret, 0o600)]
+    return [write(out / f"{cluster.name}.yaml", manifests), write(out / "secret.yaml", secret, 0o600), *keys]
+
+
+def _task_manifest(own: TaskFile | None, cluster: Cluster) -> str:
+    """Return the ConfigMap of a task file, "" without one."""
+    if own is None:
+        return ""
+    content = base64.b64encode(own.content).decode()
+    return fill("task.yaml", name=cluster.name, namespace=cluster.namespace, content=content)
+
+
+def _pod_parts(own: TaskFile | None, cluster: Cluster) -> dict[str, str]:
+    """Return the lines of the pod for a task file and a shard: mounts, volumes, working directory and environment."""
+    mounts, volumes, container = [], [], []
+    if own is not None:
+        container.append("workingDir: /task # where the task file has the path that the manifest names")
+        mounts.append("{name: task, mountPath: /task, readOnly: true}")
+        item = f"{{key: task.py, path: {json.dumps(str(own.path))}}}"
+        volumes.append(f"{{name: task, configMap: {{name: {cluster.name}-task, items: [{item}]}}}}")
+    if cluster.shards is not None:
+        label = "metadata.labels['apps.kubernetes.io/pod-index']"
+        container.append(f'env: [{{name: PEER_ID, valueFrom: {{fieldRef: {{fieldPath: "{label}"}}}}}}]')
+        shard = "mountPath: /shard.safetensors, subPathExpr: peer-$(PEER_ID).safetensors, readOnly: true"
+        mounts.append(f"{{name: shards, {shard}}}")
+        volumes.append(
+            f"{{name: shards, persistentVolumeClaim: {{claimName: {json.dumps(cluster.shards)}, readOnly: true}}}}"
+        )
+    return {
+        "container": "".join(f"          {line}\n" for line in container),
+        "mounts": "".join(f"            - {line}\n" for line in mounts),
+        "volumes": "".join(f"        - {line}\n" for line in volumes),
+    }
 
 
 def _secret_lines(graph: Graph, keys: Path) -> list[str]:

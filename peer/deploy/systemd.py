@@ -7,16 +7,24 @@ import tarfile
 from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, dump_graph
-from peer.deploy.keys import create_keys, key_files
+from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.graph import split_address
+from peer.deploy.keys import create_and_list_keys, key_files
+from peer.deploy.task_file import task_file
 from peer.deploy.text import fill, write
+from peer.wire.security import is_loopback
 
 HOME = "etc/coordinator-free"
+TASK = f"{HOME}/task"  # folder of the task file
 
 
 def write_systemd(
     graph: Graph, out: Path, *, program: str = "/opt/peer/bin/peer", memory: str = "90%", options: str = ""
 ) -> list[Path]:
     """Write the unit and ``peer-<id>.tar.gz`` for each peer; missing keys are generated under ``out/keys``.
+
+    The archives hold the task file too. The path of a task file is relative to ``/etc/coordinator-free/task``, where the unit
+    then starts the peer.
 
     Args:
         graph: with the addresses of the devices.
@@ -25,12 +33,18 @@ def write_systemd(
         memory: MemoryMax of the unit; beyond it the kernel kills the peer.
         options: further options of `peer run` on all devices.
 
+    Returns:
+        The written paths, the unit first.
+
     Raises:
-        UsageError: a file cannot be written.
+        UsageError: an address is loopback, the task file cannot be deployed, or a file cannot be written.
         IdentityError: a key cannot be used.
     """
-    graph = create_keys(graph, out / "keys")
-    unit = fill("peer.service", program=program, memory=memory)
+    _refuse_loopback(graph)
+    own = task_file(graph)
+    graph, keys = create_and_list_keys(graph, out / "keys")
+    folder = f"/{TASK}" if own else "%S/coordinator-free"
+    unit = fill("peer.service", program=program, memory=memory, folder=folder)
     text = dump_graph(graph)
     paths = [write(out / "coordinator-free.service", unit)]
     for peer_id in graph.ids:
@@ -46,8 +60,22 @@ def write_systemd(
                 0o644,
             ),
         }
+        if own is not None:
+            content[f"{TASK}/{own.path}"] = (own.content, 0o644)
         paths.append(write(out / f"peer-{peer_id}.tar.gz", _archive(content), 0o600))
-    return paths
+    return paths + keys
+
+
+def _refuse_loopback(graph: Graph) -> None:
+    """Refuse addresses that other devices cannot reach; a graph of one peer needs none."""
+    for node in graph.nodes if len(graph.nodes) > 1 else ():
+        if is_loopback(node.address):
+            port = split_address(node.address)[1]
+            raise UsageError(
+                f"graph: peer {node.id} has the address {node.address}, which other devices cannot reach; allowed: the name or "
+                f"IP address of its device; use peer graph make --address-template 'device-{{id}}.example:{port}', or edit the "
+                "addresses in the graph file; for one machine use peer testbed"
+            )
 
 
 def _archive(content: dict[str, tuple[bytes, int]]) -> bytes:

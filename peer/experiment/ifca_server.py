@@ -47,7 +47,7 @@ def run_ifca_server(
     directory: Path | None,
     options: IfcaServerOptions | None = None,
     settings: SimulatedSettings | None = None,
-    on_round: OnRound = lambda completed, accuracy: None,
+    on_round: OnRound = lambda completed, metric: None,
 ) -> dict[int, SimulatedPeer]:
     """Run IFCA with the peers of a graph as clients and return them; edges are ignored.
 

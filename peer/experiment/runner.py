@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coordinator_free_bootstrap import Graph, canonical_json
-from coordinator_free_bootstrap.errors import ConfigError, PeerError
+from coordinator_free_bootstrap.errors import ConfigError, PeerError, UsageError
 from peer.algorithms.registry import algorithms
 from peer.experiment.ifca_server import run_ifca_server
 from peer.experiment.scaling import Scale, scaled_graph
@@ -26,6 +26,7 @@ from peer.observe.report import build_report
 from peer.observe.run_files import PeerRun, Run, accuracy_curve
 from peer.runtime.assembly import device_named
 from peer.store.files import write_json
+from peer.tasks.effect import used_data_root
 
 Backend = Literal["simulated", "processes"]
 KEPT = (
@@ -124,6 +125,13 @@ def jobs_of(
     ]
     for job in jobs[: len(wanted)]:
         check_algorithm(job.graph().manifest, job.case, f"case {job.case.name!r}")
+    manifests = [job.graph().manifest for job in jobs[: len(wanted)]]
+    if (
+        manifests
+        and settings.data_root is not None
+        and all(used_data_root(m, settings.data_root) is None for m in manifests)
+    ):
+        raise UsageError(f"--data-root: found an option that no task of {experiment.file} uses; remove --data-root")
     return jobs
 
 
@@ -171,6 +179,7 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
         "place": [case.name for case in job.experiment.case].index(job.case.name),
         "published": job.case.published,
         "published_std": job.case.published_std,
+        "metric": report.run.metric.name,
         "measured": _measured(job.case, report.run),
         "sweep": job.case.swept and job.case.swept.model_dump(),
         "seed": job.seed,
@@ -212,9 +221,9 @@ def machine() -> str:
 
 
 def _measured(case: Case, run: Run) -> float | None:
-    """Return the number to compare with the published one: the mean over peers, in percent."""
+    """Return the number to compare with the published one: the mean over peers; an accuracy in percent."""
     found = run.latest(case.metric)
-    return 100 * sum(map(float, found)) / len(found) if found else None
+    return (100 if run.metric.is_accuracy else 1) * sum(map(float, found)) / len(found) if found else None
 
 
 def _run_simulated(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> None:
@@ -232,8 +241,9 @@ def _run_processes(job: Job, graph: Graph, directory: Path, on_round: OnRound) -
     ports = free_ports(len(graph.nodes))
     nodes = tuple(replace(node, address=f"127.0.0.1:{port}") for node, port in zip(graph.nodes, ports, strict=True))
     graph = replace(graph, nodes=nodes)
-    warm_up(graph, job.settings.data_root)
-    bed = Testbed(graph, directory, data_root=job.settings.data_root, insecure=True)
+    data_root = used_data_root(graph.manifest, job.settings.data_root)
+    warm_up(graph, data_root)
+    bed = Testbed(graph, directory, data_root=data_root, insecure=True)
     watcher = TestbedWatcher(directory, graph)
 
     def report_progress() -> None:

@@ -26,7 +26,9 @@ from peer.learning.learner import Learner
 from peer.runtime.assembly import device_named
 from peer.runtime.results import start_fields, write_results
 from peer.store.state_dir import StateDir
+from peer.tasks.effect import used_data_root
 from peer.tasks.loading import load_task
+from peer.tasks.user_code import shard_of
 
 OnRound = Callable[[int, float | None], None]
 
@@ -56,7 +58,7 @@ def simulate(
     graph: Graph,
     directory: Path | None,
     settings: SimulatedSettings | None = None,
-    on_round: OnRound = lambda completed, accuracy: None,
+    on_round: OnRound = lambda completed, metric: None,
 ) -> dict[int, SimulatedPeer]:
     """Run all peers of a graph to their end and return them.
 
@@ -64,7 +66,7 @@ def simulate(
         graph: peers, edges and manifest.
         directory: where the run directory goes, replacing an earlier one; None writes nothing.
         settings: local choices.
-        on_round: told, each time every peer has completed a round, how many and their mean accuracy.
+        on_round: told, each time every peer has completed a round, how many and the mean of their metric.
 
     Raises:
         ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.
@@ -92,12 +94,12 @@ def simulated_peers(graph: Graph, settings: SimulatedSettings, network: VirtualN
 
     torch.set_num_threads(settings.threads)
     manifest = graph.manifest
-    task = load_task(manifest, len(graph.nodes), data_root=settings.data_root)
+    task = load_task(manifest, len(graph.nodes), data_root=used_data_root(manifest, settings.data_root))
     device = device_named(settings.device)
     memory: FlatModule | None = None
     common: InitialModels | None = None
     for peer_id in graph.ids:
-        shard = task.load_shard(peer_id)
+        shard = shard_of(task, peer_id)
         learner = Learner(task, shard, device=device, batch_size=manifest.batch_size, model=memory)
         memory = learner.model
         algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)
@@ -118,7 +120,7 @@ def simulated_peers(graph: Graph, settings: SimulatedSettings, network: VirtualN
 
 
 class RoundWatch:
-    """Counts the peers that have completed a round, and averages their accuracies."""
+    """Counts the peers that have completed a round, and averages their metric."""
 
     def __init__(self, peers: int, on_round: OnRound) -> None:
         self._peers, self._on_round = peers, on_round

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from coordinator_free_bootstrap.errors import UsageError
@@ -25,12 +25,12 @@ REQUIRED = {
     **dict.fromkeys(("place", "seed", "peers", "rounds"), int),
     **dict.fromkeys(("mean_degree", "run_seconds"), float),
 }
-HEADER = (
+HEADER = (  # METRIC: "%", or the name of a metric that is no accuracy
     "case",
-    "paper, %",
-    "measured, %",
-    "before final, %",
-    "worst peer, %",
+    "paper, METRIC",
+    "measured, METRIC",
+    "before final, METRIC",
+    "worst peer, METRIC",
     "ARI",
     "clusters right",
     "mixture error",
@@ -49,6 +49,16 @@ class Row:
     case: str
     results: tuple[Result, ...]
 
+    @property
+    def percent(self) -> bool:
+        """Whether the metric is the accuracy, which is shown in percent."""
+        return metric_of(self.results[0]) == "accuracy"
+
+    @property
+    def factor(self) -> float:
+        """Factor from a value in the reports to the shown one."""
+        return 100.0 if self.percent else 1.0
+
     def cells(self) -> tuple[str, ...]:
         """Return the text of each column of `HEADER`."""
         first = self.results[0]
@@ -56,9 +66,9 @@ class Row:
         return (
             self.case,
             _with_spread(first.get("published"), first.get("published_std")),
-            _with_spread(*self._spread("measured")),
-            _shown(self._before_final()),
-            _shown(self._mean("accuracy_worst", 100.0)),
+            _with_spread(*self._spread("measured"), percent=self.percent),
+            _shown(self._before_final(), percent=self.percent),
+            _shown(self._mean("accuracy_worst", self.factor), percent=self.percent),
             _shown(self._mean("cluster_ari"), 2),
             self._right(),
             _shown(self._mean("mix_err"), 3),
@@ -81,9 +91,9 @@ class Row:
         return self._mean(key), statistics.stdev(values) if len(values) > 1 else None
 
     def _before_final(self) -> float | None:
-        """Return the accuracy before the final phase, percent; None for an algorithm without one."""
+        """Return the metric before the final phase; None for an algorithm without one."""
         found = [result["accuracy_final_phase"] for result in self.results if result.get("accuracy_final_phase")]
-        return 100 * statistics.fmean(phase["before"] for phase in found) if found else None
+        return self.factor * statistics.fmean(phase["before"] for phase in found) if found else None
 
     def _right(self) -> str:
         """Return the number of runs in which every peer ended in its true cluster."""
@@ -99,30 +109,41 @@ class Block:
     how: str
     rows: tuple[Row, ...]
 
+    @property
+    def metric(self) -> str:
+        """The name of the metric."""
+        return metric_of(self.rows[0].results[0])
+
     def cells(self) -> list[tuple[str, ...]]:
         """Return the header and the cells of each row, without the columns that are empty in all rows."""
         rows = [row.cells() for row in self.rows]
         used = [place for place in range(len(HEADER)) if any(row[place] for row in rows)]
-        return [tuple(row[place] for place in used) for row in (HEADER, *rows)]
+        header = [name.replace("METRIC", "%" if self.metric == "accuracy" else self.metric) for name in HEADER]
+        return [tuple(row[place] for place in used) for row in (header, *rows)]
 
 
 def read_blocks(directory: Path) -> list[Block]:
-    """Return all results below a folder, one block for each experiment and scale.
+    """Return all results below a folder, one block for each experiment, scale and metric.
 
     Raises:
         UsageError: the folder has no results, or a file is not a result.
     """
-    found: dict[tuple[str, str, str, str], dict[str, list[Result]]] = {}
+    found: dict[tuple[str, str, str, str, str], dict[str, list[Result]]] = {}
     for path in sorted(Path(directory).glob("*/*/seed-*.json")):
         result = read_result(path)
         if result is None:
             continue
         _check(result, path)
-        key = (result["experiment"], result["title"], result["scale"], result["device"])
+        key = (result["experiment"], result["title"], result["scale"], result["device"], metric_of(result))
         found.setdefault(key, {}).setdefault(result["case"], []).append(result)
     if not found:
         raise UsageError(f"{directory}: no results found; make some with: peer experiment run FILE --out {directory}")
-    return [_block(title, scale, cases) for (_, title, scale, _), cases in sorted(found.items())]
+    return [_block(title, scale, cases) for (_, title, scale, *_), cases in sorted(found.items())]
+
+
+def metric_of(result: Result) -> str:
+    """Return the name of a result's metric; results without it are of releases that knew the accuracy only."""
+    return str(result.get("metric", "accuracy"))
 
 
 def _check(result: Result, path: Path) -> None:
@@ -167,7 +188,7 @@ def rendered(blocks: Sequence[Block]) -> RenderableType:
     parts: list[RenderableType] = []
     for block in blocks:
         header, *rows = block.cells()
-        table = Table(*header, title=escape(block.title))
+        table = Table(*(Column(name, overflow="fold") for name in header), title=escape(block.title))
         for row in rows:
             table.add_row(*map(escape, row))
         parts += [table, Text(block.how, style="dim"), Text("")]
@@ -184,10 +205,11 @@ def markdown(blocks: Sequence[Block]) -> str:
     return "\n".join(lines)
 
 
-def _shown(value: float | None, digits: int = 1) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
+def _shown(value: float | None, digits: int = 1, *, percent: bool = True) -> str:
+    """Return a number with fixed digits; a metric that is not in percent may have any size, and gets four digits."""
+    return "" if value is None else f"{value:.{digits}f}" if percent else f"{value:.4g}"
 
 
-def _with_spread(value: float | None, spread: float | None) -> str:
-    text = _shown(value)
-    return text if not text or spread is None else f"{text} ± {spread:.2f}"
+def _with_spread(value: float | None, spread: float | None, *, percent: bool = True) -> str:
+    text = _shown(value, percent=percent)
+    return text if not text or spread is None else f"{text} ± {_shown(spread, 2, percent=percent)}"

@@ -108,6 +108,8 @@ class PeerHost:
         self.probe = Probe()
         self.closed = False  # the process is gone: events are ignored
         self.last_round: dict[str, Any] = {}  # fields of the last round's record, and of the end's
+        self._place: tuple[Stage, int] | None = None  # stage and round, and when they last changed
+        self._changed_at = 0.0
         self.history_error = ""  # set by a world that cannot write the history
         self._clock = clock
         self._events: deque[ev.Event] = deque()
@@ -211,9 +213,15 @@ class PeerHost:
                 effects = self.engine.step(event, self.world.now())
                 self.probe.stepped(event, effects)
                 execute(effects, self, self.world)
+                self._note_change()
                 self.probe.after(event, effects)
         finally:
             self._stepping = False
+
+    def _note_change(self) -> None:
+        place = (self.state.stage, self.state.round.index)
+        if place != self._place:
+            self._place, self._changed_at = place, self.world.now()
 
     # ---- handshakes -----------------------------------------------------------------------------------------------------
 
@@ -242,15 +250,15 @@ class PeerHost:
 
     def hello_answered(self, neighbor: int, reply: HelloReply) -> None:
         """Check a neighbor's reply to our hello."""
+        known, mine = self.state.neighbors[neighbor].incarnation, self.hello_to(neighbor)
+        problem = check_hello(mine, reply.hello, neighbors=self.state.neighbors, last_incarnation=known)
         if reply.refusal is Refusal.OLD_INCARNATION:
             self._raise_incarnation(neighbor, reply.hello.seen_incarnation)
             self.post(ev.HandshakeFailed(neighbor, None, reply.reason))
-        elif reply.refusal is not None:
-            self.post(ev.HandshakeFailed(neighbor, reply.refusal, reply.reason))
+        elif reply.refusal is not None:  # our own sentence has both values in full; theirs is cut
+            reason = problem[1] if problem is not None and problem[0] is reply.refusal else reply.reason
+            self.post(ev.HandshakeFailed(neighbor, reply.refusal, reason))
         else:
-            known = self.state.neighbors[neighbor].incarnation
-            mine = self.hello_to(neighbor)
-            problem = check_hello(mine, reply.hello, neighbors=self.state.neighbors, last_incarnation=known)
             if problem is not None:
                 self.refuse(neighbor, *problem)
             answered = ev.HandshakeDone(reply.hello, answered=True)
@@ -563,11 +571,13 @@ class PeerHost:
             "persisted_round": run.persisted_round,
             "waiting_for": waiting_for,
             "owed_to": owed_to,
+            "unchanged_s": max(0.0, now - self._changed_at) if self._place else 0.0,
             "waiting_s": max(0.0, now - run.round.exchange_began_at) if waiting_for or owed_to else 0.0,
             "suspicion_s": self.manifest.timeouts.suspicion_s,
             "neighbors": {str(n): str(neighbor.liveness.state) for n, neighbor in neighbors},
             "neighbor_rounds": {str(n): neighbor.round_index for n, neighbor in neighbors},
             "silent_s": {str(n): silence_s for n, silence_s in met.items()},
+            "metric": self.digests.get("metric", "accuracy"),
             "accuracy": self.last_round.get("accuracy"),
             "cluster_index": self.last_round.get("cluster_index"),
             "totals": dict(run.totals),

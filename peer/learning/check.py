@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from coordinator_free_bootstrap.errors import PeerError, TaskError
+from coordinator_free_bootstrap.validation import counted
 from peer.core.encoding import decode, encode, payload_size
 from peer.learning.learner import Learner
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
+from peer.tasks.user_code import described, shard_of
 
 Kind = TypeVar("Kind")
 _PREPROCESSING = "not declared, so peer predict refuses raw samples; set preprocessing in the task or the shard"
@@ -49,7 +51,7 @@ def check_task(
     """
     findings = []
     task = _Guarded(task)
-    learner = Learner(task, task.load_shard(peer_id), batch_size=batch_size, device=device)
+    learner = Learner(task, shard_of(task, peer_id), batch_size=batch_size, device=device)
     shape = " x ".join(map(str, learner.shard.train_x.shape[1:]))
     preprocessing = learner.shard.preprocessing or task.preprocessing
     if preprocessing is not None:
@@ -66,23 +68,21 @@ def check_task(
         raise TaskError("make_model: found other values for the same seed; draw random numbers only from torch")
     findings.append(Finding("initialization", "the same values for the same seed"))
     before = learner.evaluate(theta, "train")
-    try:
-        trained, stats = learner.train(theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step")
-    except PeerError:
-        raise
-    except Exception as error:  # from the gradient, or from the optimizer of the user
-        raise TaskError(f"training: found {type(error).__name__} in one step: {error}; correct the task") from error
+    trained, stats = learner.train(theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step")
     if not np.isfinite(trained).all() or not np.isfinite(stats.loss):
         raise TaskError(f"training: found NaN or Inf after one step (loss {stats.loss}); scale the inputs")
     if np.array_equal(trained, theta):
         raise TaskError("training: found no change after one step; the loss must depend on the parameters of the model")
     again, _ = learner.train(theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step")
     same = "reproducible" if np.array_equal(again, trained) else "not reproducible bit for bit"
-    findings.append(Finding("training", f"one step on {stats.samples} samples, loss {stats.loss:.4g}, {same}"))
+    findings.append(
+        Finding("training", f"one step on {counted(stats.samples, 'sample')}, loss {stats.loss:.4g}, {same}")
+    )
     after = learner.evaluate(trained, "test")
     findings.append(
         Finding(
-            "evaluation", f"{after.metric_name} {after.metric:.4g}, loss {after.loss:.4g} on {after.samples} samples"
+            "evaluation",
+            f"{after.metric_name} {after.metric:.4g}, loss {after.loss:.4g} on {counted(after.samples, 'sample')}",
         )
     )
     if not np.isfinite([before.loss, after.loss, after.metric]).all():
@@ -92,6 +92,20 @@ def check_task(
         raise TaskError("encoding: found other values after decoding; this is a bug in this program, please report it")
     findings.append(Finding("encoding", f"{len(payload)} bytes, decoded bit for bit"))
     return findings
+
+
+def try_learner(learner: Learner, learning_rate: float) -> None:
+    """Train one step and evaluate on the test samples, so that a fault of a task ends a run before its first round.
+
+    Args:
+        learner: of one peer; its later results do not change.
+        learning_rate: of the step.
+
+    Raises:
+        TaskError, ShardError: the first fault, with its reason. A model that is not finite is no fault here.
+    """
+    trained, _ = learner.train(learner.initial_model(0), epochs=1, seed=0, learning_rate=learning_rate, unit="step")
+    learner.evaluate(trained, "test")
 
 
 class _Guarded(Task):
@@ -120,10 +134,13 @@ class _Guarded(Task):
         def guarded(*inputs: Any) -> Any:
             try:
                 return forward(*inputs)
+            except PeerError:
+                raise
             except Exception as error:
                 shape = list(inputs[0].shape[1:])
-                why = f"{type(error).__name__}: {error}"
-                raise TaskError(f"model: found {why} for samples of shape {shape}; it must accept them") from error
+                raise TaskError(
+                    f"model: found {described(error)} for samples of shape {shape}; it must accept them"
+                ) from error
 
         model.forward = guarded
         return model
@@ -149,7 +166,7 @@ class _Guarded(Task):
             raise
         except Exception as error:  # code of the user; it may raise any exception
             shown = ", ".join(_shown(argument) for argument in arguments)
-            raise TaskError(f"{name}({shown}): found {type(error).__name__}: {error}; correct the task") from error
+            raise TaskError(f"{name}({shown}): found {described(error)}; correct the task") from error
 
 
 def _expected(what: str, found: Any, kind: type[Kind]) -> Kind:

@@ -16,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coordinator_free_bootstrap.errors import ShardError, TaskError
+from coordinator_free_bootstrap.errors import PeerError, ShardError, TaskError
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.core.schema import Schema
 from peer.learning.flat import FlatModule, Vector, seeded
 from peer.tasks.shard import PARTS, Part, Shard
 from peer.tasks.task import Task
+from peer.tasks.user_code import described, user_code
 
 Unit = Literal["epoch", "fullbatch_step", "step"]
 Batches = Iterator[Tensor | None]  # indices int64 [b] into the training set; None: all of it
@@ -70,7 +71,7 @@ class Learner:
         self.shard = shard.checked(task.kind, task.classes)
         self.device = torch.device(device)
         self.batch_size = batch_size
-        with seeded(0, self.device):  # the values of the working memory have no meaning
+        with user_code("make_model"), seeded(0, self.device):  # the values of the working memory have no meaning
             self.model = model or FlatModule(task.make_model(), self.device)
         self._data = {part: self._tensors(part) for part in PARTS}
         self._evaluation_batch = EVALUATION_BATCH.get(self.device.type, 256)
@@ -99,7 +100,7 @@ class Learner:
     def initial_model(self, seed: int) -> Vector:
         """Return initial values, float32 [d], a function of the seed; the state of torch's generator is restored."""
         cpu = torch.device("cpu")
-        with seeded(derive_seed(seed, "initial_model"), cpu):
+        with user_code("make_model"), seeded(derive_seed(seed, "initial_model"), cpu):
             fresh = FlatModule(self.task.make_model(), cpu)
         if fresh.schema != self.schema:
             raise TaskError("make_model: found other names or shapes in a second call; allowed: the same in every call")
@@ -157,7 +158,8 @@ class Learner:
                 if should_stop is not None and should_stop():
                     stopped = True
                     break
-                step(batch)
+                with user_code("training"):
+                    step(batch)
         for parameter in model.parameters:
             parameter.grad = None  # as large as the model, not needed before the next training
         loss = float(step.loss_sum) / step.samples if step.samples else float("nan")
@@ -166,7 +168,7 @@ class Learner:
     def sample_losses(self, theta: Vector, part: Part = "train") -> NDArray[np.float32]:
         """Return each sample's loss, float32 [n], in evaluation mode."""
         outputs, targets = self._outputs(theta, part)
-        with torch.inference_mode():
+        with user_code("loss"), torch.inference_mode():
             return self.task.loss(outputs, targets).cpu().numpy()
 
     def mean_loss(self, theta: Vector, part: Part = "train") -> float:
@@ -198,7 +200,7 @@ class Learner:
         return self._evaluation(mixed, mixed, targets)
 
     def _evaluation(self, outputs: Tensor, scores: Tensor, targets: Tensor) -> Evaluation:
-        with torch.inference_mode():
+        with user_code("loss or metric"), torch.inference_mode():
             loss = float(self.task.loss(scores, targets).double().mean())
             return Evaluation(float(self.task.metric(outputs, targets)), loss, len(targets), self.task.metric_name)
 
@@ -215,7 +217,7 @@ class Learner:
     def _forward(self, theta: Vector, inputs: Tensor) -> Tensor:
         self.model.load(theta)
         self.model.module.eval()
-        with torch.inference_mode():
+        with user_code("model"), torch.inference_mode():
             return torch.cat([self.model.module(batch) for batch in torch.split(inputs, self._evaluation_batch)])
 
     def _batches(
@@ -248,7 +250,8 @@ class Learner:
 
     def _optimizer(self, name: str, rate: float, momentum: float, weight_decay: float) -> torch.optim.Optimizer:
         parameters = self.model.parameters
-        own = self.task.make_optimizer(parameters, rate)  # type: ignore[arg-type]
+        with user_code("make_optimizer"):
+            own = self.task.make_optimizer(parameters, rate)  # type: ignore[arg-type]
         if own is not None:
             return own
         if name == "adam":
@@ -274,8 +277,12 @@ class Learner:
         with torch.inference_mode():
             try:
                 outputs = self.model.module(x)
-            except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                raise TaskError(f"model: found {error} for samples of shape {shape}; it must accept them") from error
+            except PeerError:
+                raise
+            except Exception as error:  # the code of a user may raise any exception
+                raise TaskError(
+                    f"model: found {described(error)} for samples of shape {shape}; it must accept them"
+                ) from error
             if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
                 raise TaskError(f"model: allowed for inputs {list(x.shape)}: one tensor [samples, ...]")
             if self.task.kind == "classification" and self.task.classes not in (None, outputs.shape[-1]):
@@ -283,9 +290,11 @@ class Learner:
             try:
                 losses = self.task.loss(outputs, y)
                 metric = self.task.metric(outputs, y)
-            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            except PeerError:
+                raise
+            except Exception as error:  # the code of a user may raise any exception
                 raise TaskError(
-                    f"loss or metric: {error} for outputs {list(outputs.shape)}; correct the task"
+                    f"loss or metric: found {described(error)} for outputs {list(outputs.shape)}; correct the task"
                 ) from error
         if not isinstance(losses, Tensor) or losses.shape != x.shape[:1]:
             found = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__

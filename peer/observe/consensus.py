@@ -25,7 +25,7 @@ def consensus_distances(run: Run, notes: list[str]) -> tuple[list[float | None],
     """
     absolute: list[float | None] = []
     relative: list[float | None] = []
-    for cluster_index in range(run.graph.manifest.clusters):
+    for cluster_index in range(run.clusters):
         paths = [peer.place.cluster_model(cluster_index) for peer in run.peers]
         distance, norm = _distance([path for path in paths if path.is_file()], notes)
         absolute.append(distance)
@@ -41,6 +41,9 @@ def _distance(paths: list[Path], notes: list[str]) -> tuple[float | None, float]
             model = _flat(path)
         except StorageError as error:
             notes.append(str(error))
+            continue
+        if not np.isfinite(model).all():
+            notes.append(f"{path} has values that are not finite: not part of the consensus distance")
             continue
         if total is None:
             total = np.zeros_like(model)

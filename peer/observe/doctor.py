@@ -6,6 +6,7 @@ be started yet, and ``run.start`` allows that.
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import resource
@@ -22,8 +23,10 @@ from typing import Literal
 from coordinator_free_bootstrap.errors import PeerError
 from coordinator_free_bootstrap.graph import Graph, split_address
 from coordinator_free_bootstrap.graph_file import load_graph
+from coordinator_free_bootstrap.validation import counted
 from peer.store.files import write_atomic
 from peer.store.identity_files import StateLock
+from peer.wire.ports import listener
 
 CONNECT_TIMEOUT_S = 2.0
 FREE_BYTES_MIN = 256 << 20  # checkpoints of a common model soon fill less
@@ -153,7 +156,7 @@ def check_network(graph_path: Path, peer_id: int | None) -> list[Check]:
         others = graph.ids if peer_id is None else graph.neighbors(peer_id)
     except (PeerError, OSError) as error:
         return [Check("graph file", "fail", str(error), "correct the file; peer graph check shows the problems")]
-    found = f"{len(graph.ids)} peers, {len(graph.edges)} edges, digest {graph.digest[:12]}"
+    found = f"{counted(len(graph.ids), 'peer')}, {counted(len(graph.edges), 'edge')}, digest {graph.digest[:12]}"
     checks = [Check("graph file", "ok", found), check_open_files(len(others))]
     if peer_id is not None:
         checks.append(check_port(graph.node(peer_id).address))
@@ -164,7 +167,7 @@ def check_open_files(neighbor_count: int) -> Check:
     """Check the limit of open files against the number of neighbors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = OPEN_FILES_BASE + OPEN_FILES_PER_NEIGHBOR * neighbor_count
-    found = f"{soft} allowed, about {needed} needed for {neighbor_count} neighbors"
+    found = f"{soft} allowed, about {needed} needed for {counted(neighbor_count, 'neighbor')}"
     if soft != resource.RLIM_INFINITY and soft < needed:
         return Check("open files", "fail", found, f"ulimit -n {needed}")
     return Check("open files", "ok", found)
@@ -177,7 +180,8 @@ def check_port(address: str) -> Check:
         with socket.create_server(("", port)):
             return Check("own port", "ok", f"{port} is free")
     except OSError as error:
-        return Check("own port", "fail", f"{port}: {error.strerror}", "stop what uses it, or choose another --listen")
+        why = f"is in use by {listener(port)}" if error.errno == errno.EADDRINUSE else f"({error.strerror})"
+        return Check("own port", "fail", f"port {port} {why}", "stop what uses it, or choose another --listen")
 
 
 def _probe_all(graph: Graph, peer_ids: tuple[int, ...]) -> Iterator[Check]:

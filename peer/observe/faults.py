@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coordinator_free_bootstrap.validation import counted
 from peer.observe.plots import COLORS, PALE, TEXT_COLOR, make_figure
+from peer.observe.records import TimelineLine, problem_of
 from peer.observe.run_files import Run
 from peer.store.files import storage_errors
 from peer.store.history import parse_lines
@@ -34,11 +36,12 @@ class Span:
 
 
 def read_timeline(directory: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's timeline in order, with ``at`` (seconds of the wall clock); [] for a run without faults."""
+    """Return the valid lines of a run's timeline with ``at`` (seconds of the wall clock); [] for a run without faults."""
     path = Path(directory) / TIMELINE
     with storage_errors("read", path):
         data = path.read_bytes() if path.exists() else b""
-    return [line | {"at": _seconds(line["time"])} for line in parse_lines(data)]
+    lines = (line for line in parse_lines(data) if not problem_of(line, TimelineLine))
+    return [line | {"at": _seconds(line["time"])} for line in lines]
 
 
 def spans(lines: list[dict[str, Any]], began: float, end_s: float) -> list[Span]:
@@ -48,7 +51,7 @@ def spans(lines: list[dict[str, Any]], began: float, end_s: float) -> list[Span]
     for index, line in enumerate(done):
         if line["undo"] is None:
             continue
-        for peer in [None] if line["undo"] == "heal" else line["peers"]:
+        for peer in [None] if line["undo"] == "heal" else line.get("peers") or ():
             ends = (later["at"] - began for later in done[index + 1 :] if _ends(later, line, peer))
             kind = "network" if peer is None else line["do"]
             found.append(Span(kind, peer, line["at"] - began, next(ends, end_s)))
@@ -57,12 +60,12 @@ def spans(lines: list[dict[str, Any]], began: float, end_s: float) -> list[Span]
 
 def _ends(later: dict[str, Any], line: dict[str, Any], peer: int | None) -> bool:
     if peer is not None:  # the undo, or another fault of the process
-        return "heal" not in (later["do"], later["undo"]) and peer in later.get("peers", ())
+        return "heal" not in (later["do"], later["undo"]) and peer in (later.get("peers") or ())
     if later["do"] != "heal":
         return False
     if later.get("peers"):
         return bool(later["peers"] == line.get("peers"))
-    edges = {frozenset(edge) for edge in line.get("edges", ())}
+    edges = {frozenset(edge) for edge in line.get("edges") or ()}
     return not later.get("edges") or bool(edges & {frozenset(edge) for edge in later["edges"]})
 
 
@@ -81,24 +84,29 @@ def fault_figure(run: Run, lines: list[dict[str, Any]]) -> Figure:
     """Return each peer's accuracy over seconds, and below it a bar for each fault."""
     from matplotlib.patches import Patch
 
-    stamps = [_seconds(line["time"]) for peer in run.peers for line in peer.history]
+    stamps = [_seconds(line["time"]) for peer in run.peers for line in peer.history if line.get("time")]
     began, end = min(stamps, default=lines[0]["at"]), max([*stamps, lines[-1]["at"]])
     bars = spans(lines, began, end - began)
     colors = {kind: COLORS[1 + i % 7] for i, kind in enumerate(sorted({bar.kind for bar in bars}))}
     figure, (above, below) = make_figure(7.4, 5.2, 2, sharex=True, height_ratios=(3, 2))
     for peer in run.peers:
-        rows = [line for line in peer.round_lines if line.get("accuracy") is not None]
+        rows = [line for line in peer.round_lines if line.get("accuracy") is not None and line.get("time")]
         x = np.array([_seconds(line["time"]) - began for line in rows])
         above.plot(x, [line["accuracy"] for line in rows], linewidth=1, alpha=0.7, color=COLORS[0])
     above.set_ylabel("accuracy of each peer")
     above.grid(color=PALE, linewidth=0.8)
-    above.set_title(f"{len(lines)} events on {len(run.peers)} peers", loc="left", fontsize=11, color=TEXT_COLOR)
+    above.set_title(
+        f"{counted(len(lines), 'event')} on {counted(len(run.peers), 'peer')}",
+        loc="left",
+        fontsize=11,
+        color=TEXT_COLOR,
+    )
     for bar in bars:
         row = -1 if bar.peer is None else bar.peer
         width = max(bar.end_s - bar.begin_s, (end - began) / 400)
         below.broken_barh([(bar.begin_s, width)], (row - 0.4, 0.8), facecolor=colors[bar.kind])
         above.axvline(bar.begin_s, color=colors[bar.kind], linewidth=0.6, alpha=0.5)
-    below.set_ylim(-1.7, max(run.graph.ids) + 0.7)
+    below.set_ylim(-1.7, max((peer.peer_id for peer in run.peers), default=0) + 0.7)
     below.set_ylabel("peer (-1: network)")
     below.set_xlabel("seconds")
     below.legend(

@@ -1,12 +1,12 @@
 """Logs of a peer: text or JSON lines, to stderr and to a file.
 
-Log lines caused by a neighbor have ``extra={"neighbor": id, "message_kind": "push"}`` and are rate-limited by kind. Control
-characters in text from a neighbor are escaped, so it cannot start a new line. Private keys are removed.
+Log lines caused by a neighbor have ``extra={"neighbor": id, "message_kind": "push"}``, are rate-limited by kind and shorter. The
+formatters escape control, bidirectional and other format characters of every message as the last step, so foreign text cannot
+start a new line or reverse one. Private keys are removed.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import sys
@@ -18,15 +18,17 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Literal
 
+from coordinator_free_bootstrap.strict_json import dumps, printable
 from peer.store.files import storage_errors
 
 LINES_PER_MINUTE_MAX = 20  # per neighbor and message kind; journald allows a whole service 10,000 in 30 s
 KEYS_MAX = 1024  # pairs of neighbor and kind; all others share one limit
 LINE_CHARACTERS_MAX = 4096  # per message; the rest is cut
+# Per message caused by a neighbor: our own words and values, and at most 200 characters of the neighbor's (`printable`).
+NEIGHBOR_LINE_CHARACTERS_MAX = 1000
 FILE_BYTES_MAX = 16 << 20  # of peer.log, which is then renamed to peer.log.1
 _WINDOW_S = 60.0
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass
@@ -85,12 +87,25 @@ class RateLimit(logging.Filter):
         return sentences
 
 
-def clean(text: str) -> str:
-    """Return text for one log line: private keys removed, control characters escaped, length bounded."""
-    text = _PRIVATE_KEY.sub("[private key]", text)
-    if len(text) > LINE_CHARACTERS_MAX:
-        text = f"{text[:LINE_CHARACTERS_MAX]}... ({len(text) - LINE_CHARACTERS_MAX} characters cut)"
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+def last_error(path: Path) -> str:
+    """Return the message of the last error in a text log file; empty if there is none or the file cannot be read."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    found = (line.partition(" ERROR ")[2].strip() for line in reversed(lines) if " ERROR " in line)
+    return next(found, "")
+
+
+def clean(text: str, most: int = LINE_CHARACTERS_MAX) -> str:
+    """Return text for one log line: private keys removed, unsafe characters escaped, length bounded."""
+    return printable(_PRIVATE_KEY.sub("[private key]", text), most)
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """Return the message of a record for one log line."""
+    from_neighbor = getattr(record, "neighbor", None) is not None
+    return clean(record.getMessage(), NEIGHBOR_LINE_CHARACTERS_MAX if from_neighbor else LINE_CHARACTERS_MAX)
 
 
 class TextFormatter(logging.Formatter):
@@ -103,7 +118,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         moment = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
-        line = f"{moment} peer {self.peer_id} {record.levelname:<7} {clean(record.getMessage())}"
+        line = f"{moment} peer {self.peer_id} {record.levelname:<7} {message_of(record)}"
         if record.exc_info:
             rows = self.formatException(record.exc_info).splitlines()
             line += "".join(f"\n    {clean(row)}" for row in rows)
@@ -124,14 +139,15 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "peer_id": self.peer_id,
             "logger": record.name,
-            "message": clean(record.getMessage()),
+            "message": message_of(record),
         }
         for name in ("neighbor", "message_kind"):
             if hasattr(record, name):
-                row[name] = getattr(record, name)
+                value = getattr(record, name)
+                row[name] = value if isinstance(value, int) else printable(str(value))
         if record.exc_info:
             row["traceback"] = clean(self.formatException(record.exc_info))
-        return json.dumps(row, default=str)
+        return dumps(row, default=str)
 
 
 def setup_logging(

@@ -9,6 +9,7 @@ from typing import Any
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.core.liveness import NeighborState
 from peer.observe.metrics import PeerMetrics
+from peer.wire.ports import why_not_bound
 
 
 class MetricsFeed:
@@ -50,7 +51,8 @@ def served(metrics: PeerMetrics, port: int, host: str) -> Iterator[None]:
         server, thread = metrics.serve(port, host)
     except OSError as error:
         raise ConfigError(
-            f"--metrics-port: found {port} ({error.strerror}); allowed: a free port of this machine"
+            f"--metrics-port: address {host}:{port} {why_not_bound(host, port) or f'({error.strerror})'}; "
+            "choose a free port of this machine"
         ) from error
     try:
         yield

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coordinator_free_bootstrap.graph import Graph
 from peer.observe.run_files import Curve, Metric, Run, accuracy_curve
 from peer.store.files import storage_errors
 
@@ -25,14 +26,15 @@ TEXT_COLOR, PALE = "#333333", "#E4E4E4"
 def save_plots(run: Run, directory: Path) -> list[Path]:
     """Write ``accuracy_rounds.png``, ``accuracy_bytes.png`` and ``clusters.png``; return the paths written.
 
-    A run without evaluations has no curves.
+    A run without evaluations has no curves, and one without a graph file no picture of clusters.
 
     Raises:
         StorageError: the directory cannot be written.
     """
     curve = accuracy_curve(run)
-    title = f"{run.graph.manifest.algorithm} on {run.graph.manifest.task}, {len(run.peers)} peers"
-    figures: dict[str, Figure] = {"clusters.png": cluster_figure(run, title)}
+    task = run.manifest.task if run.manifest else "an unknown task"
+    title = f"{run.algorithm or 'unknown algorithm'} on {task}, {len(run.peers)} peers"
+    figures: dict[str, Figure] = {} if run.graph is None else {"clusters.png": cluster_figure(run, run.graph, title)}
     if curve.round_index.size:
         megabytes = curve.payload_bytes / 1e6
         rounds, metric = curve.round_index + 1, run.metric
@@ -74,13 +76,13 @@ def accuracy_figure(curve: Curve, x: np.ndarray, x_label: str, title: str, metri
     return figure
 
 
-def cluster_figure(run: Run, title: str) -> Figure:
+def cluster_figure(run: Run, topology: Graph, title: str) -> Figure:
     """Return a drawing of the graph: the color is the assigned cluster, the marker shape the true one."""
     import networkx as nx
 
     figure, (axes,) = make_figure(6.4, 6.0, title=title)
     axes.set_axis_off()
-    graph = run.graph.to_networkx()
+    graph = topology.to_networkx()
     many = len(run.peers) > 60
     positions = nx.spring_layout(graph, seed=1) if many else nx.kamada_kawai_layout(graph)
     nx.draw_networkx_edges(graph, positions, ax=axes, edge_color="#B8B8B8", width=0.6 if many else 1.2)

@@ -6,6 +6,7 @@ evaluation yet) is null, never zero.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.strict_json import finite
 from peer.observe import soft_clusters
 from peer.observe.consensus import consensus_distances
-from peer.observe.run_files import Metric, PeerRun, Run, accuracy_curve
+from peer.observe.run_files import Metric, PeerRun, Run, accuracy_curve, listed
 
 PHASES = ("train", "wait", "fold", "evaluate", "other")
 TOTALS = (
@@ -32,6 +34,8 @@ TOTALS = (
     "sketch_bytes_sent",
     "models_unused",
 )
+WITHOUT_EXCHANGE = "local"  # the algorithm whose peers fold nothing
+NUMBER_MAX = 1e300  # of an algorithm's state; JSON has integers that float64 has not
 STEADY_EVALUATIONS = 3  # consecutive evaluations at a target that count as reaching it
 
 
@@ -44,20 +48,26 @@ class Report:
 
 
 def build_report(directory: Path, target: float | None = None) -> Report:
-    """Read a run directory and compute its report, also of a running or interrupted run.
+    """Read what a run left and compute its report, also of a running or interrupted run.
 
     Args:
-        directory: holds ``graph.json`` and ``peer-<id>/``.
+        directory: a testbed's directory, one state directory, or a folder with state directories; see `Run.read`.
         target: a value of the metric; the report then says when the mean reached it.
 
     Raises:
-        UsageError: the directory is not that of a run, or the target is not an accuracy.
+        UsageError: the directory has no files of a run, or the target is not an accuracy.
         GraphError: the graph file is not valid.
         StorageError: a file exists and cannot be read.
     """
     run = Run.read(directory)
-    notes = _state_notes(run)
-    values: dict[str, Any] = {name: metric(run) for name, metric in METRICS.items()}
+    with np.errstate(over="ignore", invalid="ignore"):  # a diverged run has numbers near the limit of float64
+        return _report(run, target)
+
+
+def _report(run: Run, target: float | None) -> Report:
+    notes = [*run.found, *_state_notes(run)]
+    values: dict[str, Any] = {"warnings": warnings(run)}
+    values |= {name: metric(run) for name, metric in METRICS.items()}
     if run.metric != Metric():  # the other keys do not change
         values |= {"metric": run.metric.name, "metric_better": "higher" if run.metric.higher_is_better else "lower"}
     values["consensus_distance"], values["consensus_distance_relative"] = consensus_distances(run, notes)
@@ -65,9 +75,9 @@ def build_report(directory: Path, target: float | None = None) -> Report:
         if run.metric.is_accuracy and not 0 <= target <= 1:
             raise UsageError(f"--target: found {target:g}; allowed: an accuracy from 0 to 1")
         values["reached"] = reached(run, target)
-    values["peers"] = [peer_row(peer) for peer in run.peers]
+    values["peers"] = [peer_row(peer) | {"alone": was_alone(run, peer)} for peer in run.peers]
     values["notes"] = notes
-    return Report(run, values)
+    return Report(run, finite(values))
 
 
 def _accuracy(statistic: Callable[[Metric, np.ndarray], Any]) -> Callable[[Run], float | None]:
@@ -90,11 +100,49 @@ def _total(key: str) -> Callable[[Run], int]:
 
 
 def state(run: Run) -> str:
-    """Return ``complete`` (every peer ended), ``running``, or ``incomplete`` (a peer crashed or never started)."""
+    """Return ``running``, ``diverged`` (a peer's models are not finite), ``incomplete`` or ``complete`` (every peer ended).
+
+    A run is incomplete if a peer crashed, never started, or was refused by every neighbor.
+    """
     statuses = {peer.status for peer in run.peers}
-    if "running" in statuses:
-        return "running"
-    return "incomplete" if statuses & {"cut", "missing", "failed"} else "complete"
+    for found in ("running", "diverged"):
+        if found in statuses:
+            return found
+    return "incomplete" if statuses & {"cut", "missing", "failed", "refused"} else "complete"
+
+
+def refusals(run: Run) -> dict[str, int]:
+    """Return how many messages of each refusal code the peers refused, most frequent first."""
+    counts: Counter[str] = Counter()
+    for peer in run.peers:
+        counts.update(peer.refusals)
+    return dict(counts.most_common())
+
+
+def was_alone(run: Run, peer: PeerRun) -> bool:
+    """Return whether a peer completed rounds without folding any model, in an algorithm that exchanges models."""
+    exchanges = run.algorithm not in (None, WITHOUT_EXCHANGE)
+    return exchanges and bool(peer.round_lines) and peer.total("models_folded") == 0
+
+
+def warnings(run: Run) -> list[str]:
+    """Return what makes the numbers of a run doubtful, as sentences: diverged peers, refusals, peers that were alone."""
+    found = []
+    if diverged := [peer.peer_id for peer in run.peers if peer.status == "diverged"]:
+        found.append(f"peer {listed(diverged)}: diverged: models that are not finite cannot be used")
+    if refused := [peer.peer_id for peer in run.peers if peer.status == "refused"]:
+        found.append(f"peer {listed(refused)}: refused by every neighbor, and ended; their logs name the difference")
+    for code, count in refusals(run).items():
+        by = [peer.peer_id for peer in run.peers if code in peer.refusals]
+        found.append(f"{count} message{'s' if count != 1 else ''} refused by peer {listed(by)}: {code}")
+    alone = [peer for peer in run.peers if was_alone(run, peer)]
+    if never := [peer.peer_id for peer in alone if not peer.met_neighbor]:
+        found.append(f"peer {listed(never)}: alone: no neighbor was ever alive, so all rounds were without exchange")
+    if unheard := [peer.peer_id for peer in alone if peer.met_neighbor]:
+        found.append(
+            f"peer {listed(unheard)}: alone: folded no model of a neighbor, so all rounds were without exchange"
+        )
+    return found
 
 
 def rounds(run: Run) -> int:
@@ -147,7 +195,7 @@ def algorithm_state(run: Run) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     for peer in run.peers:
         for name, value in (peer.last.get("state") or {}).items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < NUMBER_MAX:
                 found.setdefault(name, []).append(float(value))
     return {name: float(np.mean(numbers)) for name, numbers in sorted(found.items())}
 
@@ -179,6 +227,7 @@ def peer_row(peer: PeerRun) -> dict[str, Any]:
         "neighbors_alive": peer.last.get("neighbors_alive"),
         "rounds_with_missing": sum(1 for line in peer.rounds.values() if line.get("missing")),
         **{key: int(peer.total(key)) for key in TOTALS},
+        "refusals": peer.refusals,
         "seconds": phase_seconds(peer),
     }
 
@@ -194,16 +243,18 @@ def _state_notes(run: Run) -> list[str]:
     for status, sentence in words.items():
         ids = [peer.peer_id for peer in run.peers if peer.status == status]
         if ids:
-            shown = ", ".join(map(str, ids[:10])) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
-            notes.append(f"peer {shown}: {sentence}")
+            notes.append(f"peer {listed(ids)}: {sentence}")
+    if ids := [peer.peer_id for peer in run.peers if peer.summary and not peer.history]:
+        notes.append(f"peer {listed(ids)}: no history found; only the summary is known")
     return notes
 
 
 METRICS: dict[str, Callable[[Run], Any]] = {
     "state": state,
-    "algorithm": lambda run: run.graph.manifest.algorithm,
-    "task": lambda run: run.graph.manifest.task,
-    "clusters": lambda run: run.graph.manifest.clusters,
+    "refusals": refusals,
+    "algorithm": lambda run: run.algorithm,
+    "task": lambda run: run.manifest.task if run.manifest else None,
+    "clusters": lambda run: run.clusters,
     "accuracy_mean": _accuracy(lambda metric, values: values.mean()),
     "accuracy_std": _accuracy(lambda metric, values: values.std()),
     "accuracy_worst": _accuracy(Metric.worst),
@@ -211,7 +262,7 @@ METRICS: dict[str, Callable[[Run], Any]] = {
     "cluster_ari": cluster_ari,
     "cluster_accuracy": cluster_accuracy,
     "rounds": rounds,
-    "rounds_total": lambda run: run.graph.manifest.rounds,
+    "rounds_total": lambda run: run.manifest.rounds if run.manifest else None,
     **{key: _total(key) for key in TOTALS},
     "seconds": seconds,
     "algorithm_state": algorithm_state,

@@ -1,24 +1,32 @@
-"""Read a run directory: ``graph.json`` and ``peer-<id>/`` of a finished, running or interrupted run."""
+"""Read what a run left: a testbed's directory, one state directory, or several in a folder, with or without ``graph.json``."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import StorageError, UsageError
+from coordinator_free_bootstrap import Manifest, parse_manifest
+from coordinator_free_bootstrap.errors import ConfigError, StorageError, UsageError
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.graph_file import load_graph
-from peer.store.files import storage_error
-from peer.store.history import read_history
+from coordinator_free_bootstrap.strict_json import printable
+from peer.observe.records import Record, Summary, problem_of, problem_of_line, usable
+from peer.store.files import storage_error, storage_errors
+from peer.store.history import parse_lines, read_history
 from peer.store.identity_files import held_by
+from peer.store.model_file import load_model
 from peer.store.state_dir import StateDir
 
-Record = dict[str, Any]
+START_BYTES_MAX = 1 << 20  # of a history file, in which its start line is
+_NAME = re.compile(r"peer-(\d{1,10})\Z")
 
 
 @dataclass(frozen=True)
@@ -26,9 +34,10 @@ class PeerRun:
     """The files of one peer.
 
     Attributes:
-        history: all complete lines of all incarnations, in file order.
-        summary: ``summary.json``; {} if there is none.
+        history: all complete and valid lines of all incarnations, in file order.
+        summary: ``summary.json``; {} if there is none, or not a valid one.
         held: whether a process has locked the state directory.
+        problems: a sentence for each line that is not used, and for a summary that is not.
     """
 
     peer_id: int
@@ -36,17 +45,24 @@ class PeerRun:
     history: list[Record]
     summary: Record
     held: bool
+    problems: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, directory: Path, peer_id: int) -> PeerRun:
-        """Read peer `peer_id`'s files; a peer that never started has an empty history.
+        """Read the files of `peer_id` in ``directory/peer-<id>``; see `of`."""
+        return cls.of(peer_id, StateDir.of_peer(directory, peer_id))
+
+    @classmethod
+    def of(cls, peer_id: int, place: StateDir) -> PeerRun:
+        """Read a state directory; a peer that never started has an empty history.
 
         Raises:
             StorageError: a file exists and cannot be read.
         """
-        place = StateDir.of_peer(directory, peer_id)
-        history = read_history(place.history)
-        return cls(peer_id, place, history, _read_summary(place.summary), held_by(place.root) is not None)
+        problems: list[str] = []
+        history = usable(str(place.history), read_history(place.history), problems)
+        summary = _read_summary(place.summary, problems)
+        return cls(peer_id, place, history, summary, held_by(place.root) is not None, tuple(problems))
 
     @cached_property
     def round_lines(self) -> list[Record]:
@@ -82,12 +98,32 @@ class PeerRun:
     @cached_property
     def status(self) -> str:
         """``missing``, ``running``, ``cut`` (no process and no end line), ``left``, ``completed``, or the summary's status."""
+        said = self.summary.get("status")
         if not self.history:
-            return "running" if self.held else "missing"
+            return "running" if self.held else str(said or "missing")
         ends = [line["kind"] for line in self.history if line["kind"] in ("start", "leave", "end")]
         if ends and ends[-1] != "start":
-            return str(self.summary.get("status") or {"end": "completed", "leave": "left"}[ends[-1]])
-        return "running" if self.held else "cut"
+            return str(said or {"end": "completed", "leave": "left"}[ends[-1]])
+        if self.held:
+            return "running"
+        ended = said and self.summary.get("incarnation") == self._last_of("start").get("incarnation")
+        return str(said) if ended else "cut"
+
+    @cached_property
+    def refusals(self) -> dict[str, int]:
+        """Refused messages by code: from the summary, else from the history, which has a few lines a minute of each kind."""
+        if self.summary.get("refusals") and self.status not in ("running", "cut"):
+            return dict(self.summary["refusals"])
+        return dict(Counter(line["code"] for line in self.history if line["kind"] == "refused"))
+
+    @cached_property
+    def met_neighbor(self) -> bool:
+        """Whether a neighbor was ever alive."""
+        return any(
+            line.get("state") == "alive" if line["kind"] == "neighbor" else line.get("neighbors_alive")
+            for line in self.history
+            if line["kind"] in ("neighbor", "round")
+        )
 
     def total(self, key: str) -> float:
         """Return the sum of a counter over all round, end and leave lines."""
@@ -129,26 +165,83 @@ class Metric:
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory: the graph and the files of each peer."""
+    """What a run left: the graph and the files of each peer.
+
+    Attributes:
+        graph: None if there is no graph file.
+        found: how the files were found, if it is not the directory of a testbed; and what is not used.
+    """
 
     directory: Path
-    graph: Graph
+    graph: Graph | None
     peers: tuple[PeerRun, ...]
+    found: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, directory: Path) -> Run:
-        """Read a run directory.
+        """Read a folder with ``graph.json`` and state directories, with state directories alone, or one state directory.
 
         Raises:
-            UsageError: the directory is not that of a run.
+            UsageError: there is no state directory; the message says where they were looked for.
             GraphError: the graph file is not valid.
             StorageError: a file exists and cannot be read.
         """
         directory = Path(directory)
+        allowed = "the --out of peer testbed, the --state-dir of peer run, or a folder with state directories"
+        if not directory.is_dir():
+            raise UsageError(f"{directory}: found no such directory; allowed: {allowed}")
+        notes: list[str] = []
+        places = state_directories(directory, notes)
+        looked = "history.jsonl and summary.json in it, in its folders and in theirs"
         if not (directory / "graph.json").is_file():
-            raise UsageError(f"{directory}: found no graph.json; name the --out directory of peer testbed")
+            if not places:
+                raise UsageError(
+                    f"{directory}: found no graph.json and no state directory ({looked}); allowed: {allowed}"
+                )
+            count = f"{len(places)} state director{'y' if len(places) == 1 else 'ies'}"
+            notes.insert(0, f"found {count} and no graph.json: peers without a state directory here are not known")
+            return cls(directory, None, _read_peers(places, notes), notes)
         graph = load_graph(directory / "graph.json")
-        return cls(directory, graph, tuple(PeerRun.read(directory, peer_id) for peer_id in graph.ids))
+        if strangers := [peer_id for peer_id in places if peer_id not in graph.ids]:
+            notes.append(f"peer {listed(strangers)}: not in graph.json; not used")
+        used = {peer_id: places.get(peer_id) or StateDir.of_peer(directory, peer_id) for peer_id in graph.ids}
+        peers = _read_peers(used, notes)
+        if all(peer.status == "missing" for peer in peers):
+            raise UsageError(
+                f"{directory}: found graph.json and no state directory of its {len(peers)} peers ({looked}); copy the "
+                "state directories there, or wait until a peer has started"
+            )
+        others = [
+            peer for peer in peers if peer.peer_id in places and peer.place != StateDir.of_peer(directory, peer.peer_id)
+        ]
+        if others:
+            notes.insert(0, f"found {len(others)} state directories by their content, e.g. {others[0].place.root}")
+        return cls(directory, graph, peers, notes)
+
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """The manifest in the graph file, else in a model file; None if there is neither."""
+        if self.graph is not None:
+            return self.graph.manifest
+        for path in (path for peer in self.peers for path in sorted(peer.place.models.glob("*.safetensors"))):
+            try:
+                return parse_manifest(json.loads(load_model(path)[1]["manifest"]), str(path))
+            except (StorageError, ConfigError, KeyError, ValueError):
+                continue
+        return None
+
+    @property
+    def algorithm(self) -> str | None:
+        """The name of the algorithm; None if no file has it."""
+        said = (peer.summary.get("algorithm") for peer in self.peers)
+        return self.manifest.algorithm if self.manifest else next((str(name) for name in said if name), None)
+
+    @property
+    def clusters(self) -> int:
+        """The number of models of a peer: of the manifest, else as many as a peer has left."""
+        if self.manifest:
+            return self.manifest.clusters
+        return max((len(list(peer.place.models.glob("cluster-*.safetensors"))) for peer in self.peers), default=0)
 
     @cached_property
     def metric(self) -> Metric:
@@ -204,13 +297,73 @@ def accuracy_curve(run: Run) -> Curve:
     return Curve(np.array(rounds, dtype=float), *table.T)
 
 
-def _read_summary(path: Path) -> Record:
+def state_directories(directory: Path, notes: list[str] | None = None) -> dict[int, StateDir]:
+    """Return the state directories of peers in a directory, by peer id: the directory itself, its folders, or theirs.
+
+    A state directory has a ``history.jsonl`` or a ``summary.json``. The id is in them, else in the name ``peer-<id>``.
+
+    Args:
+        directory: where to look.
+        notes: gets a sentence for each state directory that is not used.
+    """
+    found: dict[int, StateDir] = {}
+    for root in _state_roots(Path(directory)):
+        place = StateDir(root)
+        peer_id = _peer_id(place)
+        if peer_id is None or peer_id in found:
+            reason = "its peer id is not known" if peer_id is None else f"peer {peer_id} has {found[peer_id].root} too"
+            if notes is not None:
+                notes.append(f"{root}: not used: {reason}")
+            continue
+        found[peer_id] = place
+    return dict(sorted(found.items()))
+
+
+def listed(ids: list[int]) -> str:
+    """Return peer ids as text, at most ten of them."""
+    return ", ".join(map(str, ids[:10])) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
+
+
+def _state_roots(directory: Path, depth: int = 2) -> Iterator[Path]:
+    if any((directory / name).is_file() for name in ("history.jsonl", "summary.json")):
+        yield directory
+    elif depth:
+        with storage_errors("read", directory):
+            folders = sorted(path for path in directory.iterdir() if path.is_dir() and not path.name.startswith("."))
+        for folder in sorted(folders, key=lambda path: _NAME.match(path.name) is None):  # peer-<id> first
+            yield from _state_roots(folder, depth - 1)
+
+
+def _peer_id(place: StateDir) -> int | None:
+    if place.history.is_file():
+        with storage_errors("read", place.history), open(place.history, "rb") as file:
+            data = file.read(START_BYTES_MAX)
+        for line in parse_lines(data):
+            if line["kind"] == "start" and line.get("peer_id") is not None and not problem_of_line(line):
+                return int(line["peer_id"])
+    said = _read_summary(place.summary, []).get("peer_id")
+    named = _NAME.match(place.root.resolve().name)
+    return int(named[1]) if said is None and named else said
+
+
+def _read_peers(places: dict[int, StateDir], notes: list[str]) -> tuple[PeerRun, ...]:
+    peers = tuple(PeerRun.of(peer_id, place) for peer_id, place in places.items())
+    notes += [problem for peer in peers for problem in peer.problems]
+    return peers
+
+
+def _read_summary(path: Path, problems: list[str]) -> Record:
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes(), parse_constant=lambda _: None)  # a NaN of an earlier release is null
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise storage_error("read", path, error) from error
-    except ValueError as error:
-        raise StorageError(f"{path}: found no valid JSON ({error}); it was changed after the run; remove it") from error
-    return value if isinstance(value, dict) else {}
+    except (ValueError, RecursionError) as error:
+        raise StorageError(
+            f"{path}: found no valid JSON ({printable(str(error))}); it was changed after the run; remove it"
+        ) from error
+    if problem := problem_of(value, Summary):
+        problems.append(f"{path}: not used: {problem}")
+        return {}
+    return dict(value)

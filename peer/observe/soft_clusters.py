@@ -45,7 +45,7 @@ def mixture_error(tables: list[Counts], soft: Sequence[list[float] | None] = ())
     counts = padded.sum(axis=(1, 2))[:, None]
     found, true = padded.sum(axis=1) / counts, padded.sum(axis=2) / counts
     for row, weights in zip(found, soft, strict=False):
-        if weights is not None:
+        if weights is not None and len(weights) <= len(row):
             row[: len(weights)] = weights
     found = found[:, label_of]
     used = (true.sum(axis=0) > 0) | (found.sum(axis=0) > 0)
@@ -94,7 +94,8 @@ def sample_cluster_accuracy(run: Run) -> float | None:
 def collapsed(run: Run) -> bool | None:
     """Return `collapse` of the last mixtures; None for an algorithm without mixtures."""
     mixtures = _states(run, "mixture")
-    return collapse(mixtures) if mixtures and len(mixtures[0]) > 1 else None
+    alike = [mixture for mixture in mixtures if len(mixture) == len(mixtures[0])]
+    return collapse(alike) if alike and len(alike[0]) > 1 else None
 
 
 def final_phase(run: Run) -> dict[str, float] | None:
@@ -103,14 +104,16 @@ def final_phase(run: Run) -> dict[str, float] | None:
     return {"before": float(np.mean(before)), "after": float(np.mean(after))} if after else None
 
 
-def models_compared(run: Run) -> dict[str, int]:
+def models_compared(run: Run) -> dict[str, int] | None:
     """Return how many models DFCA and FedEM would have sent on this graph in the same rounds.
 
-    DFCA sends one model to each neighbor whose edge is active, FedEM one per cluster.
+    DFCA sends one model to each neighbor whose edge is active, FedEM one per cluster. None without a graph file.
     """
-    m = run.graph.manifest
+    if run.graph is None:
+        return None
+    graph, m = run.graph, run.graph.manifest
     dfca = sum(
-        len(neighbors_in_round(run.graph, t, peer.peer_id))
+        len(neighbors_in_round(graph, t, peer.peer_id))
         for peer in run.peers
         for t in peer.rounds
         if m.participation == 1 or is_active(m.seed, t, peer.peer_id, m.participation)

@@ -10,14 +10,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from coordinator_free_bootstrap.identity import restart_count
+from coordinator_free_bootstrap.strict_json import printable
 from peer.observe.report import PHASES
 
+LINE_CHARACTERS_MAX = 1000
 ROWS_MAX = 40  # longer tables scroll out of a terminal; the JSON has all rows
 
 
 def report_view(values: dict[str, Any]) -> RenderableType:
-    """Return the report of `peer.observe.report.build_report` as tables."""
-    parts: list[RenderableType] = [summary_table(values), peers_table(values["peers"], metric_name(values))]
+    """Return the report of `peer.observe.report.build_report` as tables, after its warnings."""
+    parts: list[RenderableType] = [f"[bold red]warning:[/] {_plain(warning)}" for warning in values["warnings"]]
+    parts += [summary_table(values), peers_table(values["peers"], metric_name(values))]
     parts += [f"[yellow]note:[/yellow] {_plain(note)}" for note in values["notes"]]
     return Group(*parts)
 
@@ -42,8 +45,9 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     words = {"mean": "mean", "std": "std", "worst": "worst", "p10": tenth}
     accuracies = [f"{word} {number(values[f'accuracy_{key}'])}" for key, word in words.items()]
     distances = zip(values["consensus_distance"], values["consensus_distance_relative"], strict=True)
-    yield "run", f"{values['algorithm']} on {values['task']}, k = {values['clusters']}: {values['state']}"
-    yield "rounds", f"{values['rounds']} of {values['rounds_total']}"
+    task, total = values["task"] or "an unknown task", values["rounds_total"]
+    yield "run", f"{values['algorithm'] or 'unknown algorithm'} on {task}, k = {values['clusters']}: {values['state']}"
+    yield "rounds", str(values["rounds"]) if total is None else f"{values['rounds']} of {total}"
     yield metric, ", ".join(accuracies)
     placed = percent(values["cluster_accuracy"])
     yield "clusters", f"ARI {number(values['cluster_ari'])}, {placed} of the peers in their true cluster"
@@ -72,7 +76,8 @@ def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
         phase = values["accuracy_final_phase"]
         yield "final phase", f"{metric_name(values)} {number(phase['before'])} before, {number(phase['after'])} after"
     others = values["models_others_would_send"]
-    yield "for comparison", f"DFCA would send {others['dfca']} models, FedEM {others['fedem']}"
+    if others is not None:
+        yield "for comparison", f"DFCA would send {others['dfca']} models, FedEM {others['fedem']}"
     counts = f"{values['selections_sent']} sent, with {megabytes(values['sketch_bytes_sent'])} of sketches"
     yield "selections", f"{counts}; {values['models_unused']} models received unused"
 
@@ -85,7 +90,7 @@ def peers_table(rows: list[dict[str, Any]], metric: str = "accuracy") -> Table:
     for row in rows[:ROWS_MAX]:
         table.add_row(
             str(row["peer_id"]),
-            _plain(row["status"]),
+            _styled(row["status"]),
             str(row["rounds_completed"]),
             number(row["accuracy"]),
             shown(row["cluster_index"]),
@@ -98,6 +103,10 @@ def peers_table(rows: list[dict[str, Any]], metric: str = "accuracy") -> Table:
     if len(rows) > ROWS_MAX:
         table.caption = f"and {len(rows) - ROWS_MAX} more peers (in --json)"
     return table
+
+
+def _styled(status: str) -> str:
+    return f"[bold red]{_plain(status)}[/]" if status in ("diverged", "refused", "failed") else _plain(status)
 
 
 def shown(value: Any) -> str:
@@ -123,4 +132,4 @@ def megabytes(size_bytes: float) -> str:
 def _plain(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    return escape(printable(text, LINE_CHARACTERS_MAX))

@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator_free_bootstrap.graph import Graph
+from coordinator_free_bootstrap.validation import counted
+from peer.observe.records import problem_of_line
 from peer.observe.tables import ROWS_MAX, number, shown
 from peer.store.history import parse_lines
 from peer.store.state_dir import StateDir
@@ -32,6 +34,7 @@ class PeerProgress:
     accuracy: float | None = None
     neighbors_alive: int | None = None
     payload_bytes_sent: int = 0
+    metric: str | None = None  # name of the task's metric, whose values are called ``accuracy`` in history lines
 
     def update(self, line: dict[str, Any]) -> None:
         """Update the progress from one history line."""
@@ -39,6 +42,7 @@ class PeerProgress:
         self.payload_bytes_sent += int(line.get("payload_bytes_sent") or 0)
         if kind == "start":
             self.state = "running"
+            self.metric = (line.get("digests") or {}).get("metric", self.metric)
         elif kind == "round":
             self.state = "running"
             self.rounds_completed = int(line["round_index"]) + 1
@@ -82,17 +86,22 @@ class TestbedWatcher:
             except OSError:  # does not exist, now; the next refresh tries again
                 continue
             self._offsets[peer_id] += data.rfind(b"\n") + 1
-            for line in parse_lines(data):
+            for line in filter(lambda line: not problem_of_line(line), parse_lines(data)):
                 self.progress[peer_id].update(line)
 
     def rounds_completed(self) -> int:
         """Return the largest number of completed rounds, as of the last refresh."""
         return max((peer.rounds_completed for peer in self.progress.values()), default=0)
 
+    @property
+    def metric(self) -> str:
+        """The name of the task's metric; "accuracy" until a peer has started."""
+        return next((peer.metric for peer in self.progress.values() if peer.metric), "accuracy")
+
     def render(self) -> Group:
         """Return a line about all peers and a table with a row per peer, at most `ROWS_MAX`."""
         table = Table(header_style="bold")
-        for name in ("peer", "state", "round", "cluster", "accuracy", "neighbors alive", "MB sent"):
+        for name in ("peer", "state", "round", "cluster", self.metric, "neighbors alive", "MB sent"):
             table.add_column(name, justify="left" if name == "state" else "right")
         for peer_id, peer in list(self.progress.items())[:ROWS_MAX]:
             table.add_row(
@@ -105,7 +114,7 @@ class TestbedWatcher:
                 f"{peer.payload_bytes_sent / 1e6:.1f}",
             )
         if len(self.progress) > ROWS_MAX:
-            table.caption = f"and {len(self.progress) - ROWS_MAX} more peers"
+            table.caption = f"and {counted(len(self.progress) - ROWS_MAX, 'more peer')}"
         return Group(Text(self.line(), no_wrap=True, overflow="ellipsis"), table)
 
     def line(self) -> str:
@@ -120,7 +129,7 @@ class TestbedWatcher:
         sizes = "+".join(str(count) for _, count in sorted(clusters.items())) or "-"
         sent = sum(peer.payload_bytes_sent for peer in peers) / 1e6
         return (
-            f"round {span}/{self.graph.manifest.rounds}  accuracy {number(mean)}  clusters {sizes}"
+            f"round {span}/{self.graph.manifest.rounds}  {self.metric} {number(mean)}  clusters {sizes}"
             f"  {sent:.1f} MB sent  {states}"
         )
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from coordinator_free_bootstrap import Graph, digest
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.host import Checkpoint, PeerHost
+from peer.learning.check import try_learner
 from peer.learning.learner import Learner
 from peer.store.checkpoint import CheckpointStore
 from peer.store.identity_files import IncarnationFile, StateLock
 from peer.store.state_dir import StateDir
 from peer.tasks.loading import load_task
 from peer.tasks.task import Task
+from peer.tasks.user_code import shard_of
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class LocalSettings:
     metrics_host: str = "127.0.0.1"
     require_own_address: bool = False  # stop if the own address in the graph leads elsewhere
     download: bool = False
+    check_task: bool = False  # train one step and evaluate before the start; a testbed does so once for all peers
+    traceback: bool = False  # log the whole trace of an error
 
 
 @dataclass
@@ -76,7 +80,9 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
         download=settings.download,
     )
     device = device_named(settings.device)
-    learner = Learner(task, task.load_shard(peer_id), device=device, batch_size=manifest.batch_size)
+    learner = Learner(task, shard_of(task, peer_id), device=device, batch_size=manifest.batch_size)
+    if settings.check_task:
+        try_learner(learner, manifest.learning_rate)
     directory = StateDir(settings.state_dir)
     directory.create()
     lock = StateLock(settings.state_dir)

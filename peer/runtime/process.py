@@ -42,7 +42,7 @@ def run_peer(
         began = time.monotonic()
         parts = assemble(peer_id, graph, settings)
     except PeerError as error:
-        log.error("%s", error)
+        log.error("%s", error, exc_info=settings.traceback)
         return error.exit_code
     world = AsyncioWorld(parts, tls)
     try:
@@ -54,10 +54,10 @@ def run_peer(
         write_results(parts.host, parts.state_dir, "diverged", time.monotonic() - began, models=False)
         return error.exit_code
     except StorageError as error:
-        log.error("the run ended, but its results could not be written: %s", error)
+        log.error("the run ended, but its results could not be written: %s", error, exc_info=settings.traceback)
         return error.exit_code
     except PeerError as error:
-        log.error("%s", error)
+        log.error("%s", error, exc_info=settings.traceback)
         return error.exit_code
     finally:
         parts.lock.release()

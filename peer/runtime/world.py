@@ -28,6 +28,7 @@ from peer.core import events as ev
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
 from peer.host import Checkpoint
 from peer.runtime.assembly import Assembled
+from peer.runtime.progress import TrainingProgress
 from peer.runtime.requests import Requests
 from peer.runtime.results import start_fields
 from peer.store.history import HistoryWriter
@@ -58,6 +59,7 @@ class AsyncioWorld:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped: asyncio.Future[str] | None = None
         self._stop_training = False
+        self.progress = TrainingProgress(self.manifest.rounds)
         self._compute = ThreadPoolExecutor(1, "compute")
         self._fold = ThreadPoolExecutor(1, "fold")
         self._disk = ThreadPoolExecutor(1, "disk")
@@ -142,6 +144,7 @@ class AsyncioWorld:
 
     def _should_stop(self) -> bool:
         failpoints.reach("train.step")
+        self.progress.step(self.host.workspace.round_index)
         return self._stop_training
 
     async def _close(self, server: PeerServer) -> None:
@@ -417,6 +420,7 @@ def _worked(world: AsyncioWorld, effect: do.Work) -> ev.WorkDone:
     named = effect.kind in ("train", "close")
     if named:
         failpoints.reach(f"{effect.kind}.begin")
+    world.progress.begin()
     done = world.host.work(effect)
     if named:
         failpoints.reach(f"{effect.kind}.end")

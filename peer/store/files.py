@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError
+from coordinator_free_bootstrap.strict_json import dumps
 
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free space or choose another --state-dir",
@@ -75,8 +76,8 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, atomically; see `write_atomic`."""
-    write_atomic(path, (json.dumps(value, indent=2) + "\n").encode())
+    """Write `value` as indented JSON, atomically, with null in place of NaN and Infinity; see `write_atomic`."""
+    write_atomic(path, (dumps(value, indent=2) + "\n").encode())
 
 
 _SEAL_HEAD, _SEAL_TAIL = b'{"body":', b',"sha256":"%s"}\n'

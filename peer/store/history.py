@@ -7,7 +7,6 @@ file is opened again.
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from coordinator_free_bootstrap.strict_json import dumps, finite
 from peer import failpoints
 from peer.store.files import storage_error, storage_errors
 
@@ -139,7 +139,7 @@ def parse_lines(data: bytes) -> Iterator[dict[str, Any]]:
     """Yield each line of `data` that ends with a newline and is a JSON object with a ``kind``."""
     for line in data.split(b"\n")[:-1]:
         try:
-            record = json.loads(line)
+            record = json.loads(line, parse_constant=lambda _: None)
         except (ValueError, RecursionError):
             continue
         if isinstance(record, dict) and "kind" in record:
@@ -167,26 +167,12 @@ def _write_all(handle: int, data: bytes) -> None:
 
 
 def _encode(record: dict[str, Any]) -> bytes:
-    try:
-        text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=_plain)
-    except ValueError:  # a diverged loss is NaN, which JSON does not have
-        text = json.dumps(_finite(record), separators=(",", ":"), allow_nan=False, default=_plain)
-    return text.encode() + b"\n"
+    return dumps(record, separators=(",", ":"), default=_plain).encode() + b"\n"
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
-        return _finite(value.tolist())
+        return finite(value.tolist())
     if isinstance(value, set | frozenset):
         return sorted(value)
     raise TypeError(f"history line: found a {type(value).__name__}; allowed: JSON values and NumPy arrays")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value

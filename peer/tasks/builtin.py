@@ -16,7 +16,7 @@ from torch import nn
 from coordinator_free_bootstrap.errors import ShardError, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.tasks import models
-from peer.tasks.datasets import DATASETS, facts_of, load_pool
+from peer.tasks.datasets import DATASETS, facts_of, group_column, load_pool
 from peer.tasks.pool import Pool
 from peer.tasks.shard import Shard
 from peer.tasks.shard_file import load_shard_file
@@ -71,7 +71,7 @@ class BuiltinTask(NamedModelTask):
 
     def __init__(self, manifest: Manifest, peers: int, data_root: Path | None, download: bool) -> None:
         self._peers = peers
-        self._pool = load_pool(manifest.task, manifest.task_options, data_root, download)
+        self._pool = load_pool(manifest.task, manifest.task_options, data_root, download, group_column(manifest))
         # EMNIST by-class has 62 labels; the split by case merges them into the 26 letters.
         classes = LETTERS if manifest.split == "letters_case" else self._pool.classes
         super().__init__(manifest, self._pool.sample_shape, classes, _outputs(self._pool.y, classes))
@@ -136,7 +136,7 @@ class ShardTask(NamedModelTask):
             classes = classes_of(self._shard, path)
             _check_origin(self._shard, classes, manifest, path)
         else:
-            pool = load_pool(manifest.task, manifest.task_options, path, download=False)
+            pool = load_pool(manifest.task, manifest.task_options, path, False, group_column(manifest))
             self._shard, classes = _whole(pool), pool.classes
         shape = self._shard.train_x.shape[1:]
         super().__init__(manifest, shape, classes, _outputs(self._shard.train_y, classes))
@@ -206,5 +206,5 @@ def _whole(pool: Pool) -> Shard:
 @functools.lru_cache(maxsize=4)
 def _split(pool: Pool, peers: int, name: str, options: str, data_seed: int) -> list[PeerSplit]:
     labels = pool.y if pool.classes is not None else np.zeros(len(pool.y), dtype=np.int64)
-    data = SplitInput(labels, pool.train_count, peers, pool.source, pool.writer)
+    data = SplitInput(labels, pool.train_count, peers, pool.source, pool.group)
     return make_split(name, data, json.loads(options), data_seed)

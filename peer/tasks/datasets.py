@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +15,17 @@ import numpy as np
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
+from coordinator_free_bootstrap.validation import unknown_name
 from peer.tasks import files, leaf, vision
-from peer.tasks.pool import DataSet, Facts, Pool, Settings
+from peer.tasks.pool import DataSet, Facts, Pool, Settings, refuse_unknown_options
 from peer.tasks.preprocessing import Preprocessing
 
 DIGITS_TEST_COUNT = 360  # of 1,797: a fifth
 
 
-def load_pool(name: str, options: Settings, data_root: Path | None, download: bool) -> Pool:
+def load_pool(
+    name: str, options: Settings, data_root: Path | None, download: bool, group_by: str | None = None
+) -> Pool:
     """Return the samples of a data set; calls with equal arguments share one copy.
 
     Args:
@@ -30,18 +33,19 @@ def load_pool(name: str, options: Settings, data_root: Path | None, download: bo
         options: the manifest's ``task_options``.
         data_root: folder of the files; required if the entry has ``reads_files``.
         download: whether torchvision may download missing files.
+        group_by: column of a table whose values group the samples, see `group_column`.
 
     Raises:
         TaskError: unknown name or option, or missing or unreadable files.
     """
     if name not in DATASETS:
-        raise TaskError(f"task: found {name!r}; allowed: {', '.join(sorted(DATASETS))}")
+        raise TaskError(unknown_name("run.task", name, DATASETS))
     dataset = DATASETS[name]
-    if unknown := sorted(set(options) - dataset.options):
-        allowed = ", ".join(sorted(dataset.options)) or "none"
-        raise TaskError(f"task_options.{unknown[0]}: found an unknown option; allowed for task {name!r}: {allowed}")
+    refuse_unknown_options("task_options", options, dataset.options, f"task {name!r}")
     if dataset.reads_files and data_root is None:
         raise TaskError(f"--data-root: found nothing; task {name!r} reads files; give --data-root FOLDER")
+    if group_by is not None:
+        options = {**options, "by": group_by}
     frozen = tuple(sorted((key, tuple(v) if isinstance(v, list) else v) for key, v in options.items()))
     return _load(name, frozen, data_root or Path(), download)
 
@@ -56,6 +60,27 @@ def _load(name: str, options: tuple[tuple[str, object], ...], data_root: Path, d
     if second not in joinable():
         raise TaskError(f"task_options.second: found {second!r}; allowed: {', '.join(joinable())}")
     return vision.joined(pool, load_pool(str(second), {}, data_root, download))
+
+
+def group_column(manifest: Manifest) -> str | None:
+    """Return the column by which split ``by_column`` deals the rows; None with another split.
+
+    Raises:
+        TaskError: the column is not named, or the task has no columns.
+    """
+    if manifest.split != "by_column":
+        return None
+    if not DATASETS[manifest.task].has_columns:
+        allowed = ", ".join(name for name, dataset in DATASETS.items() if dataset.has_columns)
+        raise TaskError(
+            f"run.split: found 'by_column' with task {manifest.task!r}, which has no columns; allowed: {allowed}"
+        )
+    column = manifest.split_options.get("by")
+    if not isinstance(column, str) or not column:
+        raise TaskError(
+            f"run.split_options.by: found {column!r}; allowed with split by_column: the name of a column of the table"
+        )
+    return column
 
 
 def joinable() -> list[str]:
@@ -135,20 +160,25 @@ def _fixed(sample_shape: tuple[int, ...], classes: int) -> Callable[[Settings], 
 def _image_set(
     name: str,
     torchvision: str,
+    about: str,
     facts: Callable[[Settings], Facts],
     model: str,
     mean: tuple[float, ...],
     std: tuple[float, ...],
-    more_options: tuple[str, ...] = (),
+    more_options: Mapping[str, str] | None = None,
 ) -> DataSet:
     """Return the entry of an image data set of torchvision."""
-    options = frozenset({"normalize", "second", *more_options})
     return DataSet(
         name=name,
         load=vision.load,
         facts=facts,
         model=(model, {}),
-        options=options,
+        about=about,
+        options={
+            "normalize": "standardize each channel (true for color images)",
+            "second": "a second image data set, for split pair_mixture",
+            **(more_options or {}),
+        },
         torchvision=torchvision,
         mean=mean,
         std=std,
@@ -158,49 +188,98 @@ def _image_set(
 GREY, COLOR = (1, 28, 28), (3, 32, 32)
 RGB_10 = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # mean and standard deviation of CIFAR-10
 RGB_100 = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)  # of CIFAR-100
-LINEAR_OPTIONS = frozenset({"clusters", "features", "samples_per_cluster", "test_per_cluster", "seed"})
-TABLE_OPTIONS = frozenset({"classes", "file", "kind", "target", "standardize"})
-FOLDER_OPTIONS = frozenset({"classes", "size", "channels"})
+LINEAR_OPTIONS = {
+    "clusters": "number of distributions (2)",
+    "features": "number of inputs (10)",
+    "samples_per_cluster": "training samples of each distribution (10000)",
+    "test_per_cluster": "test samples of each distribution (2000)",
+    "seed": "seed of the data (0)",
+}
+TABLE_OPTIONS = {
+    "file": "name of the table in the data root; needed if the folder has several",
+    "target": "column to predict (the last)",
+    "kind": "classification or regression (classification)",
+    "classes": "list of labels (those found, sorted)",
+    "standardize": "scale each column by mean and standard deviation of the training rows (true)",
+}
+FOLDER_OPTIONS = {
+    "size": "side in pixels after scaling (32)",
+    "channels": "1, grey, or 3, color (3)",
+    "classes": "list of class names (those of the folders, sorted)",
+}
 
 DATASETS: dict[str, DataSet] = {
     dataset.name: dataset
     for dataset in (
         DataSet(
-            name="digits", load=_digits, facts=_fixed((1, 8, 8), 10), model=("mlp", {"hidden": 256}), reads_files=False
+            name="digits",
+            load=_digits,
+            facts=_fixed((1, 8, 8), 10),
+            model=("mlp", {"hidden": 256}),
+            about="1,797 handwritten digits of 8 x 8 pixels, part of scikit-learn.",
+            reads_files=False,
         ),
         DataSet(
             name="linear",
             load=_linear,
             facts=_linear_facts,
             model=("mlr", {}),
+            about="Synthetic linear regression from several distributions; use split linear_synth or iid.",
             options=LINEAR_OPTIONS,
             reads_files=False,
         ),
-        _image_set("mnist", "MNIST", _fixed(GREY, 10), "mlp2048", (0.1307,), (0.3081,)),
-        _image_set("fmnist", "FashionMNIST", _fixed(GREY, 10), "mlp2048", (0.2860,), (0.3530,)),
-        _image_set("emnist", "EMNIST", vision.emnist_facts, "dfca_cnn", (0.1736,), (0.3317,), ("split",)),
-        _image_set("cifar10", "CIFAR10", _fixed(COLOR, 10), "dpfl_cnn", *RGB_10),
-        _image_set("cifar100", "CIFAR100", _fixed(COLOR, 100), "dpfl_cnn", *RGB_100),
+        _image_set("mnist", "MNIST", "70,000 handwritten digits.", _fixed(GREY, 10), "mlp2048", (0.1307,), (0.3081,)),
+        _image_set(
+            "fmnist",
+            "FashionMNIST",
+            "70,000 pictures of clothes in 10 classes.",
+            _fixed(GREY, 10),
+            "mlp2048",
+            (0.2860,),
+            (0.3530,),
+        ),
+        _image_set(
+            "emnist",
+            "EMNIST",
+            "Handwritten letters and digits.",
+            vision.emnist_facts,
+            "dfca_cnn",
+            (0.1736,),
+            (0.3317,),
+            {"split": "part of EMNIST, such as balanced or byclass (balanced)"},
+        ),
+        _image_set(
+            "cifar10", "CIFAR10", "60,000 color pictures in 10 classes.", _fixed(COLOR, 10), "dpfl_cnn", *RGB_10
+        ),
+        _image_set(
+            "cifar100", "CIFAR100", "60,000 color pictures in 100 classes.", _fixed(COLOR, 100), "dpfl_cnn", *RGB_100
+        ),
         DataSet(
             name="femnist",
             load=leaf.load,
             facts=_fixed(GREY, 62),
             model=("mlp2048", {}),
-            options=frozenset({"writers"}),
+            about="Handwritten characters with the id of each writer, in the JSON format of LEAF.",
+            options={"writers": "largest number of writers (all)"},
         ),
         DataSet(
             name="image-folder",
             load=files.load_images,
             facts=files.image_facts,
             model=("dfca_cnn", {}),
+            about="Your own pictures, in one folder per class.",
             options=FOLDER_OPTIONS,
+            files="pictures",
         ),
         DataSet(
             name="tabular",
             load=files.load_table,
             facts=files.table_facts,
             model=("mlp", {"hidden": 64}),
+            about="Your own table of numbers, CSV or Parquet, with a column to predict; use split iid or by_column.",
             options=TABLE_OPTIONS,
+            files="table.csv",
+            has_columns=True,
         ),
     )
 }

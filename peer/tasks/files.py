@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.seeds import generator
+from coordinator_free_bootstrap.validation import counted
 from peer.tasks.pool import DataSet, Facts, Pool, Settings
 from peer.tasks.preprocessing import PIXELS, Preprocessing, read_picture
 
@@ -66,7 +67,8 @@ def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) 
 
     ``file``: name inside ``root``, which may also be the file itself. ``target``: column to predict (default: the last).
     ``kind``: classification or regression. ``classes``: list of labels (default: the labels found, sorted).
-    ``standardize`` (true): scale each feature by mean and standard deviation of the training rows.
+    ``standardize`` (true): scale each feature by mean and standard deviation of the training rows. ``by``: column whose values
+    group the rows (split ``by_column``); it is no feature.
 
     Raises:
         TaskError: the file, a column or a cell is wrong; the message names it.
@@ -77,7 +79,14 @@ def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) 
     if target not in header:
         raise TaskError(f"task_options.target: found {target!r}; allowed: a column of {path}: {', '.join(header)}")
     place = header.index(str(target))
-    features = [column for column in range(len(header)) if column != place]
+    by = options.get("by")
+    features = [column for column in range(len(header)) if column != place and header[column] != by]
+    if by is not None and (by not in header or by == target or not features):
+        raise TaskError(
+            f"run.split_options.by: found {by!r}; allowed: a column of {path} besides the target {target!r} and one or more "
+            f"inputs: {', '.join(header)}"
+        )
+    group = None if by is None else _groups(path, header, header.index(str(by)), rows)
     x = np.array([[_number(path, header, line, column, row[column]) for column in features] for line, row in rows])
     kind = options.get("kind", "classification")
     if kind not in {"classification", "regression"}:
@@ -88,7 +97,7 @@ def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) 
     else:
         classes = _class_names(options.get("classes"), sorted({row[place] for _, row in rows}), path)
         y = np.array([_label(path, line, row[place], classes) for line, row in rows], dtype=np.int64)
-    pool = _held_out(x.astype(np.float32), y, None if classes is None else len(classes))
+    pool = _held_out(x.astype(np.float32), y, None if classes is None else len(classes), group)
     columns = tuple(header[column] for column in features)
     preprocessing = Preprocessing(columns=columns)
     if options.get("standardize", True):
@@ -102,7 +111,9 @@ def _table_path(root: Path, file: object) -> Path:
     if root.is_dir():
         tables = sorted(p for p in root.iterdir() if p.suffix in {".csv", ".parquet"})
         if len(tables) != 1:
-            raise TaskError(f"tabular: found {len(tables)} tables in {root}; name one with task_options.file")
+            raise TaskError(
+                f"tabular: found {counted(len(tables), 'table')} in {root}; name one with task_options.file"
+            )
         root = tables[0]
     if not root.is_file():
         raise TaskError(f"tabular: found no file {root}; give a CSV or Parquet file")
@@ -123,7 +134,7 @@ def _csv(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     for line, row in lines[1:]:
         if len(row) != len(header):
             raise TaskError(
-                f"tabular: {path} line {line}: found {len(row)} cells; allowed: {len(header)} by the header"
+                f"tabular: {path} line {line}: found {counted(len(row), 'cell')}; allowed: {len(header)} by the header"
             )
     return header, lines[1:]
 
@@ -151,6 +162,18 @@ def _number(path: Path, header: Sequence[str], line: int, column: int, cell: str
     return value
 
 
+def _groups(path: Path, header: Sequence[str], column: int, rows: Sequence[tuple[int, list[str]]]) -> NDArray[np.int64]:
+    """Return the number of each row's value in a column, int64 [n]; values ascend, as numbers if all of them are numbers."""
+    cells = [row[column] for _, row in rows]
+    if "" in cells:
+        line = rows[cells.index("")][0]
+        raise TaskError(f"tabular: {path} line {line}, {header[column]}: found an empty cell; allowed: a value")
+    try:
+        return np.unique([float(cell) for cell in cells], return_inverse=True)[1].astype(np.int64)
+    except ValueError:
+        return np.unique(cells, return_inverse=True)[1].astype(np.int64)
+
+
 def _label(path: Path, line: int, cell: str, classes: Sequence[str]) -> int:
     if cell not in classes:
         raise TaskError(f"tabular: {path} line {line}: found label {cell!r}; allowed: {', '.join(classes)}")
@@ -160,7 +183,9 @@ def _label(path: Path, line: int, cell: str, classes: Sequence[str]) -> int:
 def _class_names(given: object, found: list[str], path: Path) -> list[str]:
     if given is None:
         if len(found) < 2:
-            raise TaskError(f"task: {path}: found {len(found)} classes ({', '.join(found)}); allowed: two or more")
+            raise TaskError(
+                f"task: {path}: found {counted(len(found), 'class')} ({', '.join(found)}); allowed: two or more"
+            )
         return found
     if not isinstance(given, list | tuple) or len(set(given)) != len(given) or len(given) < 2:
         raise TaskError(f"task_options.classes: found {given!r}; allowed: a list of two or more different names")
@@ -187,8 +212,18 @@ def _images(folder: Path, classes: Sequence[str], size: int, grey: bool) -> tupl
     return np.stack(images), np.array(labels, dtype=np.int64)
 
 
-def _held_out(x: NDArray[Any], y: NDArray[Any], classes: int | None) -> Pool:
-    """Shuffle with a fixed seed and hold out the last fifth for testing."""
+def _held_out(x: NDArray[Any], y: NDArray[Any], classes: int | None, group: NDArray[np.int64] | None = None) -> Pool:
+    """Shuffle with a fixed seed and hold out a fifth for testing, with groups a fifth of each group of two rows or more."""
     order = generator(0, "held-out").permutation(len(y))
-    held = max(1, round(TEST_SHARE * len(y)))
-    return Pool(x=np.ascontiguousarray(x[order]), y=y[order], train_count=len(y) - held, classes=classes)
+    groups = [order] if group is None else [order[group[order] == value] for value in np.unique(group)]
+    tests = [each[len(each) - max(len(each) > 1, round(TEST_SHARE * len(each))) :] for each in groups]
+    is_test = np.zeros(len(y), dtype=bool)
+    is_test[np.concatenate(tests)] = True
+    order = np.concatenate([order[~is_test[order]], order[is_test[order]]])
+    return Pool(
+        x=np.ascontiguousarray(x[order]),
+        y=y[order],
+        train_count=int((~is_test).sum()),
+        classes=classes,
+        group=None if group is None else group[order],
+    )

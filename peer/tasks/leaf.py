@@ -46,7 +46,7 @@ def load(dataset: DataSet, options: Settings, data_root: Path, download: bool) -
         y=np.concatenate([y for _, _, y in rows]),
         train_count=sum(len(halves[0][writer][1]) for writer in names),
         classes=dataset.facts(options).classes,
-        writer=np.concatenate([np.full(len(y), number, dtype=np.int64) for number, _, y in rows]),
+        group=np.concatenate([np.full(len(y), number, dtype=np.int64) for number, _, y in rows]),
     )
 
 

@@ -14,12 +14,19 @@ import numpy as np
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.validation import unknown_name
 from peer.tasks.builtin import BuiltinTask, ShardTask
-from peer.tasks.datasets import DATASETS
+from peer.tasks.datasets import DATASETS, group_column
+from peer.tasks.effect import refuse_unused_options
+from peer.tasks.models import check_model_name
+from peer.tasks.pool import refuse_unknown_options
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Kind
 from peer.tasks.shard_file import load_shard_file
+from peer.tasks.splits import SPLITS
 from peer.tasks.task import Task
+from peer.tasks.torchvision_shim import import_for_user_code
+from peer.tasks.user_code import described
 
 ENTRY_POINTS = "coordinator_free.tasks"
 
@@ -44,7 +51,9 @@ def load_task(
     Raises:
         TaskError: the task is unknown, cannot be imported, or is not a `Task`.
         ShardError: the shard file cannot be used.
+        UsageError: an option is given that the task does not use.
     """
+    refuse_unused_options(manifest, data_root=data_root, shard=shard_path, download=download)
     if manifest.task in DATASETS:
         if shard_path is not None:
             return ShardTask(manifest, shard_path)
@@ -84,27 +93,62 @@ def same_task(first: str, second: str) -> bool:
     return first == second or (":" in first and Path(first).name == Path(second).name)
 
 
+def check_names(manifest: Manifest) -> None:
+    """Check the names of task, split and model, and the keys of their options; no data are read and no file is executed.
+
+    A task that is a file, ``path/to/file.py:object``, is not opened: it may exist on other machines only.
+
+    Raises:
+        TaskError: an unknown name or option; the message names similar ones.
+    """
+    if ":" in manifest.task:
+        return
+    if manifest.task not in DATASETS:
+        _entry_point(manifest.task)
+        return
+    dataset = DATASETS[manifest.task]
+    refuse_unknown_options("task_options", manifest.task_options, dataset.options, f"task {manifest.task!r}")
+    if manifest.split != "shard" and manifest.split not in SPLITS:
+        raise TaskError(unknown_name("run.split", manifest.split, [*SPLITS, "shard"]))
+    keys = SPLITS[manifest.split].options if manifest.split in SPLITS else ()
+    refuse_unknown_options("split_options", manifest.split_options, keys, f"split {manifest.split!r}")
+    group_column(manifest)
+    check_model_name(manifest.model or dataset.model[0], manifest.model_options)
+
+
 def preload(manifest: Manifest, peers: int, data_root: Path | None = None) -> None:
     """Load and split a built-in data set once, so that processes forked afterwards share its memory.
 
     No effect for a user's task.
+
+    Raises:
+        UsageError: a data root is given that the task does not use.
     """
+    refuse_unused_options(manifest, data_root=data_root, shard=None, download=False)
     if manifest.task in DATASETS and manifest.split != "shard":
         BuiltinTask(manifest, peers, data_root, download=False).split()
 
 
-def _from_entry_point(manifest: Manifest) -> Task:
-    found = importlib.metadata.entry_points(group=ENTRY_POINTS, name=manifest.task)
+def installed_tasks() -> list[str]:
+    """Return the names of the tasks in installed packages."""
+    return sorted(importlib.metadata.entry_points(group=ENTRY_POINTS).names)
+
+
+def _entry_point(name: str) -> importlib.metadata.EntryPoint:
+    found = importlib.metadata.entry_points(group=ENTRY_POINTS, name=name)
     if not found:
-        installed = sorted(importlib.metadata.entry_points(group=ENTRY_POINTS).names)
-        raise TaskError(
-            f"task: found {manifest.task!r}; allowed: built in {', '.join(sorted(DATASETS))}; "
-            f"installed {', '.join(installed) or 'none'}; or your file as path/to/file.py:object"
-        )
+        known = [*DATASETS, *installed_tasks()]
+        raise TaskError(f"{unknown_name('run.task', name, known)}; or your file as path/to/file.py:object")
+    return next(iter(found))
+
+
+def _from_entry_point(manifest: Manifest) -> Task:
+    entry = _entry_point(manifest.task)
+    import_for_user_code()
     try:
-        loaded = next(iter(found)).load()
+        loaded = entry.load()
     except Exception as error:  # code of the package; it may raise any exception
-        raise TaskError(f"task: {manifest.task} cannot be imported: {type(error).__name__}: {error}") from error
+        raise TaskError(f"task: {manifest.task} cannot be imported: found {described(error)}") from error
     return _instance(loaded, manifest)
 
 
@@ -120,6 +164,7 @@ def _from_file(manifest: Manifest) -> Task:
         if spec is None or spec.loader is None:
             raise TaskError(f"task: found {path}; allowed: a Python file, whose name ends in .py")
         module = importlib.util.module_from_spec(spec)
+        import_for_user_code()
         sys.modules[module_name] = module  # dataclasses and typing look up the module while it is executed
         if (beside := str(path.resolve().parent)) not in sys.path:
             sys.path.append(beside)  # last, so that a user's file does not hide an installed module
@@ -127,7 +172,7 @@ def _from_file(manifest: Manifest) -> Task:
             spec.loader.exec_module(module)
         except Exception as error:  # code of the user; it may raise any exception
             del sys.modules[module_name]
-            raise TaskError(f"task: {path} cannot be imported: {type(error).__name__}: {error}") from error
+            raise TaskError(f"task: {path} cannot be imported: found {described(error)}; correct the file") from error
     if not hasattr(module, name):
         raise TaskError(f"task: found no {name!r} in {path}; give the name of an object, such as {path_text}:task")
     return _instance(getattr(module, name), manifest)
@@ -141,7 +186,7 @@ def _instance(found: object, manifest: Manifest) -> Task:
         except Exception as error:  # code of the user; it may raise any exception
             raise TaskError(
                 f"task: {manifest.task} cannot be made with task_options {manifest.task_options}: "
-                f"{type(error).__name__}: {error}"
+                f"found {described(error)}"
             ) from error
     elif manifest.task_options:
         raise TaskError(

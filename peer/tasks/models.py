@@ -7,13 +7,17 @@ DPFL (Kharrat et al. 2025, arXiv:2406.06520), CGPFL (Tang et al. 2021, arXiv:210
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.validation import near, unknown_name
+from peer.tasks.pool import refuse_unknown_options
 
 Shape = tuple[int, ...]
 Builder = Callable[[Shape, int, Mapping[str, object]], nn.Module]
@@ -32,16 +36,32 @@ def make_model(name: str, input_shape: Shape, outputs: int, options: Mapping[str
         TaskError: unknown name or option, or a model that does not accept the input shape.
     """
     options = dict(options or {})
-    if name.startswith("torchvision:"):
-        return _torchvision(name.removeprefix("torchvision:"), input_shape, outputs, options)
+    if name.startswith(TORCHVISION):
+        return _torchvision(name.removeprefix(TORCHVISION), input_shape, outputs, options)
+    check_model_name(name, options)
+    return MODELS[name].build(input_shape, outputs, options)
+
+
+def check_model_name(name: str, options: Mapping[str, object]) -> None:
+    """Check the name of a model and the keys of its options; no model is built.
+
+    A model of torchvision is accepted where torchvision is not installed; its options are checked when it is built.
+
+    Raises:
+        TaskError: an unknown name or option.
+    """
+    if name.startswith(TORCHVISION):
+        if importlib.util.find_spec("torchvision") is None:
+            return
+        from peer.tasks.torchvision_shim import import_torchvision
+
+        known = [TORCHVISION + each for each in import_torchvision().models.list_models()]
+        if name not in known:
+            raise TaskError(f"run.model: found {name!r}; {near(name, known)}")
+        return
     if name not in MODELS:
-        raise TaskError(f"model: found {name!r}; allowed: {', '.join(sorted(MODELS))}, torchvision:<name>")
-    builder, known = MODELS[name]
-    unknown = sorted(set(options) - known)
-    if unknown:
-        allowed = ", ".join(sorted(known)) or "none"
-        raise TaskError(f"model_options.{unknown[0]}: found an unknown option; allowed for model {name!r}: {allowed}")
-    return builder(input_shape, outputs, options)
+        raise TaskError(unknown_name("run.model", name, [*MODELS, f"{TORCHVISION}<name>"]))
+    refuse_unknown_options("model_options", options, MODELS[name].options, f"model {name!r}")
 
 
 def _mlp(shape: Shape, outputs: int, options: Mapping[str, object]) -> nn.Module:
@@ -189,14 +209,28 @@ def _image(shape: Shape, side_min: int) -> tuple[int, int, int]:
     return shape[0], shape[1], shape[2]
 
 
-MODELS: dict[str, tuple[Builder, frozenset[str]]] = {
-    "mlp": (_mlp, frozenset({"hidden"})),
-    "mlp2048": (lambda shape, outputs, options: _perceptron(shape, outputs, 2048), frozenset()),
-    "dnn128": (lambda shape, outputs, options: _perceptron(shape, outputs, 128), frozenset()),
-    "mlr": (_linear, frozenset()),
-    "dfca_cnn": (_dfca_cnn, frozenset()),
-    "fedspd_cnn_mnist": (_fedspd_cnn_mnist, frozenset()),
-    "fedspd_cnn_cifar": (_fedspd_cnn_cifar, frozenset()),
-    "fedsoft_letters_cnn": (_fedsoft_letters_cnn, frozenset()),
-    "dpfl_cnn": (_dpfl_cnn, frozenset()),
+class Model(NamedTuple):
+    """One entry of `MODELS`: what builds it, one sentence for people, and the meaning of each key of model_options."""
+
+    build: Builder
+    about: str
+    options: dict[str, str] = {}  # noqa: RUF012  # never changed
+
+
+HIDDEN = {"hidden": "width of the hidden layer, or a list of widths (256)"}
+MODELS: dict[str, Model] = {
+    "mlp": Model(_mlp, "Hidden layers with ReLU, for any samples.", HIDDEN),
+    "mlp2048": Model(lambda shape, outputs, options: _perceptron(shape, outputs, 2048), "One hidden layer of 2,048."),
+    "dnn128": Model(lambda shape, outputs, options: _perceptron(shape, outputs, 128), "One hidden layer of 128."),
+    "mlr": Model(_linear, "One linear layer: logistic or linear regression."),
+    "dfca_cnn": Model(_dfca_cnn, "Two convolutions with BatchNorm and two linear layers, from DFCA."),
+    "fedspd_cnn_mnist": Model(
+        _fedspd_cnn_mnist, "Two 5x5 convolutions and two linear layers, from the code of FedSPD."
+    ),
+    "fedspd_cnn_cifar": Model(_fedspd_cnn_cifar, "Four convolutions with BatchNorm and dropout, from FedSPD."),
+    "fedsoft_letters_cnn": Model(
+        _fedsoft_letters_cnn, "Two 5x5 convolutions and one linear layer of 512, from FedSoft."
+    ),
+    "dpfl_cnn": Model(_dpfl_cnn, "Two 5x5 convolutions and three linear layers, from DPFL."),
 }
+TORCHVISION = "torchvision:"  # prefix of the models of torchvision

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,18 @@ from peer.tasks.preprocessing import RAW, Preprocessing
 
 Settings = Mapping[str, object]  # the manifest's task_options
 Loader = Callable[["DataSet", Settings, Path, bool], "Pool"]
+
+
+def refuse_unknown_options(section: str, given: Iterable[str], known: Iterable[str], owner: str) -> None:
+    """Refuse keys of a manifest section, such as ``task_options``, that its owner (a task, model or split) does not have.
+
+    Raises:
+        TaskError: an unknown key.
+    """
+    names = sorted(known)
+    if unknown := sorted(set(given).difference(names)):
+        allowed = ", ".join(names) or "none"
+        raise TaskError(f"run.{section}.{unknown[0]}: found an unknown option; allowed for {owner}: {allowed}")
 
 
 class Facts(NamedTuple):
@@ -34,8 +46,11 @@ class DataSet:
         load: returns the samples; arguments: this entry, the task_options, the data root, whether to download.
         facts: shape of a sample and number of labels, by the task_options.
         model: name and options of the default model.
-        options: allowed keys of task_options.
+        about: one sentence for people.
+        options: keys of task_options, each with its meaning.
         reads_files: whether a data root is required.
+        files: an example of the data root.
+        has_columns: whether split by_column can group its samples: ``load`` then reads the option ``by``, a column.
         torchvision: its class in ``torchvision.datasets``; "" for other data sets.
         mean: of each channel of the training images / 255, for ``normalize``.
         std: standard deviation, as ``mean``.
@@ -45,11 +60,20 @@ class DataSet:
     load: Loader
     facts: Callable[[Settings], Facts]
     model: tuple[str, dict[str, object]]
-    options: frozenset[str] = frozenset()
+    about: str
+    options: Mapping[str, str] = field(default_factory=dict)
     reads_files: bool = True
+    files: str = "DIR"
+    has_columns: bool = False
     torchvision: str = ""
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
+
+    @property
+    def local_options(self) -> frozenset[str]:
+        """The options of a command line that it uses."""
+        used = {"--shard"} | ({"--data-root"} if self.reads_files else set())
+        return frozenset(used | ({"--download"} if self.torchvision else set()))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,9 +88,9 @@ class Pool:
         train_count: number of training samples.
         classes: number of labels; None for regression.
         source: int64 [n], the distribution of each sample, if the data set has several; else None.
-        writer: int64 [n], the writer of each sample (FEMNIST); else None.
         preprocessing: from ``x`` to inputs of a model.
         class_names: name of each label; None if unknown.
+        group: int64 [n], the writer of each sample (FEMNIST), or its value in a column (split by_column); else None.
     """
 
     x: NDArray[Any]
@@ -74,9 +98,9 @@ class Pool:
     train_count: int
     classes: int | None
     source: NDArray[np.int64] | None = None
-    writer: NDArray[np.int64] | None = None
     preprocessing: Preprocessing = RAW
     class_names: tuple[str, ...] | None = None
+    group: NDArray[np.int64] | None = None
 
     @property
     def sample_shape(self) -> tuple[int, ...]:

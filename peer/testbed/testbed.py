@@ -17,10 +17,12 @@ import shutil
 import signal
 import socket
 import sys
+import time
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,8 @@ from coordinator_free_bootstrap import (
     parse_manifest,
     save_graph,
 )
-from coordinator_free_bootstrap.errors import StorageError, UsageError
+from coordinator_free_bootstrap.errors import PeerError, StorageError, TaskError, UsageError
+from coordinator_free_bootstrap.validation import counted
 from peer.identity.files import OBSERVER, identity_files
 from peer.runtime.assembly import LocalSettings
 from peer.store.state_dir import StateDir
@@ -79,15 +82,19 @@ def clear(directory: Path) -> None:
 
 
 def warm_up(graph: Graph, data_root: Path | None) -> None:
-    """Import what peers need, run the optimizer once, decode the data set, and freeze the objects before forking."""
+    """Import what peers need, run the optimizer once, decode the data set, and freeze the objects before forking.
+
+    Raises:
+        ConfigError, TaskError: the algorithm, its options, or the built-in data set or split is wrong.
+    """
     import torch
 
-    from peer.algorithms.registry import algorithms
+    from peer.algorithms.registry import check_algorithm
     from peer.tasks.loading import preload
 
     for module in ("peer.runtime.process", "peer.observe.logs"):
         importlib.import_module(module)
-    algorithms()
+    check_algorithm(graph)
     torch.set_num_threads(1)
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -98,10 +105,68 @@ def warm_up(graph: Graph, data_root: Path | None) -> None:
     gc.freeze()
 
 
+def check_task_first(graph: Graph, data_root: Path | None) -> None:
+    """Try the task with the first peer's data, once for all peers: load the shard, train one step, evaluate.
+
+    A forked process does it, because a user's code may start threads, which the parent of a testbed must not have.
+
+    Raises:
+        PeerError: the first fault; a note on it holds the whole trace.
+    """
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_check_task, args=(graph, data_root, sender), name="task-check")
+    process.start()
+    sender.close()
+    try:
+        found: tuple[type[PeerError], str, str] | None = receiver.recv()
+    except EOFError:  # it ended without a result
+        process.join()
+        raise TaskError(
+            f"task: {graph.manifest.task}: the process that checks it ended with exit code {process.exitcode}; "
+            f"run peer task check {graph.manifest.task}"
+        ) from None
+    process.join()
+    if found is not None:
+        kind, text, trace = found
+        error = kind(text)
+        error.add_note(trace)
+        raise error
+
+
+def _check_task(graph: Graph, data_root: Path | None, sender: Connection) -> None:
+    """Send None, or the class, text and trace of the error."""
+    from peer.learning.check import try_learner
+    from peer.learning.learner import Learner
+    from peer.tasks.loading import load_task
+    from peer.tasks.user_code import shard_of
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent answers Ctrl-C
+    os.dup2(2, 1)  # what the code of a user prints is not part of the report
+    manifest, first = graph.manifest, graph.ids[0]
+    try:
+        task = load_task(manifest, len(graph.nodes), data_root=data_root)
+        try_learner(Learner(task, shard_of(task, first), batch_size=manifest.batch_size), manifest.learning_rate)
+    except PeerError as error:
+        sender.send((type(error), str(error), "".join(traceback.format_exception(error))))
+    else:
+        sender.send(None)
+
+
+def earlier_graph(directory: Path) -> Graph | None:
+    """Return the graph of the run in a directory; None without a run: no peer has written a line of history.
+
+    Raises:
+        GraphError: the graph file of the run cannot be read.
+    """
+    histories = (StateDir(path).history for path in directory.glob("peer-*"))
+    has_run = any(path.exists() and path.stat().st_size for path in histories)
+    return load_graph(directory / "graph.json") if has_run and (directory / "graph.json").exists() else None
+
+
 def default_graph(kind: str | None, peers: int | None, directory: Path) -> Graph:
     """Return the graph of an earlier run in the directory, or make one of this kind on free loopback ports."""
-    earlier = directory / "graph.json"
-    before = load_graph(earlier) if earlier.exists() else None
+    before = earlier_graph(directory)
     if before is not None and kind is None and peers is None:
         return before
     kind, peers = kind or "erdos-renyi", peers or PEERS
@@ -117,10 +182,9 @@ def default_graph(kind: str | None, peers: int | None, directory: Path) -> Graph
 
 def check_same_run(graph: Graph, directory: Path) -> None:
     """Raise UsageError if a directory holds a run with other peers, edges or settings, which cannot be resumed."""
-    earlier = directory / "graph.json"
-    if not earlier.exists():
+    before = earlier_graph(directory)
+    if before is None:
         return
-    before = load_graph(earlier)
     old, new = before.manifest.model_dump(), graph.manifest.model_dump()
     changed = [f"run.{key}" for key in new if new[key] != old[key]]
     if (before.ids, before.edges) != (graph.ids, graph.edges):
@@ -172,8 +236,10 @@ class Testbed:
         data_root: Path | None = None,
         threads: int | None = None,
         insecure: bool = False,
+        traceback: bool = False,
     ) -> None:
         self.insecure = insecure
+        self.traceback = traceback
         self.directory = directory
         self.data_root = data_root
         self.threads = threads or max(1, (os.cpu_count() or 1) // max(1, len(graph.nodes)))
@@ -227,12 +293,13 @@ class Testbed:
     def stop(self, grace_s: float = 10.0) -> None:
         """Send SIGTERM to every peer, and SIGKILL to those that still run after ``grace_s`` seconds."""
         for number, timeout_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+            end = time.monotonic() + timeout_s  # of all peers together
             for process in self.processes.values():
                 if process.pid is not None and process.exitcode is None:
                     os.kill(process.pid, signal.SIGCONT)
                     os.kill(process.pid, number)
             for process in list(self.processes.values()):
-                process.join(timeout_s)
+                process.join(max(0.0, end - time.monotonic()))
             self.poll(0)
             if not self.processes:
                 return
@@ -244,7 +311,9 @@ class Testbed:
                 self.poll(interval_s)
                 on_progress()
         except KeyboardInterrupt:
-            log.warning("interrupted: stopping %d peers", len(self.processes))
+            log.warning(
+                "interrupted: stopping %s; a second Ctrl-C ends them at once", counted(len(self.processes), "peer")
+            )
             self.stop()
             raise
         return dict(self.exit_codes)
@@ -270,6 +339,10 @@ def _child(testbed: Testbed, peer_id: int) -> None:
         os.environ[failpoints.VARIABLE] = testbed.failpoints[peer_id]
     setup_logging(peer_id, level=os.environ.get("PEER_LOG_LEVEL", "info"))
     settings = LocalSettings(
-        place.root, data_root=testbed.data_root, threads=testbed.threads, insecure=testbed.insecure
+        place.root,
+        data_root=testbed.data_root,
+        threads=testbed.threads,
+        insecure=testbed.insecure,
+        traceback=testbed.traceback,
     )
     sys.exit(run_peer(peer_id, testbed.graph_of(peer_id), settings))

@@ -19,20 +19,19 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from coordinator_free_bootstrap.strict_json import printable
 from peer import failpoints
 from peer.core.encoding import Payload
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply, Select
 from peer.wire import convert, frames
 from peer.wire.access import REFUSAL_TRAILER
 from peer.wire.arrival_reader import ACCEPTED_METADATA
+from peer.wire.failures import UNTRUSTED, in_words
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, UNARY, channel_options
 from peer.wire.security import SecureChannel, open_channel
 
 RECONNECTS_MAX, RECONNECTS_S = 5, 10.0  # at most so many reconnects in so many seconds
-
-# Parts of gRPC's error text for a server whose certificate is not the one that this channel trusts.
-_UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed", "WRONG_VERSION_NUMBER")
 
 
 class NeighborLink:
@@ -110,7 +109,9 @@ class NeighborLink:
         try:
             reply = convert.unpack_hello_reply(await self._ask("Hello", convert.pack_hello(hello)))
         except NeighborUnavailable as error:
-            if any(sign in str(error) for sign in _UNTRUSTED):
+            cause = error.__cause__
+            details = cause.details() or "" if isinstance(cause, grpc.aio.AioRpcError) else ""
+            if any(sign in details for sign in UNTRUSTED):
                 sentence = f"the server at {self.address} has no certificate of peer {self.peer_id}: {error}"
                 raise RemoteProtocolError(Refusal.IDENTITY_MISMATCH, sentence) from error
             raise
@@ -310,8 +311,9 @@ class NeighborLink:
             details = error.details() or error.code().name
             code = dict(error.trailing_metadata() or ()).get(REFUSAL_TRAILER)
             if code in set(Refusal):
-                raise RemoteProtocolError(Refusal(code), details.removeprefix(f"{code}: ")) from error
-            raise NeighborUnavailable(f"{where}: {error.code().name}: {details}") from error
+                raise RemoteProtocolError(Refusal(code), printable(details.removeprefix(f"{code}: "))) from error
+            reason = in_words(error.code(), details, self._timeouts.suspicion_s)
+            raise NeighborUnavailable(f"{where}: {reason}") from error
         except TimeoutError as error:
             limit = f"{self._timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s)"
             raise NeighborUnavailable(f"{where}: no byte sent or received for {limit}") from error

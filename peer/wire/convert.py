@@ -6,7 +6,6 @@ depends on the run: rounds, slots, weights.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from enum import StrEnum
@@ -16,6 +15,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.strict_json import dumps, loads, printable
 from peer.core.messages import (
     Heartbeat,
     Hello,
@@ -57,7 +57,7 @@ def pack_hello(hello: Hello) -> bytes:
 def unpack_hello_reply(data: bytes) -> HelloReply:
     """Read a HelloReply; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.HelloReply, data)
-    return HelloReply(_hello(message.hello), _refusal(message), _text(message, "reason", REASON_CHARS_MAX))
+    return HelloReply(_hello(message.hello), _refusal(message), _reason(message))
 
 
 def pack_hello_reply(reply: HelloReply) -> bytes:
@@ -123,7 +123,7 @@ def pack_pass(message: Pass) -> bytes:
 def unpack_acknowledgement(data: bytes) -> tuple[Refusal | None, str]:
     """Read an Acknowledgement as refusal (None: accepted) and reason; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.Acknowledgement, data)
-    return _refusal(message), _text(message, "reason", REASON_CHARS_MAX)
+    return _refusal(message), _reason(message)
 
 
 def pack_acknowledgement(refusal: Refusal | None, reason: str) -> bytes:
@@ -171,7 +171,7 @@ def unpack_push_reply(data: bytes) -> PushReply:
     """Read a PushReply; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.PushReply, data)
     outcome = _choice(message, "outcome", Outcome, Refusal.MALFORMED)
-    return PushReply(outcome, _refusal(message), _text(message, "reason", REASON_CHARS_MAX))
+    return PushReply(outcome, _refusal(message), _reason(message))
 
 
 def pack_push_reply(reply: PushReply) -> bytes:
@@ -209,8 +209,8 @@ def unpack_status(data: bytes) -> dict[str, Any]:
     """Read the JSON object of a StatusReply; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.StatusReply, data)
     try:
-        status = json.loads(message.json)
-    except (ValueError, RecursionError) as error:
+        status = loads(message.json)
+    except ValueError as error:
         raise _wrong(message, "json", "invalid JSON", "a JSON object") from error
     if not isinstance(status, dict):
         raise _wrong(message, "json", f"a JSON {type(status).__name__}", "a JSON object")
@@ -218,10 +218,10 @@ def unpack_status(data: bytes) -> dict[str, Any]:
 
 
 def pack_status(status: dict[str, Any]) -> bytes:
-    """Write a StatusReply: ``status`` as JSON, and its typed fields from the keys of the same names."""
+    """Write a StatusReply: ``status`` as JSON, with null for NaN and Infinity; its typed fields are keys of the same names."""
     typed = {name: status[name] for name in ("peer_id", "incarnation", "round_index") if status.get(name) is not None}
     phase = _number(peer_pb2.Phase, status["phase"]) if status.get("phase") else 0
-    return _build(peer_pb2.StatusReply, **typed, phase=phase, json=json.dumps(status)).SerializeToString()
+    return _build(peer_pb2.StatusReply, **typed, phase=phase, json=dumps(status)).SerializeToString()
 
 
 def parse(kind: type[M], data: bytes) -> M:
@@ -310,6 +310,11 @@ def _refusal(message: Any) -> Refusal | None:
         return Refusal(code)
     except ValueError as error:
         raise _wrong(message, "refusal", repr(code[:64]), "the codes of WIRE.md") from error
+
+
+def _reason(message: Any) -> str:
+    """Return a neighbor's reason in a form that is safe to print, at most 200 characters and its length."""
+    return printable(_text(message, "reason", REASON_CHARS_MAX))
 
 
 def _why(refusal: Refusal | None, reason: str) -> dict[str, str]:

@@ -25,6 +25,7 @@ from coordinator_free_bootstrap.errors import ConfigError, IdentityError, Refusa
 from coordinator_free_bootstrap.graph import split_address
 from peer.identity.certificates import Certificate
 from peer.identity.files import KeyFiles, KeyPair, load_key_pair, read_file
+from peer.wire.ports import why_not_bound
 
 log = logging.getLogger("peer")
 Options: TypeAlias = Sequence[tuple[str, Any]]
@@ -203,7 +204,7 @@ def require_loopback_or(anywhere: bool, listen: str) -> None:
     Raises:
         ConfigError: ``listen`` is not a loopback address, and ``anywhere`` is False.
     """
-    if anywhere or _is_loopback(listen):
+    if anywhere or is_loopback(listen):
         return
     raise ConfigError(
         f"--listen {listen}: plaintext is allowed on a loopback address only (127.0.0.1, ::1, localhost); make keys with "
@@ -232,14 +233,24 @@ def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentia
         raise ConfigError(f"--listen: found {listen!r}; allowed: {error}, such as 0.0.0.0:7400") from error
     try:
         port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
-    except RuntimeError as error:
-        raise ConfigError(f"cannot listen on {listen}: {error}; choose a free port of this machine") from error
+    except RuntimeError:
+        port = 0  # gRPC gives no reason
     if port == 0:
-        raise ConfigError(f"cannot listen on {listen}; choose a free port of this machine")
+        raise ConfigError(_cannot_listen(listen))
     return int(port)
 
 
-def _is_loopback(listen: str) -> bool:
+def _cannot_listen(listen: str) -> str:
+    host, _, port = listen.rpartition(":")
+    try:
+        why = why_not_bound(host.strip("[]"), int(port))
+    except (OSError, ValueError):
+        why = ""
+    return f"cannot listen on {listen}: the address {why or 'cannot be bound'}; choose a free port of this machine"
+
+
+def is_loopback(listen: str) -> bool:
+    """Return whether ``host:port`` is a loopback address; names other than localhost are not resolved."""
     host = listen.rpartition(":")[0].strip("[]")
     if host == "localhost":
         return True

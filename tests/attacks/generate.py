@@ -282,6 +282,7 @@ def scripts() -> dict[Refusal, Script]:
             "title": "calls to a peer that is leaving",
             "leaving": True,
             "steps": [hello(), pass_(), push(header(), CHUNK, END)],
+            "counted": 0,  # a neighbor that calls a peer that leaves does nothing wrong
         },
         Refusal.TOO_SLOW: {
             "title": "slow loris: a push without a header, one that stops after the header or in the middle, one of tiny chunks",

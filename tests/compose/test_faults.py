@@ -124,6 +124,6 @@ def test_after_a_lost_disk_a_peer_starts_a_new_incarnation(survived):
 def test_neighbors_log_a_dead_and_a_returned_peer(survived):
     project = survived[0]
     log = "".join(project.log(f"peer-{n}") for n in project.graph.neighbors(LOST_FOR_GOOD))
-    assert f"neighbor {LOST_FOR_GOOD} is dead" in log
+    assert f"neighbor {LOST_FOR_GOOD} marked dead" in log
     log = "".join(project.log(f"peer-{n}") for n in project.graph.neighbors(LOST_DISK))
-    assert re.search(rf"neighbor {LOST_DISK} is alive, was (dead|suspect)", log)
+    assert re.search(rf"neighbor {LOST_DISK} marked alive, was (dead|suspect)", log)

@@ -54,7 +54,71 @@ def seeds() -> dict[str, list[bytes]]:
     arrays = save({"slot/0": theta})
     whole = targets._OWNED | {"arrays": targets._described(b"")}
     small = make_graph("ring", 3)
+    peer_status = {
+        **{
+            "peer_id": 1,
+            "incarnation": 7,
+            "phase": "running",
+            "stage": "exchanging",
+            "round_index": 3,
+            "rounds_total": 60,
+        },
+        **{
+            "persisted_round": 2,
+            "waiting_for": [2],
+            "owed_to": [4],
+            "waiting_s": 1.5,
+            "unchanged_s": 1.5,
+            "suspicion_s": 5.0,
+        },
+        **{"neighbors": {"2": "suspect", "4": "alive"}, "neighbor_rounds": {"2": 3}, "silent_s": {"2": 1.0, "4": None}},
+        **{
+            "metric": "accuracy",
+            "accuracy": 0.5,
+            "cluster_index": 1,
+            "totals": {"models_sent": 3},
+            "refusals": {"too_slow": 1},
+        },
+        **{"storage_error": "", "open_streams": 0},
+    }
+    state = {"mixture": [0.5, 0.5], "confusion": [[1, 2], [3, 4]], "relay": 1.0}
+    round_line = {
+        **{
+            "kind": "round",
+            "t": 1.0,
+            "time": "2026-11-22T17:00:00+00:00",
+            "incarnation": 7,
+            "round_index": 0,
+            "state": state,
+        },
+        **{
+            "accuracy": 0.5,
+            "cluster_index": 1,
+            "seconds": {"train": 0.5},
+            "models_sent": 2,
+            "neighbors_alive": 2,
+            "missing": [],
+        },
+    }
+    refused_line = {"kind": "refused", "neighbor": 2, "code": "too_slow", "reason": "\u202e"}
+    summary = {
+        "status": "completed",
+        "accuracy": 0.5,
+        "refusals": {"too_slow": 1},
+        "algorithm": "dfca",
+        "true_cluster": 1,
+    }
+    fault = {
+        "kind": "chaos",
+        "time": "2026-11-22T17:00:00+00:00",
+        "do": "kill",
+        "undo": "restart",
+        "result": "done",
+        "peers": [1],
+    }
+    files = json.dumps(round_line) + "\n" + json.dumps(refused_line) + "\0" + json.dumps(summary)
     return {
+        "status": [b"s" + json.dumps(peer_status).encode(), b"h" + files.encode(), b"t" + json.dumps(fault).encode()],
         "messages": [bytes((kind,)) + data for kind, data in enumerate(replies)],
         "streams": [b"".join(len(f).to_bytes(2, "little") + f for f in stream)],
         "encodings": [

@@ -6,25 +6,34 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
 import tempfile
+import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console, RenderableType
 
 from coordinator_free_bootstrap import Graph, Manifest, canonical_json, check_hello, diff, parse_graph, parse_manifest
-from coordinator_free_bootstrap.errors import ConfigError, IdentityError, RemoteProtocolError
+from coordinator_free_bootstrap.errors import ConfigError, IdentityError, RemoteProtocolError, StorageError
 from coordinator_free_bootstrap.identity import parse_spiffe_id
 from coordinator_free_bootstrap.strict_json import loads
 from peer.core.encoding import ENCODINGS, decode, norm_squared
 from peer.core.messages import WIRE_VERSION, Hello, Phase
 from peer.core.schema import Schema, TensorSpec
 from peer.identity.certificates import Certificate
+from peer.observe.faults import TIMELINE, read_timeline, spans
+from peer.observe.peer_status import read_status
+from peer.observe.report import build_report
+from peer.observe.status_table import status_table
+from peer.observe.tables import report_view
 from peer.store.checkpoint import Checkpoint, CheckpointStore
+from peer.store.state_dir import StateDir
 from peer.wire import convert, frames
 
 SCHEMA = Schema((TensorSpec("weight", (3, 2)), TensorSpec("bias", (2,)), TensorSpec("mean", (), "buffer")))
@@ -181,6 +190,38 @@ def certificate(data: bytes) -> None:
         return
 
 
+def status(data: bytes) -> None:
+    """What reports and `peer status` show of a peer. The first byte selects: a status, a history with a summary, a timeline."""
+    kind, text = data[:1], data[1:].decode(errors="replace")
+    if kind == b"s":
+        with suppress(ValueError, RemoteProtocolError):
+            _shown(status_table({3: read_status(loads(text))}))
+        return
+    with tempfile.TemporaryDirectory(dir=_scratch) as name:
+        place = StateDir(Path(name) / "peer-3")
+        place.root.mkdir()
+        history, _, summary = text.partition("\0")
+        place.history.write_text('{"kind":"start"}\n' + history + "\n", encoding="utf-8")
+        with suppress(StorageError):
+            if summary:
+                place.summary.write_text(summary, encoding="utf-8")
+            values = build_report(place.root).values
+            json.dumps(values, allow_nan=False)
+            _shown(report_view(values))
+        (Path(name) / TIMELINE).write_text(history + "\n", encoding="utf-8")
+        lines = read_timeline(Path(name))
+        spans(lines, 0.0, 1.0)
+
+
+def _shown(renderable: RenderableType) -> None:
+    """Print a table and require that no unsafe character reaches the screen."""
+    console = Console(file=io.StringIO(), width=80)
+    console.print(renderable)
+    text = console.file.getvalue().replace("\n", "")  # type: ignore[attr-defined]
+    assert not {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"} & set(map(unicodedata.category, text))
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    each.__name__: each for each in (messages, streams, encodings, handshake, graph, manifest, checkpoint, certificate)
+    each.__name__: each
+    for each in (messages, streams, encodings, handshake, graph, manifest, checkpoint, certificate, status)
 }

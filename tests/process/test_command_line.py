@@ -1,4 +1,4 @@
-"""The command `peer` through its real entry point, as a newcomer uses it: graph file, testbed, report, evaluate, predict."""
+"""The command `peer` through its entry point, as a new user runs it: graph file, testbed, report, evaluate, predict."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peer.learning.saved import SavedModel
 
 pytestmark = pytest.mark.process
 
-# The keys that `peer report --json` promises; scripts of users depend on them.
+# The documented keys of `peer report --json`; users' scripts depend on them.
 REPORT_KEYS = {
     "accuracy_mean",
     "accuracy_std",
@@ -59,12 +59,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def first_graph(tmp_path: Path) -> Iterator[Path]:
-    """What the README's "first own graph" says, on one machine: a graph, keys, two peers that run with them."""
+    """Run the README's "first own graph" on one machine: a graph, keys, and two peers that use them."""
     shape = ["--kind", "complete", "--peers", 2, "--base-port", 17430, "--set", "run.rounds=100000"]
     graph, certs = tmp_path / "graph.json", tmp_path / "certs"
     peer("graph", "make", *shape, "--out", graph)
-    for who in (("--id", 0), ("--id", 1), ("--observer", "me")):
-        peer("keygen", *who, "--out", certs)
+    for subject in (("--id", 0), ("--id", 1), ("--observer", "me")):
+        peer("keygen", *subject, "--out", certs)
     peer("graph", "pin", graph, *certs.glob("*.pem"))
     with ExitStack() as stack:
         for i in (0, 1):
@@ -72,16 +72,16 @@ def first_graph(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def test_the_first_own_graph_runs_and_is_watched(first_graph: Path) -> None:
+def test_first_own_graph_runs_and_answers_peer_status(first_graph: Path) -> None:
     def both_train() -> bool:
         histories = [first_graph / f"peer-{i}" / "history.jsonl" for i in (0, 1)]
         return all(path.exists() and '"kind":"round"' in path.read_text().replace(" ", "") for path in histories)
 
     until(both_train, "both train", logs=first_graph.glob("*.log"))
     lines = peer("status", first_graph / "graph.json").splitlines()
-    assert len(lines) == 2
-    for i, line in enumerate(lines):
-        assert line.startswith(f"peer {i}: round ") and "1 of 1 neighbors alive" in line
+    assert lines[0].split()[:3] == ["peer", "phase", "round"] and len(lines) == 4
+    for i, line in enumerate(lines[2:]):
+        assert line.split()[0] == str(i) and " 1/1 " in line
     refused = peer("status", "127.0.0.1:17430", code=40)
     assert "no answer in plaintext" in refused and "peer status graph.json" in refused
     (first_graph / "certs" / "me.key").unlink()
@@ -90,7 +90,7 @@ def test_the_first_own_graph_runs_and_is_watched(first_graph: Path) -> None:
     assert "the graph file lists me" in hint and "peer keygen --observer" in hint
 
 
-def test_report_keeps_its_keys(finished: Path) -> None:
+def test_report_has_its_documented_keys(finished: Path) -> None:
     report = json.loads(peer("report", finished, "--json"))
     assert report.keys() >= REPORT_KEYS
     assert all(row.keys() >= PEER_KEYS for row in report["peers"])
@@ -98,7 +98,7 @@ def test_report_keeps_its_keys(finished: Path) -> None:
     assert report["models_sent"] == report["models_folded"] == 3 * 3 * 2
 
 
-def test_every_peer_leaves_the_same_files(finished: Path) -> None:
+def test_every_peer_writes_the_same_files(finished: Path) -> None:
     for peer_id in range(3):
         place = finished / f"peer-{peer_id}"
         assert {path.name for path in (place / "models").iterdir()} == {
@@ -109,7 +109,7 @@ def test_every_peer_leaves_the_same_files(finished: Path) -> None:
         assert json.loads((place / "summary.json").read_text())["status"] == "completed"
 
 
-def test_the_trained_model_is_of_use(finished: Path, tmp_path: Path) -> None:
+def test_saved_model_is_evaluated_and_predicts(finished: Path, tmp_path: Path) -> None:
     model = finished / "peer-1" / "models" / "personalized.safetensors"
     found = json.loads(peer("evaluate", "--model", model, "--peer", 1, "--json"))
     reported = json.loads(peer("report", finished, "--json"))["peers"][1]["accuracy"]
@@ -132,15 +132,17 @@ def test_the_trained_model_is_of_use(finished: Path, tmp_path: Path) -> None:
         ({"run": {"options": {"warmup": 2}}}, 10, ["options.warmup", "warmup_rounds"]),
     ],
 )
-def test_a_wrong_manifest_is_a_sentence(tmp_path: Path, change: dict[str, object], code: int, words: list[str]) -> None:
+def test_wrong_manifest_is_reported_in_one_sentence(
+    tmp_path: Path, change: dict[str, object], code: int, words: list[str]
+) -> None:
     nodes = [{"id": i, "address": f"127.0.0.1:{17420 + i}"} for i in range(2)]
     graph = {"graph": change, "nodes": nodes, "edges": [{"source": 0, "target": 1}]}
     path = tmp_path / "graph.json"
     path.write_text(json.dumps(graph))
     run = ("run", "--id", 0, "--neighbors", path, "--insecure", "--state-dir", tmp_path / "state")
-    said = peer(*run, code=code)
-    assert all(word in said for word in words)
-    assert "Traceback" not in said
+    error = peer(*run, code=code)
+    assert all(word in error for word in words)
+    assert "Traceback" not in error
 
 
 def test_help_of_every_verb_shows_an_example() -> None:
@@ -150,7 +152,7 @@ def test_help_of_every_verb_shows_an_example() -> None:
         assert "Example" in peer(*verb, "--help"), verb
 
 
-def test_a_task_of_ones_own_runs_as_the_examples_say(tmp_path: Path) -> None:
+def test_example_of_an_own_task_runs(tmp_path: Path) -> None:
     task = f"{Path(__file__).parents[2] / 'examples' / 'sensor_task.py'}:task"
     graph = tmp_path / "graph.json"
     peer("graph", "make", "--kind", "ring", "--peers", 3, "--task", task, "--out", graph)
@@ -161,7 +163,7 @@ def test_a_task_of_ones_own_runs_as_the_examples_say(tmp_path: Path) -> None:
     assert report["rounds"] == 2 and len(report["peers"]) == 3
 
 
-def test_pictures_of_ones_own_run_as_the_example_says(tmp_path: Path) -> None:
+def test_example_of_an_image_folder_task_runs(tmp_path: Path) -> None:
     task = f"{Path(__file__).parents[2] / 'examples' / 'image_folder_task.py'}:ImageFolderTask"
     settings = ["--set", f"run.task_options.root={tmp_path / 'pictures'}", "--set", "run.rounds=2", "--insecure"]
     report = json.loads(

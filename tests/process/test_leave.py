@@ -27,14 +27,14 @@ POINTS = ("hello.end", "train.begin", "train.step", "train.end", "send.frame", "
 @pytest.mark.parametrize("point", [*POINTS, "persist.arrays", "persist.end"])
 def test_peer_that_leaves_at_any_point_of_a_round_is_marked_left_and_resumes(bed: Make, point: str) -> None:
     when = 1 if point == "hello.end" else 6
-    run = bed(rounds=12, failpoints={1: f"{point}=leave@{when}"})
+    run = bed(rounds=20, failpoints={1: f"{point}=leave@{when}"})
     assert run.until_ended(1) == 0
     assert run.fired(1) == 1, "the failpoint did not fire"
     assert run.summary(1)["status"] == "left"
     assert run.history(1)[-1]["kind"] == "leave"
     run.arm(1, "")
     run.do("restart", 1)
-    run.finish()
+    run.finish(150)  # if its neighbors complete before it has caught up, it waits one suspicion time (60 s) for them
     for neighbor in run.graph.neighbors(1):
         assert not run.saw(neighbor, 1, "dead")
         if point != "hello.end":  # before the handshake is done there is no neighbor to notify

@@ -1,4 +1,4 @@
-"""Prometheus' own words on our files, and a real Prometheus that scrapes real peers."""
+"""promtool checks our Prometheus files, and a Prometheus server scrapes running peers."""
 
 import json
 import shutil
@@ -23,19 +23,19 @@ PEERS = 3
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
-    """Folder with prometheus and promtool: those installed, or those of Debian's package, unpacked and not installed."""
+    """Return the folder of prometheus and promtool: the installed ones, or those of Debian's package, unpacked."""
     installed = shutil.which("prometheus")
     if installed and shutil.which("promtool"):
         return Path(installed).parent
     if shutil.which("apt-get") is None:
-        pytest.skip("prometheus is not installed, and this is no Debian to fetch it")
+        pytest.skip("prometheus is not installed, and there is no apt-get to download it")
     folder = tmp_path_factory.mktemp("prometheus")
-    fetched = subprocess.run(
+    downloaded = subprocess.run(
         ["apt-get", "download", "-q", "prometheus"], check=False, cwd=folder, capture_output=True, text=True
     )
     packages = list(folder.glob("*.deb"))
-    if fetched.returncode or not packages:
-        pytest.skip(f"prometheus is not installed, and cannot be fetched: {fetched.stderr[-200:]}")
+    if downloaded.returncode or not packages:
+        pytest.skip(f"prometheus is not installed, and cannot be downloaded: {downloaded.stderr[-200:]}")
     subprocess.run(["dpkg", "-x", packages[0], folder], check=True)
     return folder / "usr" / "bin"
 
@@ -53,7 +53,7 @@ def test_promtool_accepts_configuration_and_rules(programs, arguments):
     assert "warning" not in (found.stdout + found.stderr).lower()
 
 
-def test_promtool_would_refuse_a_wrong_rule(programs, tmp_path):
+def test_promtool_refuses_a_wrong_rule(programs, tmp_path):
     rules = tmp_path / "alerts.yml"
     rules.write_text((MONITORING / "alerts.yml").read_text().replace("sum by (instance, code) (", "sum by instance ("))
     assert promtool(programs, "rules", rules).returncode != 0
@@ -61,7 +61,7 @@ def test_promtool_would_refuse_a_wrong_rule(programs, tmp_path):
 
 @pytest.fixture(scope="module")
 def ask(programs, tmp_path_factory):
-    """The API of a Prometheus that scrapes three running peers, with the configuration and the rules at hand."""
+    """Return a function that queries a Prometheus server; it scrapes three running peers with our configuration and rules."""
     home, ports = tmp_path_factory.mktemp("scraped"), free_ports(2 * PEERS + 1)
     manifest = parse_manifest({"rounds": 100_000, "options": {"warmup_rounds": 4}}, "test")
     graph = on_loopback(make_graph("complete", PEERS, manifest=manifest), ports[:PEERS])
@@ -96,15 +96,15 @@ def values(ask, expression):
 
 
 def test_prometheus_scrapes_running_peers(ask):
-    everybody = {str(i) for i in range(PEERS)}
+    all_peers = {str(i) for i in range(PEERS)}
     for condition in ("up == 1", "peer_rounds_completed_total > 2", 'peer_neighbors{state="alive"} == 2'):
-        until(lambda expression=condition: values(ask, expression).keys() == everybody, f"scraped: {condition}", 90)
+        until(lambda expression=condition: values(ask, expression).keys() == all_peers, f"scraped: {condition}", 90)
     assert set(values(ask, "sum by (peer_id) (peer_refusals_total)").values()) == {0.0}
     assert all(0 < accuracy <= 1 for accuracy in values(ask, "peer_accuracy_ratio").values())
     assert all(count > 0 for count in values(ask, "peer_wire_bytes_sent_total").values())
 
 
-def test_dashboard_and_rules_name_metrics_that_there_are(ask):
+def test_dashboard_and_rules_name_existing_metrics(ask):
     until(lambda: len(values(ask, "peer_rounds_completed_total > 5")) == PEERS, "scraped: six rounds", 90)
     names = set(ask("label/__name__/values"))
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())

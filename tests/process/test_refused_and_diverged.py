@@ -45,7 +45,7 @@ def test_diverged_peers_end_with_their_exit_code_and_leave_no_model(tmp_path: Pa
         assert "diverged in round 0: the model of slot" in errors and "lower run.learning_rate (1e+30)" in errors
     for peer_id in graph.ids:
         folder = tmp_path / f"peer-{peer_id}"
-        summary = json.loads((folder / "summary.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+        summary = json.loads((folder / "summary.json").read_text(), parse_constant=pytest.fail)
         assert summary["status"] == "diverged" and not list(folder.glob("models/*"))
 
 

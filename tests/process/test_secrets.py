@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import stat
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tools.running import until
 
 from coordinator_free_bootstrap import Graph, load_graph, make_graph
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.identity.files import load_key_pair
+from peer.observe.peer_status import read_status
 from peer.testbed.testbed import OBSERVER, Testbed, free_ports, identity_files, warm_up, with_settings
 from peer.wire.client import NeighborLink
 from peer.wire.security import MutualTls
@@ -63,12 +64,12 @@ def test_testbed_serves_its_observer_and_keeps_its_keys_after_a_restart(tmp_path
     pins = [node.pins for node in bed.graph.nodes]
     bed.start()
     try:
-        deadline = time.monotonic() + 60
-        while not all((tmp_path / f"peer-{i}/history.jsonl").exists() for i in range(3)):
-            assert time.monotonic() < deadline and not bed.poll(0.05)
+        histories = [tmp_path / f"peer-{i}/history.jsonl" for i in range(3)]
+        until(lambda: bed.poll(0) or all(path.exists() for path in histories), "all peers have started")
+        assert not bed.exit_codes
         statuses = asyncio.run(watched(tmp_path))
     finally:
         bed.stop()
-    assert [status["peer_id"] for status in statuses] == [0, 1, 2]
+    assert [read_status(status, peer_id).peer_id for peer_id, status in enumerate(statuses)] == [0, 1, 2]
     assert not any("PRIVATE" in repr(status) for status in statuses)
     assert [node.pins for node in Testbed(load_graph(tmp_path / "graph.json"), tmp_path).graph.nodes] == pins

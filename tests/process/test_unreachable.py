@@ -65,5 +65,7 @@ def test_neighbors_log_the_address_and_what_to_check(home: Path, peer_id: int) -
 
 
 def test_unreachable_peer_continues_with_pulled_models(home: Path) -> None:
-    assert history(home, 1, "caught_up")
-    assert json.loads(StateDir.of_peer(home, 1).summary.read_text())["accuracy"] > 0.7
+    """How many rounds it trains itself depends on the speed of the machine, and so does its accuracy."""
+    skipped = sum(line["to_round"] - line["from_round"] for line in history(home, 1, "caught_up"))
+    summary = json.loads(StateDir.of_peer(home, 1).summary.read_text())
+    assert skipped > 0 and (summary["status"], summary["rounds_completed"]) == ("completed", RUN["rounds"])

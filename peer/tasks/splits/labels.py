@@ -1,4 +1,4 @@
-"""Splits by label, by writer, or without a difference between the peers.
+"""Splits by label, by writer, by a column, or without a difference between the peers.
 
 Sources: DPFL (Kharrat, Canini and Horvath 2025, arXiv:2406.06520) for dirichlet, patho and label_flip; CGPFL (Tang, Guo and
 Guo 2021, arXiv:2106.13044) for two_class. OURS marks what a paper leaves open.
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.validation import counted
 from peer.tasks.splits.plan import Index, Options, PeerSplit, Samples, SplitFunction, SplitInput, divide, paired
 
 REDRAWS_MAX = 1000
@@ -67,7 +68,8 @@ def patho(data: SplitInput, options: Options, draw: np.random.Generator) -> list
             continue
         if members < least * len(owners):
             raise TaskError(
-                f"split: patho: found {members} samples of class {c} for {len(owners)} peers; allowed: {least} or more per peer; "
+                f"split: patho: found {counted(members, 'sample')} of class {c} for {counted(len(owners), 'peer')}; "
+                f"allowed: {least} or more per peer; "
                 "use fewer peers or a smaller samples_min"
             )
         floor = least / members if members else 0.0
@@ -131,19 +133,41 @@ def label_flip(data: SplitInput, options: Options, draw: np.random.Generator) ->
 
 def writers(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
     """Give peer i the images of writer i of FEMNIST, rotated by cluster i mod ``k`` (OURS; 1, the default: upright)."""
-    if data.writer is None:
+    if data.group is None:
         raise TaskError("split: writers: found a data set without writers; allowed: femnist")
     turns = options.turns(1)
-    ids = np.unique(data.writer)
+    ids = np.unique(data.group)
     if len(ids) < data.peers:
-        raise TaskError(f"split: writers: found {len(ids)} writers for {data.peers} peers; use fewer peers")
+        raise TaskError(
+            f"split: writers: found {counted(len(ids), 'writer')} for {counted(data.peers, 'peer')}; use fewer peers"
+        )
     splits = []
     for i, writer in enumerate(ids[: data.peers]):
         cluster = i % len(turns)
-        mine = [half[data.writer[half] == writer] for half in data.halves]
+        mine = [half[data.group[half] == writer] for half in data.halves]
         train, test = (Samples.of(index, turns[cluster], cluster) for index in mine)
         splits.append(PeerSplit(train, test))
     return splits
+
+
+def by_column(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+    """Give each peer the rows of one value of the table's column ``by``; more values than peers are dealt in order.
+
+    Values are in ascending order. Peer i has value i, and with more values than peers also values i + N, i + 2 N, ...
+    """
+    options.text("by", "")  # the data set's loader reads this column
+    if data.group is None:
+        raise TaskError("split: by_column: found a data set without columns; allowed: task tabular")
+    values = np.unique(data.group)
+    if len(values) < data.peers:
+        raise TaskError(
+            f"run.split_options.by: found {counted(len(values), 'different value')} for {counted(data.peers, 'peer')}; "
+            "allowed: one value per peer or "
+            "more; use fewer peers, or another column"
+        )
+    owner = np.searchsorted(values, data.group) % data.peers
+    halves = ([Samples.of(half[owner[half] == i]) for i in range(data.peers)] for half in data.halves)
+    return paired(*halves)
 
 
 def _marked(samples: Samples, cluster: int) -> Samples:

@@ -64,14 +64,14 @@ class SplitInput:
         train_count: number of training samples, which come first; the others are for testing.
         peers: N.
         source: int64 [n], the distribution of each sample, or None.
-        writer: int64 [n], the writer of each sample, or None.
+        group: int64 [n], the writer of each sample or its value in a column, or None.
     """
 
     labels: Index
     train_count: int
     peers: int
     source: Index | None = None
-    writer: Index | None = None
+    group: Index | None = None
 
     @property
     def halves(self) -> tuple[Index, Index]:

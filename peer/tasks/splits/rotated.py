@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.validation import counted
 from peer.tasks.splits.plan import (
     Index,
     Options,
@@ -30,7 +31,9 @@ def rotated_hard(data: SplitInput, options: Options, draw: np.random.Generator) 
     turns = options.turns(2)
     k = len(turns)
     if data.peers < k:
-        raise TaskError(f"split: rotated_hard: found {data.peers} peers for {k} clusters; allowed: {k} or more peers")
+        raise TaskError(
+            f"split: rotated_hard: found {counted(data.peers, 'peer')} for {k} clusters; allowed: {k} or more peers"
+        )
     splits: list[PeerSplit | None] = [None] * data.peers
     for cluster, turn in enumerate(turns):
         members = range(cluster, data.peers, k)

@@ -63,7 +63,7 @@ def test_the_older_key_links_is_read():
         (file_of(nodez=[]), "nodez", "found a list", "did you mean nodes?"),
         (file_of(nodes=[], edges=[]), "nodes", "found none", "at least one"),
         (file_of(graph={"runs": {}}), "graph.runs", "found an object", "did you mean run?"),
-        (file_of(graph=[]), "graph", "found a list", "dictionary"),
+        (file_of(graph=[]), "graph", "found a list", "an object"),
         (file_of(nodes=nodes_with(color="red")), "nodes[2].color", 'found "red"', "known: id, address, pins"),
         (file_of(nodes=nodes_with(id="2")), "nodes[2].id", 'found "2"', "a valid integer"),
         (file_of(nodes=nodes_with(id=True)), "nodes[2].id", "found true", "a valid integer"),
@@ -93,7 +93,7 @@ def test_the_older_key_links_is_read():
             "found no path between 0, 1 and 2",
             "allow_disconnected",
         ),
-        (3, "the file", "found 3", "dictionary"),
+        (3, "the file", "found 3", "an object"),
     ],
 )
 def test_a_broken_rule_is_a_graph_error(data, field, found, allowed):

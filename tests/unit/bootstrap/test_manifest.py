@@ -72,7 +72,7 @@ def test_timeouts_in_order_may_be_equal():
         ({"options": {"x": {}}}, "g.json: run.options.x: found an object; allowed: a valid boolean or"),
         ({"options": {"x": float("inf")}}, "g.json: run.options.x: found Infinity; allowed: "),
         ({"learning_rate": 10**400}, "g.json: run.learning_rate: found 1000"),
-        ([], "g.json: run: found a list; allowed: a valid dictionary"),
+        ([], "g.json: run: found a list; allowed: an object"),
     ],
 )
 def test_a_wrong_value_is_one_sentence(run, sentence):

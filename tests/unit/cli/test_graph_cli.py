@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap import load_graph
-from coordinator_free_bootstrap.errors import ConfigError, UsageError
+from coordinator_free_bootstrap.errors import ConfigError, GraphError, UsageError
 from peer.cli.graph import app
 
 
@@ -37,3 +37,33 @@ def test_manifest_keys_are_listed_with_those_of_the_algorithm():
     shown = call("keys", "--algorithm", "dfca").stdout
     for key in ("run.rounds", "run.timeouts.suspicion_s", "run.options.warmup_rounds"):
         assert key in shown
+
+
+@pytest.mark.parametrize(
+    ("template", "first"), [("h{id}:7400", "h0:7400"), ("h{id+1}:7400", "h1:7400"), ("h:{port}", "h:7400")]
+)
+def test_addresses_follow_the_template_with_ids_from_0_or_1(tmp_path, template, first):
+    path = tmp_path / "g.json"
+    call("make", "--peers", 3, "--address-template", template, "--out", path)
+    assert load_graph(path).node(0).address == first
+
+
+def test_an_unknown_placeholder_in_an_address_is_refused():
+    with pytest.raises(GraphError, match=r"\{id\}, \{id\+1\}, \{port\}"):
+        call("make", "--peers", 3, "--address-template", "h{peer}:7400")
+
+
+def test_one_edge_is_called_one_edge():
+    """Before, the summary of a line of two peers said "1 edges"."""
+    assert "1 edge\n" in call("make", "--kind", "line", "--peers", 2).stderr
+    assert "2 edges\n" in call("make", "--kind", "line", "--peers", 3).stderr
+
+
+def test_help_and_check_agree_on_the_smallest_number_of_peers():
+    """Before, the help allowed any number, and one peer was refused."""
+    from typer.main import get_command
+
+    (option,) = (p for p in get_command(app).commands["make"].params if p.name == "peers")
+    assert "2 or more" in option.help
+    with pytest.raises(GraphError, match="from 2 to"):
+        call("make", "--peers", 1)

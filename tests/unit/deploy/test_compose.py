@@ -105,3 +105,49 @@ def test_an_unwritable_folder_is_an_error(ring, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
         write_compose(ring, tmp_path / "file")
+
+
+def test_a_task_file_is_copied_and_mounted_where_the_peers_start(own_task, tmp_path):
+    """Before, no container had the task file, and every peer ended with exit code 12."""
+    out = tmp_path / "out"
+    assert out / "deploy" / "task" / "code" / "mine.py" in write_compose(make_graph("ring", 3, manifest=own_task), out)
+    assert (out / "deploy" / "task" / "code" / "mine.py").read_bytes() == (tmp_path / "code" / "mine.py").read_bytes()
+    row = services((out / "docker-compose.yml").read_text())["peer-2"]
+    assert "./deploy/task:/task:ro" in row["volumes"]
+    assert row["working_dir"] == "/task"
+
+
+def test_without_a_task_file_no_working_directory_is_set(ring):
+    assert "working_dir" not in compose_file(ring)
+
+
+@pytest.mark.parametrize("path", ["/home/me/mine.py", "../mine.py"])
+def test_a_task_file_outside_of_the_working_directory_is_refused(tmp_path, path):
+    graph = make_graph("ring", 3, manifest=parse_manifest({"task": f"{path}:task"}, "test"))
+    with pytest.raises(UsageError, match="a relative path without"):
+        write_compose(graph, tmp_path)
+
+
+def test_a_missing_task_file_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    graph = make_graph("ring", 3, manifest=parse_manifest({"task": "none.py:task"}, "test"))
+    with pytest.raises(UsageError, match=r"none\.py cannot be read"):
+        write_compose(graph, tmp_path / "out")
+
+
+def test_a_task_file_that_imports_modules_beside_it_gives_a_warning(own_task, tmp_path, caplog):
+    write_compose(make_graph("ring", 3, manifest=own_task), tmp_path / "out")
+    assert not caplog.text
+    (tmp_path / "code" / "helper.py").touch()
+    (tmp_path / "code" / "layers").mkdir()
+    with (tmp_path / "code" / "mine.py").open("a") as file:
+        file.write("import helper\nfrom layers.wide import Wide\n")
+    write_compose(make_graph("ring", 3, manifest=own_task), tmp_path / "out")
+    assert "code/mine.py imports helper, layers" in caplog.text
+
+
+def test_a_large_task_file_gives_a_warning(own_task, tmp_path, caplog):
+    with (tmp_path / "code" / "mine.py").open("a") as file:
+        file.write("#" * (1 << 20))
+    write_compose(make_graph("ring", 3, manifest=own_task), tmp_path / "out")
+    assert "the task file is large" in caplog.text and "code/mine.py" in caplog.text

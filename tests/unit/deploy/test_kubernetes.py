@@ -10,10 +10,12 @@ import stat
 import kubernetes_validate
 import pytest
 import yaml
+from typer.testing import CliRunner
 
-from coordinator_free_bootstrap import make_graph
+from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.graph_file import parse_graph
+from peer.cli.main import app
 from peer.deploy.kubernetes import Cluster, write_kubernetes
 from peer.identity.files import KeyFiles, load_key_pair
 
@@ -22,7 +24,7 @@ OLDEST, NEWEST = "1.28", "1.34"
 
 def manifests(out, cluster, graph=None):
     paths = write_kubernetes(graph or make_graph("ring", 3), out, cluster)
-    return [document for path in paths for document in yaml.safe_load_all(path.read_text())]
+    return [d for path in paths if path.suffix == ".yaml" for d in yaml.safe_load_all(path.read_text())]
 
 
 def of_kind(documents, kind):
@@ -102,9 +104,76 @@ def test_no_container_runs_as_root_and_the_peer_sees_only_its_own_key(tmp_path):
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_a_task_file_is_a_config_map_in_the_working_directory_of_the_peers(tmp_path, own_task, version):
+    """Before, the manifests did not hold the task file, and every pod ended with exit code 12."""
+    documents = manifests(tmp_path / "k8s", Cluster(shards="patients"), make_graph("ring", 3, manifest=own_task))
+    for document in documents:
+        kubernetes_validate.validate(document, version, strict=True)
+    (config,) = (d for d in documents if d["metadata"]["name"] == "peer-task")
+    assert base64.b64decode(config["binaryData"]["task.py"]) == (tmp_path / "code" / "mine.py").read_bytes()
+    pod = of_kind(documents, "StatefulSet")["spec"]["template"]["spec"]
+    (volume,) = (each for each in pod["volumes"] if each["name"] == "task")
+    assert volume["configMap"] == {"name": "peer-task", "items": [{"key": "task.py", "path": "code/mine.py"}]}
+    (peer,) = pod["containers"]
+    (mount,) = (each for each in peer["volumeMounts"] if each["name"] == "task")
+    assert mount["mountPath"] == peer["workingDir"] == "/task"
+
+
+def test_a_task_file_beyond_the_size_of_a_config_map_is_refused(tmp_path, own_task, caplog):
+    with (tmp_path / "code" / "mine.py").open("a") as file:
+        file.write("#" * (1 << 20))
+    with pytest.raises(UsageError, match=r"code/mine\.py: found .* bytes; allowed: 1048576"):
+        write_kubernetes(make_graph("ring", 3, manifest=own_task), tmp_path / "k8s", Cluster())
+    assert "code/mine.py" in caplog.text
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_each_pod_mounts_its_own_shard_of_a_claim(tmp_path, version):
+    """Before, Kubernetes had no way to give shards."""
+    shard = parse_manifest({"split": "shard"}, "test")
+    documents = manifests(tmp_path, Cluster(shards="patients"), make_graph("ring", 3, manifest=shard))
+    for document in documents:
+        kubernetes_validate.validate(document, version, strict=True)
+    pod = of_kind(documents, "StatefulSet")["spec"]["template"]["spec"]
+    (volume,) = (each for each in pod["volumes"] if each["name"] == "shards")
+    assert volume["persistentVolumeClaim"] == {"claimName": "patients", "readOnly": True}
+    (peer,) = pod["containers"]
+    (mount,) = (each for each in peer["volumeMounts"] if each["name"] == "shards")
+    assert mount["subPathExpr"] == "peer-$(PEER_ID).safetensors"
+    assert [each["name"] for each in peer["env"]] == ["PEER_ID"]
+    assert f"--shard {mount['mountPath']}" in peer["args"][0]
+
+
+def test_split_shard_without_a_claim_is_refused(tmp_path):
+    """Before, every pod ended with exit code 12 for want of data."""
+    with pytest.raises(UsageError, match="--shards CLAIM"):
+        write_kubernetes(
+            make_graph("ring", 3, manifest=parse_manifest({"split": "shard"}, "test")), tmp_path, Cluster()
+        )
+
+
+def test_private_keys_are_among_the_written_files(tmp_path, own_task):
+    """Before, the verb wrote private keys below --out and did not list them."""
+    save_graph(make_graph("ring", 3), tmp_path / "g.json")
+    result = CliRunner().invoke(app, ["deploy", "kubernetes", str(tmp_path / "g.json"), "--out", str(tmp_path / "k8s")])
+    assert result.exit_code == 0
+    for peer_id in range(3):
+        path = tmp_path / "k8s" / "keys" / f"peer-{peer_id}" / f"peer-{peer_id}.key"
+        assert f"wrote {path} (private key)\n" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("values", "word"),
-    [({"name": "Peer_1"}, "--name"), ({"memory": "lots"}, "--memory"), ({"namespace": "a b"}, "--namespace")],
+    [
+        ({"name": "Peer_1"}, "--name: .*such as peer-lab"),
+        ({"memory": "lots"}, "--memory: .*such as 512Mi or 2Gi$"),
+        ({"storage": "1 GB"}, "--storage: .*such as 512Mi or 2Gi$"),
+        ({"cpu": "one"}, "--cpu: .*such as 500m"),
+        ({"image": "a b"}, "--image: .*such as registry.example/peer:1"),
+        ({"namespace": "a b"}, "--namespace"),
+        ({"shards": "A/B"}, "--shards"),
+    ],
 )
 def test_values_that_the_api_refuses_are_errors(values, word):
     with pytest.raises(UsageError, match=word):

@@ -20,6 +20,7 @@ from peer.learning.learner import Learner
 from peer.learning.saved import model_metadata
 from peer.store.model_file import save_model
 from peer.tasks.loading import load_task
+from peer.tasks.splits import SPLITS
 
 ROOT = Path(__file__).parents[3]
 PAGES = [path for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md") if (path := ROOT / name).exists()]
@@ -158,3 +159,18 @@ def test_the_plain_pytorch_use_of_a_model_file_gives_the_predictions_of_peer_pre
     assert [name for name, _ in shown] == [row["class"] for row in rows]
     assert [float(p) for _, p in shown] == pytest.approx([row["probability"] for row in rows], rel=1e-5)
     assert {name for name, _ in shown} == {"dry", "rain", "snow"}
+
+
+def test_the_table_of_split_options_is_that_of_the_registry():
+    """docs/your-own-task.md names each key, its splits, its default and its meaning."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for name, split in SPLITS.items():
+        for key, (default, meaning) in split.options.items():
+            shown = "" if default is None else f"`{json.dumps(default)}`"
+            rows.setdefault((key, shown, meaning), []).append(f"`{name}`")
+    expected = {
+        f"| `{key}` | {'all' if len(names) == len(SPLITS) else ', '.join(names)} | {shown} | {meaning} |"
+        for (key, shown, meaning), names in rows.items()
+    }
+    section = (ROOT / "docs" / "your-own-task.md").read_text().split("## 6. Options of the splits")[1].split("## 7.")[0]
+    assert {line for line in section.splitlines() if line.startswith("| `")} == expected

@@ -192,7 +192,7 @@ def test_the_command_runs_resumes_and_prints_a_table(small, tmp_path):
     kept, cut = results[0].stat().st_mtime_ns, results[-1]
     cut.unlink()  # as after an interruption of the runs
     again = CliRunner().invoke(app, arguments)
-    assert "3 of 4 runs exist already" in again.output
+    assert "3 of 4 runs done already" in again.output
     assert results[0].stat().st_mtime_ns == kept
     assert cut.is_file()
 
@@ -367,3 +367,23 @@ def test_a_table_shows_the_commands_of_all_its_results(tmp_path):
 @pytest.mark.parametrize(("name", "expected"), [("DFCA-GI", "dfca-gi"), ("tau = 1", "tau-1"), ("p = 0.3", "p-0.3")])
 def test_slugs(name, expected):
     assert slug(name) == expected
+
+
+def test_another_metric_than_accuracy_is_shown_by_its_name_and_not_in_percent(tmp_path):
+    """Before, a mean absolute error of 0.0314 was shown as a "measured, %" of 3.1, and its curve as test accuracy."""
+    curve = [[1, 0.5], [2, 0.0314]]
+    written(tmp_path, result_of(metric="mae", measured=0.0314, accuracy_worst=0.25, payload_bytes_sent=0, curve=curve))
+    (block,) = read_blocks(tmp_path)
+    header, row = block.cells()
+    assert dict(zip(header, row, strict=True)).items() >= {"measured, mae": "0.0314", "worst peer, mae": "0.25"}.items()
+    assert "%" not in markdown([block]).split("|")[2]
+
+
+def test_the_command_names_the_metric_of_the_task(small, tmp_path):
+    text = small.read_text().replace("model_options = { hidden = 8 }", 'task = "linear"')
+    small.write_text(text.replace("split_options = {", 'split = "iid"\nsplit_options = {'))
+    arguments = ["experiment", "run", str(small), "--seeds", "1", "--case", "local", "--out", str(tmp_path / "r")]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "local, seed 1: mse " in done.output
+    assert "accuracy" not in done.output

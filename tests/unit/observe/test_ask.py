@@ -1,13 +1,33 @@
-"""The line of `peer status` about one peer."""
+"""`peer status`: the validation of answers, the line about one peer, the table, and words in place of gRPC's text."""
+
+import io
+import json
+import math
+import socket
+from datetime import UTC, datetime, timedelta
 
 import pytest
+import typer
+from fake_run import write_graph, write_peer
+from rich.console import Console
+from typer.testing import CliRunner
 
-from peer.observe.ask import sentence
+from coordinator_free_bootstrap.errors import NeighborUnavailable, RemoteProtocolError, UsageError
+from peer.cli.status import status
+from peer.observe.ask import Ended, Silent, answers, in_json, sentence
+from peer.observe.peer_status import read_status
+from peer.observe.run_files import PeerRun
+from peer.observe.status_table import age, status_table
+from peer.store.files import write_json
 
 STATUS = {
+    "peer_id": 3,
+    "incarnation": 1 << 32,
+    "phase": "running",
+    "stage": "exchanging",
     "round_index": 7,
     "rounds_total": 60,
-    "stage": "exchanging",
+    "persisted_round": 6,
     "neighbors": {"1": "alive", "2": "suspect"},
     "neighbor_rounds": {"1": 6, "2": 7},
     "silent_s": {"1": 0.1, "2": 3.2},
@@ -15,8 +35,27 @@ STATUS = {
     "waiting_for": [],
     "owed_to": [],
     "waiting_s": 0.0,
+    "unchanged_s": 4.0,
+    "metric": "accuracy",
+    "accuracy": 0.5,
+    "cluster_index": 1,
+    "totals": {"models_sent": 3},
+    "refusals": {"too_slow": 1},
     "storage_error": "",
 }
+
+
+def text_of(found, width=80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(status_table(found))
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def app():
+    app = typer.Typer()
+    app.command()(status)
+    return app
 
 
 @pytest.mark.parametrize(
@@ -29,10 +68,107 @@ STATUS = {
             "; has waited 4.0 s for models of 1, in round 6; for models of 2, silent for 3.2 s and marked dead after 5 s",
         ),
         ({"owed_to": [1], "waiting_s": 4.0}, "; has waited 4.0 s for 1 to accept our models"),
-        ({"storage_error": "no space left"}, "; no space left"),
+        ({"storage_error": "no space\n\u202eleft"}, "; no space\\n\\u202eleft"),
     ],
 )
 def test_the_line_has_round_stage_neighbors_and_what_the_peer_waits_for(changes, end):
-    said = sentence(STATUS | changes)
+    said = sentence(read_status(STATUS | changes))
     assert said.startswith("round 7 of 60, exchanging; 1 of 2 neighbors alive")
     assert said.endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"round_index": None}, "round_index: found null; allowed: a valid integer"),
+        ({"round_index": "7"}, 'round_index: found "7"; allowed: a valid integer'),
+        ({"round_index": -1}, "round_index: found -1; allowed: greater than or equal to 0"),
+        ({"accuracy": math.nan}, "accuracy: found NaN"),
+        ({"neighbors": ["1"]}, "neighbors: found a list; allowed: an object"),
+        ({"neighbors": {"1": "\u202ealive"}}, "neighbors"),
+        ({"stage": "x" * 4000}, "stage: found"),
+        ({"waiting_s": 1e300}, "waiting_s: found 1e+300; allowed: less than or equal to 1000000000"),
+        ({"storage_error": "x" * 5000}, "storage_error: found"),
+        ({"peer_id": 4}, "peer_id: found 4; allowed: 3, the peer that was asked"),
+    ],
+)
+def test_an_answer_that_is_no_status_is_one_sentence(changes, words):
+    """Before, such an answer ended `peer status` with KeyError or TypeError."""
+    with pytest.raises(RemoteProtocolError) as error:
+        read_status(STATUS | changes, 3)
+    said = error.value.sentence
+    assert said.startswith("not a valid status: ") and words in said and len(said) < 300 and said.isprintable()
+
+
+@pytest.mark.parametrize("missing", sorted(STATUS.keys() - {"persisted_round", "unchanged_s", "metric"}))
+def test_a_missing_key_is_named(missing):
+    with pytest.raises(RemoteProtocolError, match=f"{missing}: found nothing"):
+        read_status({key: value for key, value in STATUS.items() if key != missing})
+
+
+def test_sixteen_peers_fit_one_screen():
+    """80 x 24: a line per peer with long rounds, many waits and reasons, header and notes."""
+    waiting = {"waiting_for": list(range(9)), "waiting_s": 1234.5, "neighbors": {str(n): "suspect" for n in range(15)}}
+    big = {"round_index": 99_998, "rounds_total": 99_999, "stage": "catching_up", "unchanged_s": 86_400.0}
+    found = {peer_id: read_status(STATUS | waiting | big | {"peer_id": peer_id}) for peer_id in range(10)}
+    found |= {peer_id: Silent(f"not a valid status: round_index: found {peer_id}") for peer_id in range(10, 16)}
+    lines = text_of(found).splitlines()
+    assert len(lines) <= 23 and max(map(len, lines)) <= 80
+    assert " ".join(lines[2].split()) == "0 catching up 99998/99999 0.500 1 21 m: 0, 1, 2\u2026 0/15 24 h"
+    assert "and 3 more notes (peer status --json)" in lines[-1]
+    shown = text_of({3: read_status(STATUS | {"waiting_for": [1], "waiting_s": 4.0, "metric": "mae"})}).splitlines()
+    assert shown[0].split() == ["peer", "phase", "round", "mae", "cluster", "waits", "for", "alive", "since"]
+    assert shown[2].split() == ["3", "exchanging", "7/60", "0.500", "1", "4", "s:", "1", "1/2", "4", "s"]
+
+
+def test_a_finished_peer_is_shown_from_its_summary_and_the_peer_is_named_once(tmp_path, app):
+    """Before: "peer 0: peer 0 at 127.0.0.1:7400: Status: UNAVAILABLE: failed to connect to all addresses; last error..."."""
+    graph = write_graph(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        free = server.getsockname()[1]
+    text = (tmp_path / "graph.json").read_text()
+    for peer_id in graph.ids:
+        text = text.replace(graph.node(peer_id).address, f"127.0.0.{peer_id + 1}:{free}")
+    (tmp_path / "graph.json").write_text(text)
+    place = write_peer(tmp_path, 0)
+    ended = (datetime.now(UTC) - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    write_json(place.summary, json.loads(place.summary.read_text()) | {"ended_at": ended})
+    write_peer(tmp_path, 1, rounds=2, end=False)
+    found = answers(str(tmp_path / "graph.json"))
+    assert isinstance(found[0], Ended) and in_json(found[0])["status"] == "completed"
+    assert isinstance(found[1], Silent) and found[2] == Silent("connection refused")
+    rows = text_of(found).splitlines()
+    assert rows[2].split() == ["0", "completed", "6", "0.950", "1", "-", "5", "m"]
+    assert rows[4].split() == ["2", "no", "answer", "-", "-", "-", "connection", "refused", "-", "-"]
+    assert rows[6].startswith("peer 1: connection refused (no summary.json in ")
+    assert rows[-1] == "peer 2, 3: connection refused"
+    result = CliRunner().invoke(app, [str(tmp_path / "graph.json"), "--json"])
+    assert result.exit_code == 40 and json.loads(result.stdout)["2"] == "connection refused"
+    assert "UNAVAILABLE" not in text_of(found) and "ipv4" not in text_of(found)
+
+
+def test_a_missing_file_is_said_to_be_missing():
+    """Before, "graph.jsn" was taken for the address of a peer that does not answer."""
+    with pytest.raises(UsageError, match=r'"graph.jsn": found no such file or directory; allowed: a graph file'):
+        answers("graph.jsn")
+    with pytest.raises(NeighborUnavailable, match=r"127.0.0.1:1: no answer in plaintext \(connection refused\)"):
+        answers("127.0.0.1:1")
+
+
+def test_watch_ends_when_all_peers_have_finished_and_prints_lines_in_a_pipe(run_directory, app):
+    result = CliRunner().invoke(app, [str(run_directory), "--watch"])
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [f"peer {peer_id}: completed after 6 rounds" for peer_id in range(4)]
+
+
+def test_a_diverged_peer_is_shown_as_such(run_directory):
+    place = PeerRun.read(run_directory, 2).place
+    write_json(place.summary, {"peer_id": 2, "status": "diverged", "accuracy": math.nan})
+    assert text_of(answers(str(run_directory))).splitlines()[4].split()[:2] == ["2", "diverged"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (119, "119 s"), (120, "2 m"), (7200, "2 h"), (172_800, "2 d"), (1e9, "999 d")]
+)
+def test_a_duration_has_at_most_five_characters(seconds, text):
+    assert age(seconds) == text and len(text) <= 5

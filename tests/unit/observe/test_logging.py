@@ -132,7 +132,21 @@ def test_control_characters_are_escaped_and_private_keys_removed():
     key = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEE\n-----END EC PRIVATE KEY-----"
     assert clean(f"loaded {key}!") == "loaded [private key]!"
     assert clean("-----BEGIN PRIVATE KEY-----\nMHcC") == "[private key]"
-    assert clean("z" * 5000).endswith("zzz... (904 characters cut)")
+    assert clean("z" * 5000).endswith("zzz... (5000 characters)")
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_text_of_a_neighbor_is_escaped_and_bounded_in_every_log_line(stderr, style):
+    """Before, U+202E reached the log, a line had 4,096 characters, and extra fields were written as they came."""
+    setup_logging(3, style=style)
+    about = {"neighbor": "5\n\u202e", "message_kind": "x" * 4058}
+    logging.getLogger("peer").warning("refused by peer %s: %s", 5, "\u202eevil\x9b\u2066" + "x" * 4058, extra=about)
+    line = stderr.getvalue()
+    assert (
+        line.count("\n") == 1 and line.rstrip("\n").isprintable() and len(line) < 2 * logs.NEIGHBOR_LINE_CHARACTERS_MAX
+    )
+    assert "u202eevil" in line and "u2066" in line and " characters)" in line
+    assert "\\u202e" in line if style == "text" else json.loads(line)["neighbor"] == "5\\n\\u202e"
 
 
 def test_a_traceback_is_written_line_by_line(stderr):

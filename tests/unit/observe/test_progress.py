@@ -1,6 +1,7 @@
 """Live progress: reads new complete lines only; a table on a terminal, single lines in a pipe."""
 
 import io
+import json
 
 from fake_run import FINAL, ROUNDS, round_fields, write_graph, write_peer
 from rich.console import Console
@@ -78,14 +79,27 @@ def test_report_view_shows_every_peer_and_every_note(run_directory):
     (run_directory / "peer-3" / "history.jsonl").unlink()
     shown = text_of(report_view(build_report(run_directory, 0.5).values))
     assert all(f"{accuracy:.3f}" in shown for accuracy in FINAL.values())
-    assert "missing" in shown and "note: peer 3: no history found" in shown and "mean accuracy 0.5" in shown
+    assert "note: peer 3: no history found; only the summary is known" in shown and "mean accuracy 0.5" in shown
 
 
 def test_report_view_of_an_empty_run_shows_dashes(tmp_path):
     write_graph(tmp_path)
+    write_peer(tmp_path, 0, rounds=0, end=False)
     assert "mean -, std -" in text_of(report_view(build_report(tmp_path).values))
 
 
 def test_long_tables_end_with_a_count(run_directory):
     row = build_report(run_directory).values["peers"][0]
     assert "and 7 more peers" in text_of(peers_table([row] * (ROWS_MAX + 7)))
+
+
+def test_progress_names_the_metric_of_the_task(tmp_path):
+    """Before, live progress of a regression said "accuracy" beside a mean absolute error."""
+    watcher = TestbedWatcher(tmp_path, write_graph(tmp_path))
+    place = write_peer(tmp_path, 0, rounds=1, end=False)
+    lines = [json.loads(line) for line in place.history.read_text().splitlines()]
+    lines[0]["digests"] = {"metric": "mae", "metric_better": "lower"}
+    place.history.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    watcher.refresh()
+    for shown in (watcher.line(), text_of(watcher.render())):
+        assert "mae" in shown and "accuracy" not in shown

@@ -110,8 +110,9 @@ def test_cut_running_missing_and_left_peers_have_different_statuses(tmp_path):
     assert values["consensus_distance"] == [None, None]
 
 
-def test_a_run_that_has_not_started_has_nulls_not_zeros(tmp_path):
+def test_a_run_without_rounds_has_nulls_not_zeros(tmp_path):
     write_graph(tmp_path)
+    write_peer(tmp_path, 0, rounds=0, end=False)
     values = report_of(tmp_path, target=0.5)
     assert values["accuracy_mean"] is None and values["cluster_ari"] is None and values["rounds"] == 0
     assert values["reached"]["rounds"] is None
@@ -195,4 +196,5 @@ def test_plots_are_written(run_directory):
 
 def test_a_run_without_evaluations_has_only_the_graph(tmp_path):
     write_graph(tmp_path)
+    write_peer(tmp_path, 0, rounds=0, end=False)
     assert [path.name for path in save_plots(Run.read(tmp_path), tmp_path)] == ["clusters.png"]

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import ShardError, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
+from peer.cli.main import app
 from peer.learning.learner import Learner
 from peer.tasks import Shard
 from peer.tasks.builtin import NamedModelTask
@@ -112,9 +114,9 @@ def test_femnist_has_writers_and_holds_out_a_tenth_of_each(tmp_path):
     pool = load_pool("femnist", {}, tmp_path, False)
     assert pool.sample_shape == (1, 28, 28)
     assert pool.classes == 62
-    assert np.bincount(pool.writer).tolist() == [10, 20, 30]
+    assert np.bincount(pool.group).tolist() == [10, 20, 30]
     assert pool.train_count == 9 + 18 + 27
-    assert load_pool("femnist", {"writers": 2}, tmp_path, False).writer.max() == 1
+    assert load_pool("femnist", {"writers": 2}, tmp_path, False).group.max() == 1
     task = load_task(
         Manifest(task="femnist", split="writers", split_options={"k": 1}, model="mlr"), 3, data_root=tmp_path
     )
@@ -215,7 +217,7 @@ def test_tabular_reads_parquet(tmp_path):
         ("a,b\n1,2,3\n", {}, "line 2: found 3 cells"),
         ("a,b\n", {}, "rows of data"),
         ("a,b\n1,2\n3,4\n", {"target": "c"}, "a column of .*: a, b"),
-        ("a,b\n1,2\n3,2\n", {}, "found 1 classes"),
+        ("a,b\n1,2\n3,2\n", {}, "found 1 class "),
         ("a,b\n1,2\n3,4\n", {"classes": ["2", "5"]}, "found label '4'"),
         ("a,b\n1,2\n3,4\n", {"kind": "ranking"}, "kind"),
         ("a,b\n1,2\n3,4\n", {"file": "other.csv"}, "found no file"),
@@ -241,7 +243,7 @@ def test_wrong_image_folders_are_task_errors(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("mnits", {}, "found 'mnits'; allowed: cifar10, "),
+        ("mnits", {}, "found 'mnits'; did you mean .*mnist.* allowed: cifar10, "),
         ("digits", {"split": "letters"}, "task_options.split"),
         ("emnist", {"split": "words"}, "balanced"),
         ("mnist", {"normalize": 1.5}, "normalize"),
@@ -295,7 +297,12 @@ def test_one_entry_adds_a_data_set(monkeypatch):
         return Pool(x=x, y=np.arange(40) % 2, train_count=30, classes=dataset.facts(options).classes)
 
     entry = DataSet(
-        name="toy", load=load, facts=lambda options: Facts((1, 4, 4), 2), model=("mlr", {}), reads_files=False
+        name="toy",
+        load=load,
+        facts=lambda options: Facts((1, 4, 4), 2),
+        model=("mlr", {}),
+        about="Toy samples.",
+        reads_files=False,
     )
     monkeypatch.setitem(DATASETS, "toy", entry)
     task = load_task(Manifest(task="toy", split="iid"), 3)
@@ -377,3 +384,75 @@ def _shard(folder: Path, shape: tuple[int, ...], metadata: dict[str, str]) -> Pa
     x, y = np.zeros((4, *shape), np.float32), np.zeros(4, np.int64)
     save_shard(folder / "peer-0.safetensors", Shard(train_x=x, train_y=y, test_x=x, test_y=y, metadata=metadata))
     return folder / "peer-0.safetensors"
+
+
+HOSPITALS = [("B", 30), ("A", 20), ("C", 50)]
+
+
+@pytest.fixture
+def hospitals(tmp_path):
+    """A table with two inputs, the column hospital, of text, and the target sick."""
+    draw = np.random.default_rng(0)
+    rows = [f"{draw.normal()},{name},{draw.normal()},{i % 2}" for name, count in HOSPITALS for i in range(count)]
+    path = tmp_path / "patients.csv"
+    path.write_text("\n".join(["age,hospital,dose,sick", *rows]) + "\n")
+    return path
+
+
+def by_hospital(column="hospital", **more):
+    return Manifest(task="tabular", split="by_column", split_options={"by": column, **more})
+
+
+def test_a_table_is_split_by_the_values_of_a_column(hospitals):
+    """Before, a column of text was refused, and no split gave each hospital's rows to one peer."""
+    task = load_task(by_hospital(), 3, data_root=hospitals)
+    shards = [task.load_shard(i) for i in range(3)]
+    assert [(len(s.train_y), len(s.test_y)) for s in shards] == [
+        (16, 4),
+        (24, 6),
+        (40, 10),
+    ]  # A, B, C; a fifth for testing
+    assert shards[0].train_x.shape == (16, 2)  # the column is no input
+    two = load_task(by_hospital(), 2, data_root=hospitals)
+    assert [len(two.load_shard(i).train_y) for i in range(2)] == [16 + 40, 24]  # A and C, B
+    limited = load_task(by_hospital(samples_per_peer=5, test_per_peer=2), 3, data_root=hospitals).load_shard(2)
+    assert (len(limited.train_y), len(limited.test_y)) == (5, 2)
+
+
+def test_numbers_in_a_column_are_ordered_as_numbers(tmp_path):
+    (tmp_path / "t.csv").write_text("x,site,y\n" + "".join(f"{i},{s},{i % 2}\n" for s in (10, 9) for i in range(s)))
+    task = load_task(by_hospital("site"), 2, data_root=tmp_path)
+    assert [len(task.load_shard(i).train_y) + len(task.load_shard(i).test_y) for i in range(2)] == [9, 10]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "peers", "words"),
+    [
+        (by_hospital(), 4, "found 3 different values for 4 peers; allowed: one value per peer or more"),
+        (by_hospital("hopsital"), 3, "run.split_options.by: found 'hopsital'; allowed: a column of .*: age, hospital"),
+        (by_hospital("sick"), 3, "besides the target 'sick'"),
+        (Manifest(task="tabular", split="by_column"), 3, "run.split_options.by: found None; allowed .*: the name of a"),
+        (Manifest(split="by_column"), 3, "task 'digits', which has no columns; allowed: tabular"),
+    ],
+)
+def test_a_wrong_column_or_too_few_values_are_task_errors(hospitals, manifest, peers, words):
+    with pytest.raises(TaskError, match=words):
+        root = hospitals if manifest.task == "tabular" else None
+        load_task(manifest, peers, data_root=root).load_shard(0)
+
+
+def test_an_empty_cell_in_the_column_is_a_task_error(hospitals):
+    hospitals.write_text(hospitals.read_text() + "1,,1,1\n")
+    with pytest.raises(TaskError, match=r"patients\.csv line 102, hospital: found an empty cell"):
+        load_task(by_hospital(), 3, data_root=hospitals)
+
+
+def test_data_split_writes_the_rows_of_each_value_as_a_shard(hospitals, tmp_path):
+    words = f"data split --task tabular --split by_column --set run.split_options.by=hospital --data-root {hospitals}"
+    out = tmp_path / "shards"
+    result = CliRunner().invoke(app, [*words.split(), "--peers", "3", "--out", str(out)], catch_exceptions=False)
+    assert result.exit_code == 0
+    own = load_task(Manifest(task="tabular", split="shard"), 3, shard_path=out / "peer-1.safetensors").load_shard(1)
+    dealt = load_task(by_hospital(), 3, data_root=hospitals).load_shard(1)
+    assert np.array_equal(own.train_x, dealt.train_x)
+    assert len(own.train_y) == 24

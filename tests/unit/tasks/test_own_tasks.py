@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -127,10 +129,16 @@ def test_a_shard_file_replaces_the_data_of_the_task(mine, tmp_path):
         ("mine.py:Mine", {"depth": 3}, "cannot be made"),
         ("missing.py:task", {}, "found no file"),
         ("data.txt:task", {}, "allowed: a Python file"),
-        ("broken.py:task", {}, "ModuleNotFoundError"),
+        ("broken.py:task", {}, r"found ModuleNotFoundError.*broken.py, line 1\)"),
         ("half.py:Half", {}, "abstract"),
-        ("picky.py:Picky", {"width": 3}, "cannot be made with task_options .*: ValueError: too narrow"),
-        ("unknown-task", {}, "installed none; or your file"),
+        (
+            "picky.py:Picky",
+            {"width": 3},
+            r"cannot be made with task_options .*: found ValueError: too narrow \(.*picky.py, line 21\)",
+        ),
+        ("unknown-task", {}, "linear, mnist, tabular; or your file"),
+        ("picky.py:Picky", {"width": 3}, "cannot be made with task_options .*: found ValueError: too narrow"),
+        ("unknown-task", {}, "allowed: cifar10.*; or your file"),
     ],
 )
 def test_wrong_tasks_are_task_errors(mine, monkeypatch, name, options, words):
@@ -182,7 +190,7 @@ def test_an_installed_entry_point_is_loaded_and_its_saved_model_predicts(mine, m
         (("return Shard(", "return dict("), r"load_shard\(0\): found a dict"),
         (("return Shard(", "assert x is None\n        return Shard("), r"load_shard\(0\): found AssertionError"),
         (more("loss(self, outputs, targets)", "{}['w']"), r"loss\(float32 \[2, 2\], .*KeyError: 'w'"),
-        (more("loss(self, outputs, targets)", "outputs.detach().sum(1)"), "training: found RuntimeError in one step"),
+        (more("loss(self, outputs, targets)", "outputs.detach().sum(1)"), "training: found RuntimeError: element 0"),
         (more("metric(self, outputs, targets)", "1 / 0"), r"metric\(.*: found ZeroDivisionError"),
         (more("make_optimizer(self, parameters, rate)", "1 / 0"), r"make_optimizer\(.*: found ZeroDivisionError"),
         (more("make_optimizer(self, parameters, rate)", "'sgd'"), "make_optimizer: found a str"),
@@ -192,7 +200,7 @@ def test_an_installed_entry_point_is_loaded_and_its_saved_model_predicts(mine, m
             "found kind 'ranking'; allowed: classification, regression",
         ),
         (("classes = 2", "classes = 2\n    metric_name = 7"), "metric_name: found a int"),
-        (("nn.ReLU()", "Odd()"), r"found KeyError: 'odd' for samples of shape \[3\]"),
+        (("nn.ReLU()", "Odd()"), r"found KeyError: 'odd' \(.*wrong.py, line 5\) for samples of shape \[3\]"),
     ],
 )
 def test_the_check_names_the_fault(tmp_path, change, words):
@@ -247,3 +255,21 @@ def test_the_image_folder_example_learns_two_kinds_of_camera(tmp_path):
     assert other < same - 0.2
     assert len(list(tmp_path.glob("peer-1/*/*.png"))) == 90
     assert "balanced accuracy" in dict((f.what, f.seen) for f in check_task(task))["evaluation"]
+
+
+def test_a_task_file_may_import_torchvision(tmp_path):
+    """Before, ``import torchvision`` in a user's file failed beside a CPU build of torch: no operator torchvision::nms.
+
+    A fresh process, since torchvision is imported only once per process.
+    """
+    head = "from torchvision.transforms import Normalize\nimport torchvision\nfrom torchvision import datasets\n"
+    (tmp_path / "mine.py").write_text(f"{head}{GOOD}\nassert torchvision.transforms.Normalize is Normalize\n")
+    code = "from peer.tasks.loading import load_task; from coordinator_free_bootstrap.manifest import Manifest; "
+    code += "load_task(Manifest(task='mine.py:task'), 4); import sys; assert 'torchvision' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
+def test_a_task_file_without_torchvision_does_not_import_it(mine):
+    code = "from peer.tasks.loading import load_task; from coordinator_free_bootstrap.manifest import Manifest; "
+    code += "load_task(Manifest(task='mine.py:task'), 4); import sys; assert 'torchvision' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], cwd=mine.parent, check=True)

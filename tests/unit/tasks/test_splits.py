@@ -7,6 +7,7 @@ import pytest
 
 from coordinator_free_bootstrap.errors import TaskError
 from peer.tasks.splits import SPLITS, SplitInput, make_split
+from peer.tasks.splits.plan import Options
 
 TRAIN, TEST, CLASSES = 6000, 1200, 10
 
@@ -25,7 +26,7 @@ def by_class(peers):
 
 
 def by_writer(peers):
-    return images(peers, writer=np.arange(TRAIN + TEST) % 30)
+    return images(peers, group=np.arange(TRAIN + TEST) % 30)
 
 
 CASES = {
@@ -43,6 +44,7 @@ CASES = {
     "pair_mixture": (two_sources, {"per_source": 2000}),
     "label_flip": (images, {"q": 0.25, "base": "iid"}),
     "writers": (by_writer, {"k": 4}),
+    "by_column": (by_writer, {"by": "writer"}),
 }
 
 
@@ -64,7 +66,7 @@ def test_every_split_is_a_function_of_its_arguments(name):
             assert np.array_equal(one.index, other.index)
             assert np.array_equal(one.turns, other.turns)
             assert np.array_equal(one.cluster, other.cluster)
-    if name != "writers":  # whose peers are the writers, whatever the seed
+    if name not in ("writers", "by_column"):  # whose peers are the groups, whatever the seed
         different = make_split(name, make(12), options, 6)
         assert any(not np.array_equal(a.train.index, b.train.index) for a, b in zip(first, different, strict=True))
 
@@ -215,7 +217,7 @@ def test_each_peer_has_one_writer_rotated_by_cluster():
     data = by_writer(30)
     splits = make_split("writers", data, {"k": 4}, 0)
     for i, s in enumerate(splits):
-        assert (data.writer[s.train.index] == i).all()
+        assert (data.group[s.train.index] == i).all()
         assert (s.train.turns == i % 4).all()
     with pytest.raises(TaskError, match="30 writers"):
         make_split("writers", by_writer(31), {}, 0)
@@ -236,7 +238,7 @@ def test_sizes_and_validation_share_are_applied(name):
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("rotated", {}, "found 'rotated'; allowed: dirichlet"),
+        ("rotated", {}, "found 'rotated'.* allowed: by_column, dirichlet"),
         ("rotated_hard", {"k": 3}, "1, 2 or 4"),
         ("rotated_hard", {"clusters": 2}, "split_options.clusters"),
         ("rotated_hard", {"rotations": [0, 45]}, "rotations"),
@@ -265,3 +267,39 @@ def test_too_many_peers_are_refused():
         make_split("iid", images(TEST + 1), {}, 0)
     with pytest.raises(TaskError, match="allowed: 4 or more peers"):
         make_split("rotated_hard", images(3), {"k": 4}, 0)
+
+
+def test_by_column_deals_values_in_order_and_needs_one_per_peer():
+    data = by_writer(12)  # 30 values
+    for i, split in enumerate(make_split("by_column", data, {"by": "writer"}, 0)):
+        for part in (split.train, split.test):
+            assert set(data.group[part.index]) == set(range(i, 30, 12))
+    with pytest.raises(TaskError, match="found 30 different values for 31 peers; allowed: one value per peer or more"):
+        make_split("by_column", by_writer(31), {"by": "writer"}, 0)
+
+
+ALL_KEYS = {
+    "rotated_hard": [{}, {"rotations": [0, 90]}],
+    "label_flip": [{"base": "dirichlet", "alpha": 5.0}, {"base": "patho"}],
+    "imbalance": [{}, {"base": "oddeven_rotated"}],
+    "writers": [{}, {"rotations": [0, 90]}],
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_the_table_names_each_option_that_a_split_reads_with_its_default(name, monkeypatch):
+    """`peer list`, `peer graph check` and docs/your-own-task.md take the options from the table."""
+    read = {}
+
+    def get(self, key, default, *, original=Options.get):
+        read.setdefault(key, set()).add(default)
+        return original(self, key, default)
+
+    monkeypatch.setattr(Options, "get", get)
+    make, given = CASES[name]
+    for options in ALL_KEYS.get(name, [given]):
+        make_split(name, make(12), options, 5)
+    table = SPLITS[name].options
+    assert set(read) == set(table)
+    for key, (default, _) in table.items():
+        assert default in read[key] or default is None, key

@@ -89,8 +89,8 @@ def test_enums_of_python_and_proto_have_the_same_names(ours: list[str], theirs: 
 
 
 def test_long_reason_is_cut() -> None:
-    reply = convert.unpack_push_reply(convert.pack_push_reply(PushReply(Outcome.STALE, None, "x" * 5000)))
-    assert len(reply.reason) == convert.REASON_CHARS_MAX
+    data = convert.pack_push_reply(PushReply(Outcome.STALE, None, "x" * 5000))
+    assert len(peer_pb2.PushReply.FromString(data).reason) == convert.REASON_CHARS_MAX
 
 
 def test_outgoing_value_that_does_not_fit_its_field_is_a_local_error() -> None:
@@ -100,3 +100,16 @@ def test_outgoing_value_that_does_not_fit_its_field_is_a_local_error() -> None:
         convert.pack_heartbeat(Heartbeat(1, 0, 0, "asleep"))  # type: ignore[arg-type]
     with pytest.raises(LocalProtocolError, match="SelectRequest"):
         convert.pack_select(Select(1, 0, 2**32))
+
+
+def test_reason_of_a_neighbor_is_safe_to_print() -> None:
+    """Before, a reason had up to 4,096 characters and any character, as the neighbor wrote it."""
+    reply = peer_pb2.PushReply(outcome=1, refusal="too_slow", reason="\u202e" + "x" * 4057)
+    reason = convert.unpack_push_reply(reply.SerializeToString()).reason
+    assert reason == "\\u202e" + "x" * 194 + "... (4058 characters)"
+
+
+def test_status_with_nan_is_sent_as_null_and_refused_if_received() -> None:
+    assert convert.unpack_status(convert.pack_status({"accuracy": float("nan")})) == {"accuracy": None}
+    with pytest.raises(RemoteProtocolError, match=r"StatusReply\.json: found invalid JSON"):
+        convert.unpack_status(peer_pb2.StatusReply(json='{"accuracy": NaN}').SerializeToString())

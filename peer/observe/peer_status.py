@@ -1,0 +1,83 @@
+"""The status that a peer answers, validated: nothing that a peer says is shown before its types and limits are checked."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.graph import ID_MAX
+from coordinator_free_bootstrap.identity import INCARNATION_MAX
+from coordinator_free_bootstrap.strict_json import printable
+from coordinator_free_bootstrap.validation import sentences
+
+COUNT_MAX = 2**63 - 1
+ENTRIES_MAX = 100_000  # neighbors of one peer
+Word = Annotated[str, Field(pattern=r"^[a-z][a-z_]{0,31}$")]
+PeerId = Annotated[int, Field(ge=0, le=ID_MAX)]
+PeerKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
+Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+PeerIds = Annotated[list[PeerId], Field(max_length=ENTRIES_MAX)]
+
+
+class PeerStatus(BaseModel):
+    """One answer of `PeerHost.status`. Keys of newer releases are dropped.
+
+    Attributes:
+        stage: of the run, `peer.core.stages.Stage`.
+        waiting_for: neighbors whose models the round waits for.
+        owed_to: neighbors that have not accepted this peer's models.
+        unchanged_s: seconds since stage or round last changed.
+        accuracy: the last value of the metric.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+    peer_id: PeerId
+    incarnation: Annotated[int, Field(ge=0, le=INCARNATION_MAX)]
+    phase: Word
+    stage: Word
+    round_index: Count
+    rounds_total: Count
+    persisted_round: Annotated[int, Field(ge=-1, le=COUNT_MAX)] = -1
+    waiting_for: PeerIds
+    owed_to: PeerIds
+    waiting_s: Seconds
+    unchanged_s: Seconds = 0.0
+    suspicion_s: Seconds
+    neighbors: Annotated[dict[PeerKey, Word], Field(max_length=ENTRIES_MAX)]
+    neighbor_rounds: Annotated[dict[PeerKey, int], Field(max_length=ENTRIES_MAX)]
+    silent_s: Annotated[dict[PeerKey, Seconds | None], Field(max_length=ENTRIES_MAX)]
+    metric: Annotated[str, Field(min_length=1, max_length=64)] = "accuracy"
+    accuracy: Number | None
+    cluster_index: Count | None
+    totals: Annotated[dict[Word, Count], Field(max_length=100)]
+    refusals: Annotated[dict[Word, Count], Field(max_length=100)]
+    storage_error: Annotated[str, Field(max_length=4096)]
+    open_streams: Count = 0
+
+
+def read_status(value: Any, peer_id: int | None = None) -> PeerStatus:
+    """Return a status after validation.
+
+    Args:
+        value: the JSON object of a status reply.
+        peer_id: of the peer that was asked; None: any.
+
+    Raises:
+        RemoteProtocolError: MALFORMED; the sentence names the first wrong key, what was found and what is allowed.
+    """
+    try:
+        status = PeerStatus.model_validate(value)
+    except ValidationError as error:
+        raise _not_valid(sentences(error, PeerStatus, value)[0]) from error
+    if peer_id is not None and status.peer_id != peer_id:
+        raise _not_valid(f"peer_id: found {status.peer_id}; allowed: {peer_id}, the peer that was asked")
+    return status
+
+
+def _not_valid(problem: str) -> RemoteProtocolError:
+    return RemoteProtocolError(Refusal.MALFORMED, f"not a valid status: {printable(problem)}")

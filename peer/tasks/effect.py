@@ -1,0 +1,77 @@
+"""Options and manifest keys that have no effect for the chosen task, split, optimizer or pace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.tasks.datasets import DATASETS
+
+OWN_TASK_OPTIONS = frozenset({"--shard"})
+
+
+def local_options(task: str) -> frozenset[str]:
+    """Return which of ``--data-root``, ``--download`` and ``--shard`` a task uses."""
+    return DATASETS[task].local_options if task in DATASETS else OWN_TASK_OPTIONS
+
+
+def refuse_unused_options(manifest: Manifest, *, data_root: Path | None, shard: Path | None, download: bool) -> None:
+    """Refuse a local option that has no effect for the manifest's task.
+
+    Args:
+        manifest: its task is read.
+        data_root: value of ``--data-root``; None: not given.
+        shard: value of ``--shard``; its data replace those of the task, so no other option is used with it.
+        download: whether ``--download`` was given.
+
+    Raises:
+        UsageError: the option, the task, and the options that the task uses.
+    """
+    used = local_options(manifest.task) if shard is None else frozenset({"--shard"})
+    what = f"task {manifest.task!r}" + ("" if shard is None else " with --shard")
+    for option, given in (("--data-root", data_root is not None), ("--download", download)):
+        if given and option not in used:
+            raise UsageError(
+                f"{option}: found an option that {what} does not use; allowed: {', '.join(sorted(used))}; remove {option}"
+            )
+    reads_files = manifest.task in DATASETS and DATASETS[manifest.task].reads_files
+    if shard is not None and shard.suffix != ".safetensors" and not reads_files:
+        raise UsageError(
+            f"--shard: found {shard}; allowed for task {manifest.task!r}: a .safetensors file, as peer data split writes"
+        )
+
+
+def used_data_root(manifest: Manifest, data_root: Path | None) -> Path | None:
+    """Return the data root if the manifest's task uses one: the cases of an experiment may have different tasks."""
+    return data_root if "--data-root" in local_options(manifest.task) else None
+
+
+def keys_without_effect(manifest: Manifest) -> dict[str, str]:
+    """Return the manifest keys whose value is not the default and changes nothing, each with the reason.
+
+    Only certain cases are listed: a key that is missing here may have no effect either.
+    """
+    m = manifest
+    own_task, default = m.task not in DATASETS, Manifest()
+    stale = m.stale or ("drop" if m.pace == "lockstep" else "fold")
+    rows = [
+        ("momentum", m.optimizer == "adam", "run.optimizer is adam"),
+        ("learning_rate_decay_rounds", m.learning_rate_decay == 1, "run.learning_rate_decay is 1"),
+        ("fold_order", m.pace == "async" and m.fold_order == "neighbor_id", "run.pace is async"),
+        ("stale_rounds_max", stale == "drop", "run.stale is drop"),
+        ("stale_weight", stale == "drop", "run.stale is drop"),
+        ("model", own_task, f"task {m.task!r} makes its own model"),
+        ("model_options", own_task, f"task {m.task!r} makes its own model"),
+        ("split", own_task and m.split != "shard", f"task {m.task!r} loads its own shards"),
+        ("split_options", own_task or m.split == "shard", "each peer has its own shard"),
+        ("data_seed", own_task or m.split == "shard", "each peer has its own shard"),
+    ]
+    found = {f"run.{key}": why for key, idle, why in rows if idle and getattr(m, key) != getattr(default, key)}
+    if m.start.rule != "quorum" and m.start.quorum != default.start.quorum:
+        found["run.start.quorum"] = f"run.start.rule is {m.start.rule}"
+    if m.pace == "async" and m.lockstep.rate_window_rounds != default.lockstep.rate_window_rounds:
+        found["run.lockstep.rate_window_rounds"] = "run.pace is async"
+    if m.pace == "async" and m.limits.rounds_ahead != default.limits.rounds_ahead:
+        found["run.limits.rounds_ahead"] = "run.pace is async"
+    return found

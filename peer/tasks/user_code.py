@@ -1,0 +1,69 @@
+"""Exceptions of a user's code as one sentence, with the file and line of that code."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coordinator_free_bootstrap.errors import PeerError, TaskError
+from peer.tasks.shard import Shard
+from peer.tasks.task import Task
+
+LENGTH_MAX = 300  # characters of an exception's text in a sentence
+_PROJECT = Path(__file__).parents[1]
+_LIBRARIES = (
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    str(_PROJECT),
+    str(_PROJECT.with_name("coordinator_free_bootstrap")),
+    "<",  # frozen modules and generated code
+)
+
+
+def described(error: BaseException) -> str:
+    """Return ``KeyError: 'x' (my_task.py, line 12)``: the innermost line outside of Python, its packages and this project.
+
+    The text is one line of at most `LENGTH_MAX` characters. A SyntaxError names its place itself.
+    """
+    text = " ".join(str(error).split())
+    if len(text) > LENGTH_MAX:
+        text = f"{text[:LENGTH_MAX]}... ({len(text)} characters)"
+    found = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_LIBRARIES)]
+    if not frames or isinstance(error, SyntaxError):
+        return found
+    return f"{found} ({frames[-1].filename}, line {frames[-1].lineno})"
+
+
+@contextmanager
+def user_code(what: str) -> Iterator[None]:
+    """Raise TaskError for an exception of the code in the block; errors of this project pass unchanged.
+
+    Args:
+        what: the step that failed, for example ``load_shard(3)``.
+
+    Raises:
+        TaskError: the exception, with file and line of the user's code.
+    """
+    try:
+        yield
+    except PeerError:
+        raise
+    except Exception as error:  # the code of a user may raise any exception
+        raise TaskError(f"{what}: found {described(error)}; correct the task") from error
+
+
+def shard_of(task: Task, peer_id: int) -> Shard:
+    """Return the shard of a peer from ``load_shard``.
+
+    Raises:
+        TaskError: it raises an exception, or returns something else than a `Shard`.
+    """
+    with user_code(f"load_shard({peer_id})"):
+        found: object = task.load_shard(peer_id)
+    if not isinstance(found, Shard):
+        shown = "None" if found is None else f"a {type(found).__name__}"
+        raise TaskError(f"load_shard({peer_id}): found {shown}; allowed: a Shard")
+    return found

@@ -1,0 +1,226 @@
+"""Reports on what by-hand runs leave, on diverged and lonely peers, and on files with wrong records."""
+
+import json
+import math
+import shutil
+
+import pytest
+from fake_run import round_fields, write_graph, write_peer
+from test_progress import text_of
+from typer.testing import CliRunner
+
+from coordinator_free_bootstrap.errors import UsageError
+from peer.observe.faults import read_timeline, save_fault_picture
+from peer.observe.plots import save_plots
+from peer.observe.report import build_report
+from peer.observe.run_files import Run, state_directories
+from peer.observe.tables import report_view
+from peer.observe.watch import TestbedWatcher
+from peer.store.files import write_json
+from peer.store.history import HistoryWriter
+from peer.store.state_dir import StateDir
+
+
+def report_of(directory):
+    values = build_report(directory).values
+    text_of(report_view(values))
+    return json.loads(json.dumps(values, allow_nan=False))
+
+
+# ---- what a by-hand run leaves (before: an error, or an empty report with exit code 0) ----------------------------------------
+
+
+def test_one_state_directory_is_a_run(tmp_path):
+    place = write_peer(tmp_path, 3)
+    moved = tmp_path / "my-state"
+    place.root.rename(moved)
+    values = report_of(moved)
+    assert [row["peer_id"] for row in values["peers"]] == [3] and values["accuracy_mean"] == 0.89
+    assert values["notes"] == [
+        "found 1 state directory and no graph.json: peers without a state directory here are not known"
+    ]
+    assert (values["rounds"], values["rounds_total"], values["task"], values["clusters"]) == (6, None, None, 2)
+    assert [path.name for path in save_plots(Run.read(moved), tmp_path / "plots")] == [
+        "accuracy_bytes.png",
+        "accuracy_rounds.png",
+    ]
+
+
+@pytest.mark.parametrize("with_graph", [True, False])
+@pytest.mark.parametrize("folder", [".", "state"])
+def test_state_directories_that_were_copied_together_are_a_run(tmp_path, with_graph, folder):
+    """``state/peer-<id>`` is what `peer run` makes without --state-dir; the copies here have other names."""
+    for peer_id, name in enumerate(("berlin", "paris", "rome", "oslo")):
+        place = write_peer(tmp_path, peer_id)
+        (tmp_path / folder).mkdir(exist_ok=True)
+        place.root.rename(tmp_path / folder / name)
+    if with_graph:
+        write_graph(tmp_path)
+    values = report_of(tmp_path)
+    assert values["state"] == "complete" and values["accuracy_mean"] == pytest.approx(0.9)
+    assert values["notes"][0].startswith("found 4 state directories ")
+    assert values["rounds_total"] == (6 if with_graph else None)
+
+
+def test_two_copies_of_one_peer_and_a_peer_of_another_graph_are_notes(run_directory):
+    shutil.copytree(run_directory / "peer-3", run_directory / "peer-9")
+    write_peer(run_directory / "old", 3)
+    shutil.copytree(run_directory / "old" / "peer-3", run_directory / "other")
+    for name in ("history.jsonl", "summary.json"):
+        path = run_directory / "other" / name
+        path.write_text(path.read_text().replace('"peer_id":3', '"peer_id":7').replace('"peer_id": 3', '"peer_id": 7'))
+    notes = report_of(run_directory)["notes"]
+    assert sum("peer 3 has" in note for note in notes) == 2 and "peer 7: not in graph.json; not used" in notes
+
+
+def test_nothing_found_is_an_error_that_says_where_it_looked(tmp_path):
+    """Before, a graph file without state directories gave an empty report and exit code 0."""
+    from peer.cli.report import report
+
+    looked = r"history.jsonl and summary.json in it, in its folders and in theirs"
+    with pytest.raises(UsageError, match="none: found no such directory"):
+        build_report(tmp_path / "none")
+    with pytest.raises(UsageError, match=looked):
+        build_report(tmp_path)
+    write_graph(tmp_path)
+    with pytest.raises(UsageError, match=f"found graph.json and no state directory of its 4 peers .{looked}"):
+        build_report(tmp_path)
+    import typer
+
+    app = typer.Typer()
+    app.command()(report)
+    assert CliRunner().invoke(app, [str(tmp_path), "--json"]).exit_code != 0
+
+
+# ---- diverged peers, refusals, peers that were alone ----------------------------------------------------------------------
+
+
+def test_warnings_name_diverged_refused_and_lonely_peers_first(run_directory):
+    """Before, the report of such a run said "complete" and nothing else."""
+    write_json(
+        StateDir.of_peer(run_directory, 1).summary,
+        {"status": "diverged", "loss": math.nan, "refusals": {"non_finite": 24}},
+    )
+    write_json(StateDir.of_peer(run_directory, 2).summary, {"status": "refused", "refusals": {"manifest_mismatch": 3}})
+    shutil.rmtree(run_directory / "peer-0")
+    place = StateDir.of_peer(run_directory, 0)
+    place.create()
+    with HistoryWriter(place.history) as history:
+        history.write("start", peer_id=0)
+        history.write("refused", neighbor=1, code="graph_mismatch", reason="x")
+        history.write("round", **round_fields(0, 0) | {"models_folded": 0, "neighbors_alive": 0, "folded": []})
+        history.write("end", rounds_completed=1)
+    values = report_of(run_directory)
+    assert values["state"] == "diverged" and values["refusals"] == {
+        "non_finite": 24,
+        "manifest_mismatch": 3,
+        "graph_mismatch": 1,
+    }
+    assert values["warnings"] == [
+        "peer 1: diverged: models that are not finite cannot be used",
+        "peer 2: refused by every neighbor, and ended; their logs name the difference",
+        "24 messages refused by peer 1: non_finite",
+        "3 messages refused by peer 2: manifest_mismatch",
+        "1 message refused by peer 0: graph_mismatch",
+        "peer 0: alone: no neighbor was ever alive, so all rounds were without exchange",
+    ]
+    assert [row["alone"] for row in values["peers"]] == [True, False, False, False]
+    shown = text_of(report_view(values))
+    assert shown.startswith("warning: peer 1: diverged")
+
+
+def test_a_diverged_peer_without_an_end_line_is_known_from_its_summary(run_directory):
+    place = write_peer(run_directory / "x", 2, end=False)
+    write_json(place.summary, {"peer_id": 2, "status": "diverged", "incarnation": (1 << 32) + 2})
+    assert report_of(run_directory / "x")["state"] == "diverged"
+
+
+def test_a_healthy_run_has_no_warnings(run_directory):
+    assert report_of(run_directory)["warnings"] == []
+
+
+def test_models_and_summaries_with_nan_give_valid_json(run_directory):
+    """Before, `peer report --json` ended with "Out of range float values are not JSON compliant"."""
+    import numpy as np
+    from fake_run import SCHEMA
+
+    from peer.store.model_file import save_model
+
+    save_model(StateDir.of_peer(run_directory, 1).cluster_model(0), np.full(8, np.nan, np.float32), SCHEMA)
+    StateDir.of_peer(run_directory, 1).summary.write_text('{"status": "completed", "accuracy": NaN, "loss": Infinity}')
+    values = report_of(run_directory)
+    assert values["peers"][1]["accuracy"] == 0.91  # of the end line
+    assert any("values that are not finite: not part of the consensus distance" in note for note in values["notes"])
+
+
+# ---- wrong records --------------------------------------------------------------------------------------------------------
+
+WRONG_LINES = [
+    {"kind": "round"},
+    {"kind": "round", "round_index": "7"},
+    {"kind": "round", "round_index": 1, "accuracy": "high"},
+    {"kind": "round", "round_index": 1, "seconds": 3.0},
+    {"kind": "round", "round_index": 1, "seconds": {"train": "long"}},
+    {"kind": "round", "round_index": 1, "models_sent": "many"},
+    {"kind": "round", "round_index": 1, "payload_bytes_sent": -1},
+    {"kind": "round", "round_index": 1, "state": [1]},
+    {"kind": "round", "round_index": 1, "state": {"confusion": [[1], [1, 2]]}},
+    {"kind": "round", "round_index": 1, "state": {"mixture": ["x"]}},
+    {"kind": "round", "round_index": 1, "cluster_index": 1.5},
+    {"kind": "round", "round_index": 1, "time": "yesterday"},
+    {"kind": "start", "digests": ["x"]},
+    {"kind": "end", "rounds_completed": None, "accuracy": {}},
+    {"kind": "refused", "code": ["x"]},
+    {"kind": "neighbor", "neighbor": "\u202e", "state": 3},
+    {"kind": ["round"]},
+]
+
+
+@pytest.mark.parametrize("line", WRONG_LINES, ids=json.dumps)
+def test_a_wrong_history_line_is_a_note(run_directory, line):
+    """Before, each of these ended `peer report` or the live progress with a traceback, or gave wrong numbers."""
+    before = report_of(run_directory)
+    with open(StateDir.of_peer(run_directory, 1).history, "a") as file:
+        file.write(json.dumps(line) + "\n")
+    values = report_of(run_directory)
+    assert [note for note in values["notes"] if "a line is not used" in note and note.isprintable()]
+    assert values | {"notes": []} == before
+    TestbedWatcher(run_directory, write_graph(run_directory)).refresh()
+    save_plots(Run.read(run_directory), run_directory / "report")
+
+
+def test_many_wrong_lines_are_counted(run_directory):
+    with open(StateDir.of_peer(run_directory, 1).history, "a") as file:
+        file.write(100 * '{"kind": "round"}\n')
+    notes = report_of(run_directory)["notes"]
+    assert len(notes) == 4 and notes[-1].endswith("history.jsonl: 97 more lines are not used")
+
+
+@pytest.mark.parametrize(
+    "summary", [[], {"status": 3}, {"accuracy": "x"}, {"refusals": {"a": "b"}}, {"digests": {"metric": 1}}]
+)
+def test_a_wrong_summary_is_a_note(run_directory, summary):
+    StateDir.of_peer(run_directory, 1).summary.write_text(json.dumps(summary))
+    assert any("summary.json: not used" in note for note in report_of(run_directory)["notes"])
+
+
+def test_wrong_lines_of_a_timeline_are_skipped(run_directory):
+    right = {
+        "kind": "chaos",
+        "time": "2026-11-22T17:00:00+00:00",
+        "do": "kill",
+        "undo": "restart",
+        "result": "done",
+        "peers": [1],
+    }
+    wrong = [{"kind": "chaos"}, right | {"time": 3}, right | {"peers": "x"}, right | {"edges": [[1]]}]
+    text = "".join(json.dumps(line) + "\n" for line in [right, *wrong])
+    (run_directory / "chaos.jsonl").write_text(text)
+    assert len(read_timeline(run_directory)) == 1
+    assert save_fault_picture(Run.read(run_directory), run_directory / "report")
+
+
+def test_state_directories_are_found_by_name_where_no_file_has_the_id(tmp_path):
+    (tmp_path / "peer-5").mkdir()
+    (tmp_path / "peer-5" / "history.jsonl").write_text('{"kind": "round", "round_index": 0}\n')
+    assert state_directories(tmp_path) == {5: StateDir(tmp_path / "peer-5")}

@@ -1,0 +1,64 @@
+"""Options and manifest keys without effect are found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinator_free_bootstrap import parse_manifest
+from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.tasks.effect import keys_without_effect, local_options, refuse_unused_options
+
+GIVEN = Path("data")
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "words"),
+    [
+        ("digits", {"data_root": GIVEN}, "--data-root: .* task 'digits' does not use; allowed: --shard"),
+        ("digits", {"download": True}, "--download: .* task 'digits'"),
+        ("tabular", {"download": True}, "--download: .* task 'tabular' .* allowed: --data-root, --shard"),
+        ("own.py:task", {"data_root": GIVEN}, "--data-root: .* task 'own.py:task'"),
+        ("mnist", {"data_root": GIVEN, "shard": GIVEN}, "task 'mnist' with --shard does not use; allowed: --shard"),
+        ("digits", {"shard": GIVEN}, "--shard: found data; allowed for task 'digits': a .safetensors file"),
+    ],
+)
+def test_an_option_that_the_task_does_not_use_is_refused(task, given, words):
+    """Before, each of these options was ignored in silence; --shard with a folder trained on the whole data set."""
+    with pytest.raises(UsageError, match=words):
+        refuse_unused_options(Manifest(task=task), **{"data_root": None, "shard": None, "download": False} | given)
+
+
+def test_options_that_a_task_uses_pass():
+    assert local_options("mnist") == {"--data-root", "--download", "--shard"}
+    refuse_unused_options(Manifest(task="mnist"), data_root=GIVEN, shard=None, download=True)
+    refuse_unused_options(Manifest(task="image-folder"), data_root=None, shard=GIVEN, download=False)
+    refuse_unused_options(Manifest(), data_root=None, shard=Path("peer-0.safetensors"), download=False)
+
+
+@pytest.mark.parametrize(
+    ("run", "keys"),
+    [
+        ({}, []),
+        ({"pace": "async"}, []),
+        ({"momentum": 0.9}, []),
+        ({"momentum": 0.9, "optimizer": "adam"}, ["run.momentum"]),
+        ({"learning_rate_decay_rounds": 5}, ["run.learning_rate_decay_rounds"]),
+        ({"pace": "async", "fold_order": "neighbor_id"}, ["run.fold_order"]),
+        ({"pace": "async", "lockstep": {"rate_window_rounds": 4}}, ["run.lockstep.rate_window_rounds"]),
+        ({"pace": "async", "lockstep": {"wait_rounds_behind": 4}}, []),
+        ({"pace": "async", "limits": {"rounds_ahead": 4}}, ["run.limits.rounds_ahead"]),
+        ({"stale_rounds_max": 3, "stale_weight": 0.9}, ["run.stale_rounds_max", "run.stale_weight"]),
+        ({"stale_rounds_max": 3, "stale": "fold"}, []),
+        ({"stale_rounds_max": 3, "pace": "async"}, []),
+        ({"start": {"quorum": 0.9}}, ["run.start.quorum"]),
+        ({"split": "shard", "split_options": {"k": 4}}, ["run.split_options"]),
+        ({"task": "own.py:task", "model": "mlp", "data_seed": 3}, ["run.model", "run.data_seed"]),
+        ({"task": "own.py:task", "split": "shard"}, []),
+    ],
+)
+def test_manifest_keys_without_effect_are_listed(run, keys):
+    """Before, such a key changed the digest of the manifest and nothing else."""
+    assert list(keys_without_effect(parse_manifest(run, "test"))) == keys

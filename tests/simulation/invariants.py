@@ -81,6 +81,7 @@ class Shadow:
     states: dict[int, NeighborState] = field(default_factory=dict)  # of neighbors, as recorded
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # incarnation and round of each neighbor
     caught_up: int = -1  # the round in which pulls were sent
+    pulled: set[int] = field(default_factory=set)  # neighbors whose pulled models were there before the last event
     centers: list[Vector] = field(default_factory=list)  # the models at the round's start
     observed: list[tuple[int, Vector, float]] | None = None  # what a fold gives to the models, while it runs
     exact: NDArray[np.float64] | None = None  # what it should give
@@ -158,6 +159,8 @@ class Checker:
     def before(self, process: Process, event: ev.Event) -> None:
         """An event is about to be given to an engine."""
         said: Any = None
+        if process in self.shadows:
+            self.shadows[process].pulled = set(process.workspace.pulled)
         match event:
             case ev.HandshakeDone(hello):
                 known, now = connected(process, hello.sender), hello.incarnation
@@ -418,6 +421,10 @@ class Checker:
         over = 2 * len(ahead) >= len(live) or any(round_index > far for round_index in ahead.values())
         waits = all(world.now < engine.state.neighbors[n].pull_at or n in engine._pulling for n in ahead)
         tried = shadow.caught_up == engine.round_index or waits
+        known = engine.state.neighbors
+        useful = [n for n in ahead if n in shadow.pulled and known[n].proven_round >= engine.round_index + 2]
+        skips = over and len(ahead) > 1 and bool(useful)
+        self.require(not skips, "L4", f"{process.peer_id} begins a round though it has the models of {useful}, ahead")
         self.require(not ahead or not over or tried, "L4", f"{process.peer_id} begins a round that is over at {ahead}")
 
     def worked(self, process: Process, effect: do.Work) -> None:

@@ -133,7 +133,10 @@ def test_no_peer_waits_for_a_peer_that_can_connect_but_cannot_be_reached(net: Ne
         net.run(i)
     net.until(lambda: len(net.history(0, "round")) >= 10 and bool(net.history(1, "caught_up")), "all continue")
     assert not net.saw(0, 1, "alive") and not net.folds(0, 1) and net.folds(0, 2)
-    net.until(lambda: "peer 1 sends messages but does not answer ours" in (net.home / "0.log").read_text(), "a log line says so")
+    net.until(
+        lambda: "peer 1 sends messages but does not answer ours" in (net.home / "0.log").read_text(),
+        "a log line says so",
+    )
     firewall(net, "-D")
     net.until(lambda: net.folds(0, 1) and net.folds(1, 0), "they exchange models once the port is open")
 

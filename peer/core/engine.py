@@ -410,7 +410,7 @@ class Engine:
 
     def _log_start(self, now: float) -> None:
         run, waited_s = self.state, now - (self.state.started_at or 0.0)
-        if waited_s >= self._wait_told_s:
+        if now >= (run.started_at or 0.0) + self._wait_told_s:  # the sum that the timer was set to
             left_s = max(0.0, self._start_deadline() - now)
             run.log(
                 "info", f"waiting for neighbors {run.unmet()}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go"

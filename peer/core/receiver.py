@@ -211,7 +211,8 @@ class Receiver:
             if arrivals.has_complete(header):  # sent again: answered once the first is folded, read if that one is lost
                 continue
             free = receives_max - arrivals.buffers()
-            in_turn = turn is None or header.sender == turn or self._is_late(header)
+            # With -1 all have delivered: what is offered now is a retry of a model that failed screening.
+            in_turn = turn in (None, -1, header.sender) or self._is_late(header)
             turn_is_read = any(other.sender == turn for other in arrivals.reading.values())
             takes_last = free == 1 < receives_max and arrivals.is_reading_from(header.sender)
             if free >= (1 if in_turn or turn_is_read else 2) and not takes_last:

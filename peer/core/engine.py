@@ -256,9 +256,9 @@ class Engine:
             return
         if not self.pace.catches_up() or run.round.index >= run.manifest.rounds:
             self._begin_round(now)
-        elif self._pulled_from():
+        elif used := self._pulled_from():
             run.take(Trigger.CATCH_UP)
-            self._adopt(now)
+            self._adopt(used, now)
         else:
             self._pull(now)
             if run.stage is Stage.JOINING and self._pulling:  # there is no round of our own to go on with
@@ -299,13 +299,13 @@ class Engine:
         """At the start of an incarnation: the first complete answer is enough."""
         if self._adopting:
             return
-        if self._pulled_from():
-            self._adopt(now)
+        if used := self._pulled_from():
+            self._adopt(used, now)
         elif not self._pulling:
             self._begin_round(now)
 
-    def _adopt(self, now: float) -> None:
-        run, used, skipped = self.state, self._pulled_from(), self.state.round.index
+    def _adopt(self, used: list[int], now: float) -> None:
+        run, skipped = self.state, self.state.round.index
         self._adopting = True
         run.round.index, run.round.step = min([*(self._pulled[n] for n in used), run.manifest.rounds]), 0
         run.emit(do.Work("adopt", skipped, present=tuple(used)))

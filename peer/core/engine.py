@@ -16,21 +16,21 @@ Theory of operation. A peer goes through the stages of `peer.core.stages`:
 
 Everything a neighbor claims is checked here before it is believed; the bytes of models are checked by the wire and the host.
 
-The parts: `Contacts` (handshakes, heartbeats, failures), `Receiver` (arrivals), `Sender` (offers), and the round itself, here.
+The parts: `Contacts` (handshakes, heartbeats, failures), `Receiver` (arrivals), `Sender` (offers), `CatchUp` (skipping rounds),
+and the round itself, here.
 They share one `State` with one `Neighbor` record per neighbor, and ask one `Pace` and one algorithm.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Literal, assert_never
+from typing import Literal, assert_never
 
 from coordinator_free_bootstrap.errors import LocalProtocolError
-from coordinator_free_bootstrap.graph import Graph
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.catch_up import CatchUp
 from peer.core.contacts import Contacts
-from peer.core.decisions import AlgorithmState, Decisions
 from peer.core.liveness import NeighborState
 from peer.core.messages import Hello, Outcome, Phase
 from peer.core.pace import pace_of
@@ -60,47 +60,21 @@ class Engine:
     """One peer's protocol: drive it with `step`, a `Tick` first.
 
     Args:
-        peer_id: this peer.
-        graph: the neighbors and the manifest.
-        algorithm: what to offer, and where arrivals go.
-        incarnation: of this start, persisted already.
-        model_bytes: encoded size of one model.
-        algorithm_state: the algorithm's first state, or that of a checkpoint.
-        resume: the ``state`` of the last checkpoint.
+        state: of a peer at the start of an incarnation; the engine changes it from now on.
     """
 
-    def __init__(
-        self,
-        peer_id: int,
-        graph: Graph,
-        algorithm: Decisions,
-        incarnation: int,
-        *,
-        model_bytes: int = 0,
-        algorithm_state: AlgorithmState | None = None,
-        resume: dict[str, Any] | None = None,
-    ) -> None:
-        self.state = State(
-            peer_id,
-            graph,
-            algorithm,
-            incarnation,
-            model_bytes=model_bytes,
-            algorithm_state=algorithm_state or {},
-            resume=resume,
-        )
+    def __init__(self, state: State) -> None:
+        self.state = state
         self.pace = pace_of(self.state)
         self.contacts = Contacts(self.state, self.pace)
         self.receiver = Receiver(self.state, self.pace, self.contacts)
         self.sender = Sender(self.state, self.pace, self.contacts)
+        self.catch_up = CatchUp(self.state, self.pace, self.contacts, self.sender)
         self.rejects_sender = self.receiver.rejects_sender
         self.rejects_control = self.receiver.rejects_control
-        self._pulling: set[int] = set()
-        self._pulled: dict[int, int] = {}  # neighbor -> round of its pulled models, since this round began
-        self._adopting = False
         self._linger_until = 0.0  # how long a finished peer stays for dead neighbors
         self._linger_latest = 0.0  # how long it stays for live ones
-        self._wait_told_s = graph.manifest.timeouts.suspicion_s  # how long a wait must last to be logged (again)
+        self._wait_told_s = state.manifest.timeouts.suspicion_s  # how long a wait must last to be logged (again)
         self._missing: list[int] = []  # neighbors missing in the last round: logged when it changes
         self._counted_before = Counter(self.state.totals)
 
@@ -186,7 +160,7 @@ class Engine:
             case ev.WorkDone():
                 self._work_done(event, now)
             case ev.PullDone():
-                self._pull_done(event, now)
+                self.catch_up.pull_done(event, now)
             case ev.CheckpointWritten():
                 self._checkpoint_written(event)
             case ev.LeaveRequested():
@@ -211,8 +185,8 @@ class Engine:
                     )
                 self.sender.post_passes(run.round.index - 1)
                 self._between_rounds(now)
-            elif run.stage is Stage.CATCHING_UP:
-                self._catch_up(now)
+            elif run.stage is Stage.CATCHING_UP and not self.catch_up.adopting:
+                self._catch_up_at_start(now)
             elif run.stage in OPEN:
                 self._exchange(now)
             self.receiver.advance(now)
@@ -256,65 +230,22 @@ class Engine:
             return
         if not self.pace.catches_up() or run.round.index >= run.manifest.rounds:
             self._begin_round(now)
-        elif used := self._pulled_from():
+        elif used := self.catch_up.sources():
             run.take(Trigger.CATCH_UP)
-            self._adopt(used, now)
+            self.catch_up.adopt(used, now)
         else:
-            self._pull(now)
-            if run.stage is Stage.JOINING and self._pulling:  # there is no round of our own to go on with
+            self.catch_up.pull(now)
+            if run.stage is Stage.JOINING and self.catch_up.pulling:  # there is no round of our own to go on with
                 run.take(Trigger.CATCH_UP)
             else:
                 self._begin_round(now)
 
-    def _pull(self, now: float) -> None:
-        """Ask the neighbors that are ahead, or claim to be, for their models; our own round goes on meanwhile."""
-        run = self.state
-        asked = [n for n in self.pace.claims_ahead() if n not in self._pulling and now >= run.neighbors[n].pull_at]
-        for n in asked:
-            self._pulling.add(n)
-            run.emit(do.Pull(n))
-        if asked:
-            run.log("info", f"behind in round {run.round.index}: pulling the models of neighbors {asked}")
-
-    def _pull_done(self, event: ev.PullDone, now: float) -> None:
-        if event.neighbor not in self._pulling:
-            raise LocalProtocolError(f"a pull from peer {event.neighbor} is done that was not asked for")
-        self._pulling.remove(event.neighbor)
-        neighbor = self.state.neighbors[event.neighbor]
-        useful = event.complete and event.round_index >= self.state.round.index + 2
-        neighbor.note_pull(useful, now, self.state.manifest.timeouts.suspicion_s)
-        if useful:
-            neighbor.note_round(event.round_index)
-            neighbor.note_model(event.round_index)
-            self._pulled[event.neighbor] = event.round_index
-
-    def _pulled_from(self) -> list[int]:
-        """Return the neighbors whose pulled models are of a round to skip to."""
-        ahead = self.pace.ahead()
-        return [
-            n for n, round_index in self._pulled.items() if n in ahead and round_index >= self.state.round.index + 2
-        ]
-
-    def _catch_up(self, now: float) -> None:
+    def _catch_up_at_start(self, now: float) -> None:
         """At the start of an incarnation: the first complete answer is enough."""
-        if self._adopting:
-            return
-        if used := self._pulled_from():
-            self._adopt(used, now)
-        elif not self._pulling:
+        if used := self.catch_up.sources():
+            self.catch_up.adopt(used, now)
+        elif not self.catch_up.pulling:
             self._begin_round(now)
-
-    def _adopt(self, used: list[int], now: float) -> None:
-        run, skipped = self.state, self.state.round.index
-        self._adopting = True
-        run.round.index, run.round.step = min([*(self._pulled[n] for n in used), run.manifest.rounds]), 0
-        run.emit(do.Work("adopt", skipped, present=tuple(used)))
-        run.log(
-            "info", f"caught up from round {skipped} to round {run.round.index} with the models of neighbors {used}"
-        )
-        run.emit(do.Record("caught_up", {"from_round": skipped, "to_round": run.round.index}))
-        self.sender.post_passes(run.round.index - 1)
-        self.contacts.send_heartbeats(now)
 
     # ---- the round ------------------------------------------------------------------------------------------------------
 
@@ -325,7 +256,8 @@ class Engine:
             run.emit(do.Work("final", t))
             return
         run.take(Trigger.BEGIN_ROUND)
-        self._pulled, run.has_begun = {}, True
+        run.has_begun = True
+        self.catch_up.forget()
         run.round = Round(t, active=run.trains_in(run.peer_id, t), began_at=now)
         run.round.record = {"folded": [], "rejected": Counter(), "seconds": Counter()}
         run.arrivals.folded_in_round.clear()
@@ -339,7 +271,7 @@ class Engine:
     def _work_done(self, event: ev.WorkDone, now: float) -> None:
         run = self.state
         trigger = WORK.get(event.kind)
-        if trigger is None or (trigger is Trigger.ADOPTED and not self._adopting):
+        if trigger is None or (trigger is Trigger.ADOPTED and not self.catch_up.adopting):
             raise LocalProtocolError(f"work '{event.kind}' is done that was not asked for")
         if trigger is Trigger.ASSIGNED and (run.leaving or not run.round.active):
             trigger = Trigger.SAT_OUT
@@ -361,7 +293,7 @@ class Engine:
             case Trigger.CLOSED:
                 self._end_round(now)
             case Trigger.ADOPTED:
-                self._adopting = False
+                self.catch_up.adopting = False
                 if run.manifest.checkpoint_rounds:
                     self._write_checkpoint()
                 self._between_rounds(now)
@@ -506,7 +438,7 @@ class Engine:
         """
         run = self.state
         behind = run.persisted_round < run.round.index and not run.storage_error
-        working = self._adopting or run.stage in WORKING or (behind and run.stage is Stage.TRAINING)
+        working = self.catch_up.adopting or run.stage in WORKING or (behind and run.stage is Stage.TRAINING)
         if run.persisting is not None or run.arrivals.folding or working:
             return
         if behind and run.stage is Stage.EXCHANGING:

@@ -60,9 +60,9 @@ class State:
         algorithm: Decisions,
         incarnation: int,
         *,
-        model_bytes: int,
-        algorithm_state: AlgorithmState,
-        resume: dict[str, Any] | None,
+        model_bytes: int = 0,
+        algorithm_state: AlgorithmState | None = None,
+        resume: dict[str, Any] | None = None,
     ) -> None:
         self.peer_id = peer_id
         self.graph = graph
@@ -70,7 +70,7 @@ class State:
         self.algorithm = algorithm
         self.incarnation = incarnation
         self.model_bytes = model_bytes
-        self.algorithm_state = algorithm_state
+        self.algorithm_state = algorithm_state or {}
         timeouts = self.manifest.timeouts
         self.neighbors = {n: Neighbor(n, Liveness(timeouts), Outbox(peer_id, n)) for n in graph.neighbors(peer_id)}
         self.arrivals = Arrivals()

@@ -40,6 +40,7 @@ from peer.core.messages import (
 from peer.core.model_store import SPARE_BUFFERS_MAX, ModelStore, SnapshotKey
 from peer.core.screening import check_norm, clip
 from peer.core.stages import Stage
+from peer.core.state import State
 from peer.host.line_limits import CHANGES_PER_MINUTE_MAX, LineLimits
 from peer.host.world import Checkpoint, World, execute
 
@@ -177,13 +178,15 @@ class PeerHost:
         else:
             workspace.state = algorithm.begin(workspace)
         engine = Engine(
-            peer_id,
-            graph,
-            algorithm,
-            incarnation,
-            model_bytes=model_bytes,
-            algorithm_state=dict(workspace.state),
-            resume=checkpoint.state if checkpoint else None,
+            State(
+                peer_id,
+                graph,
+                algorithm,
+                incarnation,
+                model_bytes=model_bytes,
+                algorithm_state=dict(workspace.state),
+                resume=checkpoint.state if checkpoint else None,
+            )
         )
         digests = {
             "wire_version": str(WIRE_VERSION),

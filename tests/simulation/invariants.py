@@ -419,7 +419,7 @@ class Checker:
         }
         far = engine.round_index + self.world.manifest.lockstep.wait_rounds_behind
         over = 2 * len(ahead) >= len(live) or any(round_index > far for round_index in ahead.values())
-        waits = all(world.now < engine.state.neighbors[n].pull_at or n in engine._pulling for n in ahead)
+        waits = all(world.now < engine.state.neighbors[n].pull_at or n in engine.catch_up.pulling for n in ahead)
         tried = shadow.caught_up == engine.round_index or waits
         known = engine.state.neighbors
         useful = [n for n in ahead if n in shadow.pulled and known[n].proven_round >= engine.round_index + 2]

@@ -19,6 +19,7 @@ from peer.core import events as ev
 from peer.core.decisions import AlgorithmState
 from peer.core.engine import Engine, make_hello
 from peer.core.messages import WIRE_VERSION, Control, ModelHeader, Outcome, Select
+from peer.core.state import State
 
 LOST = None
 Message = Control | ModelHeader
@@ -46,7 +47,7 @@ class World:
         algorithm: type[Algorithm] = FedSpd,
     ) -> None:
         self.graph, self.select, self.train_s, self.rule = graph, select, train_s, rule
-        self.engines = {i: Engine(i, graph, algorithm(graph.manifest, i, graph), 1) for i in graph.ids}
+        self.engines = {i: Engine(State(i, graph, algorithm(graph.manifest, i, graph), 1)) for i in graph.ids}
         self.selected_at = {i: [-1] * graph.manifest.clusters for i in graph.ids}
         self.now, self.count = 100.0, 0
         self.events: list[tuple[float, int, int, ev.Event]] = []

@@ -13,6 +13,7 @@ from peer.core.engine import Engine, make_hello
 from peer.core.liveness import NeighborState
 from peer.core.messages import WIRE_VERSION, Heartbeat, Hello, ModelHeader, Outcome, Pass, Phase, Select
 from peer.core.stages import Stage
+from peer.core.state import State
 from tests.simulation.options import manifest
 
 START = 100.0
@@ -25,7 +26,7 @@ class Driven:
         self.graph = make_graph("complete", peers, manifest=manifest(**({"clusters": 1} | run)))
         algorithm = Dfca(self.graph.manifest, 0, self.graph)
         self.engine = Engine(
-            0, self.graph, algorithm, 7, model_bytes=24, algorithm_state={"trained": [0], "sample_count": 4}
+            State(0, self.graph, algorithm, 7, model_bytes=24, algorithm_state={"trained": [0], "sample_count": 4})
         )
         self.now = START
         self.streams = 0
@@ -575,7 +576,9 @@ def test_finished_peer_stays_for_a_dead_neighbor_as_long_as_a_restart_may_take()
 def test_restarted_peer_waits_for_absent_neighbors_as_long_as_a_restart_may_take_and_logs_it():
     before = Driven(start={"deadline_s": 600.0})
     engine = Engine(
-        0, before.graph, before.engine.state.algorithm, 8, model_bytes=24, resume=before.engine.state.checkpoint()
+        State(
+            0, before.graph, before.engine.state.algorithm, 8, model_bytes=24, resume=before.engine.state.checkpoint()
+        )
     )
     suspicion_s, lines, now = before.graph.manifest.timeouts.suspicion_s, [], START
     engine.step(ev.Tick(), now)
@@ -703,7 +706,7 @@ def test_restarted_peer_waits_for_the_start_deadline_until_it_meets_a_neighbor()
 
     def restarted():
         again = Driven(**run)
-        again.engine = Engine(0, again.graph, again.engine.state.algorithm, 8, resume=state)
+        again.engine = Engine(State(0, again.graph, again.engine.state.algorithm, 8, resume=state))
         again.step(ev.Tick())
         return again
 
@@ -771,7 +774,7 @@ def test_checkpoint_resumes_with_folded_models_and_incarnations():
     driven.begin()
     driven.deliver(1)
     state = driven.engine.state.checkpoint()
-    resumed = Engine(0, driven.graph, driven.engine.state.algorithm, 8, resume=state)
+    resumed = Engine(State(0, driven.graph, driven.engine.state.algorithm, 8, resume=state))
     assert resumed.state.checkpoint() == state | {"incarnation": 8}
     assert resumed.state.arrivals.is_duplicate(driven.header(1))
     assert resumed.rejects_sender(1, 0).code is Refusal.OLD_INCARNATION

@@ -13,6 +13,7 @@ from peer.core.liveness import NeighborState
 from peer.core.messages import WIRE_VERSION, Heartbeat, Hello, ModelHeader, Outcome, Pass, Phase, Select
 from peer.core.pace import Lockstep, Pace, RoundRate
 from peer.core.stages import Stage
+from peer.core.state import State
 from tests.simulation.options import manifest
 
 SUSPICION_S, DEADLINE_S = 4.0, 400.0
@@ -26,7 +27,7 @@ class Driven:
         settings = {"rounds": 40, "clusters": 2, "pace": pace, "timeouts": TIMEOUTS} | run
         self.graph = make_graph("complete", peers, manifest=manifest(**settings))
         algorithm = {"dfca": Dfca, "fedspd": FedSpd}[self.graph.manifest.algorithm](self.graph.manifest, 0, self.graph)
-        self.engine = Engine(0, self.graph, algorithm, 1, model_bytes=24, algorithm_state={"trained": [0]})
+        self.engine = Engine(State(0, self.graph, algorithm, 1, model_bytes=24, algorithm_state={"trained": [0]}))
         self.pace, self.state, self.now = self.engine.pace, self.engine.state, 100.0
         self.step(ev.Tick())
 

@@ -13,6 +13,7 @@ from peer.core import events as ev
 from peer.core.engine import Engine, make_hello
 from peer.core.liveness import NeighborState
 from peer.core.messages import Heartbeat, Hello, Phase
+from peer.core.state import State
 
 GRAPH = make_graph("ring", 3)
 DIGESTS = {"wire_version": "2", "manifest": "m", "graph": "g", "schema": "s", "initial_models": ""}
@@ -21,7 +22,7 @@ DIGESTS = {"wire_version": "2", "manifest": "m", "graph": "g", "schema": "s", "i
 def engine_of(peer_id: int, incarnation: int, resume=None) -> Engine:
     algorithm = algorithm_named("dfca")(GRAPH.manifest, peer_id, GRAPH)
     return Engine(
-        peer_id, GRAPH, algorithm, incarnation, model_bytes=64, algorithm_state={"trained": [0]}, resume=resume
+        State(peer_id, GRAPH, algorithm, incarnation, model_bytes=64, algorithm_state={"trained": [0]}, resume=resume)
     )
 
 

@@ -1,0 +1,80 @@
+"""Skipping rounds: pull the models of neighbors that are ahead, adopt their average, continue in their round.
+
+Pulls run beside the own round. A claim of being ahead counts only with a second neighbor's, or with models delivered
+(`peer.core.pace`), so a lying neighbor delays nothing.
+"""
+
+from __future__ import annotations
+
+from coordinator_free_bootstrap.errors import LocalProtocolError
+from peer.core import effects as do
+from peer.core import events as ev
+from peer.core.contacts import Contacts
+from peer.core.pace import Pace
+from peer.core.sender import Sender
+from peer.core.state import State
+
+SKIPS_AT_LEAST = 2  # rounds; a neighbor one round ahead is normal
+
+
+class CatchUp:
+    """The part of the engine that catches up with neighbors ahead."""
+
+    def __init__(self, state: State, pace: Pace, contacts: Contacts, sender: Sender) -> None:
+        self._state = state
+        self._pace = pace
+        self._contacts = contacts
+        self._sender = sender
+        self._pulled: dict[int, int] = {}  # neighbor -> round of its pulled models, since this round began
+        self.pulling: set[int] = set()  # neighbors whose answer is pending
+        self.adopting = False  # the host puts the pulled models in place
+
+    def forget(self) -> None:
+        """Forget what was pulled before this round."""
+        self._pulled = {}
+
+    def pull(self, now: float) -> None:
+        """Ask the neighbors that are ahead, or claim to be, for their models; the own round continues meanwhile."""
+        run = self._state
+        asked = [n for n in self._pace.claims_ahead() if n not in self.pulling and now >= run.neighbors[n].pull_at]
+        for n in asked:
+            self.pulling.add(n)
+            run.emit(do.Pull(n))
+        if asked:
+            run.log("info", f"behind in round {run.round.index}: pulling the models of neighbors {asked}")
+
+    def pull_done(self, event: ev.PullDone, now: float) -> None:
+        """Note the answer to a pull.
+
+        Raises:
+            LocalProtocolError: no pull from this neighbor is pending.
+        """
+        run = self._state
+        if event.neighbor not in self.pulling:
+            raise LocalProtocolError(f"a pull from peer {event.neighbor} is done that was not asked for")
+        self.pulling.remove(event.neighbor)
+        neighbor = run.neighbors[event.neighbor]
+        useful = event.complete and event.round_index >= run.round.index + SKIPS_AT_LEAST
+        neighbor.note_pull(useful, now, run.manifest.timeouts.suspicion_s)
+        if useful:
+            neighbor.note_round(event.round_index)
+            neighbor.note_model(event.round_index)
+            self._pulled[event.neighbor] = event.round_index
+
+    def sources(self) -> list[int]:
+        """Return the neighbors whose pulled models are of a round to skip to."""
+        ahead, first = self._pace.ahead(), self._state.round.index + SKIPS_AT_LEAST
+        return [n for n, round_index in self._pulled.items() if n in ahead and round_index >= first]
+
+    def adopt(self, sources: list[int], now: float) -> None:
+        """Skip to the earliest round of the sources' models, with their average."""
+        run, skipped = self._state, self._state.round.index
+        self.adopting = True
+        run.round.index, run.round.step = min([*(self._pulled[n] for n in sources), run.manifest.rounds]), 0
+        run.emit(do.Work("adopt", skipped, present=tuple(sources)))
+        run.log(
+            "info", f"caught up from round {skipped} to round {run.round.index} with the models of neighbors {sources}"
+        )
+        run.emit(do.Record("caught_up", {"from_round": skipped, "to_round": run.round.index}))
+        self._sender.post_passes(run.round.index - 1)
+        self._contacts.send_heartbeats(now)

@@ -1,7 +1,7 @@
 """Graph file, manifest, handshake check and failure detection of a peer, without a coordinator; imports nothing from `peer`."""
 
 from coordinator_free_bootstrap.generators import KINDS, Kind, make_graph
-from coordinator_free_bootstrap.graph import Graph, Node, Observer, split_address
+from coordinator_free_bootstrap.graph import Graph, Node, Observer, Relay, split_address
 from coordinator_free_bootstrap.graph_file import dump_graph, load_graph, parse_graph, save_graph
 from coordinator_free_bootstrap.handshake import check_hello
 from coordinator_free_bootstrap.identity import Subject, dns_name, next_incarnation, parse_spiffe_id, spiffe_id
@@ -17,6 +17,7 @@ __all__ = [
     "Manifest",
     "Node",
     "Observer",
+    "Relay",
     "Subject",
     "Timeouts",
     "apply_settings",

@@ -10,9 +10,9 @@ import ipaddress
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coordinator_free_bootstrap.errors import GraphError
 from coordinator_free_bootstrap.manifest import Manifest
@@ -36,16 +36,27 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
+class Relay:
+    """What a peer carries for pairs of its neighbors that cannot dial each other."""
+
+    bytes_per_second: int  # of all connections together
+    connections: int  # open at the same time
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One peer: id, listen address (``host:port``) and credentials.
 
     ``pins`` are the fingerprints of the allowed keys. ``certificates`` are base64 of DER, for the TLS handshake.
+    ``dials_only``: no other peer can dial it; the address may be "". ``relay``: it agrees to relay, within these limits.
     """
 
     id: int
     address: str
     pins: tuple[str, ...] = ()
     certificates: tuple[str, ...] = ()
+    dials_only: bool = False
+    relay: Relay | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +78,7 @@ class Graph:
         manifest: the settings that all peers share.
         name: free text.
         observers: clients that may read status.
+        via: the edges that run through a relay, as (smaller id, larger id, relay); see `routes`.
 
     Raises:
         GraphError: the graph breaks a rule; one line per problem, without a file name.
@@ -77,11 +89,14 @@ class Graph:
     manifest: Manifest = field(default_factory=Manifest)
     name: str = ""
     observers: tuple[Observer, ...] = ()
+    via: tuple[tuple[int, int, int], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nodes", tuple(sorted(self.nodes, key=lambda node: node.id)))
         object.__setattr__(self, "edges", tuple(sorted((min(edge), max(edge)) for edge in self.edges)))
+        object.__setattr__(self, "via", tuple(sorted((min(a, b), max(a, b), relay) for a, b, relay in self.via)))
         problems = [*_node_problems(self.nodes), *_edge_problems(self.nodes, self.edges)]
+        problems = problems or _route_problems(self.nodes, self.edges, self.via)
         problems += _observer_problems(self.observers)
         if not problems and not self.manifest.allow_disconnected and len(self.components) > 1:
             parts = " and ".join(_ids(part) for part in self.components[:3])
@@ -161,13 +176,14 @@ class Graph:
         return max(bounds)
 
     def to_networkx(self) -> nx.Graph:
-        """Return a new networkx graph; nodes have ``address`` and, if not empty, ``pins`` and ``certificates``."""
+        """Return a new networkx graph; nodes and edges have the keys of the graph file that are not empty."""
         import networkx as nx
 
         graph = nx.Graph()
         for node in self.nodes:
-            graph.add_node(node.id, address=node.address, **credentials_of(node))
+            graph.add_node(node.id, **_reached(node), **credentials_of(node))
         graph.add_edges_from(self.edges)
+        graph.add_edges_from((a, b, {"via": relay}) for a, b, relay in self.via)
         return graph
 
     @cached_property
@@ -218,6 +234,10 @@ def _node_problems(nodes: tuple[Node, ...]) -> list[str]:
     seen: dict[str, int] = {}
     for node in nodes:
         where = f"node {shown(node.id)}"
+        problems += _relay_problems(where, node)
+        problems += _credential_problems(where, node)
+        if node.dials_only and not node.address:
+            continue
         try:
             split_address(node.address)
         except ValueError as error:
@@ -228,8 +248,28 @@ def _node_problems(nodes: tuple[Node, ...]) -> list[str]:
                 f"{where}: address: found {shown(node.address)}, the address of node {shown(first)} too; "
                 "allowed: each address once"
             )
-        problems += _credential_problems(where, node)
     return problems
+
+
+def _relay_problems(where: str, node: Node) -> list[str]:
+    if node.relay is None:
+        return []
+    problems = [
+        f"{where}: relay.{key}: found {shown(value)}; allowed: 1 or more"
+        for key, value in asdict(node.relay).items()
+        if value < 1
+    ]
+    if node.dials_only:
+        problems.append(
+            f"{where}: relay: found limits at a peer that only dials; allowed: at a peer that others can dial"
+        )
+    return problems
+
+
+def _reached(node: Node) -> dict[str, Any]:
+    """Return how a peer is reached, as in the graph file."""
+    found = {"address": node.address, "dials_only": node.dials_only, "relay": node.relay and asdict(node.relay)}
+    return {key: value for key, value in found.items() if value}
 
 
 def credentials_of(subject: Node | Observer) -> dict[str, list[str]]:
@@ -285,6 +325,40 @@ def _edge_problems(nodes: tuple[Node, ...], edges: tuple[tuple[int, int], ...]) 
             for end in {a, b}
             if end not in known
         ]
+    return problems
+
+
+def _route_problems(
+    nodes: tuple[Node, ...], edges: tuple[tuple[int, int], ...], via: tuple[tuple[int, int, int], ...]
+) -> list[str]:
+    """Check that one end of each edge can dial the other, or that a common neighbor has agreed to relay."""
+    of = {node.id: node for node in nodes}
+    around: dict[int, set[int]] = {node.id: set() for node in nodes}
+    for a, b in edges:
+        around[a].add(b)
+        around[b].add(a)
+    relayed = {(a, b): relay for a, b, relay in via}
+    problems = [] if len(relayed) == len(via) else ["edges: found two relays of one edge; allowed: one via"]
+    for a, b in (edge for edge in edges if edge in relayed or all(of[end].dials_only for end in edge)):
+        able = sorted(n for n in around[a] & around[b] if not of[n].dials_only)
+        relay = relayed.get((a, b))
+        if relay is None:
+            fix = (
+                f'"via" with {" or ".join(map(str, able[:8]))}'
+                if able
+                else "no peer that both can dial is their neighbor"
+            )
+            problems.append(
+                f"edge {a}-{b}: found two peers that only dial; allowed: one end that the other can dial, or a relay ({fix})"
+            )
+        elif relay not in able:
+            allowed = _ids(able) if able else "none, since no peer that both can dial is their neighbor"
+            problems.append(f"edge {a}-{b}: via: found {shown(relay)}; allowed: {allowed}")
+        elif of[relay].relay is None:
+            problems.append(
+                f'edge {a}-{b}: via: found peer {relay}, which has not agreed to relay; allowed: a node with "relay": '
+                '{"bytes_per_second": ..., "connections": ...}'
+            )
     return problems
 
 

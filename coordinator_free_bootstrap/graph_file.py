@@ -6,6 +6,9 @@ The format is the node-link JSON of networkx. The key of the edges is ``edges``;
      "nodes": [{"id": 0, "address": "10.0.0.7:7400"}, {"id": 1, "address": "10.0.0.8:7400"}],
      "edges": [{"source": 0, "target": 1}]}
 
+A node with ``"dials_only": true`` needs no address. ``"relay": {"bytes_per_second": 1000000, "connections": 4}`` at a node
+agrees to carry edges between its neighbors; ``"via": 5`` at an edge sends it through peer 5.
+
 Any bytes give a valid `Graph`, a GraphError or, for a fault inside ``run``, a ConfigError.
 """
 
@@ -15,10 +18,10 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from coordinator_free_bootstrap.errors import GraphError
-from coordinator_free_bootstrap.graph import Graph, Node, Observer, credentials_of
+from coordinator_free_bootstrap.graph import Graph, Node, Observer, Relay, credentials_of
 from coordinator_free_bootstrap.settings import parse_manifest
 from coordinator_free_bootstrap.strict_json import loads
 from coordinator_free_bootstrap.validation import joined, sentences
@@ -30,11 +33,25 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class _RelayRow(_Strict):
+    bytes_per_second: int
+    connections: int
+
+
 class _NodeRow(_Strict):
     id: int
-    address: str
+    dials_only: bool = False
+    address: str = Field("", validate_default=True)
     pins: list[str] = []
     certificates: list[str] = []
+    relay: _RelayRow | None = None
+
+    @field_validator("address")
+    @classmethod
+    def _check_present(cls, address: str, info: ValidationInfo) -> str:
+        if not address and not info.data.get("dials_only"):
+            raise ValueError("found nothing; allowed: host:port, which is required except with dials_only true")
+        return address
 
 
 class _ObserverRow(_Strict):
@@ -46,6 +63,7 @@ class _ObserverRow(_Strict):
 class _EdgeRow(_Strict):
     source: int
     target: int
+    via: int | None = None
 
 
 class _Attributes(_Strict):
@@ -99,13 +117,19 @@ def parse_graph(content: bytes | str, source: str = "graph") -> Graph:
     except ValidationError as error:
         raise GraphError(joined(source, sentences(error, _File, data))) from error
     manifest = parse_manifest(file.graph.run, source)
-    nodes = tuple(Node(row.id, row.address, tuple(row.pins), tuple(row.certificates)) for row in file.nodes)
+    nodes = tuple(map(_node, file.nodes))
     observers = tuple(Observer(row.name, tuple(row.pins), tuple(row.certificates)) for row in file.graph.observers)
     edges = tuple((row.source, row.target) for row in file.edges)
+    via = tuple((row.source, row.target, row.via) for row in file.edges if row.via is not None)
     try:
-        return Graph(nodes, edges, manifest, file.graph.name, observers)
+        return Graph(nodes, edges, manifest, file.graph.name, observers, via)
     except GraphError as error:
         raise GraphError(joined(source, str(error).splitlines())) from error
+
+
+def _node(row: _NodeRow) -> Node:
+    relay = Relay(row.relay.bytes_per_second, row.relay.connections) if row.relay else None
+    return Node(row.id, row.address, tuple(row.pins), tuple(row.certificates), row.dials_only, relay)
 
 
 def dump_graph(graph: Graph) -> str:

@@ -167,7 +167,7 @@ def show(
     table = Table(*columns, title=escape(graph.name or str(path)))
     for node in graph.nodes:
         neighbors = ", ".join(map(str, graph.neighbors(node.id)))
-        table.add_row(str(node.id), escape(node.address), str(graph.degree(node.id)), neighbors)
+        table.add_row(str(node.id), escape(node.address or "dials only"), str(graph.degree(node.id)), neighbors)
     Console().print(table)
     typer.echo(f"drawing: {picture}", err=True)
 
@@ -182,6 +182,8 @@ def _facts(graph: Graph) -> dict[str, Any]:
         "degree_max": max(degrees),
         "diameter_at_most": graph.diameter_bound,
         "connected_parts": len(graph.components),
+        "dials_only_peers": sum(node.dials_only for node in graph.nodes),
+        "relayed_edges": len(graph.via),
         "pinned_peers": sum(bool(node.pins) for node in graph.nodes),
         "algorithm": graph.manifest.algorithm,
         "clusters": graph.manifest.clusters,

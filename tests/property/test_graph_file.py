@@ -6,14 +6,16 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator_free_bootstrap import Graph, Manifest, Node, dump_graph, parse_graph
+from coordinator_free_bootstrap import Graph, Manifest, Node, Relay, dump_graph, parse_graph
 from coordinator_free_bootstrap.errors import ConfigError
 
 FINITE = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)
 )
 SCALARS = FINITE | st.integers(-2, 9) | st.floats()
-KEYS = st.sampled_from(["id", "address", "run", "nodes", "edges", "source", "pins", "clusters", "timeouts", "options"])
+KEYS = st.sampled_from(
+    "id address run nodes edges source pins clusters timeouts options dials_only relay via connections".split()
+)
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS | st.text(max_size=5), inner, max_size=4),
@@ -26,7 +28,14 @@ PINS = st.lists(st.text("0123456789abcdef", min_size=64, max_size=64).map("sha25
 def graphs(draw):
     """Draw any valid graph: a random tree over random ids, and more edges."""
     ids = draw(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=12, unique=True))
-    nodes = tuple(Node(peer_id, f"peer-{peer_id}:{7400 + i}", tuple(draw(PINS))) for i, peer_id in enumerate(ids))
+    relays = st.none() | st.builds(Relay, st.integers(1, 2**40), st.integers(1, 99))
+    nodes = [
+        Node(peer_id, f"peer-{peer_id}:{7400 + i}", tuple(draw(PINS)), relay=draw(relays))
+        for i, peer_id in enumerate(ids)
+    ]
+    dialer = draw(st.sampled_from([*range(len(ids)), None]))
+    if dialer is not None:
+        nodes[dialer] = Node(ids[dialer], "", nodes[dialer].pins, dials_only=True)
     tree = {(ids[draw(st.integers(0, i - 1))], ids[i]) for i in range(1, len(ids))}
     pairs = {(a, b) for i, a in enumerate(ids) for b in ids[i + 1 :]}
     more = draw(st.sets(st.sampled_from(sorted(pairs)), max_size=10)) if pairs else set()
@@ -35,7 +44,7 @@ def graphs(draw):
         "learning_rate": draw(st.floats(1e-6, 10)),
         "options": draw(st.dictionaries(st.text(max_size=5), FINITE)),
     }
-    return Graph(nodes, tuple(tree | more), Manifest(**run), draw(st.text(max_size=10)))
+    return Graph(tuple(nodes), tuple(tree | more), Manifest(**run), draw(st.text(max_size=10)))
 
 
 def read(content):

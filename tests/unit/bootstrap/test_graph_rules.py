@@ -64,7 +64,12 @@ def test_the_older_key_links_is_read():
         (file_of(nodes=[], edges=[]), "nodes", "found none", "at least one"),
         (file_of(graph={"runs": {}}), "graph.runs", "found an object", "did you mean run?"),
         (file_of(graph=[]), "graph", "found a list", "an object"),
-        (file_of(nodes=nodes_with(color="red")), "nodes[2].color", 'found "red"', "known: id, address, pins"),
+        (
+            file_of(nodes=nodes_with(color="red")),
+            "nodes[2].color",
+            'found "red"',
+            "known: id, dials_only, address, pins",
+        ),
         (file_of(nodes=nodes_with(id="2")), "nodes[2].id", 'found "2"', "a valid integer"),
         (file_of(nodes=nodes_with(id=True)), "nodes[2].id", "found true", "a valid integer"),
         (file_of(nodes=nodes_with(id=-2)), "nodes", "found id -2", "from 0 to 2147483647"),

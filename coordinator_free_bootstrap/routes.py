@@ -1,0 +1,37 @@
+"""How the two ends of an edge reach each other: directly, through a tunnel that the other end opens, or over a relay.
+
+A peer that only dials holds open an *offer* at each neighbor: a stream over which that neighbor can call it. On an edge with
+``via`` both ends hold their offers at the relay. So each edge has one tunnel in each direction that cannot be dialed, and
+none where both ends can dial. Pure.
+"""
+
+from __future__ import annotations
+
+from coordinator_free_bootstrap.graph import Graph
+
+
+def relay_of(graph: Graph, a: int, b: int) -> int | None:
+    """Return the relay of an edge; None where its ends reach each other without one."""
+    return next((relay for low, high, relay in graph.via if (low, high) == (min(a, b), max(a, b))), None)
+
+
+def offered_at(graph: Graph, caller: int, neighbor: int) -> int | None:
+    """Return the peer that holds the neighbor's offer to a caller; None where the caller dials the neighbor's address."""
+    relay = relay_of(graph, caller, neighbor)
+    return caller if relay is None and graph.node(neighbor).dials_only else relay
+
+
+def offers(graph: Graph, peer_id: int) -> tuple[tuple[int, int], ...]:
+    """Return the offers that a peer holds open, as (the peer that holds it, the neighbor that may use it)."""
+    found = []
+    for neighbor in graph.neighbors(peer_id):
+        place = offered_at(graph, neighbor, peer_id)
+        if place is not None:
+            found.append((place, neighbor))
+    return tuple(found)
+
+
+def relayed_by(graph: Graph, relay: int) -> frozenset[tuple[int, int]]:
+    """Return the pairs that may call each other through a relay, in both orders."""
+    pairs = {(a, b) for a, b, found in graph.via if found == relay}
+    return frozenset(pairs | {(b, a) for a, b in pairs})

@@ -224,6 +224,15 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def _canonical(address: str) -> str:
+    """Return one spelling of an address: lower case, IPv6 in its shortest form; other text unchanged but for its case."""
+    try:
+        host, port = split_address(address)
+    except ValueError:
+        return address.lower()
+    return f"[{ipaddress.IPv6Address(host).compressed}]:{port}" if ":" in host else f"{host.lower()}:{port}"
+
+
 def _node_problems(nodes: tuple[Node, ...]) -> list[str]:
     problems = [] if nodes else ["nodes: found none; allowed: at least one"]
     for peer_id, count in Counter(node.id for node in nodes).items():
@@ -242,7 +251,7 @@ def _node_problems(nodes: tuple[Node, ...]) -> list[str]:
             split_address(node.address)
         except ValueError as error:
             problems.append(f"{where}: address: found {shown(node.address)}; allowed: {error}")
-        first = seen.setdefault(node.address.lower(), node.id)
+        first = seen.setdefault(_canonical(node.address), node.id)
         if first != node.id:
             problems.append(
                 f"{where}: address: found {shown(node.address)}, the address of node {shown(first)} too; "

@@ -20,7 +20,12 @@ def run(
     state_dir: Annotated[
         Path | None, typer.Option(help="Folder for state and models. Default: ./state/peer-<id>.")
     ] = None,
-    listen: Annotated[str | None, typer.Option(help="host:port to listen on. Default: as in the graph file.")] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            help="host:port to listen on; [::]:7400: all IPv4 and IPv6 addresses. Default: as in the graph file."
+        ),
+    ] = None,
     data_root: DataRoot = None,
     shard: Annotated[Path | None, typer.Option(help="Shard file or folder with this peer's data.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",

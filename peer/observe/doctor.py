@@ -176,8 +176,10 @@ def check_open_files(neighbor_count: int) -> Check:
 def check_port(address: str) -> Check:
     """Check that the own port is free, on all interfaces: the graph's address may be that of a router or a service."""
     _, port = split_address(address)
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
     try:
-        with socket.create_server(("", port)):
+        with socket.create_server(("", port), family=family, dualstack_ipv6=both):
             return Check("own port", "ok", f"{port} is free")
     except OSError as error:
         why = f"is in use by {listener(port)}" if error.errno == errno.EADDRINUSE else f"({error.strerror})"

@@ -15,6 +15,8 @@ RETRIED = ("Heartbeat", "Select", "Pass", "Status")  # unary calls that gRPC ret
 UNARY = ("Hello", *RETRIED)
 # Reach a neighbor soon after it starts or restarts; each attempt to a dead one costs a refused connection.
 RECONNECT_MS_FIRST, RECONNECT_MS_MAX = 100, 2_000
+# A name is resolved again before each attempt to reconnect, at most so often; gRPC's default is 30 s.
+RESOLVE_MS_MIN = 2_000
 CONNECT_MS = 5_000  # how long one attempt may take (gRPC names it min_reconnect_backoff)
 KEEPALIVE_MS_MIN = 1_000  # gRPC allows less, but on a loaded machine pings would time out
 STREAMS_SPARE = 16  # for unary calls and watches, beside a neighbor's model streams
@@ -33,6 +35,7 @@ def channel_options(timeouts: Timeouts) -> Options:
             "grpc.use_local_subchannel_pool",
             1,
         ),  # so that `NeighborLink.reconnect` does not inherit the old channel's backoff
+        ("grpc.dns_min_time_between_resolutions_ms", RESOLVE_MS_MIN),
         ("grpc.enable_http_proxy", 0),  # connect to neighbors directly
         ("grpc.service_config", _service_config()),
     ]

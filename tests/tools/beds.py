@@ -58,6 +58,7 @@ class Bed:
         kind: str = "ring",
         graph: Graph | None = None,
         late: tuple[int, ...] = (),
+        host: str = "127.0.0.1",
         proxy: bool = False,
         insecure: bool = True,
         failpoints: dict[int, str] | None = None,
@@ -73,7 +74,7 @@ class Bed:
             run = {"rounds": 8, "start": start, **manifest, "timeouts": timeouts | manifest.get("timeouts", {})}
             graph = make_graph(kind, peers, seed=1, **({"degree": 3.0} if kind == "erdos-renyi" else {}))
             graph = replace(graph, manifest=parse_manifest(run, "test"))
-        self.graph = on_loopback(graph)
+        self.graph = on_loopback(graph, host=host)
         self._options = {
             "late": late,
             "proxy": proxy,

@@ -19,10 +19,10 @@ from peer.testbed.testbed import free_ports
 Running = subprocess.Popen[bytes]
 
 
-def on_loopback(graph: Graph, ports: Sequence[int] = ()) -> Graph:
-    """Return a graph whose peers have these loopback ports (default: free ones)."""
+def on_loopback(graph: Graph, ports: Sequence[int] = (), host: str = "127.0.0.1") -> Graph:
+    """Return a graph whose peers have these loopback ports (default: free ones) of a host."""
     ports = ports or free_ports(len(graph.nodes))
-    nodes = (replace(node, address=f"127.0.0.1:{port}") for node, port in zip(graph.nodes, ports, strict=True))
+    nodes = (replace(node, address=f"{host}:{port}") for node, port in zip(graph.nodes, ports, strict=True))
     return replace(graph, nodes=tuple(nodes))
 
 

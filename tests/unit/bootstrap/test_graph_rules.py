@@ -33,6 +33,11 @@ def edges_with(*pairs):
     return [{"source": a, "target": b} for a, b in [(0, 1), (1, 2), *pairs]]
 
 
+def test_one_ipv6_address_in_two_spellings_is_refused() -> None:
+    with pytest.raises(GraphError, match="the address of node 0 too"):
+        Graph((Node(0, "[::1]:7400"), Node(1, "[0:0::0:1]:7400")), ((0, 1),))
+
+
 def test_a_file_without_run_has_the_default_manifest():
     graph = parse_graph(json.dumps({"nodes": [{"id": 7, "address": "a:1"}], "edges": []}))
     assert graph == Graph((Node(7, "a:1"),), (), Manifest())

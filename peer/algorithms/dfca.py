@@ -111,6 +111,7 @@ class Dfca(Algorithm):
         if self.warming_up(workspace.round_index):
             state["masses"] = [1.0 if slot == cluster else 0.0 for slot in range(self.slots)]
             own = float(np.nan_to_num(state["losses"][cluster], nan=LOSS_MAX).clip(-LOSS_MAX, LOSS_MAX))
+            state["losses_before"] = list(state["losses"])
             state["relayed_losses"] = [own if slot == cluster else 0.0 for slot in range(self.slots)]
         return state
 
@@ -119,6 +120,7 @@ class Dfca(Algorithm):
         state = super().sit_out(workspace)
         if self.warming_up(workspace.round_index):
             state.update(masses=[0.0] * self.slots, relayed_losses=[0.0] * self.slots)
+            state["losses_before"] = state.get("losses", [0.0] * self.slots)
         return state
 
     def deferred_slots(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
@@ -169,7 +171,11 @@ class Dfca(Algorithm):
         return {"cluster_index": int(np.argmin(losses)), "losses": losses}
 
     def _split(self, workspace: Workspace, state: AlgorithmState) -> dict[str, Any]:
-        """In rounds 2, 4, ...: copy the cluster of most mass over one without mass; its peers of high loss train the copy."""
+        """In rounds 2, 4, ...: copy the cluster of most mass over one without mass; its peers of high loss train the copy.
+
+        High is above the gossiped mean. That is a mean of losses before the last round's training, so this peer's loss of that
+        time is compared.
+        """
         masses = state.get("masses")
         if masses is None or workspace.round_index < 2 or workspace.round_index % 2 or min(masses) > 0:
             return {}
@@ -177,5 +183,6 @@ class Dfca(Algorithm):
         workspace.models.replace(empty, workspace.models.model(heaviest).copy())
         losses = list(state["losses"])
         losses[empty] = losses[heaviest]
-        moves = state["cluster_index"] == heaviest and losses[heaviest] > state["relayed_losses"][heaviest]
+        before = state["losses_before"][heaviest]
+        moves = state["cluster_index"] == heaviest and before > state["relayed_losses"][heaviest]
         return {"losses": losses, "cluster_index": empty if moves else state["cluster_index"]}

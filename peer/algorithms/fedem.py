@@ -22,7 +22,7 @@ from peer.algorithms.personalize import mixed_predictions
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState
 
-LOSS_MAX = 50.0  # nats; exp(-50) is negligible beside any usual loss; larger losses count as equal
+LOSS_MAX = 1e30  # the loss of a diverged model: infinite losses must have finite differences
 
 
 class FedEM(Algorithm):
@@ -82,12 +82,15 @@ class FedEM(Algorithm):
 def responsibilities(losses: npt.NDArray[np.floating], mixture: list[float]) -> npt.NDArray[np.float64]:
     """Return q, float64 [M, n]: softmax over m of log pi_m - loss; each sample's column sums to 1.
 
+    The largest exponent is subtracted first, so large losses, as in regression, keep their differences.
+
     Args:
-        losses: [M, n]; clipped at `LOSS_MAX` here.
+        losses: [M, n]; NaN and infinity count as `LOSS_MAX`.
         mixture: pi, M numbers that sum to 1.
     """
+    finite = np.nan_to_num(losses.astype(np.float64), nan=LOSS_MAX, posinf=LOSS_MAX).clip(max=LOSS_MAX)
     with np.errstate(divide="ignore"):
-        logits = np.log(np.array(mixture))[:, None] - np.minimum(losses.astype(np.float64), LOSS_MAX)
+        logits = np.log(np.array(mixture))[:, None] - finite
     logits -= logits.max(axis=0)
     weights = np.exp(logits)
     return np.asarray(weights / weights.sum(axis=0), dtype=np.float64)

@@ -34,6 +34,12 @@ def test_responsibilities_stay_finite(losses):
     assert np.isfinite(q).all() and q.sum() == pytest.approx(1)
 
 
+def test_large_losses_keep_their_differences():
+    q = responsibilities(np.array([[120.0, 300.0], [121.0, 200.0]], np.float32), [0.5, 0.5])
+    np.testing.assert_allclose(q[:, 0], [1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1))], rtol=1e-6)
+    np.testing.assert_allclose(q[:, 1], [0, 1], atol=1e-12)
+
+
 def test_pi_and_shares_sum_to_one():
     for peer in run(graph_of(clusters=3)):
         np.testing.assert_allclose(peer.workspace.scratch["shares"].sum(axis=0), 1, atol=1e-6)

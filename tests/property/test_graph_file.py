@@ -14,7 +14,22 @@ FINITE = (
 )
 SCALARS = FINITE | st.integers(-2, 9) | st.floats()
 KEYS = st.sampled_from(
-    "id address run nodes edges source pins clusters timeouts options dials_only relay via connections".split()
+    [
+        "id",
+        "address",
+        "run",
+        "nodes",
+        "edges",
+        "source",
+        "pins",
+        "clusters",
+        "timeouts",
+        "options",
+        "dials_only",
+        "relay",
+        "via",
+        "connections",
+    ]
 )
 VALUES = st.recursive(
     SCALARS,

@@ -69,6 +69,7 @@ def run(
     from peer.experiment.scaling import Scale
     from peer.experiment.simulated import SimulatedSettings
     from peer.experiment.spec import load_experiment
+    from peer.experiment.table import metric_of
 
     if backend not in ("simulated", "processes"):
         raise UsageError(f"--backend: found {backend!r}; allowed: simulated, processes")
@@ -110,14 +111,9 @@ def run(
             result = run_job(job, out, keep=keep, command=command, on_round=on_round)
             before += job.rounds()
             progress.update(bar, completed=before)
-            name, found = result["metric"], result["measured"]
-            shown = (
-                f"no {name}"
-                if found is None
-                else f"{name} {found:.2f} %"
-                if name == "accuracy"
-                else f"{name} {found:.4g}"
-            )
+            metric, found = metric_of(result), result["measured"]
+            unit = " %" if metric.share else ""
+            shown = f"no {metric.name}" if found is None else f"{metric.name} {metric.scaled_text(found, 2)}{unit}"
             console.print(f"{label}: {shown}, {result['run_seconds']:.0f} s")
     typer.echo(out / experiment.file)
 

@@ -1,4 +1,4 @@
-"""`peer report`: warnings, accuracy and costs of a run."""
+"""`peer report`: warnings, metric and costs of a run."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def report(
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option("--target", help="Also report when the mean accuracy (or metric) reached this value."),
+        typer.Option("--target", help="Also report when the mean of the task's metric reached this value."),
     ] = None,
 ) -> None:
-    """Report accuracy (or the task's metric), clusters, bytes and seconds of a finished, running or interrupted run.
+    """Report the task's metric, clusters, bytes and seconds of a finished, running or interrupted run.
 
     Diverged peers, refused messages and peers that were alone come first.
 
@@ -36,7 +36,7 @@ def report(
     if json:
         from coordinator_free_bootstrap.strict_json import dumps
 
-        typer.echo(dumps(found.values, indent=2))
+        typer.echo(dumps(found.as_json(), indent=2))
     else:
         from rich.console import Console
 

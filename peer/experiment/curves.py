@@ -1,4 +1,4 @@
-"""Pictures of an experiment: accuracy (or the task's metric) over rounds, and over the values of a sweep."""
+"""Pictures of an experiment: the task's metric over rounds, and over the values of a sweep."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from peer.experiment.table import Block
 
 
 def save_curves(block: Block, path: Path) -> None:
-    """Draw accuracy (or the task's metric) over rounds into a PNG file of less than 100 KB.
+    """Draw the task's metric over rounds into a PNG file of less than 100 KB.
 
     For an experiment with a sweep, also draw the measured numbers over its values: into ``STEM-sweep.png`` beside it.
     """
-    unit = ", %" if block.metric == "accuracy" else ""
-    with _axes(block, path, "round", f"test {block.metric}{unit}, mean over peers") as axes:
+    metric = block.metric
+    name = f"{metric.label}, %" if metric.share else metric.label
+    with _axes(block, path, "round", f"test {name}, mean over peers") as axes:
         _draw_curves(axes, block)
     swept = [result for row in block.rows for result in row.results if result.get("sweep")]
     if swept:
         path = path.with_stem(f"{path.stem}-sweep")
-        with _axes(block, path, swept[0]["sweep"]["key"], f"measured {block.metric}{unit}, mean over peers") as axes:
+        with _axes(block, path, swept[0]["sweep"]["key"], f"measured {name}, mean over peers") as axes:
             _draw_sweep(axes, swept)
 
 
@@ -53,7 +54,10 @@ def _draw_curves(axes: Any, block: Block) -> None:
         if not curves:
             continue
         shortest = min(map(len, curves))
-        rounds, values = curves[0][:shortest, 0], row.factor * np.stack([curve[:shortest, 1] for curve in curves])
+        rounds, values = (
+            curves[0][:shortest, 0],
+            row.metric.factor * np.stack([curve[:shortest, 1] for curve in curves]),
+        )
         (line,) = axes.plot(rounds, values.mean(0), label=row.case, linewidth=1.2)
         axes.fill_between(rounds, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
 

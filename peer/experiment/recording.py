@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
+from peer.core.metric import Metric
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
 
@@ -25,12 +26,12 @@ class Recording:
         }
         self.lines.append((kind, stamp | fields))
 
-    def write(self, place: StateDir) -> None:
-        """Write all lines to a state directory.
+    def write(self, place: StateDir, metric: Metric) -> None:
+        """Write all lines to a state directory, with keys that name the metric.
 
         Raises:
             StorageError: they cannot be written.
         """
         with HistoryWriter(place.history, incarnation=1) as history:
             for kind, fields in self.lines:
-                history.write(kind, **fields)
+                history.write(kind, **metric.named(fields))

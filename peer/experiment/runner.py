@@ -18,12 +18,13 @@ from typing import Any, Literal
 from coordinator_free_bootstrap import Graph, canonical_json
 from coordinator_free_bootstrap.errors import ConfigError, PeerError, UsageError
 from peer.algorithms.registry import algorithms
+from peer.core.metric import plain_keys
 from peer.experiment.ifca_server import run_ifca_server
 from peer.experiment.scaling import Scale, scaled_graph
 from peer.experiment.simulated import OnRound, SimulatedSettings, simulate
 from peer.experiment.spec import Case, Experiment, check_algorithm
 from peer.observe.report import build_report
-from peer.observe.run_files import PeerRun, Run, accuracy_curve
+from peer.observe.run_files import PeerRun, Run, metric_curve
 from peer.runtime.assembly import device_named
 from peer.store.files import write_json
 from peer.tasks.effect import used_data_root
@@ -147,7 +148,7 @@ def read_result(path: Path) -> dict[str, Any] | None:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return value if isinstance(value, dict) else None
+    return plain_keys(value) if isinstance(value, dict) else None
 
 
 def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound) -> dict[str, Any]:
@@ -170,7 +171,7 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
     began = time.monotonic()
     _RUN[job.case.method if job.case.method == "ifca-server" else job.backend](job, graph, directory, on_round)
     report = build_report(directory)
-    curve = accuracy_curve(report.run)
+    curve = metric_curve(report.run)
     result = {
         "experiment": job.experiment.file,
         "title": job.experiment.title,
@@ -179,7 +180,7 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
         "place": [case.name for case in job.experiment.case].index(job.case.name),
         "published": job.case.published,
         "published_std": job.case.published_std,
-        "metric": report.run.metric.name,
+        "metric": report.run.metric.as_json(),
         "measured": _measured(job.case, report.run),
         "sweep": job.case.swept and job.case.swept.model_dump(),
         "seed": job.seed,
@@ -190,7 +191,7 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
         "scaling": asdict(job.scale),
         "peers": len(graph.nodes),
         "mean_degree": 2 * len(graph.edges) / len(graph.nodes),
-        **{key: report.values[key] for key in KEPT},
+        **report.run.metric.named({key: report.values[key] for key in KEPT}),
         "curve": [[int(r) + 1, round(float(a), 5)] for r, a in zip(curve.round_index, curve.mean, strict=True)],
         "settled_round": settled_round(report.run.peers),
         "run_seconds": time.monotonic() - began,
@@ -221,9 +222,9 @@ def machine() -> str:
 
 
 def _measured(case: Case, run: Run) -> float | None:
-    """Return the number to compare with the published one: the mean over peers; an accuracy in percent."""
+    """Return the number to compare with the published one: the mean over peers; a share in percent."""
     found = run.latest(case.metric)
-    return (100 if run.metric.is_accuracy else 1) * sum(map(float, found)) / len(found) if found else None
+    return run.metric.factor * sum(map(float, found)) / len(found) if found else None
 
 
 def _run_simulated(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> None:

@@ -151,5 +151,5 @@ def write_run(graph: Graph, directory: Path, peers: dict[int, SimulatedPeer], se
     for peer_id, peer in peers.items():
         place = StateDir.of_peer(directory, peer_id)
         place.create()
-        peer.recording.write(place)
+        peer.recording.write(place, peer.host.metric)
         write_results(peer.host, place, peer.status, seconds, algorithm=graph.manifest.algorithm, models=models)

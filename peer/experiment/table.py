@@ -16,6 +16,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from coordinator_free_bootstrap.errors import UsageError
+from peer.core.metric import Metric
 from peer.experiment.runner import read_result
 
 Result = dict[str, Any]
@@ -25,7 +26,7 @@ REQUIRED = {
     **dict.fromkeys(("place", "seed", "peers", "rounds"), int),
     **dict.fromkeys(("mean_degree", "run_seconds"), float),
 }
-HEADER = (  # METRIC: "%", or the name of a metric that is no accuracy
+HEADER = (  # METRIC: `Metric.column`
     "case",
     "paper, METRIC",
     "measured, METRIC",
@@ -50,14 +51,9 @@ class Row:
     results: tuple[Result, ...]
 
     @property
-    def percent(self) -> bool:
-        """Whether the metric is the accuracy, which is shown in percent."""
-        return metric_of(self.results[0]) == "accuracy"
-
-    @property
-    def factor(self) -> float:
-        """Factor from a value in the reports to the shown one."""
-        return 100.0 if self.percent else 1.0
+    def metric(self) -> Metric:
+        """The metric of the case."""
+        return metric_of(self.results[0])
 
     def cells(self) -> tuple[str, ...]:
         """Return the text of each column of `HEADER`."""
@@ -65,10 +61,10 @@ class Row:
         megabytes = self._mean("payload_bytes_sent", 1e-6 / first["peers"])
         return (
             self.case,
-            _with_spread(first.get("published"), first.get("published_std")),
-            _with_spread(*self._spread("measured"), percent=self.percent),
-            _shown(self._before_final(), percent=self.percent),
-            _shown(self._mean("accuracy_worst", self.factor), percent=self.percent),
+            _with_spread(first.get("published"), first.get("published_std"), self.metric),
+            _with_spread(*self._spread("measured"), self.metric),
+            self.metric.scaled_text(self._before_final()),
+            self.metric.scaled_text(self._mean("accuracy_worst", self.metric.factor)),
             _shown(self._mean("cluster_ari"), 2),
             self._right(),
             _shown(self._mean("mix_err"), 3),
@@ -93,7 +89,7 @@ class Row:
     def _before_final(self) -> float | None:
         """Return the metric before the final phase; None for an algorithm without one."""
         found = [result["accuracy_final_phase"] for result in self.results if result.get("accuracy_final_phase")]
-        return self.factor * statistics.fmean(phase["before"] for phase in found) if found else None
+        return self.metric.factor * statistics.fmean(phase["before"] for phase in found) if found else None
 
     def _right(self) -> str:
         """Return the number of runs in which every peer ended in its true cluster."""
@@ -110,15 +106,15 @@ class Block:
     rows: tuple[Row, ...]
 
     @property
-    def metric(self) -> str:
-        """The name of the metric."""
+    def metric(self) -> Metric:
+        """The metric of all cases."""
         return metric_of(self.rows[0].results[0])
 
     def cells(self) -> list[tuple[str, ...]]:
         """Return the header and the cells of each row, without the columns that are empty in all rows."""
         rows = [row.cells() for row in self.rows]
         used = [place for place in range(len(HEADER)) if any(row[place] for row in rows)]
-        header = [name.replace("METRIC", "%" if self.metric == "accuracy" else self.metric) for name in HEADER]
+        header = [name.replace("METRIC", self.metric.column) for name in HEADER]
         return [tuple(row[place] for place in used) for row in (header, *rows)]
 
 
@@ -134,16 +130,17 @@ def read_blocks(directory: Path) -> list[Block]:
         if result is None:
             continue
         _check(result, path)
-        key = (result["experiment"], result["title"], result["scale"], result["device"], metric_of(result))
+        key = (result["experiment"], result["title"], result["scale"], result["device"], metric_of(result).name)
         found.setdefault(key, {}).setdefault(result["case"], []).append(result)
     if not found:
         raise UsageError(f"{directory}: no results found; make some with: peer experiment run FILE --out {directory}")
     return [_block(title, scale, cases) for (_, title, scale, *_), cases in sorted(found.items())]
 
 
-def metric_of(result: Result) -> str:
-    """Return the name of a result's metric; results without it are of releases that knew the accuracy only."""
-    return str(result.get("metric", "accuracy"))
+def metric_of(result: Result) -> Metric:
+    """Return a result's metric; results of earlier releases have its name, or nothing for the accuracy."""
+    found = result.get("metric", Metric().name)
+    return Metric(found, share=found == Metric().name) if isinstance(found, str) else Metric.from_json(found)
 
 
 def _check(result: Result, path: Path) -> None:
@@ -205,11 +202,10 @@ def markdown(blocks: Sequence[Block]) -> str:
     return "\n".join(lines)
 
 
-def _shown(value: float | None, digits: int = 1, *, percent: bool = True) -> str:
-    """Return a number with fixed digits; a metric that is not in percent may have any size, and gets four digits."""
-    return "" if value is None else f"{value:.{digits}f}" if percent else f"{value:.4g}"
+def _shown(value: float | None, digits: int = 1) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
 
 
-def _with_spread(value: float | None, spread: float | None, *, percent: bool = True) -> str:
-    text = _shown(value, percent=percent)
-    return text if not text or spread is None else f"{text} ± {_shown(spread, 2, percent=percent)}"
+def _with_spread(value: float | None, spread: float | None, metric: Metric) -> str:
+    text = metric.scaled_text(value)
+    return text if not text or spread is None else f"{text} ± {metric.scaled_text(spread, 2)}"

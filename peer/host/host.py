@@ -37,6 +37,7 @@ from peer.core.messages import (
     PullRequest,
     Select,
 )
+from peer.core.metric import Metric
 from peer.core.model_store import SPARE_BUFFERS_MAX, ModelStore, SnapshotKey
 from peer.core.screening import check_norm, clip
 from peer.core.stages import Stage
@@ -105,6 +106,7 @@ class PeerHost:
         self.algorithm: Algorithm = engine.state.algorithm  # type: ignore[assignment]
         self.schema = workspace.learner.schema
         self.digests = digests
+        self.metric = Metric()  # of the task; its world sets it
         self.manifest_json = canonical_json(self.manifest)
         self.probe = Probe()
         self.closed = False  # the process is gone: events are ignored
@@ -558,6 +560,10 @@ class PeerHost:
             self.last_round = self.last_round | fields  # `final` has evaluated the personalized model
         self.world.record(kind, fields)
 
+    def measured(self) -> dict[str, Any]:
+        """Return the metric and its last value, None before the first evaluation."""
+        return self.metric.as_json() | {"value": self.last_round.get("accuracy")}
+
     def status(self) -> dict[str, Any]:
         """Return what this peer is doing, as JSON-ready values."""
         run, now = self.state, self.world.now()
@@ -580,8 +586,7 @@ class PeerHost:
             "neighbors": {str(n): str(neighbor.liveness.state) for n, neighbor in neighbors},
             "neighbor_rounds": {str(n): neighbor.round_index for n, neighbor in neighbors},
             "silent_s": {str(n): silence_s for n, silence_s in met.items()},
-            "metric": self.digests.get("metric", "accuracy"),
-            "accuracy": self.last_round.get("accuracy"),
+            "metric": self.measured(),
             "cluster_index": self.last_round.get("cluster_index"),
             "totals": dict(run.totals),
             "refusals": {str(code): count for code, count in run.refusals.items()},

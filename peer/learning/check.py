@@ -124,6 +124,10 @@ class _Guarded(Task):
     def higher_is_better(self) -> bool:
         return _expected("higher_is_better", self._call("higher_is_better"), bool)
 
+    @property
+    def metric_is_share(self) -> bool:
+        return _expected("metric_is_share", self._call("metric_is_share"), bool)
+
     def make_model(self) -> nn.Module:
         model = _expected("make_model()", self._call("make_model"), nn.Module)
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:

@@ -1,4 +1,4 @@
-"""The faults of a run, read from ``chaos.jsonl``, and a picture of them below the accuracy of the peers."""
+"""The faults of a run, read from ``chaos.jsonl``, and a picture of them below the metric of the peers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import counted
 from peer.observe.plots import COLORS, PALE, TEXT_COLOR, make_figure
 from peer.observe.records import TimelineLine, problem_of
@@ -81,7 +82,7 @@ def save_fault_picture(run: Run, directory: Path) -> list[Path]:
 
 
 def fault_figure(run: Run, lines: list[dict[str, Any]]) -> Figure:
-    """Return each peer's accuracy over seconds, and below it a bar for each fault."""
+    """Return each peer's metric over seconds, and below it a bar for each fault."""
     from matplotlib.patches import Patch
 
     stamps = [_seconds(line["time"]) for peer in run.peers for line in peer.history if line.get("time")]
@@ -93,7 +94,7 @@ def fault_figure(run: Run, lines: list[dict[str, Any]]) -> Figure:
         rows = [line for line in peer.round_lines if line.get("accuracy") is not None and line.get("time")]
         x = np.array([_seconds(line["time"]) - began for line in rows])
         above.plot(x, [line["accuracy"] for line in rows], linewidth=1, alpha=0.7, color=COLORS[0])
-    above.set_ylabel("accuracy of each peer")
+    above.set_ylabel(f"{printable(run.metric.label, 80)} of each peer", parse_math=False)
     above.grid(color=PALE, linewidth=0.8)
     above.set_title(
         f"{counted(len(lines), 'event')} on {counted(len(run.peers), 'peer')}",

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.identity import restart_count
 from peer.core.liveness import NeighborState
+from peer.core.metric import Metric
 from peer.observe.report import PHASES
 
 ROUND_SECONDS_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -26,7 +27,6 @@ _COUNTED = {
     "stale_dropped": "Arrivals dropped because they were too old",
 }
 _READ = {
-    "accuracy": ("peer_accuracy_ratio", "Accuracy of the evaluation model on the peer's test set, 0 to 1"),
     "loss": ("peer_loss", "Loss of the evaluation model on the peer's test set"),
     "train_loss": ("peer_train_loss", "Mean training loss of the last round"),
     "cluster_index": ("peer_cluster_index", "Cluster of the peer's evaluation model"),
@@ -39,15 +39,22 @@ class PeerMetrics:
     Args:
         peer_id: the peer.
         labels: further labels of ``peer_info``, such as algorithm and task.
+        metric: of the task.
     """
 
-    def __init__(self, peer_id: int, labels: Mapping[str, str] | None = None) -> None:
+    def __init__(self, peer_id: int, labels: Mapping[str, str] | None = None, metric: Metric | None = None) -> None:
         self.registry = registry = CollectorRegistry()
         Info("peer", "Peer id and settings of the run, as labels", registry=registry).info(
             {"peer_id": str(peer_id), **(labels or {})}
         )
         self._counted = {key: Counter(f"peer_{key}", text, registry=registry) for key, text in _COUNTED.items()}
         self._read = {key: Gauge(name, text, registry=registry) for key, (name, text) in _READ.items()}
+        if (metric := metric or Metric()).is_accuracy:
+            text = "Accuracy of the evaluation model on the peer's test set, 0 to 1"
+            self._read["accuracy"] = Gauge("peer_accuracy_ratio", text, registry=registry)
+        else:
+            text = "The task's metric, which has the name in the label, of the evaluation model on the peer's test set"
+            self._read["accuracy"] = Gauge("peer_metric", text, ["name"], registry=registry).labels(metric.name)
         self._round_index = Gauge("peer_round_index", "Current round, 0-based", registry=registry)
         self._restarts = Gauge("peer_restart_count", "Restart count: 1 after the first start", registry=registry)
         self._completed = Counter("peer_rounds_completed", "Rounds completed by this process", registry=registry)

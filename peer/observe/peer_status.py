@@ -23,6 +23,17 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 PeerIds = Annotated[list[PeerId], Field(max_length=ENTRIES_MAX)]
 
 
+class MetricRecord(BaseModel):
+    """A metric in a status, a start line or a summary: `peer.core.metric.Metric`, and in the first and last its value."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    higher_is_better: bool
+    share: bool
+    value: Number | None = None
+
+
 class PeerStatus(BaseModel):
     """One answer of `PeerHost.status`. Keys of newer releases are dropped.
 
@@ -31,7 +42,7 @@ class PeerStatus(BaseModel):
         waiting_for: neighbors whose models the round waits for.
         owed_to: neighbors that have not accepted this peer's models.
         unchanged_s: seconds since stage or round last changed.
-        accuracy: the last value of the metric.
+        metric: of the task, and its last value.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
@@ -51,8 +62,7 @@ class PeerStatus(BaseModel):
     neighbors: Annotated[dict[PeerKey, Word], Field(max_length=ENTRIES_MAX)]
     neighbor_rounds: Annotated[dict[PeerKey, int], Field(max_length=ENTRIES_MAX)]
     silent_s: Annotated[dict[PeerKey, Seconds | None], Field(max_length=ENTRIES_MAX)]
-    metric: Annotated[str, Field(min_length=1, max_length=64)] = "accuracy"
-    accuracy: Number | None
+    metric: MetricRecord
     cluster_index: Count | None
     totals: Annotated[dict[Word, Count], Field(max_length=100)]
     refusals: Annotated[dict[Word, Count], Field(max_length=100)]

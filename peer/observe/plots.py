@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coordinator_free_bootstrap.graph import Graph
-from peer.observe.run_files import Curve, Metric, Run, accuracy_curve
+from coordinator_free_bootstrap.strict_json import printable
+from peer.core.metric import Metric
+from peer.observe.run_files import Curve, Run, metric_curve
 from peer.store.files import storage_errors
 
 if TYPE_CHECKING:
@@ -24,22 +26,22 @@ TEXT_COLOR, PALE = "#333333", "#E4E4E4"
 
 
 def save_plots(run: Run, directory: Path) -> list[Path]:
-    """Write ``accuracy_rounds.png``, ``accuracy_bytes.png`` and ``clusters.png``; return the paths written.
+    """Write ``accuracy_rounds.png``, ``accuracy_bytes.png`` (``metric_...`` for another metric) and ``clusters.png``.
 
-    A run without evaluations has no curves, and one without a graph file no picture of clusters.
+    Returns the paths written. A run without evaluations has no curves, and one without a graph file no picture of clusters.
 
     Raises:
         StorageError: the directory cannot be written.
     """
-    curve = accuracy_curve(run)
+    curve = metric_curve(run)
     task = run.manifest.task if run.manifest else "an unknown task"
     title = f"{run.algorithm or 'unknown algorithm'} on {task}, {len(run.peers)} peers"
     figures: dict[str, Figure] = {} if run.graph is None else {"clusters.png": cluster_figure(run, run.graph, title)}
     if curve.round_index.size:
         megabytes = curve.payload_bytes / 1e6
         rounds, metric = curve.round_index + 1, run.metric
-        figures["accuracy_rounds.png"] = accuracy_figure(curve, rounds, "rounds", title, metric)
-        figures["accuracy_bytes.png"] = accuracy_figure(curve, megabytes, "megabytes sent per peer", title, metric)
+        figures[f"{metric.key}_rounds.png"] = metric_figure(curve, rounds, "rounds", title, metric)
+        figures[f"{metric.key}_bytes.png"] = metric_figure(curve, megabytes, "megabytes sent per peer", title, metric)
     with storage_errors("write plots to", directory):
         directory.mkdir(parents=True, exist_ok=True)
         for name, figure in figures.items():
@@ -47,7 +49,7 @@ def save_plots(run: Run, directory: Path) -> list[Path]:
     return [directory / name for name in sorted(figures)]
 
 
-def accuracy_figure(curve: Curve, x: np.ndarray, x_label: str, title: str, metric: Metric) -> Figure:
+def metric_figure(curve: Curve, x: np.ndarray, x_label: str, title: str, metric: Metric) -> Figure:
     """Return the mean of the metric with a band from the worst to the best peer, against `x` (float [rounds])."""
     from matplotlib.ticker import MaxNLocator
 
@@ -58,14 +60,14 @@ def accuracy_figure(curve: Curve, x: np.ndarray, x_label: str, title: str, metri
     axes.plot(x, curve.worst, color=COLORS[0], linewidth=0.8, alpha=0.6)
     axes.set_xlabel(x_label)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=x_label == "rounds"))
-    axes.set_ylabel(metric.name if metric.higher_is_better else f"{metric.name} (lower is better)", parse_math=False)
-    if metric.is_accuracy:
+    axes.set_ylabel(printable(metric.label, 80), parse_math=False)
+    if metric.share:
         axes.set_ylim(max(0.0, float(curve.worst.min()) - 0.05), 1.0)
     if x.min() < x.max():
         axes.set_xlim(float(x.min()), float(x.max()))
     axes.grid(color=PALE, linewidth=0.8)
     axes.annotate(
-        f"{curve.mean[-1]:.3f}",
+        metric.text(float(curve.mean[-1])),
         (x[-1], curve.mean[-1]),
         xytext=(5, 0),
         textcoords="offset points",

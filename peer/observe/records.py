@@ -10,7 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import sentences
-from peer.observe.peer_status import Count, Number, PeerId, Word
+from peer.core.metric import plain_keys
+from peer.observe.peer_status import Count, MetricRecord, Number, PeerId, Word
 from peer.store.history import COUNTERS
 
 Record = dict[str, Any]
@@ -57,6 +58,7 @@ class StartLine(Line):
     peer_id: PeerId | None = None
     true_cluster: Count | None = None
     digests: dict[str, Text] | None = None
+    metric: MetricRecord | None = None
 
 
 class AlgorithmState(_Record):
@@ -76,6 +78,7 @@ class AlgorithmState(_Record):
 
 class _ResultLine(Line):
     accuracy: Number | None = None
+    metric_value: Number | None = None
     loss: Number | None = None
     cluster_index: Count | None = None
     state: AlgorithmState | None = None
@@ -96,6 +99,8 @@ class EndLine(_ResultLine):
     rounds_completed: Count | None = None
     accuracy_before_final: Number | None = None
     accuracy_after_final: Number | None = None
+    metric_before_final: Number | None = None
+    metric_after_final: Number | None = None
 
 
 class NeighborLine(Line):
@@ -122,6 +127,7 @@ class Summary(_Record):
     algorithm: Text | None = None
     cluster_index: Count | None = None
     true_cluster: Count | None = None
+    metric: MetricRecord | None = None
     accuracy: Number | None = None
     loss: Number | None = None
     totals: dict[str, Count] | None = None
@@ -177,7 +183,7 @@ def usable(name: str, lines: Iterable[Record], problems: list[str]) -> list[Reco
     for line in lines:
         problem = problem_of_line(line)
         if not problem:
-            found.append(line)
+            found.append(plain_keys(line))
             continue
         wrong += 1
         if wrong <= PROBLEMS_MAX:

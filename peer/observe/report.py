@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.errors import UsageError
-from coordinator_free_bootstrap.strict_json import finite
+from coordinator_free_bootstrap.strict_json import finite, printable
+from peer.core.metric import Metric
 from peer.observe import soft_clusters
 from peer.observe.consensus import consensus_distances
-from peer.observe.run_files import Metric, PeerRun, Run, accuracy_curve, listed
+from peer.observe.run_files import PeerRun, Run, listed, metric_curve
 
 PHASES = ("train", "wait", "fold", "evaluate", "other")
 TOTALS = (
@@ -41,10 +42,15 @@ STEADY_EVALUATIONS = 3  # consecutive evaluations at a target that count as reac
 
 @dataclass(frozen=True)
 class Report:
-    """The numbers of a run (`values`, JSON) and the run."""
+    """The numbers of a run (`values`) and the run."""
 
     run: Run
     values: dict[str, Any]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the values with keys that name the metric: ``accuracy_mean``, or ``metric_mean`` for any other metric."""
+        named = self.run.metric.named
+        return named(self.values) | {"peers": [named(row) for row in self.values["peers"]]}
 
 
 def build_report(directory: Path, target: float | None = None) -> Report:
@@ -55,7 +61,7 @@ def build_report(directory: Path, target: float | None = None) -> Report:
         target: a value of the metric; the report then says when the mean reached it.
 
     Raises:
-        UsageError: the directory has no files of a run, or the target is not an accuracy.
+        UsageError: the directory has no files of a run, or the target is no value of the metric.
         GraphError: the graph file is not valid.
         StorageError: a file exists and cannot be read.
     """
@@ -68,12 +74,12 @@ def _report(run: Run, target: float | None) -> Report:
     notes = [*run.found, *_state_notes(run)]
     values: dict[str, Any] = {"warnings": warnings(run)}
     values |= {name: metric(run) for name, metric in METRICS.items()}
-    if run.metric != Metric():  # the other keys do not change
-        values |= {"metric": run.metric.name, "metric_better": "higher" if run.metric.higher_is_better else "lower"}
+    values["metric"] = run.metric.as_json()
     values["consensus_distance"], values["consensus_distance_relative"] = consensus_distances(run, notes)
     if target is not None:
-        if run.metric.is_accuracy and not 0 <= target <= 1:
-            raise UsageError(f"--target: found {target:g}; allowed: an accuracy from 0 to 1")
+        if run.metric.share and not 0 <= target <= 1:
+            name = printable(run.metric.name, 64)
+            raise UsageError(f"--target: found {target:g}; allowed: a value of the metric, {name}, from 0 to 1")
         values["reached"] = reached(run, target)
     values["peers"] = [peer_row(peer) | {"alone": was_alone(run, peer)} for peer in run.peers]
     values["notes"] = notes
@@ -201,8 +207,8 @@ def algorithm_state(run: Run) -> dict[str, float]:
 
 
 def reached(run: Run, target: float) -> dict[str, float | None]:
-    """Return the first round whose mean accuracy (or metric) is at `target` for `STEADY_EVALUATIONS` evaluations."""
-    curve = accuracy_curve(run)
+    """Return the first round whose mean metric is at `target` for `STEADY_EVALUATIONS` evaluations."""
+    curve = metric_curve(run)
     there = run.metric.reaches(curve.mean, target)
     for first in range(len(there) - STEADY_EVALUATIONS + 1):
         if there[first : first + STEADY_EVALUATIONS].all():

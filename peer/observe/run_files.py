@@ -18,6 +18,7 @@ from coordinator_free_bootstrap.errors import ConfigError, StorageError, UsageEr
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.graph_file import load_graph
 from coordinator_free_bootstrap.strict_json import printable
+from peer.core.metric import Metric
 from peer.observe.records import Record, Summary, problem_of, problem_of_line, usable
 from peer.store.files import storage_error, storage_errors
 from peer.store.history import parse_lines, read_history
@@ -80,7 +81,8 @@ class PeerRun:
         last_round = self.round_lines[-1] if self.round_lines else {}
         evaluated = next((line for line in reversed(self.round_lines) if line.get("accuracy") is not None), {})
         found: Record = {}
-        ended = (self._last_of("end"), self.summary) if self.status not in ("running", "cut") else ()
+        measured = {"accuracy": (self.summary.get("metric") or {}).get("value")}
+        ended = (self._last_of("end"), measured, self.summary) if self.status not in ("running", "cut") else ()
         for source in (
             self._last_of("start"),
             evaluated,
@@ -136,31 +138,6 @@ class PeerRun:
 
     def _last_of(self, kind: str) -> Record:
         return next((line for line in reversed(self.history) if line["kind"] == kind), {})
-
-
-@dataclass(frozen=True)
-class Metric:
-    """The task's metric, whose values are called ``accuracy`` in records."""
-
-    name: str = "accuracy"
-    higher_is_better: bool = True
-
-    @property
-    def is_accuracy(self) -> bool:
-        """Whether the metric is a share in [0, 1]."""
-        return self == Metric()
-
-    def worst(self, values: np.ndarray) -> float:
-        """Return the worst of the values."""
-        return float(values.min() if self.higher_is_better else values.max())
-
-    def best(self, values: np.ndarray) -> float:
-        """Return the best of the values."""
-        return float(values.max() if self.higher_is_better else values.min())
-
-    def reaches(self, values: np.ndarray, target: float) -> np.ndarray:
-        """Return which values are at least as good as a target, bool [n]."""
-        return values >= target if self.higher_is_better else values <= target
 
 
 @dataclass(frozen=True)
@@ -245,12 +222,9 @@ class Run:
 
     @cached_property
     def metric(self) -> Metric:
-        """The metric in the start lines of the peers; accuracy if they have none."""
-        for peer in self.peers:
-            known = peer.last.get("digests") or {}
-            if "metric" in known:
-                return Metric(str(known["metric"]), known.get("metric_better") != "lower")
-        return Metric()
+        """The metric in the start lines or summaries of the peers; accuracy if they have none."""
+        known = (peer.last.get("metric") for peer in self.peers)
+        return next((Metric.from_json(metric) for metric in known if metric), Metric())
 
     def latest(self, key: str) -> list[Any]:
         """Return the latest value of a field of each peer with a value, by peer id."""
@@ -276,7 +250,7 @@ class Curve:
     seconds: np.ndarray
 
 
-def accuracy_curve(run: Run) -> Curve:
+def metric_curve(run: Run) -> Curve:
     """Return the metric of the peers over rounds, bytes and seconds."""
     points: dict[int, list[tuple[float, float, float]]] = {}
     for peer in run.peers:

@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator_free_bootstrap.strict_json import printable
+from peer.core.metric import Metric
 from peer.observe.ask import Answer, Ended, Silent, files_of, waits
 from peer.observe.peer_status import PeerStatus
 from peer.observe.run_files import PeerRun, listed
-from peer.observe.tables import number, shown
+from peer.observe.tables import shown
 
 NOTES_MAX = 4  # with 16 peers, header and count of the others, 24 lines
 WRAPPED_PEERS_MAX = 8  # with more peers, a note is cut at the width of the screen
@@ -24,40 +25,41 @@ NO_ANSWER = "no answer"
 
 def status_table(answers: Mapping[int, Answer]) -> RenderableType:
     """Return a row per peer, and notes on peers without an answer and on waits for suspect neighbors."""
+    metric = metric_of(answers)
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("peer", justify="right", no_wrap=True)
     table.add_column("phase", no_wrap=True)
     table.add_column("round", justify="right", no_wrap=True)
-    table.add_column(escape(printable(metric_name(answers), 12)), justify="right", no_wrap=True)
+    table.add_column(escape(printable(metric.name, 12)), justify="right", no_wrap=True)
     table.add_column("cluster", justify="right", no_wrap=True)
     table.add_column("waits for")  # the column that becomes narrower; its cells are cut
     table.add_column("alive", justify="right", no_wrap=True)
     table.add_column("since", justify="right", no_wrap=True)
     for peer_id, answer in answers.items():
-        table.add_row(str(peer_id), *(Text(cell, no_wrap=True, overflow="ellipsis") for cell in _cells(answer)))
+        table.add_row(str(peer_id), *(Text(cell, no_wrap=True, overflow="ellipsis") for cell in _cells(answer, metric)))
     short = len(answers) > WRAPPED_PEERS_MAX
     wrap = {"no_wrap": True, "overflow": "ellipsis"} if short else {}
     return Group(table, *[Text(note, style="yellow", **wrap) for note in notes(answers)])  # type: ignore[arg-type]
 
 
-def metric_name(answers: Mapping[int, Answer]) -> str:
-    """Return the name of the metric in the first answer that has one."""
+def metric_of(answers: Mapping[int, Answer]) -> Metric:
+    """Return the metric of the first answer that has one."""
     for answer in answers.values():
         if isinstance(answer, PeerStatus):
-            return answer.metric
-        if answer.run is not None and "metric" in (digests := answer.run.last.get("digests") or {}):
-            return str(digests["metric"])
-    return "accuracy"
+            return Metric.from_json(answer.metric.model_dump())
+        if answer.run is not None and (found := answer.run.last.get("metric")):
+            return Metric.from_json(found)
+    return Metric()
 
 
-def _cells(answer: Answer) -> tuple[str, ...]:
+def _cells(answer: Answer, metric: Metric) -> tuple[str, ...]:
     """Return phase, round, metric, cluster, what the peer waits for, live neighbors, and the time since its last change."""
     if isinstance(answer, PeerStatus):
         alive = sum(state == "alive" for state in answer.neighbors.values())
         return (
             answer.stage.replace("_", " "),
             f"{answer.round_index}/{answer.rounds_total}",
-            number(answer.accuracy),
+            metric.text(answer.metric.value),
             shown(answer.cluster_index),
             _waits_for(answer),
             f"{alive}/{len(answer.neighbors)}",
@@ -67,8 +69,8 @@ def _cells(answer: Answer) -> tuple[str, ...]:
         return (NO_ANSWER, "-", "-", "-", answer.reason, "-", "-")
     run, reason = answer.run, "" if isinstance(answer, Ended) else answer.reason
     phase = run.status if isinstance(answer, Ended) else NO_ANSWER
-    accuracy, cluster = run.last.get("accuracy"), run.last.get("cluster_index")
-    return (phase, str(run.rounds_completed), number(accuracy), shown(cluster), reason, "-", _since(run))
+    value, cluster = run.last.get("accuracy"), run.last.get("cluster_index")
+    return (phase, str(run.rounds_completed), metric.text(value), shown(cluster), reason, "-", _since(run))
 
 
 def _waits_for(status: PeerStatus) -> str:

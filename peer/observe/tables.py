@@ -11,6 +11,7 @@ from rich.table import Table
 
 from coordinator_free_bootstrap.identity import restart_count
 from coordinator_free_bootstrap.strict_json import printable
+from peer.core.metric import Metric
 from peer.observe.report import PHASES
 
 LINE_CHARACTERS_MAX = 1000
@@ -20,14 +21,14 @@ ROWS_MAX = 40  # longer tables scroll out of a terminal; the JSON has all rows
 def report_view(values: dict[str, Any]) -> RenderableType:
     """Return the report of `peer.observe.report.build_report` as tables, after its warnings."""
     parts: list[RenderableType] = [f"[bold red]warning:[/] {_plain(warning)}" for warning in values["warnings"]]
-    parts += [summary_table(values), peers_table(values["peers"], metric_name(values))]
+    parts += [summary_table(values), peers_table(values["peers"], metric_of(values))]
     parts += [f"[yellow]note:[/yellow] {_plain(note)}" for note in values["notes"]]
     return Group(*parts)
 
 
-def metric_name(values: dict[str, Any]) -> str:
-    """Return the name of the metric whose values are called accuracy in a report."""
-    return str(values.get("metric", "accuracy"))
+def metric_of(values: dict[str, Any]) -> Metric:
+    """Return the metric of a report."""
+    return Metric.from_json(values["metric"])
 
 
 def summary_table(values: dict[str, Any]) -> Table:
@@ -41,14 +42,15 @@ def summary_table(values: dict[str, Any]) -> Table:
 
 
 def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
-    metric, tenth = metric_name(values), "p10" if values.get("metric_better", "higher") == "higher" else "p90"
+    metric = metric_of(values)
+    tenth = "p10" if metric.higher_is_better else "p90"
     words = {"mean": "mean", "std": "std", "worst": "worst", "p10": tenth}
-    accuracies = [f"{word} {number(values[f'accuracy_{key}'])}" for key, word in words.items()]
+    statistics = [f"{word} {metric.text(values[f'accuracy_{key}'])}" for key, word in words.items()]
     distances = zip(values["consensus_distance"], values["consensus_distance_relative"], strict=True)
     task, total = values["task"] or "an unknown task", values["rounds_total"]
     yield "run", f"{values['algorithm'] or 'unknown algorithm'} on {task}, k = {values['clusters']}: {values['state']}"
     yield "rounds", str(values["rounds"]) if total is None else f"{values['rounds']} of {total}"
-    yield metric, ", ".join(accuracies)
+    yield metric.label, ", ".join(statistics)
     placed = percent(values["cluster_accuracy"])
     yield "clusters", f"ARI {number(values['cluster_ari'])}, {placed} of the peers in their true cluster"
     yield "models", f"{values['models_sent']} sent, {values['models_folded']} folded"
@@ -62,7 +64,7 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     if "reached" in values:
         found = values["reached"]
         after = "never" if found["rounds"] is None else f"after {found['rounds']} rounds, {found['seconds']:.1f} s"
-        yield f"mean {metric} {found['target']}", after
+        yield f"mean {metric.name} {found['target']}", after
 
 
 def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
@@ -73,8 +75,9 @@ def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     result = "collapsed into one" if values["collapsed"] else "not collapsed"
     yield "mixtures", f"mix_err {error}, {placed} of the samples in their true cluster, {result}"
     if values["accuracy_final_phase"] is not None:
-        phase = values["accuracy_final_phase"]
-        yield "final phase", f"{metric_name(values)} {number(phase['before'])} before, {number(phase['after'])} after"
+        phase, metric = values["accuracy_final_phase"], metric_of(values)
+        before, after = (metric.text(phase[when]) for when in ("before", "after"))
+        yield "final phase", f"{metric.name} {before} before, {after} after"
     others = values["models_others_would_send"]
     if others is not None:
         yield "for comparison", f"DFCA would send {others['dfca']} models, FedEM {others['fedem']}"
@@ -82,17 +85,17 @@ def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     yield "selections", f"{counts}; {values['models_unused']} models received unused"
 
 
-def peers_table(rows: list[dict[str, Any]], metric: str = "accuracy") -> Table:
+def peers_table(rows: list[dict[str, Any]], metric: Metric) -> Table:
     """Return one row per peer, at most `ROWS_MAX`."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
-    for name in ("peer", "status", "rounds", metric, "cluster", "true", "sent", "folded", "MB", "starts"):
+    for name in ("peer", "status", "rounds", metric.name, "cluster", "true", "sent", "folded", "MB", "starts"):
         table.add_column(_plain(name), justify="left" if name == "status" else "right")
     for row in rows[:ROWS_MAX]:
         table.add_row(
             str(row["peer_id"]),
             _styled(row["status"]),
             str(row["rounds_completed"]),
-            number(row["accuracy"]),
+            metric.text(row["accuracy"]),
             shown(row["cluster_index"]),
             shown(row["true_cluster"]),
             str(row["models_sent"]),

@@ -11,13 +11,16 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from coordinator_free_bootstrap.graph import Graph
+from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import counted
+from peer.core.metric import Metric, plain_keys
 from peer.observe.records import problem_of_line
-from peer.observe.tables import ROWS_MAX, number, shown
+from peer.observe.tables import ROWS_MAX, shown
 from peer.store.history import parse_lines
 from peer.store.state_dir import StateDir
 
@@ -34,7 +37,7 @@ class PeerProgress:
     accuracy: float | None = None
     neighbors_alive: int | None = None
     payload_bytes_sent: int = 0
-    metric: str | None = None  # name of the task's metric, whose values are called ``accuracy`` in history lines
+    metric: Metric | None = None  # of the task, once the peer has started
 
     def update(self, line: dict[str, Any]) -> None:
         """Update the progress from one history line."""
@@ -42,7 +45,7 @@ class PeerProgress:
         self.payload_bytes_sent += int(line.get("payload_bytes_sent") or 0)
         if kind == "start":
             self.state = "running"
-            self.metric = (line.get("digests") or {}).get("metric", self.metric)
+            self.metric = Metric.from_json(line["metric"]) if line.get("metric") else self.metric
         elif kind == "round":
             self.state = "running"
             self.rounds_completed = int(line["round_index"]) + 1
@@ -87,21 +90,29 @@ class TestbedWatcher:
                 continue
             self._offsets[peer_id] += data.rfind(b"\n") + 1
             for line in filter(lambda line: not problem_of_line(line), parse_lines(data)):
-                self.progress[peer_id].update(line)
+                self.progress[peer_id].update(plain_keys(line))
 
     def rounds_completed(self) -> int:
         """Return the largest number of completed rounds, as of the last refresh."""
         return max((peer.rounds_completed for peer in self.progress.values()), default=0)
 
     @property
-    def metric(self) -> str:
-        """The name of the task's metric; "accuracy" until a peer has started."""
-        return next((peer.metric for peer in self.progress.values() if peer.metric), "accuracy")
+    def metric(self) -> Metric:
+        """The task's metric; the accuracy until a peer has started."""
+        return next((peer.metric for peer in self.progress.values() if peer.metric), Metric())
 
     def render(self) -> Group:
         """Return a line about all peers and a table with a row per peer, at most `ROWS_MAX`."""
         table = Table(header_style="bold")
-        for name in ("peer", "state", "round", "cluster", self.metric, "neighbors alive", "MB sent"):
+        for name in (
+            "peer",
+            "state",
+            "round",
+            "cluster",
+            escape(printable(self.metric.name, 64)),
+            "neighbors alive",
+            "MB sent",
+        ):
             table.add_column(name, justify="left" if name == "state" else "right")
         for peer_id, peer in list(self.progress.items())[:ROWS_MAX]:
             table.add_row(
@@ -109,7 +120,7 @@ class TestbedWatcher:
                 peer.state,
                 f"{peer.rounds_completed}/{self.graph.manifest.rounds}",
                 shown(peer.cluster_index),
-                number(peer.accuracy),
+                self.metric.text(peer.accuracy),
                 f"{shown(peer.neighbors_alive)}/{self.graph.degree(peer_id)}",
                 f"{peer.payload_bytes_sent / 1e6:.1f}",
             )
@@ -129,8 +140,8 @@ class TestbedWatcher:
         sizes = "+".join(str(count) for _, count in sorted(clusters.items())) or "-"
         sent = sum(peer.payload_bytes_sent for peer in peers) / 1e6
         return (
-            f"round {span}/{self.graph.manifest.rounds}  {self.metric} {number(mean)}  clusters {sizes}"
-            f"  {sent:.1f} MB sent  {states}"
+            f"round {span}/{self.graph.manifest.rounds}  {printable(self.metric.name, 64)} {self.metric.text(mean)}"
+            f"  clusters {sizes}  {sent:.1f} MB sent  {states}"
         )
 
 

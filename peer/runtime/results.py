@@ -54,7 +54,8 @@ def write_results(
         "algorithm": name,
         "cluster_index": run.algorithm_state.get("cluster_index"),
         "true_cluster": main_cluster(workspace.true_cluster),
-        "accuracy": host.last_round.get("accuracy"),
+        "metric": host.measured(),
+        **({"accuracy": host.last_round.get("accuracy")} if host.metric.is_accuracy else {}),
         "loss": host.last_round.get("loss"),
         "totals": dict(run.totals),
         "refusals": {str(code): count for code, count in run.refusals.items()},
@@ -69,11 +70,12 @@ def write_results(
 
 def start_fields(host: PeerHost, task: Task) -> dict[str, Any]:
     """Return the fields of the history's first line that every backend writes."""
-    host.digests |= {"metric": task.metric_name, "metric_better": "higher" if task.higher_is_better else "lower"}
+    host.metric = task.reported()
     return {
         "peer_id": host.peer_id,
         "notes": host.algorithm.notes(host.workspace),
         "digests": host.digests,
+        "metric": host.metric.as_json(),
         "true_cluster": main_cluster(host.workspace.true_cluster),
         "samples": host.workspace.learner.count(),
         "parameters": host.schema.size,

@@ -22,6 +22,7 @@ from coordinator_free_bootstrap.errors import (
     RemoteProtocolError,
     StorageError,
 )
+from coordinator_free_bootstrap.strict_json import printable
 from peer import failpoints
 from peer.core import effects as do
 from peer.core import events as ev
@@ -390,7 +391,7 @@ class AsyncioWorld:
         for observer in self.observers:
             observer(kind, fields)
         try:
-            self.history.write(kind, **fields)
+            self.history.write(kind, **self.host.metric.named(fields))
             self.host.history_error = ""
         except StorageError as error:
             if not self.host.history_error:
@@ -398,8 +399,12 @@ class AsyncioWorld:
             self.host.history_error = str(error)
 
     def _log_round(self, fields: dict[str, Any]) -> None:
-        accuracy = fields.get("accuracy")
-        shown = "" if accuracy is None else f", accuracy {accuracy:.4f}, cluster {fields.get('cluster_index', 0)}"
+        value, metric = fields.get("accuracy"), self.host.metric
+        shown = (
+            ""
+            if value is None
+            else f", {printable(metric.name, 64)} {metric.text(value, 4)}, cluster {fields.get('cluster_index', 0)}"
+        )
         missing = fields.get("missing") or "none"
         number, total = fields["round_index"] + 1, self.manifest.rounds
         log.info("round %d of %d done%s, folded %d, missing %s", number, total, shown, fields["models_folded"], missing)

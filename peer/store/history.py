@@ -34,10 +34,21 @@ COUNTERS = frozenset(
         *("wire_bytes_sent", "control_messages_sent", "selections_sent", "passes_sent", "sketch_bytes_sent"),
     }
 )
-_RESULTS = frozenset({"accuracy", "loss", "train_loss", "cluster_index", "selected_cluster", "state"})
+_RESULTS = frozenset({"accuracy", "metric_value", "loss", "train_loss", "cluster_index", "selected_cluster", "state"})
 FIELDS = {  # kind -> fields that its lines may have, beside ``kind``, ``t``, ``time`` and ``incarnation``
     "start": frozenset(
-        {"peer_id", "backend", "port", "resumed_from", "notes", "digests", "true_cluster", "samples", "parameters"}
+        {
+            "peer_id",
+            "backend",
+            "port",
+            "resumed_from",
+            "notes",
+            "digests",
+            "metric",
+            "true_cluster",
+            "samples",
+            "parameters",
+        }
     ),
     "round": COUNTERS
     | _RESULTS
@@ -47,7 +58,10 @@ FIELDS = {  # kind -> fields that its lines may have, beside ``kind``, ``t``, ``
     "checkpoint": frozenset({"round_index", "seconds", "bytes", "error"}),
     "caught_up": frozenset({"from_round", "to_round"}),
     "leave": COUNTERS | {"rounds_completed"},
-    "end": COUNTERS | _RESULTS | {"rounds_completed", "predictor", "accuracy_before_final", "accuracy_after_final"},
+    "end": COUNTERS
+    | _RESULTS
+    | {"rounds_completed", "predictor", "accuracy_before_final", "accuracy_after_final"}
+    | {"metric_before_final", "metric_after_final"},
 }
 _DURABLE = frozenset({"start", "leave", "end"})  # flushed to the disk at once; the others when the kernel likes
 _TAIL_BLOCK_BYTES = 1 << 16

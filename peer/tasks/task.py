@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from peer.core.metric import Metric
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Kind, Shard
 
@@ -35,6 +36,7 @@ class Task(ABC):
             Model files hold it and `peer predict` applies it. None: not declared, so `peer predict` refuses raw inputs.
         metric_name: name of the result of `metric`.
         higher_is_better: whether a larger `metric` is better, for reports.
+        metric_is_share: whether its values are in [0, 1]; tables of experiments then show percent.
     """
 
     kind: Kind = "classification"
@@ -51,6 +53,15 @@ class Task(ABC):
     def higher_is_better(self) -> bool:
         """Whether a larger `metric` is better: true for accuracy, false for an error."""
         return self.kind == "classification"
+
+    @property
+    def metric_is_share(self) -> bool:
+        """Whether the values of `metric` are in [0, 1]: true for the accuracy."""
+        return self.metric_name == "accuracy"
+
+    def reported(self) -> Metric:
+        """Return name, direction and format of `metric`, which logs, files and tables take from here."""
+        return Metric(self.metric_name, self.higher_is_better, self.metric_is_share)
 
     @abstractmethod
     def make_model(self) -> nn.Module:

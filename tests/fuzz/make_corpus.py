@@ -73,8 +73,7 @@ def seeds() -> dict[str, list[bytes]]:
         },
         **{"neighbors": {"2": "suspect", "4": "alive"}, "neighbor_rounds": {"2": 3}, "silent_s": {"2": 1.0, "4": None}},
         **{
-            "metric": "accuracy",
-            "accuracy": 0.5,
+            "metric": {"name": "accuracy", "higher_is_better": True, "share": True, "value": 0.5},
             "cluster_index": 1,
             "totals": {"models_sent": 3},
             "refusals": {"too_slow": 1},

@@ -169,6 +169,7 @@ def test_example_of_an_image_folder_task_runs(tmp_path: Path) -> None:
     report = json.loads(
         peer("testbed", "--kind", "line", "--peers", 2, "--task", task, *settings, "--out", tmp_path / "out", "--json")
     )
-    assert (report["rounds"], report["metric"], report["metric_better"]) == (2, "balanced accuracy", "higher")
+    metric = {"name": "balanced accuracy", "higher_is_better": True, "share": False}
+    assert (report["rounds"], report["metric"]) == (2, metric)
     assert [row["true_cluster"] for row in report["peers"]] == [0, 1]
-    assert all(0 < row["accuracy"] <= 1 and row["models_folded"] == 2 for row in report["peers"])
+    assert all(0 < row["metric_value"] <= 1 and row["models_folded"] == 2 for row in report["peers"])

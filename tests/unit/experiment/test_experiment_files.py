@@ -372,7 +372,8 @@ def test_slugs(name, expected):
 def test_another_metric_than_accuracy_is_shown_by_its_name_and_not_in_percent(tmp_path):
     """Before, a mean absolute error of 0.0314 was shown as a "measured, %" of 3.1, and its curve as test accuracy."""
     curve = [[1, 0.5], [2, 0.0314]]
-    written(tmp_path, result_of(metric="mae", measured=0.0314, accuracy_worst=0.25, payload_bytes_sent=0, curve=curve))
+    mae = {"name": "mae", "higher_is_better": False, "share": False}
+    written(tmp_path, result_of(metric=mae, measured=0.0314, metric_worst=0.25, payload_bytes_sent=0, curve=curve))
     (block,) = read_blocks(tmp_path)
     header, row = block.cells()
     assert dict(zip(header, row, strict=True)).items() >= {"measured, mae": "0.0314", "worst peer, mae": "0.25"}.items()

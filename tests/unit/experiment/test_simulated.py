@@ -43,7 +43,8 @@ def test_a_regression_is_reported_with_its_metric(tmp_path):
     graph = graph_of(task="linear", task_options=options, split="iid", split_options={}, model_options={}, rounds=1)
     peers = simulate(graph, tmp_path)
     values = build_report(tmp_path).values
-    assert (values["metric"], values["metric_better"]) == ("mse", "lower")
+    assert values["metric"] == {"name": "mse", "higher_is_better": False, "share": False}
+    assert not [path for path in tmp_path.rglob("*.json*") if '"accuracy' in path.read_text()]
     assert values["accuracy_worst"] == max(peer.host.last_round["accuracy"] for peer in peers.values())
 
 

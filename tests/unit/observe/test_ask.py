@@ -20,6 +20,8 @@ from peer.observe.run_files import PeerRun
 from peer.observe.status_table import age, status_table
 from peer.store.files import write_json
 
+ACCURACY = {"name": "accuracy", "higher_is_better": True, "share": True}
+MAE = {"name": "mae", "higher_is_better": False, "share": False}
 STATUS = {
     "peer_id": 3,
     "incarnation": 1 << 32,
@@ -36,8 +38,7 @@ STATUS = {
     "owed_to": [],
     "waiting_s": 0.0,
     "unchanged_s": 4.0,
-    "metric": "accuracy",
-    "accuracy": 0.5,
+    "metric": ACCURACY | {"value": 0.5},
     "cluster_index": 1,
     "totals": {"models_sent": 3},
     "refusals": {"too_slow": 1},
@@ -83,7 +84,7 @@ def test_the_line_has_round_stage_neighbors_and_what_the_peer_waits_for(changes,
         ({"round_index": None}, "round_index: found null; allowed: a valid integer"),
         ({"round_index": "7"}, 'round_index: found "7"; allowed: a valid integer'),
         ({"round_index": -1}, "round_index: found -1; allowed: greater than or equal to 0"),
-        ({"accuracy": math.nan}, "accuracy: found NaN"),
+        ({"metric": ACCURACY | {"value": math.nan}}, "metric.value: found NaN"),
         ({"neighbors": ["1"]}, "neighbors: found a list; allowed: an object"),
         ({"neighbors": {"1": "\u202ealive"}}, "neighbors"),
         ({"stage": "x" * 4000}, "stage: found"),
@@ -100,7 +101,7 @@ def test_an_answer_that_is_no_status_is_one_sentence(changes, words):
     assert said.startswith("not a valid status: ") and words in said and len(said) < 300 and said.isprintable()
 
 
-@pytest.mark.parametrize("missing", sorted(STATUS.keys() - {"persisted_round", "unchanged_s", "metric"}))
+@pytest.mark.parametrize("missing", sorted(STATUS.keys() - {"persisted_round", "unchanged_s"}))
 def test_a_missing_key_is_named(missing):
     with pytest.raises(RemoteProtocolError, match=f"{missing}: found nothing"):
         read_status({key: value for key, value in STATUS.items() if key != missing})
@@ -116,9 +117,11 @@ def test_sixteen_peers_fit_one_screen():
     assert len(lines) <= 23 and max(map(len, lines)) <= 80
     assert " ".join(lines[2].split()) == "0 catching up 99998/99999 0.500 1 21 m: 0, 1, 2\u2026 0/15 24 h"
     assert "and 3 more notes (peer status --json)" in lines[-1]
-    shown = text_of({3: read_status(STATUS | {"waiting_for": [1], "waiting_s": 4.0, "metric": "mae"})}).splitlines()
+    shown = text_of(
+        {3: read_status(STATUS | {"waiting_for": [1], "waiting_s": 4.0, "metric": MAE | {"value": 0.5}})}
+    ).splitlines()
     assert shown[0].split() == ["peer", "phase", "round", "mae", "cluster", "waits", "for", "alive", "since"]
-    assert shown[2].split() == ["3", "exchanging", "7/60", "0.500", "1", "4", "s:", "1", "1/2", "4", "s"]
+    assert shown[2].split() == ["3", "exchanging", "7/60", "0.5", "1", "4", "s:", "1", "1/2", "4", "s"]
 
 
 def test_a_finished_peer_is_shown_from_its_summary_and_the_peer_is_named_once(tmp_path, app):

@@ -10,8 +10,10 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator_free_bootstrap.errors import Refusal
+from peer.core.metric import Metric
 from peer.observe.metrics import PeerMetrics
 
+MAE = Metric("mae", higher_is_better=False, share=False)
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
@@ -38,6 +40,13 @@ def test_a_round_without_evaluation_keeps_the_last_accuracy():
     assert value(metrics, "peer_round_index") == 3
 
 
+def test_another_metric_is_exported_by_its_name_and_not_as_an_accuracy():
+    metrics = PeerMetrics(3, metric=MAE)
+    metrics.observe_round(round_fields(0, 1))
+    assert metrics.registry.get_sample_value("peer_metric", {"name": "mae"}) == round_fields(0, 1)["accuracy"]
+    assert "accuracy" not in generate_latest(metrics.registry).decode()
+
+
 def test_neighbors_refusals_and_checkpoints():
     metrics = PeerMetrics(3)
     metrics.observe_neighbor_states({1: "alive", 2: "alive", 4: "dead"})
@@ -54,7 +63,7 @@ def test_neighbors_refusals_and_checkpoints():
 
 
 def test_the_document_lists_the_metrics_of_the_registry():
-    text = generate_latest(PeerMetrics(0).registry).decode()
+    text = "".join(generate_latest(PeerMetrics(0, metric=m).registry).decode() for m in (Metric(), MAE))
     families = {family.name: family for family in text_string_to_metric_families(text)}
     exported = {
         name + ("_total" if family.type == "counter" else "")

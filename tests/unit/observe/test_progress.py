@@ -6,6 +6,7 @@ import json
 from fake_run import FINAL, ROUNDS, round_fields, write_graph, write_peer
 from rich.console import Console
 
+from peer.core.metric import Metric
 from peer.observe.report import build_report
 from peer.observe.tables import ROWS_MAX, peers_table, report_view
 from peer.observe.watch import LiveProgress, TestbedWatcher
@@ -90,7 +91,7 @@ def test_report_view_of_an_empty_run_shows_dashes(tmp_path):
 
 def test_long_tables_end_with_a_count(run_directory):
     row = build_report(run_directory).values["peers"][0]
-    assert "and 7 more peers" in text_of(peers_table([row] * (ROWS_MAX + 7)))
+    assert "and 7 more peers" in text_of(peers_table([row] * (ROWS_MAX + 7), Metric()))
 
 
 def test_progress_names_the_metric_of_the_task(tmp_path):
@@ -98,8 +99,9 @@ def test_progress_names_the_metric_of_the_task(tmp_path):
     watcher = TestbedWatcher(tmp_path, write_graph(tmp_path))
     place = write_peer(tmp_path, 0, rounds=1, end=False)
     lines = [json.loads(line) for line in place.history.read_text().splitlines()]
-    lines[0]["digests"] = {"metric": "mae", "metric_better": "lower"}
-    place.history.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    metric = Metric("mae", higher_is_better=False, share=False)
+    lines[0]["metric"] = metric.as_json()
+    place.history.write_text("".join(json.dumps(metric.named(line)) + "\n" for line in lines))
     watcher.refresh()
     for shown in (watcher.line(), text_of(watcher.render())):
         assert "mae" in shown and "accuracy" not in shown

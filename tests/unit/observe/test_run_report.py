@@ -10,9 +10,10 @@ from fake_run import FINAL, ROUNDS, round_fields, strict, write_graph, write_pee
 from rich.console import Console
 
 from coordinator_free_bootstrap.errors import GraphError, StorageError, UsageError
-from peer.observe.plots import accuracy_figure, save_plots
+from peer.core.metric import Metric
+from peer.observe.plots import metric_figure, save_plots
 from peer.observe.report import METRICS, build_report
-from peer.observe.run_files import Run, accuracy_curve
+from peer.observe.run_files import Run, metric_curve
 from peer.observe.tables import report_view
 from peer.store.history import HistoryWriter
 from peer.store.identity_files import StateLock
@@ -76,7 +77,7 @@ def test_a_repeated_round_counts_once_as_result_and_twice_as_cost(run_directory)
         history.write("end", rounds_completed=6, accuracy=0.97)
     row = report_of(run_directory)["peers"][0]
     assert (row["accuracy"], row["rounds_completed"], row["starts"], row["models_sent"]) == (0.97, 6, 2, 14)
-    assert accuracy_curve(Run.read(run_directory)).best[5] == 0.99
+    assert metric_curve(Run.read(run_directory)).best[5] == 0.99
 
 
 def test_models_acknowledged_after_the_last_round_count(run_directory):
@@ -128,40 +129,57 @@ def test_target_must_hold_for_three_evaluations(run_directory, target, rounds):
 
 
 def of_regression(directory):
-    """Turn a run into one of a regression task: the values called accuracy are mean squared errors."""
+    """Turn a run into one of a regression task: its files have the keys of another metric."""
+    metric = Metric("mse", higher_is_better=False, share=False)
     for path in directory.glob("peer-*/history.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-        lines[0]["digests"] = {"metric": "mse", "metric_better": "lower"}
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        lines[0]["metric"] = metric.as_json()
+        path.write_text("".join(json.dumps(metric.named(line)) + "\n" for line in lines))
+        place = path.with_name("summary.json")
+        if place.exists():
+            summary = json.loads(place.read_text())
+            measured = {"metric": metric.as_json() | {"value": summary.pop("accuracy")}}
+            place.write_text(json.dumps(summary | measured))
+        assert "accuracy" not in path.read_text()
 
 
 def test_another_metric_is_reported_by_its_name_and_lower_can_be_better(run_directory):
     of_regression(run_directory)
     values = report_of(run_directory, target=0.6)
-    assert (values["metric"], values["metric_better"]) == ("mse", "lower")
-    assert values["accuracy_worst"] == values["accuracy_p10"] == 0.95
+    assert values["metric"] == {"name": "mse", "higher_is_better": False, "share": False}
+    printed = build_report(run_directory).as_json()
+    assert printed["metric_worst"] == printed["metric_p10"] == 0.95
+    assert [row["metric_value"] for row in printed["peers"]] == list(FINAL.values())
+    assert not [key for key in (*printed, *printed["peers"][0]) if key.startswith("accuracy")]
     assert values["reached"]["rounds"] is None  # it only increases
     assert report_of(run_directory, target=2.0)["reached"]["rounds"] == 1
-    curve = accuracy_curve(Run.read(run_directory))
+    curve = metric_curve(Run.read(run_directory))
     assert (curve.worst > curve.best)[1:].all() and curve.worst[-1] == 0.95
     console = Console(file=io.StringIO(), width=140)
     console.print(report_view(values))
     shown = console.file.getvalue()
-    assert "mse" in shown and "worst 0.950, p90 0.950" in shown and "mean mse 0.6" in shown
+    assert "mse" in shown and "worst 0.95, p90 0.95" in shown and "mean mse 0.6" in shown
     assert "accuracy" not in shown
 
 
 def test_the_plot_of_another_metric_has_its_name(run_directory):
     of_regression(run_directory)
     run = Run.read(run_directory)
-    figure = accuracy_figure(accuracy_curve(run), np.arange(ROUNDS), "rounds", "title", run.metric)
+    figure = metric_figure(metric_curve(run), np.arange(ROUNDS), "rounds", "title", run.metric)
     assert figure.axes[0].get_ylabel() == "mse (lower is better)"
     assert figure.axes[0].get_ylim()[1] < 1.0
 
 
-def test_a_report_of_accuracies_has_no_metric_keys(run_directory):
-    assert "metric" not in report_of(run_directory)
-    with pytest.raises(UsageError, match="--target: found 2; allowed: an accuracy from 0 to 1"):
+def test_the_pictures_of_another_metric_are_not_called_accuracy(run_directory, tmp_path):
+    of_regression(run_directory)
+    names = [path.name for path in save_plots(Run.read(run_directory), tmp_path / "pictures")]
+    assert names == ["clusters.png", "metric_bytes.png", "metric_rounds.png"]
+
+
+def test_a_report_of_accuracies_keeps_its_keys(run_directory):
+    report = build_report(run_directory)
+    assert report.as_json() == report.values and report.values["metric"]["name"] == "accuracy"
+    with pytest.raises(UsageError, match="--target: found 2; allowed: a value of the metric, accuracy, from 0 to 1"):
         build_report(run_directory, 2.0)
 
 

@@ -1,0 +1,110 @@
+"""The metric of a task: its name, its direction and its format. Logs, tables, pictures and JSON files take them from here.
+
+In the program, the values of the metric are called ``accuracy``, whatever the task. What a user reads is not: `Metric.named`
+renames the keys of a record on its way out, and `plain_keys` renames them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_KEY, _VALUE_KEY, _OTHER = "accuracy", "metric_value", "metric"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric.
+
+    Attributes:
+        name: what tables show.
+        higher_is_better: false for an error.
+        share: whether the values are in [0, 1], which experiment tables show in percent.
+    """
+
+    name: str = _KEY
+    higher_is_better: bool = True
+    share: bool = True
+
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether the metric is the accuracy: then, and only then, JSON keys are called ``accuracy``."""
+        return self.name == _KEY
+
+    @property
+    def key(self) -> str:
+        """The first word of JSON keys and file names: ``accuracy``, or ``metric`` for any other metric."""
+        return _KEY if self.is_accuracy else _OTHER
+
+    @property
+    def label(self) -> str:
+        """The name, with the direction if lower is better."""
+        return self.name if self.higher_is_better else f"{self.name} (lower is better)"
+
+    def text(self, value: float | None, digits: int = 3) -> str:
+        """Return a value as text: a share with `digits` decimals, another metric with four significant digits."""
+        if value is None:
+            return "-"
+        return f"{value:.{digits}f}" if self.share and (value == 0 or abs(value) >= 10**-digits) else f"{value:.4g}"
+
+    # ---- tables of experiments, beside published numbers: shares in percent ---------------------------------------------
+
+    @property
+    def factor(self) -> float:
+        """Factor from a value to the number in a table of experiments."""
+        return 100.0 if self.share else 1.0
+
+    @property
+    def column(self) -> str:
+        """The unit in the header of a table of experiments: ``%`` for the accuracy, else the name."""
+        return "%" if self.is_accuracy else f"{self.name}, %" if self.share else self.name
+
+    def scaled_text(self, scaled: float | None, digits: int = 1) -> str:
+        """Return a number that is multiplied by `factor` already as text, "" for None."""
+        return "" if scaled is None else f"{scaled:.{digits}f}" if self.share else f"{scaled:.4g}"
+
+    # ---- statistics -----------------------------------------------------------------------------------------------------
+
+    def worst(self, values: np.ndarray) -> float:
+        """Return the worst of the values."""
+        return float(values.min() if self.higher_is_better else values.max())
+
+    def best(self, values: np.ndarray) -> float:
+        """Return the best of the values."""
+        return float(values.max() if self.higher_is_better else values.min())
+
+    def reaches(self, values: np.ndarray, target: float) -> np.ndarray:
+        """Return which values are at least as good as a target, bool [n]."""
+        return values >= target if self.higher_is_better else values <= target
+
+    # ---- JSON -----------------------------------------------------------------------------------------------------------
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the metric as the JSON object ``metric`` of start lines, summaries, statuses and reports."""
+        return {"name": self.name, "higher_is_better": self.higher_is_better, "share": self.share}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Metric:
+        """Return the metric of a JSON object that is checked already."""
+        return cls(value["name"], value["higher_is_better"], value["share"])
+
+    def named(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a record whose keys say what was measured: ``accuracy`` stays only if the metric is the accuracy.
+
+        Otherwise ``accuracy`` becomes ``metric_value``, and ``accuracy_mean`` becomes ``metric_mean``.
+        """
+        if self.is_accuracy:
+            return dict(record)
+        return {_renamed(key, _KEY, _VALUE_KEY, f"{_OTHER}_"): value for key, value in record.items()}
+
+
+def plain_keys(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record with the keys that it had before `Metric.named`."""
+    return {_KEY if key == _VALUE_KEY else _renamed(key, _OTHER, key, f"{_KEY}_"): v for key, v in record.items()}
+
+
+def _renamed(key: str, word: str, alone: str, prefix: str) -> str:
+    return alone if key == word else prefix + key.removeprefix(f"{word}_") if key.startswith(f"{word}_") else key

@@ -2,7 +2,8 @@
 
     python benchmarks/training.py [--seconds 20] [--threads 1] [--markdown FILE]
 
-The two loops take turns, round after round, so that both see the same machine; the ratio is the median over the rounds.
+The two loops take turns, round after round, so that both see the same machine; times are processor seconds of the process.
+The ratio is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class BareLoop:
 
 
 def compare(name: str, momentum: float, seconds: float) -> tuple[float, float, float]:
-    """Return samples per second of the learner and of the bare loop, and the median ratio of neighboring rounds."""
+    """Return samples per processor second of the learner and of the bare loop, and the median ratio of neighboring rounds."""
     task = RandomImages(name)
     learner = Learner(task, task.load_shard(0), batch_size=BATCH)
     x, y = (torch.from_numpy(values) for values in learner.shard.part("train"))
@@ -79,9 +80,9 @@ def compare(name: str, momentum: float, seconds: float) -> tuple[float, float, f
     while time.perf_counter() < end or len(rounds) < 4:
         took = [0.0, 0.0]
         for which in (0, 1) if len(rounds) % 2 else (1, 0):  # neither always runs after the other
-            start = time.perf_counter()
+            start = time.process_time()  # of all threads; other processes do not count
             loops[which](len(rounds))
-            took[which] = time.perf_counter() - start
+            took[which] = time.process_time() - start
         rounds.append((took[0], took[1]))
     measured = rounds[1:]  # the first only warms up
     ours, theirs = (SAMPLES * EPOCHS / statistics.median(column) for column in zip(*measured, strict=True))

@@ -9,7 +9,7 @@ import hashlib
 import ipaddress
 import json
 import re
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -150,9 +150,11 @@ class Graph:
     @cached_property
     def components(self) -> tuple[tuple[int, ...], ...]:
         """The connected parts, the largest first; one part in a connected graph."""
-        import networkx as nx
-
-        parts = (tuple(sorted(part)) for part in nx.connected_components(self.to_networkx()))
+        parts, left = [], set(self.ids)
+        while left:
+            part = self._distances(min(left)).keys()
+            left -= part
+            parts.append(tuple(sorted(part)))
         return tuple(sorted(parts, key=lambda part: (-len(part), part)))
 
     @cached_property
@@ -161,19 +163,34 @@ class Graph:
 
         Exact up to 256 peers. Above, twice the smallest known eccentricity of a part, which is never below the diameter.
         """
-        import networkx as nx
+        if len(self.nodes) <= 256:
+            return max(self._eccentricity(peer_id) for peer_id in self.ids)
+        return max(self._bound_of(part[0]) for part in self.components)
 
-        graph, exact = self.to_networkx(), len(self.nodes) <= 256
-        bounds: list[int] = []
-        for part in self.components:
-            if exact:
-                bounds.append(nx.diameter(graph.subgraph(part)))
-                continue
-            lengths = nx.single_source_shortest_path_length(graph, part[0])
-            path = nx.shortest_path(graph, part[0], max(lengths, key=lengths.__getitem__))
-            middle = nx.single_source_shortest_path_length(graph, path[len(path) // 2])
-            bounds.append(2 * min(max(lengths.values()), max(middle.values())))
-        return max(bounds)
+    def _bound_of(self, start: int) -> int:
+        """Twice the smaller eccentricity of a peer and of the middle of its longest shortest path."""
+        lengths = self._distances(start)
+        middle, length = next(reversed(lengths.items()))
+        longest = length
+        while 2 * length > longest:  # walk back, along a shortest path
+            length -= 1
+            middle = next(peer for peer in self.neighbors(middle) if lengths[peer] == length)
+        return 2 * min(longest, self._eccentricity(middle))
+
+    def _eccentricity(self, peer_id: int) -> int:
+        """Return the distance to the farthest peer of its part."""
+        return next(reversed(self._distances(peer_id).values()))
+
+    def _distances(self, start: int) -> dict[int, int]:
+        """Return the edges between a peer and each peer of its part, in ascending order; breadth-first search."""
+        lengths, queue = {start: 0}, deque((start,))
+        while queue:
+            peer_id = queue.popleft()
+            for neighbor in self.neighbors(peer_id):
+                if neighbor not in lengths:
+                    lengths[neighbor] = lengths[peer_id] + 1
+                    queue.append(neighbor)
+        return lengths
 
     def to_networkx(self) -> nx.Graph:
         """Return a new networkx graph; nodes and edges have the keys of the graph file that are not empty."""
@@ -181,7 +198,7 @@ class Graph:
 
         graph = nx.Graph()
         for node in self.nodes:
-            graph.add_node(node.id, **_reached(node), **credentials_of(node))
+            graph.add_node(node.id, **facts_of(node))
         graph.add_edges_from(self.edges)
         graph.add_edges_from((a, b, {"via": relay}) for a, b, relay in self.via)
         return graph
@@ -275,10 +292,10 @@ def _relay_problems(where: str, node: Node) -> list[str]:
     return problems
 
 
-def _reached(node: Node) -> dict[str, Any]:
-    """Return how a peer is reached, as in the graph file."""
+def facts_of(node: Node) -> dict[str, Any]:
+    """Return how a peer is reached, and its credentials, as in the graph file."""
     found = {"address": node.address, "dials_only": node.dials_only, "relay": node.relay and asdict(node.relay)}
-    return {key: value for key, value in found.items() if value}
+    return {key: value for key, value in found.items() if value} | credentials_of(node)
 
 
 def credentials_of(subject: Node | Observer) -> dict[str, list[str]]:

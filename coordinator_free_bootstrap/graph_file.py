@@ -21,7 +21,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from coordinator_free_bootstrap.errors import GraphError
-from coordinator_free_bootstrap.graph import Graph, Node, Observer, Relay, credentials_of
+from coordinator_free_bootstrap.graph import Graph, Node, Observer, Relay, credentials_of, facts_of
 from coordinator_free_bootstrap.settings import parse_manifest
 from coordinator_free_bootstrap.strict_json import loads
 from coordinator_free_bootstrap.validation import joined, sentences
@@ -134,15 +134,18 @@ def _node(row: _NodeRow) -> Node:
 
 def dump_graph(graph: Graph) -> str:
     """Return the text of a graph file: all manifest keys, then one node or edge per line."""
-    import networkx as nx
-
-    data = nx.node_link_data(graph.to_networkx(), edges="edges")
+    data: dict[str, Any] = {"directed": False, "multigraph": False}
     data["graph"] = ({"name": graph.name} if graph.name else {}) | {"run": graph.manifest.model_dump()}
     if graph.observers:
         data["graph"]["observers"] = [{"name": each.name, **credentials_of(each)} for each in graph.observers]
-    rows = {key: ",\n".join(f"    {json.dumps(row)}" for row in data.pop(key)) for key in ("nodes", "edges")}
+    via = {(a, b): {"via": relay} for a, b, relay in graph.via}
+    rows: dict[str, list[dict[str, Any]]] = {
+        "nodes": [{**facts_of(node), "id": node.id} for node in graph.nodes],
+        "edges": [{**via.get((a, b), {}), "source": a, "target": b} for a, b in graph.edges],
+    }
+    texts = {key: ",\n".join(f"    {json.dumps(row)}" for row in found) for key, found in rows.items()}
     head = json.dumps(data, indent=2).removesuffix("\n}")
-    return head + "".join(f',\n  "{key}": [\n{text}\n  ]' for key, text in rows.items()) + "\n}\n"
+    return head + "".join(f',\n  "{key}": [\n{text}\n  ]' for key, text in texts.items()) + "\n}\n"
 
 
 def save_graph(graph: Graph, path: str | Path) -> None:

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
 
 from coordinator_free_bootstrap import (
     Graph,
@@ -142,6 +139,10 @@ def check(path: GraphFile, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps({"file": str(path), "valid": True, **facts}, indent=2))
         return
+    from rich.console import Console  # here: a peer's process need not import it
+    from rich.markup import escape
+    from rich.table import Column, Table
+
     table = Table(Column("fact", overflow="fold"), Column("value", overflow="fold"), title=escape(f"{path}: valid"))
     for name, value in facts.items():
         table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else escape(str(value)))
@@ -163,6 +164,10 @@ def show(
         ]
         typer.echo(json.dumps({"file": str(path), "drawing": str(picture), "peers": rows}, indent=2))
         return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
     columns = (Column(name, overflow="fold") for name in ("peer", "address", "degree", "neighbors"))
     table = Table(*columns, title=escape(graph.name or str(path)))
     for node in graph.nodes:

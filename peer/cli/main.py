@@ -8,8 +8,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, PeerError
 from coordinator_free_bootstrap.strict_json import printable_lines
@@ -98,6 +96,9 @@ def main() -> None:
 
 
 def _say(sentence: str) -> None:
+    from rich.console import Console  # here: a peer without errors need not import it
+    from rich.text import Text
+
     # as Text: names of files and fields may contain markup, and what a peer wrote may contain control characters
     shown = printable_lines(sentence, ERROR_LINE_CHARACTERS_MAX)
     Console(stderr=True, highlight=False).print(Text.assemble(("error:", "red"), f" {shown}"), soft_wrap=True)

@@ -20,6 +20,7 @@ from coordinator_free_bootstrap.errors import PeerError, ShardError, TaskError
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.core.schema import Schema
 from peer.learning.flat import FlatModule, Vector, seeded
+from peer.learning.sgd import SGD, Optimizer
 from peer.tasks.shard import PARTS, Part, Shard
 from peer.tasks.task import Task
 from peer.tasks.user_code import described, user_code
@@ -248,7 +249,7 @@ class Learner:
                 if unit == "step" and steps == epochs:
                     return
 
-    def _optimizer(self, name: str, rate: float, momentum: float, weight_decay: float) -> torch.optim.Optimizer:
+    def _optimizer(self, name: str, rate: float, momentum: float, weight_decay: float) -> Optimizer:
         parameters = self.model.parameters
         with user_code("make_optimizer"):
             own = self.task.make_optimizer(parameters, rate)  # type: ignore[arg-type]
@@ -256,7 +257,7 @@ class Learner:
             return own
         if name == "adam":
             return torch.optim.Adam(parameters, lr=rate, weight_decay=weight_decay, fused=True)
-        return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True)
+        return SGD(parameters, rate, momentum, weight_decay)
 
     def _index(self, values: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(np.array(values, dtype=np.int64)).to(self.device)
@@ -306,7 +307,7 @@ class Learner:
 class _Step:
     """One optimizer step, and the sums for `TrainStats`."""
 
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
 
     def __init__(
         self,

@@ -1,0 +1,75 @@
+"""Stochastic gradient descent without `torch.optim`, whose first optimizer imports torch._dynamo and sympy (1.3 s, 84 MB).
+
+The step is the operator that ``torch.optim.SGD(fused=True)`` calls: one pass over parameter, gradient and momentum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Optimizer(Protocol):
+    """The part of `torch.optim.Optimizer` that a training calls."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients."""
+
+    def step(self) -> object:
+        """Change the parameters by their gradients."""
+
+
+class SGD:
+    """The values of ``torch.optim.SGD(fused=True)`` bit for bit: momentum with dampening 0, weight decay in the gradient.
+
+    Args:
+        parameters: tensors of one floating dtype and device; one without a gradient is left as it is.
+        rate: learning rate.
+        momentum: 0 keeps no buffers; else each buffer starts as the first gradient.
+        weight_decay: times the parameter, added to the gradient.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Tensor], rate: float, momentum: float = 0.0, weight_decay: float = 0.0
+    ) -> None:
+        self.parameters = list(parameters)
+        self.rate, self.momentum, self.weight_decay = rate, momentum, weight_decay
+        self._buffers: dict[int, Tensor] = {}  # by the parameter's place; made with its first gradient
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients: the next backward pass makes new ones, or adds to zeros."""
+        for parameter in self.parameters:
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.zero_()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Change the parameters in place: buffer = momentum * buffer + gradient; parameter -= rate * buffer."""
+        places = [place for place, parameter in enumerate(self.parameters) if parameter.grad is not None]
+        later = [place for place in places if place in self._buffers]
+        self._apply(later, first=False)
+        self._apply([place for place in places if place not in self._buffers], first=True)
+
+    def _apply(self, places: list[int], first: bool) -> None:
+        if not places:
+            return
+        parameters = [self.parameters[place] for place in places]
+        if first and self.momentum:
+            self._buffers.update((place, torch.empty_like(self.parameters[place])) for place in places)
+        torch._fused_sgd_(
+            parameters,
+            [parameter.grad for parameter in parameters if parameter.grad is not None],
+            [self._buffers[place] for place in places] if self.momentum else [],
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            lr=self.rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=first,
+        )

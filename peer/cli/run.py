@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -46,6 +48,12 @@ def run(
         bool,
         typer.Option("--insecure-anywhere", help="Plaintext on any address: other hosts can forge models."),
     ] = False,
+    proxy: Annotated[
+        bool,
+        typer.Option(
+            "--proxy", help="Dial neighbors through the HTTP proxy in https_proxy, except the hosts in no_proxy."
+        ),
+    ] = False,
     metrics_port: Annotated[
         int | None,
         typer.Option(min=1, max=65535, help="Serve Prometheus metrics on this port, unencrypted."),
@@ -82,6 +90,7 @@ def run(
     from peer.runtime.assembly import LocalSettings
     from peer.runtime.process import run_peer
     from peer.store.state_dir import StateDir
+    from peer.wire.proxy import HttpProxy
 
     setup_logging(peer_id, level=log_level, style=log_format)
     plaintext = insecure or insecure_anywhere
@@ -108,6 +117,9 @@ def run(
     try:
         refuse_without("with --metrics-port", metrics_port is not None, metrics_host=metrics_host)
         refuse_without("without plaintext", not plaintext, cert=cert, key=key, certs=certs, ca=ca)
+        if proxy:
+            settings = replace(settings, proxy=HttpProxy.of(os.environ))
+            logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)
         graph = load_graph(neighbors)
         warn_without_effect(graph.manifest, [], logging.getLogger("peer").warning)
         code = run_peer(peer_id, graph, settings)

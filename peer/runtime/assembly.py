@@ -18,6 +18,7 @@ from peer.store.state_dir import StateDir
 from peer.tasks.loading import load_task
 from peer.tasks.task import Task
 from peer.tasks.user_code import shard_of
+from peer.wire.proxy import HttpProxy
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class LocalSettings:
     ca: Path | None = None  # certificate authorities, for those who have one
     insecure: bool = False  # plaintext on loopback
     insecure_anywhere: bool = False  # plaintext on any address
+    proxy: HttpProxy | None = None  # to dial neighbors; default: directly
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     require_own_address: bool = False  # stop if the own address in the graph leads elsewhere

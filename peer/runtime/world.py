@@ -127,6 +127,7 @@ class AsyncioWorld:
                 limits=self.manifest.limits,
                 timeouts=self.manifest.timeouts,
                 security=self._tls.channel(neighbor) if self._tls else None,
+                proxy=self.parts.settings.proxy,
             )
 
     def _reached(self, neighbor: int) -> None:

@@ -29,6 +29,7 @@ from peer.wire.arrival_reader import ACCEPTED_METADATA
 from peer.wire.failures import UNTRUSTED, in_words
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, UNARY, channel_options
+from peer.wire.proxy import HttpProxy
 from peer.wire.security import SecureChannel, open_channel
 
 RECONNECTS_MAX, RECONNECTS_S = 5, 10.0  # at most so many reconnects in so many seconds
@@ -46,6 +47,7 @@ class NeighborLink:
         limits: of the manifest.
         timeouts: of the manifest.
         security: the certificate trusted as this neighbor's; None is plaintext.
+        proxy: dials every address that it serves; None: all addresses are dialed directly.
 
     Attributes:
         payload_bytes_sent: encoded model bytes written to streams, also of pushes that did not become complete.
@@ -62,9 +64,11 @@ class NeighborLink:
         limits: Limits,
         timeouts: Timeouts,
         security: SecureChannel | None = None,
+        proxy: HttpProxy | None = None,
     ) -> None:
         self.peer_id = peer_id
         self.address = address
+        self._proxy = proxy if proxy and proxy.serves(address) else None
         self.payload_bytes_sent = 0
         self.payload_bytes_received = 0
         self.wire_bytes_sent = 0
@@ -79,7 +83,7 @@ class NeighborLink:
         self._open()
 
     def _open(self) -> None:
-        self._channel = open_channel(self.address, channel_options(self._timeouts), self._security)
+        self._channel = open_channel(self.address, channel_options(self._timeouts, self._proxy), self._security)
         self._unary = {name: self._channel.unary_unary(f"/{SERVICE}/{name}") for name in UNARY}
         self._push = self._channel.stream_unary(f"/{SERVICE}/PushModel")
         self._pull = self._channel.unary_stream(f"/{SERVICE}/PullModel")
@@ -299,7 +303,8 @@ class NeighborLink:
         A channel that is closed, also by `reconnect`, raises CancelledError in its calls although their tasks were not
         cancelled. It is converted too: the engine would wait forever for the answer of a call that ends silently.
         """
-        where = f"peer {self.peer_id} at {self.address}: {method}"
+        through = f" through the proxy {self._proxy}" if self._proxy else ""
+        where = f"peer {self.peer_id} at {self.address}{through}: {method}"
         task = asyncio.current_task()
         try:
             yield

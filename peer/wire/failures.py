@@ -9,7 +9,11 @@ from coordinator_free_bootstrap.strict_json import printable
 # Parts of gRPC's error text for a server whose certificate is not the one that the channel trusts, or that has none.
 UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed", "WRONG_VERSION_NUMBER")
 
+_PASSWORD = "the proxy demands another user or password (https_proxy)"
 _PHRASES = (
+    ("HTTP proxy returned response code 407", _PASSWORD),
+    ("HTTP proxy returned response code 401", _PASSWORD),  # of tinyproxy
+    ("HTTP proxy returned", "the proxy does not connect to it"),
     ("WRONG_VERSION_NUMBER", "the server does not use TLS"),
     ("CERTIFICATE_VERIFY_FAILED", "TLS identity mismatch"),
     ("Hostname Verification Check failed", "TLS identity mismatch"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from peer.wire.proxy import HttpProxy
 from peer.wire.security import Options
 
 SERVICE = "peer.v1.PeerService"
@@ -24,8 +25,8 @@ TLS_HANDSHAKE_MS_MAX = 10_000  # with gRPC's default of 120 s an unauthenticated
 CONNECTIONS_MAX = 512  # half of the usual limit of open files; existing connections stay when new ones are refused
 
 
-def channel_options(timeouts: Timeouts) -> Options:
-    """Return the options of a channel to one neighbor."""
+def channel_options(timeouts: Timeouts, proxy: HttpProxy | None = None) -> Options:
+    """Return the options of a channel to one neighbor, which it dials through a proxy or directly."""
     return [
         *_keepalive(timeouts),
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_FIRST),
@@ -36,7 +37,7 @@ def channel_options(timeouts: Timeouts) -> Options:
             1,
         ),  # so that `NeighborLink.reconnect` does not inherit the old channel's backoff
         ("grpc.dns_min_time_between_resolutions_ms", RESOLVE_MS_MIN),
-        ("grpc.enable_http_proxy", 0),  # connect to neighbors directly
+        *_proxying(proxy),
         ("grpc.service_config", _service_config()),
     ]
 
@@ -53,6 +54,13 @@ def server_options(timeouts: Timeouts, limits: Limits) -> Options:
         ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
         ("grpc.so_reuseport", 0),  # a second peer on the same port must be an error
     ]
+
+
+def _proxying(proxy: HttpProxy | None) -> Options:
+    """Name the proxy, so that gRPC reads no variable but no_proxy, whose rules are those of `HttpProxy.serves`."""
+    if proxy is None:
+        return [("grpc.enable_http_proxy", 0)]
+    return [("grpc.enable_http_proxy", 1), ("grpc.http_proxy", proxy.url)]
 
 
 def _keepalive(timeouts: Timeouts) -> Options:

@@ -10,6 +10,10 @@ In each round the engine asks for
 
 and after the last round for `final`. ``state`` holds JSON values: decisions read it, work replaces it. Arrays with one value
 per sample are in ``workspace.arrays``. Checkpoints contain both.
+
+A peer holds ``slots`` models that travel, slots 0 .. slots-1, and then ``private`` ones. The engine, the host and the wire know
+only the first kind: no message and no pull reaches a private model. Checkpoints contain all. Models that travel may be a part
+of a whole model (`travelling`); a private one is always whole.
 """
 
 from __future__ import annotations
@@ -190,6 +194,7 @@ class Algorithm:
         self.options: Any = self.parse_options(manifest)
         self.idle_folds = bool(getattr(self.options, "idle_folds", True))
         self.slots = self.slot_count(manifest)
+        self.private = self.private_count(manifest)
         self.mix = manifest.mix or self.default_mix
         self.degree = graph.degree(peer_id)
 
@@ -213,8 +218,22 @@ class Algorithm:
 
     @classmethod
     def slot_count(cls, manifest: Manifest) -> int:
-        """Return how many models a peer holds."""
+        """Return how many models of a peer travel: neighbors may get them by push or pull."""
         return manifest.clusters
+
+    @classmethod
+    def private_count(cls, manifest: Manifest) -> int:
+        """Return how many more models a peer holds that never leave it: none."""
+        return 0
+
+    @property
+    def held(self) -> int:
+        """The number of models that a peer holds: ``slots`` that travel, then ``private`` ones."""
+        return self.slots + self.private
+
+    def travelling(self, schema: Schema) -> Schema:
+        """Return the schema of the models that travel, given that of a whole model: the same; the handshake compares it."""
+        return schema
 
     # ---- decisions (pure): see peer.core.decisions ------------------------------------------------------------
 
@@ -236,12 +255,24 @@ class Algorithm:
         """Return how many models follow a selection: unknown, the first header says it."""
         return None
 
+    def asking(self, round_index: int) -> bool:
+        """Return False: every neighbor sends its models unasked. Depends on the round alone, as all peers must agree.
+
+        Where it is true, a peer tells each neighbor before it trains whether it takes its models in this round (`asks`), and
+        gets them from no other. A peer that sits a round out gets none.
+        """
+        return False
+
+    def asks(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
+        """Return the neighbors whose models this peer takes in a round with `asking`, after `assign`: all of them."""
+        return frozenset(self.graph.neighbors(self.peer_id))
+
     def agrees(self, state: AlgorithmState, round_index: int, selections: dict[int, Select]) -> AlgorithmState:
         """Return what the selections of a round add to the state: nothing."""
         return {}
 
     def rejects_select(self, state: AlgorithmState, select: Select) -> Rejection | None:
-        """Refuse every selection: without `selects`, no peer sends one."""
+        """Refuse every selection: without `selects`, no peer sends one; a bare one that only asks is taken before."""
         return Rejection(Refusal.MALFORMED, f"algorithm '{self.name}' has no selections")
 
     def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Rejection | None:
@@ -271,15 +302,17 @@ class Algorithm:
     # ---- work on tensors ---------------------------------------------------------------------------------------
 
     def initial_models(self, learner: Learner) -> tuple[list[Vector], bool]:
-        """Return k models, and whether they are equal on all peers (then the handshake compares them).
+        """Return all models that a peer holds, and whether those that travel are equal on all peers: the handshake compares them.
 
-        With the option ``initialization = "local"`` each peer draws its own, so slots have no common meaning yet.
+        Private models start as copies of slot 0. With the option ``initialization = "local"`` each peer draws its own, so slots
+        have no common meaning yet.
         Source: global and local initialization (GI, LI) of DFCA (arXiv 2510.15300).
         """
         common = getattr(self.options, "initialization", "global") == "global"
         path = () if common else (self.peer_id,)
         seeds = [derive_seed(self.manifest.seed, "initial", slot, *path) for slot in range(self.slots)]
-        return [learner.initial_model(seed) for seed in seeds], common
+        models = [learner.initial_model(seed) for seed in seeds]
+        return models + [models[0].copy() for _ in range(self.private)], common
 
     def begin(self, workspace: Workspace) -> AlgorithmState:
         """Return the state of a peer before its first round; neighbors are told ``sample_count``."""

@@ -3,6 +3,9 @@
 x_i <- sum_j W_ij z_j, where z_j is x_j after tau epochs; W is Metropolis (default) or uniform. With ``run.momentum`` > 0 local
 training is heavy ball, with a momentum buffer that starts at zero in each round: DFedAvgM.
 
+With ``options.partners`` = m a peer asks m neighbors, drawn anew in each round, for their models, and gets no others: an addition
+of this project, for dense graphs on thin links. W is then uniform over the partners by default.
+
 Source: Tao Sun, Dongsheng Li and Bao Wang, "Decentralized Federated Averaging", 2021, arXiv 2104.11375.
 """
 
@@ -12,10 +15,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Algorithm, Workspace
 from peer.algorithms.personalize import final_phase
 from peer.core.averaging import Vector
+from peer.core.decisions import AlgorithmState
 
 
 class DFedAvgOptions(BaseModel):
@@ -23,6 +29,9 @@ class DFedAvgOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    partners: int = Field(
+        0, ge=0, description="neighbors asked for their models, drawn anew in each round; 0: all; an addition"
+    )
     final_epochs: int = Field(0, ge=0, description="local epochs after the last round, as in FedSPD; an addition")
     final_learning_rate: float | None = Field(None, gt=0, description="default: half of the first round's rate")
 
@@ -34,10 +43,26 @@ class DFedAvg(Algorithm):
     Options = DFedAvgOptions
     default_mix = "metropolis"
 
+    def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
+        super().__init__(manifest, peer_id, graph)
+        if self.options.partners:
+            self.mix = manifest.mix or "uniform"
+
     @classmethod
     def slot_count(cls, manifest: Manifest) -> int:
         """Return 1: ``run.clusters`` has no effect."""
         return 1
+
+    def asking(self, round_index: int) -> bool:
+        """Return whether ``partners`` is set."""
+        return bool(self.options.partners)
+
+    def asks(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
+        """Return this round's partners: up to m neighbors, drawn without replacement by (seed, round, peer)."""
+        neighbors = self.graph.neighbors(self.peer_id)
+        draw = generator(self.manifest.seed, "partners", self.peer_id, round_index)
+        chosen = draw.choice(len(neighbors), min(self.options.partners, len(neighbors)), replace=False)
+        return frozenset(neighbors[int(place)] for place in chosen)
 
     def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
         """Return the model and its metrics; with ``final_epochs``, after local training, with the accuracy before and after."""

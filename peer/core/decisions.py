@@ -46,6 +46,12 @@ class Decisions(Protocol):
     def selects(self, state: AlgorithmState, round_index: int) -> Select | None:
         """Return what to announce before training (sender, incarnation and round are filled in), or None."""
 
+    def asking(self, round_index: int) -> bool:
+        """Return whether peers ask for the models of chosen neighbors in a round, and get no others."""
+
+    def asks(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
+        """Return the neighbors whose models this peer asks for, in a round with `asking`."""
+
     def rejects_select(self, state: AlgorithmState, select: Select) -> Rejection | None:
         """Return why a selection cannot be right; round, range and contradiction are checked already."""
 

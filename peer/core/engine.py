@@ -277,6 +277,9 @@ class Engine:
             trigger = Trigger.SAT_OUT
         run.take(trigger)
         run.algorithm_state = event.state
+        if event.kind == "assign" and run.algorithm.asking(run.round.index):
+            takes_part = run.round.active
+            run.round.asked = run.algorithm.asks(event.state, run.round.index) if takes_part else frozenset()
         run.round.record.setdefault("seconds", Counter()).update(event.seconds)
         run.round.record.update(event.metrics)
         match trigger:

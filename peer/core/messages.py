@@ -62,7 +62,8 @@ class Heartbeat:
 class Select:
     """What the sender selected for a round, sent before it trains; the algorithm defines the content.
 
-    ``selected`` is a cluster, or -1 for none. ``scalars`` are finite numbers.
+    Each neighbor gets the same selection, but for ``declines``. ``selected`` is a cluster, or -1 for none. ``scalars`` are finite
+    numbers.
     """
 
     sender: int
@@ -71,6 +72,7 @@ class Select:
     selected: int = -1
     scalars: tuple[float, ...] = ()
     sketch: bytes = b""  # finite float32 values, little-endian; the wire allows up to 1 MiB
+    declines: bool = False  # the sender takes no model from this receiver in this round
 
     @property
     def step(self) -> int:

@@ -217,7 +217,7 @@ class Lockstep(Pace):
     def missing_selections(self) -> list[int]:
         """Where the algorithm selects, offers and weights depend on what each live neighbor selected."""
         run = self.run
-        if not run.round.active or run.algorithm.selects(run.algorithm_state, run.round.index) is None:
+        if run.selection() is None:
             return []
         scheduled, place = run.scheduled(), (run.round.index, 0)
         return [n for n in self.expected() if n in scheduled and not run.neighbors[n].announced(place)]

@@ -55,9 +55,15 @@ class Receiver:
             found = f"cluster {select.selected} selected, of {run.algorithm.slots}"
             return Rejection(Refusal.SLOT_OUT_OF_RANGE, found)
         earlier = run.neighbors[select.sender].selections.get(select.round_index)
-        if earlier is not None and earlier.selected != select.selected:
-            found = f"cluster {select.selected} selected for round {select.round_index}, and {earlier.selected} before"
+        if earlier is not None and (earlier.selected, earlier.declines) != (select.selected, select.declines):
+            found = f"{_said(select)} for round {select.round_index}, and {_said(earlier)} before"
             return Rejection(Refusal.CONTRADICTS_SELECTION, found)
+        asking = run.algorithm.asking(select.round_index)
+        if select.declines and not asking:
+            found = f"models declined in round {select.round_index}, in which algorithm '{run.manifest.algorithm}' asks for none"
+            return Rejection(Refusal.MALFORMED, found)
+        if asking and select.selected == -1 and not (select.scalars or select.sketch):
+            return None
         return run.algorithm.rejects_select(run.algorithm_state, select)
 
     def _rejects_place(self, round_index: int, step: int) -> Rejection | None:
@@ -185,7 +191,7 @@ class Receiver:
         elif self._is_stale(header):
             run.totals["stale_dropped"] += 1
             run.answer(stream, Outcome.STALE)
-        elif self._pace.is_unwanted(header):
+        elif run.declines(header.sender) or self._pace.is_unwanted(header):
             self._answer_unused(stream)
         else:
             return False
@@ -253,6 +259,10 @@ class Receiver:
         run.round.record.setdefault("folded", []).append(key)
         run.emit(do.AnswerArrival(stream, Outcome.FOLDED))
         run.emit(do.FoldArrival(stream, header, targets))
+
+
+def _said(select: Select) -> str:
+    return f"cluster {select.selected} selected{', models declined' if select.declines else ''}"
 
 
 def _fold_order(item: tuple[int, ModelHeader]) -> tuple[int, ...]:

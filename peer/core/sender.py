@@ -123,23 +123,24 @@ class Sender:
     def post_selection(self) -> None:
         """Queue what this peer selects for the round, for every neighbor that it may exchange models with."""
         run = self._run
-        selected = run.algorithm.selects(run.algorithm_state, run.round.index) if run.round.active else None
-        if selected is None:
+        select = run.selection()
+        if select is None:
             return
-        select = replace(selected, sender=run.peer_id, incarnation=run.incarnation, round_index=run.round.index)
         for n, neighbor in run.neighbors.items():
             if run.offers_to(n):
-                neighbor.outbox.post(select)
+                neighbor.outbox.post(replace(select, declines=run.declines(n)))
 
     def post_offers(self) -> None:
         """Queue this step's models, or a pass, for every neighbor."""
         run, place = self._run, self._run.round.place
         state = run.algorithm_state | (run.round.agreed or {})
-        selected = run.algorithm.selects(run.algorithm_state, place[0]) if run.round.active else None
+        selected = run.selection()
         plan = {n: self._offers(state, neighbor) for n, neighbor in run.neighbors.items()}
         wanted = {offer.slot for offers in plan.values() for offer in offers}
         if selected is not None:
             wanted |= {selected.selected} - {-1}  # a neighbor may still ask for it
+            if run.algorithm.asking(place[0]):
+                wanted |= {offer.slot for n in run.neighbors for offer in run.algorithm.offers(state, *place, n, None)}
             offered_to = {n for n, offers in plan.items() if offers}
             self._open = (*self._open, OpenOffers(place, state, offered_to))[-self._pace.rounds_open :]
         if wanted:
@@ -147,7 +148,7 @@ class Sender:
         for n, offers in plan.items():
             neighbor = run.neighbors[n]
             self._pace.before_offers(neighbor)
-            has_selection = selected is not None and run.offers_to(n)
+            has_selection = selected is not None and place[1] == 0 and run.offers_to(n)
             if self._pace.sends_passes and not offers and not has_selection:
                 neighbor.outbox.post(Pass(run.peer_id, run.incarnation, *place))
             self._post_models(neighbor, offers, place)
@@ -155,9 +156,16 @@ class Sender:
 
     def _offers(self, state: AlgorithmState, neighbor: Neighbor) -> tuple[Offer, ...]:
         run, place = self._run, self._run.round.place
-        if not run.offers_to(neighbor.id):
+        select = self._pace.selection_of(neighbor, place[0])
+        if not run.offers_to(neighbor.id) or not self._takes(select, place):
             return ()
-        return run.algorithm.offers(state, *place, neighbor.id, self._pace.selection_of(neighbor, place[0]))
+        return run.algorithm.offers(state, *place, neighbor.id, select)
+
+    def _takes(self, select: Select | None, place: Place) -> bool:
+        """Return whether a neighbor with this selection takes models; where peers ask, one that has not asked does not."""
+        if select is None:
+            return not self._run.algorithm.asking(place[0])
+        return not select.declines
 
     def post_passes(self, round_index: int) -> None:
         """Queue passes for a round that this peer skips, or closed in an earlier incarnation."""
@@ -175,7 +183,7 @@ class Sender:
             if neighbor.id in offers.offered_to or offers.place[0] < run.round.index - 1:
                 continue  # offered before, or the snapshot is freed
             select = self._pace.selection_of(neighbor, offers.place[0])
-            if select is not None and run.edge_is_up(neighbor.id, offers.place[0]):
+            if select is not None and not select.declines and run.edge_is_up(neighbor.id, offers.place[0]):
                 late = run.algorithm.offers(offers.state, *offers.place, neighbor.id, select)
                 self._post_models(neighbor, late, offers.place)
                 if late:

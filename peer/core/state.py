@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from coordinator_free_bootstrap.errors import Refusal
@@ -14,7 +14,7 @@ from peer.core import effects as do
 from peer.core.arrivals import Arrivals
 from peer.core.decisions import AlgorithmState, Decisions
 from peer.core.liveness import Liveness, NeighborState
-from peer.core.messages import Outcome
+from peer.core.messages import Outcome, Select
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import Outbox, Place
 from peer.core.stages import Stage, Trigger, next_stage
@@ -31,6 +31,7 @@ class Round:
     exchange_began_at: float = 0.0
     offered: bool = False  # the step's offers are in the outboxes
     agreed: AlgorithmState | None = None  # what all selections of the round add to the algorithm's state, once known
+    asked: frozenset[int] | None = None  # whose models this peer takes; None: everyone's, or not known before `assign`
     neighbor_died: bool = False
     record: dict[str, Any] = field(default_factory=dict)
 
@@ -174,6 +175,20 @@ class State:
         receives = self.algorithm.idle_folds or self.trains_in(neighbor, self.round.index)
         return self.round.active and receives and self.edge_is_up(neighbor, self.round.index)
 
+    def selection(self) -> Select | None:
+        """Return what this peer says to its neighbors in the present round before it trains; None: nothing."""
+        t = self.round.index
+        if not self.round.active:
+            return None
+        selected = self.algorithm.selects(self.algorithm_state, t)
+        if selected is None and not self.algorithm.asking(t):
+            return None
+        return replace(selected or Select(0, 0, t), sender=self.peer_id, incarnation=self.incarnation, round_index=t)
+
+    def declines(self, neighbor: int) -> bool:
+        """Return whether this peer takes no model from a neighbor in the present round."""
+        return self.round.asked is not None and neighbor not in self.round.asked
+
     def has_delivered(self, n: int) -> bool:
         """Return whether a neighbor has delivered, in the present step, all that it announced."""
         neighbor, place = self.neighbors[n], self.round.place
@@ -181,7 +196,8 @@ class State:
         if total is None and place in neighbor.passed:
             total = 0
         if total is None and place[1] == 0 and place[0] in neighbor.selections:
-            total = self.algorithm.expected(self.algorithm_state, neighbor.selections[place[0]])
+            select = neighbor.selections[place[0]]
+            total = 0 if self.declines(n) else self.algorithm.expected(self.algorithm_state, select)
         return total is not None and len(neighbor.delivered.get(place, ())) >= total
 
     def live(self) -> list[Neighbor]:

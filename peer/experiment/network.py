@@ -108,7 +108,7 @@ class SimulatedPeer:
 
     def _pull(self, other: SimulatedPeer) -> None:
         replies = []
-        for slot in range(len(self.host.workspace.models)):
+        for slot in range(self.host.algorithm.slots):
             answer = other.host.answer_pull(PullRequest(self.peer_id, self.host.state.incarnation, slot))
             if not isinstance(answer, tuple):
                 self.host.post(ev.PullDone(other.peer_id, False, reason=str(answer)))

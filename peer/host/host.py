@@ -58,7 +58,7 @@ class InitialModels:
         """Draw them."""
         models, common = algorithm.initial_models(learner)
         state = hashlib.sha256()
-        for model in models if common else ():
+        for model in models[: algorithm.slots] if common else ():
             state.update(model.data.cast("B"))
         return cls(models, state.hexdigest() if common else "")
 
@@ -104,7 +104,7 @@ class PeerHost:
         self.manifest = engine.state.manifest
         self.peer_id = engine.state.peer_id
         self.algorithm: Algorithm = engine.state.algorithm  # type: ignore[assignment]
-        self.schema = workspace.learner.schema
+        self.schema = self.algorithm.travelling(workspace.learner.schema)
         self.digests = digests
         self.metric = Metric()  # of the task; its world sets it
         self.manifest_json = canonical_json(self.manifest)
@@ -154,7 +154,7 @@ class PeerHost:
         """
         manifest = graph.manifest
         algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)
-        schema = learner.schema
+        schema = algorithm.travelling(learner.schema)
         model_bytes = payload_size(schema, manifest.encoding)
         if model_bytes > manifest.limits.model_bytes_max:
             raise ConfigError(
@@ -162,7 +162,7 @@ class PeerHost:
                 f"takes {model_bytes} bytes; raise the limit or take a smaller model"
             )
         first = initial or InitialModels.of(algorithm, learner)
-        slots = [checkpoint.arrays[f"slot/{i}"] for i in range(algorithm.slots)] if checkpoint else list(first.models)
+        slots = [checkpoint.arrays[f"slot/{i}"] for i in range(algorithm.held)] if checkpoint else list(first.models)
         store = ModelStore(
             slots,
             batch=manifest.aggregation == "batch",
@@ -371,7 +371,7 @@ class PeerHost:
     def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, Callable[[], Payload]] | Refusal:
         """Give a neighbor that catches up the present model of one slot: what the algorithm publishes, encoded on call."""
         rejection = self.engine.rejects_sender(request.sender, request.incarnation)
-        slots = len(self.workspace.models)
+        slots = self.algorithm.slots
         if rejection is None and not 0 <= request.slot < slots:
             rejection = Rejection(Refusal.SLOT_OUT_OF_RANGE, f"slot {request.slot} of {slots} pulled")
         if rejection is not None:
@@ -513,16 +513,16 @@ class PeerHost:
         if effect.kind == "assign":
             models, screening = self.workspace.models, self.manifest.screening
             if screening.norm_bound is not None:
-                self._own_norms = {slot: norm_squared(models.model(slot)) for slot in range(len(models))}
+                self._own_norms = {slot: norm_squared(models.model(slot)) for slot in range(self.algorithm.slots)}
             if screening.clip is not None:
-                self._centers = {slot: models.share(slot) for slot in range(len(models))}
+                self._centers = {slot: models.share(slot) for slot in range(self.algorithm.slots)}
         return done
 
     def _check_finite(self, effect: do.Work) -> None:
         """Raise DivergedError if training left a model that neighbors would refuse; averages of finite models are finite."""
         made: dict[str, Vector] = {}
         if effect.kind == "train":
-            trained = self.workspace.state["trained"]
+            trained = sorted({*self.workspace.state["trained"], *range(self.algorithm.slots, self.algorithm.held)})
             made = {f"the model of slot {slot}": self.workspace.models.model(slot) for slot in trained}
         elif effect.kind == "final" and self.workspace.personalized is not None:
             made = {"the personalized model": self.workspace.personalized}

@@ -18,7 +18,7 @@ from peer.tasks.task import Task
 def write_results(
     host: PeerHost, place: StateDir, status: str, seconds: float, *, algorithm: str | None = None, models: bool = True
 ) -> dict[str, Any]:
-    """Write all cluster models, the personalized model (of a completed run) and the summary; return the summary.
+    """Write all models that travel, the personalized model (of a completed run) and the summary; return the summary.
 
     Args:
         host: the peer.
@@ -40,12 +40,12 @@ def write_results(
         "rounds_completed": str(run.round.index),
         "predictor": str(host.last_round.get("predictor", PERSONALIZED)),
     }
-    for slot in range(len(workspace.models) if models else 0):
+    for slot in range(host.algorithm.slots if models else 0):
         about = metadata | {"role": f"cluster {slot}"}
         save_model(place.cluster_model(slot), workspace.models.model(slot), host.schema, about)
     if models and workspace.personalized is not None:
         about = metadata | {"role": PERSONALIZED}
-        save_model(place.personalized_model, workspace.personalized, host.schema, about)
+        save_model(place.personalized_model, workspace.personalized, workspace.learner.schema, about)
     summary = {
         "peer_id": run.peer_id,
         "status": status,
@@ -78,7 +78,7 @@ def start_fields(host: PeerHost, task: Task) -> dict[str, Any]:
         "metric": host.metric.as_json(),
         "true_cluster": main_cluster(host.workspace.true_cluster),
         "samples": host.workspace.learner.count(),
-        "parameters": host.schema.size,
+        "parameters": host.workspace.learner.schema.size,
     }
 
 

@@ -309,7 +309,7 @@ class AsyncioWorld:
         replies = []
         try:
             async with asyncio.timeout(self._pull_limit_s()):
-                for slot in range(len(self.host.workspace.models)):
+                for slot in range(self.host.algorithm.slots):
                     request = PullRequest(self.peer_id, self.host.state.incarnation, slot)
                     size_bytes = self.host.state.model_bytes
                     replies.append(await self._links[neighbor].pull(request, size_bytes=size_bytes))
@@ -322,7 +322,7 @@ class AsyncioWorld:
     def _pull_limit_s(self) -> float:
         """Return how long a pull of all slots may take: four times what the measured speed needs, if there is one."""
         timeouts, size_bytes = self.manifest.timeouts, self.host.state.model_bytes
-        slots, speed = len(self.host.workspace.models), self.requests.bytes_per_second
+        slots, speed = self.host.algorithm.slots, self.requests.bytes_per_second
         one_s = 4 * size_bytes / speed if speed else transfer_limit_s(size_bytes, timeouts)
         return min(timeouts.round_deadline_s, timeouts.suspicion_s + slots * one_s)
 

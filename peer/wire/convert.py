@@ -99,6 +99,7 @@ def unpack_select(data: bytes) -> Select:
         selected=_count(message, "selected", low=-1),
         scalars=_scalars(message),
         sketch=sketch,
+        declines=message.declines,
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.schedule import edge_is_up, is_active
-from coordinator_free_bootstrap.seeds import derive_seed
+from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.core.averaging import Vector, accumulate, fold
 
 
@@ -75,7 +75,8 @@ class Reference:
         self.graph = graph
         self.manifest = graph.manifest
         self.clusters = self.manifest.clusters if self.manifest.algorithm == "dfca" else 1
-        default = "metropolis" if self.manifest.algorithm == "dfedavg" else "uniform"
+        plain = self.manifest.algorithm == "dfedavg" and not self.option("partners", 0)
+        default = "metropolis" if plain else "uniform"
         self.mix = self.manifest.mix or default
         self.batch = self.manifest.aggregation == "batch"
         self.peers = {i: ReferencePeer(i, learners[i], self.initial_models(i, learners[i])) for i in graph.ids}
@@ -138,6 +139,16 @@ class Reference:
         up = [n for n in self.graph.neighbors(i) if edge_is_up(m.seed, t, i, n, m.dynamic_edges)]
         return up if m.dynamic_edges else list(self.graph.neighbors(i))
 
+    def asked(self, peer: ReferencePeer, t: int) -> list[int]:
+        """Return the neighbors whose models a peer takes in a round: all around it, or its partners if it takes part."""
+        i, partners = peer.peer_id, self.option("partners", 0)
+        if not partners:
+            return self.around(i, t)
+        neighbors = self.graph.neighbors(i)
+        draw = generator(self.manifest.seed, "partners", i, t)
+        chosen = {neighbors[k] for k in draw.choice(len(neighbors), min(partners, len(neighbors)), replace=False)}
+        return [n for n in self.around(i, t) if n in chosen and peer.trained]
+
     def metropolis(self, i: int, n: int) -> float:
         """Return the Metropolis weight of an edge of the graph file."""
         return 1.0 / (1 + max(self.graph.degree(i), self.graph.degree(n)))
@@ -149,7 +160,7 @@ class Reference:
             if not peer.trained and not self.option("idle_folds", True):
                 continue
             arrivals: dict[int, list[tuple[Vector, float]]] = {slot: [] for slot in range(self.clusters)}
-            for n in self.around(i, t):
+            for n in self.asked(peer, t):
                 for slot, theta in offered[n]:
                     arrivals[slot].append((theta, 1.0 if self.mix == "uniform" else self.metropolis(i, n)))
             for slot, found in arrivals.items():

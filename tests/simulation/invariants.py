@@ -12,6 +12,7 @@ I8  buffers, streams, queues and snapshots stay within their limits
 I9  the result of a round depends on what was folded, in which order, and on nothing else (recomputed bit for bit, except
     trimmed means)
 I10 the payloads of a slot add up to its models, up to half a step of the encoding
+I12 where peers ask for models, only those of a neighbor that was asked in the round are folded, or offered to one that asks
 I11 a model is refused by the norm bound if, and only if, its norm exceeds the bound
 L1  every peer of the healed core finishes within a bound, and no round of it waits for its deadline
 L2  consensus: in its own test
@@ -350,6 +351,14 @@ class Checker:
         if abs(norm - allowed) > 1e-5 * allowed and (rejection is None or refused):
             self.require(refused == (norm > allowed), "I11", f"{header.key}: norm {norm:.6g}, {allowed:.6g} is allowed")
 
+    def _was_asked(self, process: Process, sender: int) -> None:
+        engine = process.engine
+        if process.algorithm.asking(engine.round_index):
+            asked = process.algorithm.asks(engine.state.algorithm_state, engine.round_index)
+            fits = engine.state.round.active and sender in asked
+            self.require(fits, "I12", f"{process.peer_id} folds a model of {sender}, asked were {sorted(asked)}")
+            self.mark("folded from a neighbor that was asked")
+
     def folds(self, process: Process, effect: do.FoldArrival, received: ReceivedModel) -> None:
         """An arrival is about to be folded."""
         header, shadow = effect.header, self.shadows[process]
@@ -365,6 +374,7 @@ class Checker:
         self.require(key not in process.lineage, "I2", f"peer {process.peer_id} folds {key} twice")
         process.lineage.add(key)
         late = header.round_index < process.engine.round_index
+        self._was_asked(process, effect.header.sender)
         self.mark("folded late" if late else "folded")
         if self.world.manifest.pace == "lockstep":
             ahead = (header.round_index, header.step) > process.engine.state.round.place
@@ -439,7 +449,8 @@ class Checker:
         if self.selections:
             self.selections.worked(process, effect)
         if effect.kind == "train":
-            for slot in process.workspace.state["trained"]:
+            private = range(process.algorithm.slots, process.algorithm.held)
+            for slot in {*process.workspace.state["trained"], *private}:
                 shadow.base[slot] = models.model(slot).copy()
         else:
             shadow.base = [models.model(slot).copy() for slot in range(len(models))]

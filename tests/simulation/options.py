@@ -161,6 +161,8 @@ def _run(rng: Random, seed: int) -> Manifest:
     pace = rng.choice(("lockstep", "lockstep", "async"))
     if algorithm == "local" and Random(f"{seed}:fedspd").random() < 0.75:  # runs without an exchange show little
         algorithm, options = "fedspd", _fedspd(Random(f"{seed}:fedspd options"))
+    if algorithm == "dfedavg" and (asking := Random(f"{seed}:partners")).random() < 0.3:
+        options["partners"] = asking.randint(1, 3)
     relays = "warmup_rounds" in options
     suspicion = rng.choice((2.0, 2.0, 5.0))
     return manifest(

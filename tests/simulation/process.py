@@ -366,7 +366,7 @@ class Process(Probe):
     def pull(self, neighbor: int) -> None:
         """Ask for all slots, in one call."""
         incarnation = self.host.state.incarnation
-        requests = [PullRequest(self.peer_id, incarnation, slot) for slot in range(len(self.workspace.models))]
+        requests = [PullRequest(self.peer_id, incarnation, slot) for slot in range(self.host.algorithm.slots)]
 
         def answered(replies: list[Any] | None) -> None:
             found = [reply for reply in replies or () if isinstance(reply, tuple)]

@@ -27,6 +27,9 @@ RUNS = {
     "dfedavg": {"algorithm": "dfedavg"},
     "dfedavg, participation": {"algorithm": "dfedavg", "participation": 0.6},
     "dfedavg, uniform, batch": {"algorithm": "dfedavg", "mix": "uniform", "aggregation": "batch"},
+    "dfedavg, partners": {"algorithm": "dfedavg", "options": {"partners": 1}},
+    "dfedavg, partners, participation": {"algorithm": "dfedavg", "options": {"partners": 2}, "participation": 0.6},
+    "dfedavg, partners, dynamic edges": {"algorithm": "dfedavg", "options": {"partners": 2}, "dynamic_edges": 0.4},
     "local": {"algorithm": "local"},
     "late arrivals are folded": {"stale": "fold"},
 }
@@ -72,6 +75,12 @@ def without_faults(name: str, seed: int, train_s: tuple[float, float] = (0.02, 1
 
 
 KILLED = ("plain", "relay", "batch", "dfedavg")
+KILLED_ASKING = (
+    "dfedavg, partners",
+    "dfedavg, partners, participation",
+    "dfedavg, partners",
+    "dfedavg, partners, dynamic edges",
+)
 KILLED_SELECTING = ("fedspd", "fedspd, broadcast", "fedspd, metropolis", "fedspd, warm")
 
 

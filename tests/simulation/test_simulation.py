@@ -16,6 +16,7 @@ from tests.simulation.network import Weather
 from tests.simulation.options import ACTIONS, ACTIONS_LATER, ACTIONS_RARE, Options, draw, manifest
 from tests.simulation.runner import report, run_many, run_one, shrink
 from tests.simulation.small_runs import (
+    KILLED_ASKING,
     KILLED_SELECTING,
     RUNS,
     assert_equals_reference,
@@ -46,6 +47,7 @@ MARKS = {
     *("selection awaited", "late selection answered", "exchanged with co-selectors only", "all centers sent"),
     *("model of another cluster unused", "refused label_conflict"),
     *("sketches sent", "labels taken over", "labels permuted"),
+    "folded from a neighbor that was asked",
     *("clipped", "trimmed", "refused norm_bound", "sent float16", "sent bfloat16", "sent int8"),
 }
 
@@ -93,6 +95,11 @@ def test_kill_and_restart_of_a_peer_changes_no_bit(seed):
 @pytest.mark.parametrize("seed", range(12))
 def test_kill_and_restart_of_a_selecting_peer_changes_no_bit(seed):
     assert_equals_reference(with_a_kill(seed, KILLED_SELECTING))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_kill_and_restart_of_an_asking_peer_changes_no_bit(seed):
+    assert_equals_reference(with_a_kill(seed, KILLED_ASKING))
 
 
 @pytest.mark.parametrize("seed", range(12))

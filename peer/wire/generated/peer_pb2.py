@@ -24,47 +24,47 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epeer/wire/generated/peer.proto\x12\x07peer.v1\"\x8e\x02\n\x0cHelloRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x14\n\x0cwire_version\x18\x03 \x01(\r\x12\x17\n\x0fmanifest_digest\x18\x04 \x01(\t\x12\x14\n\x0cgraph_digest\x18\x05 \x01(\t\x12\x15\n\rschema_digest\x18\x06 \x01(\t\x12\x1d\n\x15initial_models_digest\x18\x07 \x01(\t\x12\x13\n\x0bround_index\x18\x08 \x01(\r\x12\x1d\n\x05phase\x18\t \x01(\x0e\x32\x0e.peer.v1.Phase\x12\x10\n\x08manifest\x18\n \x01(\t\x12\x18\n\x10seen_incarnation\x18\x0b \x01(\x04\"S\n\nHelloReply\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x15.peer.v1.HelloRequest\x12\x0f\n\x07refusal\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"k\n\x10HeartbeatRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x1d\n\x05phase\x18\x04 \x01(\x0e\x32\x0e.peer.v1.Phase\"|\n\rSelectRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x10\n\x08selected\x18\x04 \x01(\x11\x12\x0f\n\x07scalars\x18\x05 \x03(\x01\x12\x0e\n\x06sketch\x18\x06 \x01(\x0c\"U\n\x0bPassRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x0c\n\x04step\x18\x04 \x01(\r\"2\n\x0f\x41\x63knowledgement\x12\x0f\n\x07refusal\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xef\x01\n\x0bModelHeader\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x0c\n\x04step\x18\x04 \x01(\r\x12\x0c\n\x04slot\x18\x05 \x01(\r\x12\r\n\x05index\x18\x06 \x01(\r\x12\r\n\x05total\x18\x07 \x01(\r\x12\x14\n\x0csample_count\x18\x08 \x01(\x04\x12\x0c\n\x04mass\x18\t \x01(\x01\x12\x0f\n\x07scalars\x18\n \x03(\x01\x12\x12\n\nsize_bytes\x18\x0b \x01(\x04\x12#\n\x08\x65ncoding\x18\x0c \x01(\x0e\x32\x11.peer.v1.Encoding\"\x1a\n\x08ModelEnd\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\"o\n\tPushFrame\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.peer.v1.ModelHeader\x12\x12\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x1e\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x11.peer.v1.ModelEndB\x08\n\x06_chunk\"O\n\tPushReply\x12!\n\x07outcome\x18\x01 \x01(\x0e\x32\x10.peer.v1.Outcome\x12\x0f\n\x07refusal\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"@\n\x0bPullRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0c\n\x04slot\x18\x03 \x01(\r\"\x0f\n\rStatusRequest\"(\n\x12WatchStatusRequest\x12\x12\n\ninterval_s\x18\x01 \x01(\x01\"u\n\x0bStatusReply\x12\x0f\n\x07peer_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x1d\n\x05phase\x18\x04 \x01(\x0e\x32\x0e.peer.v1.Phase\x12\x0c\n\x04json\x18\x05 \x01(\t*l\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x11\n\rPHASE_RUNNING\x10\x02\x12\x12\n\x0ePHASE_FINISHED\x10\x03\x12\x11\n\rPHASE_LEAVING\x10\x04*z\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45NCODING_FLOAT32\x10\x01\x12\x14\n\x10\x45NCODING_FLOAT16\x10\x02\x12\x15\n\x11\x45NCODING_BFLOAT16\x10\x03\x12\x11\n\rENCODING_INT8\x10\x04*\x89\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x12\n\x0eOUTCOME_FOLDED\x10\x01\x12\x15\n\x11OUTCOME_DUPLICATE\x10\x02\x12\x11\n\rOUTCOME_STALE\x10\x03\x12\x12\n\x0eOUTCOME_UNUSED\x10\x04\x12\x13\n\x0fOUTCOME_REFUSED\x10\x05\x32\xe4\x03\n\x0bPeerService\x12\x33\n\x05Hello\x12\x15.peer.v1.HelloRequest\x1a\x13.peer.v1.HelloReply\x12@\n\tHeartbeat\x12\x19.peer.v1.HeartbeatRequest\x1a\x18.peer.v1.Acknowledgement\x12:\n\x06Select\x12\x16.peer.v1.SelectRequest\x1a\x18.peer.v1.Acknowledgement\x12\x36\n\x04Pass\x12\x14.peer.v1.PassRequest\x1a\x18.peer.v1.Acknowledgement\x12\x35\n\tPushModel\x12\x12.peer.v1.PushFrame\x1a\x12.peer.v1.PushReply(\x01\x12\x37\n\tPullModel\x12\x14.peer.v1.PullRequest\x1a\x12.peer.v1.PushFrame0\x01\x12\x36\n\x06Status\x12\x16.peer.v1.StatusRequest\x1a\x14.peer.v1.StatusReply\x12\x42\n\x0bWatchStatus\x12\x1b.peer.v1.WatchStatusRequest\x1a\x14.peer.v1.StatusReply0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1epeer/wire/generated/peer.proto\x12\x07peer.v1\"\x8e\x02\n\x0cHelloRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x14\n\x0cwire_version\x18\x03 \x01(\r\x12\x17\n\x0fmanifest_digest\x18\x04 \x01(\t\x12\x14\n\x0cgraph_digest\x18\x05 \x01(\t\x12\x15\n\rschema_digest\x18\x06 \x01(\t\x12\x1d\n\x15initial_models_digest\x18\x07 \x01(\t\x12\x13\n\x0bround_index\x18\x08 \x01(\r\x12\x1d\n\x05phase\x18\t \x01(\x0e\x32\x0e.peer.v1.Phase\x12\x10\n\x08manifest\x18\n \x01(\t\x12\x18\n\x10seen_incarnation\x18\x0b \x01(\x04\"S\n\nHelloReply\x12$\n\x05hello\x18\x01 \x01(\x0b\x32\x15.peer.v1.HelloRequest\x12\x0f\n\x07refusal\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"k\n\x10HeartbeatRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x1d\n\x05phase\x18\x04 \x01(\x0e\x32\x0e.peer.v1.Phase\"\x8e\x01\n\rSelectRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x10\n\x08selected\x18\x04 \x01(\x11\x12\x0f\n\x07scalars\x18\x05 \x03(\x01\x12\x0e\n\x06sketch\x18\x06 \x01(\x0c\x12\x10\n\x08\x64\x65\x63lines\x18\x07 \x01(\x08\"U\n\x0bPassRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x0c\n\x04step\x18\x04 \x01(\r\"2\n\x0f\x41\x63knowledgement\x12\x0f\n\x07refusal\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xef\x01\n\x0bModelHeader\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x0c\n\x04step\x18\x04 \x01(\r\x12\x0c\n\x04slot\x18\x05 \x01(\r\x12\r\n\x05index\x18\x06 \x01(\r\x12\r\n\x05total\x18\x07 \x01(\r\x12\x14\n\x0csample_count\x18\x08 \x01(\x04\x12\x0c\n\x04mass\x18\t \x01(\x01\x12\x0f\n\x07scalars\x18\n \x03(\x01\x12\x12\n\nsize_bytes\x18\x0b \x01(\x04\x12#\n\x08\x65ncoding\x18\x0c \x01(\x0e\x32\x11.peer.v1.Encoding\"\x1a\n\x08ModelEnd\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\"o\n\tPushFrame\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.peer.v1.ModelHeader\x12\x12\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x12\x1e\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x11.peer.v1.ModelEndB\x08\n\x06_chunk\"O\n\tPushReply\x12!\n\x07outcome\x18\x01 \x01(\x0e\x32\x10.peer.v1.Outcome\x12\x0f\n\x07refusal\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"@\n\x0bPullRequest\x12\x0e\n\x06sender\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x0c\n\x04slot\x18\x03 \x01(\r\"\x0f\n\rStatusRequest\"(\n\x12WatchStatusRequest\x12\x12\n\ninterval_s\x18\x01 \x01(\x01\"u\n\x0bStatusReply\x12\x0f\n\x07peer_id\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x13\n\x0bround_index\x18\x03 \x01(\r\x12\x1d\n\x05phase\x18\x04 \x01(\x0e\x32\x0e.peer.v1.Phase\x12\x0c\n\x04json\x18\x05 \x01(\t*l\n\x05Phase\x12\x15\n\x11PHASE_UNSPECIFIED\x10\x00\x12\x12\n\x0ePHASE_STARTING\x10\x01\x12\x11\n\rPHASE_RUNNING\x10\x02\x12\x12\n\x0ePHASE_FINISHED\x10\x03\x12\x11\n\rPHASE_LEAVING\x10\x04*z\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x14\n\x10\x45NCODING_FLOAT32\x10\x01\x12\x14\n\x10\x45NCODING_FLOAT16\x10\x02\x12\x15\n\x11\x45NCODING_BFLOAT16\x10\x03\x12\x11\n\rENCODING_INT8\x10\x04*\x89\x01\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x12\n\x0eOUTCOME_FOLDED\x10\x01\x12\x15\n\x11OUTCOME_DUPLICATE\x10\x02\x12\x11\n\rOUTCOME_STALE\x10\x03\x12\x12\n\x0eOUTCOME_UNUSED\x10\x04\x12\x13\n\x0fOUTCOME_REFUSED\x10\x05\x32\xe4\x03\n\x0bPeerService\x12\x33\n\x05Hello\x12\x15.peer.v1.HelloRequest\x1a\x13.peer.v1.HelloReply\x12@\n\tHeartbeat\x12\x19.peer.v1.HeartbeatRequest\x1a\x18.peer.v1.Acknowledgement\x12:\n\x06Select\x12\x16.peer.v1.SelectRequest\x1a\x18.peer.v1.Acknowledgement\x12\x36\n\x04Pass\x12\x14.peer.v1.PassRequest\x1a\x18.peer.v1.Acknowledgement\x12\x35\n\tPushModel\x12\x12.peer.v1.PushFrame\x1a\x12.peer.v1.PushReply(\x01\x12\x37\n\tPullModel\x12\x14.peer.v1.PullRequest\x1a\x12.peer.v1.PushFrame0\x01\x12\x36\n\x06Status\x12\x16.peer.v1.StatusRequest\x1a\x14.peer.v1.StatusReply\x12\x42\n\x0bWatchStatus\x12\x1b.peer.v1.WatchStatusRequest\x1a\x14.peer.v1.StatusReply0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'peer.wire.generated.peer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PHASE']._serialized_start=1483
-  _globals['_PHASE']._serialized_end=1591
-  _globals['_ENCODING']._serialized_start=1593
-  _globals['_ENCODING']._serialized_end=1715
-  _globals['_OUTCOME']._serialized_start=1718
-  _globals['_OUTCOME']._serialized_end=1855
+  _globals['_PHASE']._serialized_start=1502
+  _globals['_PHASE']._serialized_end=1610
+  _globals['_ENCODING']._serialized_start=1612
+  _globals['_ENCODING']._serialized_end=1734
+  _globals['_OUTCOME']._serialized_start=1737
+  _globals['_OUTCOME']._serialized_end=1874
   _globals['_HELLOREQUEST']._serialized_start=44
   _globals['_HELLOREQUEST']._serialized_end=314
   _globals['_HELLOREPLY']._serialized_start=316
   _globals['_HELLOREPLY']._serialized_end=399
   _globals['_HEARTBEATREQUEST']._serialized_start=401
   _globals['_HEARTBEATREQUEST']._serialized_end=508
-  _globals['_SELECTREQUEST']._serialized_start=510
-  _globals['_SELECTREQUEST']._serialized_end=634
-  _globals['_PASSREQUEST']._serialized_start=636
-  _globals['_PASSREQUEST']._serialized_end=721
-  _globals['_ACKNOWLEDGEMENT']._serialized_start=723
-  _globals['_ACKNOWLEDGEMENT']._serialized_end=773
-  _globals['_MODELHEADER']._serialized_start=776
-  _globals['_MODELHEADER']._serialized_end=1015
-  _globals['_MODELEND']._serialized_start=1017
-  _globals['_MODELEND']._serialized_end=1043
-  _globals['_PUSHFRAME']._serialized_start=1045
-  _globals['_PUSHFRAME']._serialized_end=1156
-  _globals['_PUSHREPLY']._serialized_start=1158
-  _globals['_PUSHREPLY']._serialized_end=1237
-  _globals['_PULLREQUEST']._serialized_start=1239
-  _globals['_PULLREQUEST']._serialized_end=1303
-  _globals['_STATUSREQUEST']._serialized_start=1305
-  _globals['_STATUSREQUEST']._serialized_end=1320
-  _globals['_WATCHSTATUSREQUEST']._serialized_start=1322
-  _globals['_WATCHSTATUSREQUEST']._serialized_end=1362
-  _globals['_STATUSREPLY']._serialized_start=1364
-  _globals['_STATUSREPLY']._serialized_end=1481
-  _globals['_PEERSERVICE']._serialized_start=1858
-  _globals['_PEERSERVICE']._serialized_end=2342
+  _globals['_SELECTREQUEST']._serialized_start=511
+  _globals['_SELECTREQUEST']._serialized_end=653
+  _globals['_PASSREQUEST']._serialized_start=655
+  _globals['_PASSREQUEST']._serialized_end=740
+  _globals['_ACKNOWLEDGEMENT']._serialized_start=742
+  _globals['_ACKNOWLEDGEMENT']._serialized_end=792
+  _globals['_MODELHEADER']._serialized_start=795
+  _globals['_MODELHEADER']._serialized_end=1034
+  _globals['_MODELEND']._serialized_start=1036
+  _globals['_MODELEND']._serialized_end=1062
+  _globals['_PUSHFRAME']._serialized_start=1064
+  _globals['_PUSHFRAME']._serialized_end=1175
+  _globals['_PUSHREPLY']._serialized_start=1177
+  _globals['_PUSHREPLY']._serialized_end=1256
+  _globals['_PULLREQUEST']._serialized_start=1258
+  _globals['_PULLREQUEST']._serialized_end=1322
+  _globals['_STATUSREQUEST']._serialized_start=1324
+  _globals['_STATUSREQUEST']._serialized_end=1339
+  _globals['_WATCHSTATUSREQUEST']._serialized_start=1341
+  _globals['_WATCHSTATUSREQUEST']._serialized_end=1381
+  _globals['_STATUSREPLY']._serialized_start=1383
+  _globals['_STATUSREPLY']._serialized_end=1500
+  _globals['_PEERSERVICE']._serialized_start=1877
+  _globals['_PEERSERVICE']._serialized_end=2361
 # @@protoc_insertion_point(module_scope)

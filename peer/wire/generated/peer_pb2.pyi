@@ -97,20 +97,22 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ...) -> None: ...
 
 class SelectRequest(_message.Message):
-    __slots__ = ("sender", "incarnation", "round_index", "selected", "scalars", "sketch")
+    __slots__ = ("sender", "incarnation", "round_index", "selected", "scalars", "sketch", "declines")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
     SELECTED_FIELD_NUMBER: _ClassVar[int]
     SCALARS_FIELD_NUMBER: _ClassVar[int]
     SKETCH_FIELD_NUMBER: _ClassVar[int]
+    DECLINES_FIELD_NUMBER: _ClassVar[int]
     sender: int
     incarnation: int
     round_index: int
     selected: int
     scalars: _containers.RepeatedScalarFieldContainer[float]
     sketch: bytes
-    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., selected: _Optional[int] = ..., scalars: _Optional[_Iterable[float]] = ..., sketch: _Optional[bytes] = ...) -> None: ...
+    declines: bool
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., selected: _Optional[int] = ..., scalars: _Optional[_Iterable[float]] = ..., sketch: _Optional[bytes] = ..., declines: _Optional[bool] = ...) -> None: ...
 
 class PassRequest(_message.Message):
     __slots__ = ("sender", "incarnation", "round_index", "step")

@@ -94,7 +94,7 @@ class PeerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Select(self, request, context):
-        """What the sender selected for a round, before it trains; only where the algorithm selects.
+        """What the sender selected for a round, before it trains; only where the algorithm selects clusters or neighbors.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -27,7 +27,7 @@ from peer.chaos.faults import FAULTS, Event
 from peer.chaos.network import FaultyNetwork
 from peer.chaos.script import Script
 from peer.chaos.toxics import Counters, Direction, Toxics
-from peer.observe.faults import TIMELINE
+from peer.observe.tail import TIMELINE
 from peer.store.files import storage_errors
 from peer.store.state_dir import StateDir
 from peer.testbed.testbed import Testbed

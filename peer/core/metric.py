@@ -76,6 +76,12 @@ class Metric:
         """Return the best of the values."""
         return float(values.max() if self.higher_is_better else values.min())
 
+    def worst_tenth(self, values: np.ndarray) -> float:
+        """Return the 10th percentile of the values, or the 90th if lower is better."""
+        if self.higher_is_better:
+            return float(np.percentile(values, 10, method="lower"))
+        return float(np.percentile(values, 90, method="higher"))
+
     def reaches(self, values: np.ndarray, target: float) -> np.ndarray:
         """Return which values are at least as good as a target, bool [n]."""
         return values >= target if self.higher_is_better else values <= target
@@ -103,6 +109,8 @@ class Metric:
 
 def plain_keys(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record with the keys that it had before `Metric.named`."""
+    if not any(key.startswith(f"{_OTHER}_") for key in record):
+        return dict(record)
     return {_KEY if key == _VALUE_KEY else _renamed(key, _OTHER, key, f"{_KEY}_"): v for key, v in record.items()}
 
 

@@ -19,7 +19,9 @@ from coordinator_free_bootstrap.graph import split_address
 from coordinator_free_bootstrap.strict_json import printable, shown
 from peer.identity.files import OBSERVER, KeyFiles, identity_files
 from peer.observe.peer_status import PeerStatus, read_status
-from peer.observe.run_files import PeerRun, state_directories
+from peer.observe.places import state_directories
+from peer.observe.run_files import PeerRun
+from peer.observe.waits import reasons
 from peer.wire.client import NeighborLink
 from peer.wire.security import MutualTls, SecureChannel, load_tls
 
@@ -190,8 +192,8 @@ def sentence(answer: Answer) -> str:
     line += f"; {sum(state == 'alive' for state in neighbors.values())} of {len(neighbors)} neighbors alive"
     others = [f"{n} {state}" for n, state in neighbors.items() if state != "alive"]
     line += f" ({', '.join(others)})" if others else ""
-    if reasons := waits(answer):
-        line += f"; has waited {answer.waiting_s:.1f} s for {'; for '.join(reasons)}"
+    if waits := reasons(answer):
+        line += f"; has waited {answer.waiting_s:.1f} s for {'; for '.join(waits)}"
     if answer.storage_error:
         line += f"; {printable(answer.storage_error)}"
     return line
@@ -204,15 +206,3 @@ def files_of(answer: Silent) -> str:
     place, rounds = answer.run.place.root, answer.run.rounds_completed
     held = "its process runs" if answer.run.held else f"no {answer.run.place.summary.name} in {place}"
     return f" ({held}; its history has {rounds} rounds)"
-
-
-def waits(status: PeerStatus) -> list[str]:
-    """Return one reason for each neighbor that has not sent its models or not accepted ours."""
-    reasons = []
-    for n in map(str, status.waiting_for):
-        text = f"models of {n}, in round {status.neighbor_rounds.get(n, '?')}"
-        if status.neighbors.get(n) == "suspect":
-            silent, limit = status.silent_s.get(n) or 0.0, status.suspicion_s
-            text = f"models of {n}, silent for {silent:.1f} s and marked dead after {limit:g} s"
-        reasons.append(text)
-    return reasons + [f"{n} to accept our models" for n in status.owed_to]

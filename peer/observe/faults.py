@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +10,14 @@ import numpy as np
 
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import counted
+from peer.observe.events import seconds_of
 from peer.observe.plots import COLORS, PALE, TEXT_COLOR, make_figure
-from peer.observe.records import TimelineLine, problem_of
 from peer.observe.run_files import Run
 from peer.store.files import storage_errors
-from peer.store.history import parse_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TIMELINE = (
-    "chaos.jsonl"  # in the testbed's directory, one object a line: time, do, text, peers, edges, groups, undo, result
-)
 PICTURE = "faults.png"
 
 
@@ -36,13 +31,9 @@ class Span:
     end_s: float
 
 
-def read_timeline(directory: Path) -> list[dict[str, Any]]:
-    """Return the valid lines of a run's timeline with ``at`` (seconds of the wall clock); [] for a run without faults."""
-    path = Path(directory) / TIMELINE
-    with storage_errors("read", path):
-        data = path.read_bytes() if path.exists() else b""
-    lines = (line for line in parse_lines(data) if not problem_of(line, TimelineLine))
-    return [line | {"at": _seconds(line["time"])} for line in lines]
+def timeline_of(run: Run) -> list[dict[str, Any]]:
+    """Return the valid lines of a run's timeline with ``at`` (Unix seconds); [] for a run without faults."""
+    return [event.data | {"at": event.at} for _, event in run.log.news if event.kind == "fault"]
 
 
 def spans(lines: list[dict[str, Any]], began: float, end_s: float) -> list[Span]:
@@ -72,7 +63,7 @@ def _ends(later: dict[str, Any], line: dict[str, Any], peer: int | None) -> bool
 
 def save_fault_picture(run: Run, directory: Path) -> list[Path]:
     """Write ``faults.png`` if the run has a timeline; return the paths written."""
-    lines = read_timeline(run.directory)
+    lines = timeline_of(run)
     if not lines:
         return []
     with storage_errors("write plots to", directory):
@@ -85,14 +76,14 @@ def fault_figure(run: Run, lines: list[dict[str, Any]]) -> Figure:
     """Return each peer's metric over seconds, and below it a bar for each fault."""
     from matplotlib.patches import Patch
 
-    stamps = [_seconds(line["time"]) for peer in run.peers for line in peer.history if line.get("time")]
+    stamps = [seconds_of(line["time"]) for peer in run.peers for line in peer.history if line.get("time")]
     began, end = min(stamps, default=lines[0]["at"]), max([*stamps, lines[-1]["at"]])
     bars = spans(lines, began, end - began)
     colors = {kind: COLORS[1 + i % 7] for i, kind in enumerate(sorted({bar.kind for bar in bars}))}
     figure, (above, below) = make_figure(7.4, 5.2, 2, sharex=True, height_ratios=(3, 2))
     for peer in run.peers:
         rows = [line for line in peer.round_lines if line.get("accuracy") is not None and line.get("time")]
-        x = np.array([_seconds(line["time"]) - began for line in rows])
+        x = np.array([seconds_of(line["time"]) - began for line in rows])
         above.plot(x, [line["accuracy"] for line in rows], linewidth=1, alpha=0.7, color=COLORS[0])
     above.set_ylabel(f"{printable(run.metric.label, 80)} of each peer", parse_math=False)
     above.grid(color=PALE, linewidth=0.8)
@@ -115,7 +106,3 @@ def fault_figure(run: Run, lines: list[dict[str, Any]]) -> Figure:
         ncols=4, frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, 1.18),
     )  # fmt: skip
     return figure
-
-
-def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()

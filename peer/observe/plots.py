@@ -11,6 +11,7 @@ import numpy as np
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.strict_json import printable
 from peer.core.metric import Metric
+from peer.observe.layout import positions
 from peer.observe.run_files import Curve, Run, metric_curve
 from peer.store.files import storage_errors
 
@@ -86,11 +87,11 @@ def cluster_figure(run: Run, topology: Graph, title: str) -> Figure:
     axes.set_axis_off()
     graph = topology.to_networkx()
     many = len(run.peers) > 60
-    positions = nx.spring_layout(graph, seed=1) if many else nx.kamada_kawai_layout(graph)
-    nx.draw_networkx_edges(graph, positions, ax=axes, edge_color="#B8B8B8", width=0.6 if many else 1.2)
+    places = positions(topology)
+    nx.draw_networkx_edges(graph, places, ax=axes, edge_color="#B8B8B8", width=0.6 if many else 1.2)
     for peer in run.peers:
         assigned, true = peer.last.get("cluster_index"), peer.last.get("true_cluster")
-        x, y = positions[peer.peer_id]
+        x, y = places[peer.peer_id]
         axes.scatter(
             [x], [y], s=60 if many else 420, zorder=2, linewidths=0.8, edgecolors=TEXT_COLOR,
             marker=MARKERS[0 if true is None else int(true) % len(MARKERS)],

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import sentences
 from peer.core.metric import plain_keys
-from peer.observe.peer_status import Count, MetricRecord, Number, PeerId, Word
+from peer.observe.peer_status import ENTRIES_MAX, Count, MetricRecord, Number, PeerId, PeerStatus, Word
 from peer.store.history import COUNTERS
 
 Record = dict[str, Any]
@@ -90,7 +90,8 @@ class RoundLine(_ResultLine):
     round_index: Annotated[int, Field(ge=0, le=2**31)]
     neighbors_alive: Count | None = None
     seconds: dict[str, Number | None] | None = None
-    missing: list[Any] | None = None
+    missing: Annotated[list[PeerId], Field(max_length=ENTRIES_MAX)] | None = None
+    folded: Annotated[list[Annotated[list[Small], Field(min_length=1)]], Field(max_length=ENTRIES_MAX)] | None = None
 
 
 class EndLine(_ResultLine):
@@ -147,6 +148,32 @@ class TimelineLine(_Record):
     edges: list[tuple[PeerId, PeerId] | Annotated[list[PeerId], Field(min_length=2, max_length=2)]] | None = None
 
 
+class StatusLine(_Record):
+    """What a peer answered to an observer, in ``watch.jsonl``."""
+
+    time: Time
+    peer_id: PeerId
+    status: PeerStatus
+
+
+class SilentLine(_Record):
+    """No usable answer to an observer."""
+
+    time: Time
+    peer_id: PeerId
+    reason: Text
+
+
+class GapLine(_Record):
+    """Rounds, both included, that an observer did not get because the peer did not keep their records."""
+
+    time: Time
+    peer_id: PeerId
+    from_round: Small
+    to_round: Small
+
+
+OBSERVED_LINES: dict[str, type[BaseModel]] = {"status": StatusLine, "silent": SilentLine, "gap": GapLine}
 _KINDS: dict[str, type[Line]] = {
     "start": StartLine,
     "round": RoundLine,

@@ -18,10 +18,12 @@ from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.strict_json import finite, printable
 from peer.core.metric import Metric
 from peer.observe import soft_clusters
+from peer.observe.agreement import agreement
 from peer.observe.consensus import consensus_distances
-from peer.observe.run_files import PeerRun, Run, listed, metric_curve
+from peer.observe.peer_state import PHASES
+from peer.observe.places import listed
+from peer.observe.run_files import PeerRun, Run, metric_curve
 
-PHASES = ("train", "wait", "fold", "evaluate", "other")
 TOTALS = (
     "models_sent",
     "models_folded",
@@ -94,15 +96,8 @@ def _accuracy(statistic: Callable[[Metric, np.ndarray], Any]) -> Callable[[Run],
     return metric
 
 
-def worst_tenth(metric: Metric, values: np.ndarray) -> float:
-    """Return the 10th percentile of the peers, or the 90th if lower is better."""
-    if metric.higher_is_better:
-        return float(np.percentile(values, 10, method="lower"))
-    return float(np.percentile(values, 90, method="higher"))
-
-
 def _total(key: str) -> Callable[[Run], int]:
-    return lambda run: int(sum(peer.total(key) for peer in run.peers))
+    return lambda run: int(sum(peer.state.total(key) for peer in run.peers))
 
 
 def state(run: Run) -> str:
@@ -121,14 +116,14 @@ def refusals(run: Run) -> dict[str, int]:
     """Return how many messages of each refusal code the peers refused, most frequent first."""
     counts: Counter[str] = Counter()
     for peer in run.peers:
-        counts.update(peer.refusals)
+        counts.update(peer.state.refusals)
     return dict(counts.most_common())
 
 
 def was_alone(run: Run, peer: PeerRun) -> bool:
     """Return whether a peer completed rounds without folding any model, in an algorithm that exchanges models."""
     exchanges = run.algorithm not in (None, WITHOUT_EXCHANGE)
-    return exchanges and bool(peer.round_lines) and peer.total("models_folded") == 0
+    return exchanges and bool(peer.state.rounds) and peer.state.total("models_folded") == 0
 
 
 def warnings(run: Run) -> list[str]:
@@ -139,12 +134,12 @@ def warnings(run: Run) -> list[str]:
     if refused := [peer.peer_id for peer in run.peers if peer.status == "refused"]:
         found.append(f"peer {listed(refused)}: refused by every neighbor, and ended; their logs name the difference")
     for code, count in refusals(run).items():
-        by = [peer.peer_id for peer in run.peers if code in peer.refusals]
+        by = [peer.peer_id for peer in run.peers if code in peer.state.refusals]
         found.append(f"{count} message{'s' if count != 1 else ''} refused by peer {listed(by)}: {code}")
     alone = [peer for peer in run.peers if was_alone(run, peer)]
-    if never := [peer.peer_id for peer in alone if not peer.met_neighbor]:
+    if never := [peer.peer_id for peer in alone if not peer.state.met_neighbor]:
         found.append(f"peer {listed(never)}: alone: no neighbor was ever alive, so all rounds were without exchange")
-    if unheard := [peer.peer_id for peer in alone if peer.met_neighbor]:
+    if unheard := [peer.peer_id for peer in alone if peer.state.met_neighbor]:
         found.append(
             f"peer {listed(unheard)}: alone: folded no model of a neighbor, so all rounds were without exchange"
         )
@@ -158,14 +153,8 @@ def rounds(run: Run) -> int:
 
 def seconds(run: Run) -> dict[str, float]:
     """Return seconds by phase over all rounds, mean over the peers with rounds."""
-    rows = [phase_seconds(peer) for peer in run.peers if peer.round_lines]
+    rows = [peer.state.phase_seconds() for peer in run.peers if peer.round_lines]
     return {phase: float(np.mean([row[phase] for row in rows])) if rows else 0.0 for phase in PHASES}
-
-
-def phase_seconds(peer: PeerRun) -> dict[str, float]:
-    """Return one peer's seconds by phase, over all rounds and incarnations."""
-    spent = [line.get("seconds") or {} for line in peer.round_lines]
-    return {phase: float(sum(row.get(phase) or 0.0 for row in spent)) for phase in PHASES}
 
 
 def cluster_labels(run: Run) -> tuple[list[int], list[int]]:
@@ -177,10 +166,8 @@ def cluster_labels(run: Run) -> tuple[list[int], list[int]]:
 
 def cluster_ari(run: Run) -> float | None:
     """Return the adjusted Rand index of assigned against true clusters over peers: 1 if equal, about 0 by chance."""
-    from sklearn.metrics import adjusted_rand_score
-
     true, found = cluster_labels(run)
-    return float(adjusted_rand_score(true, found)) if true else None
+    return agreement(true, found)
 
 
 def cluster_accuracy(run: Run) -> float | None:
@@ -229,12 +216,12 @@ def peer_row(peer: PeerRun) -> dict[str, Any]:
         **known,
         "rounds_completed": peer.rounds_completed,
         "status": peer.status,
-        "starts": len({line.get("incarnation") for line in peer.history if line["kind"] == "start"}),
+        "starts": len(peer.state.incarnations),
         "neighbors_alive": peer.last.get("neighbors_alive"),
-        "rounds_with_missing": sum(1 for line in peer.rounds.values() if line.get("missing")),
-        **{key: int(peer.total(key)) for key in TOTALS},
-        "refusals": peer.refusals,
-        "seconds": phase_seconds(peer),
+        "rounds_with_missing": len(peer.state.missing),
+        **{key: int(peer.state.total(key)) for key in TOTALS},
+        "refusals": peer.state.refusals,
+        "seconds": peer.state.phase_seconds(),
     }
 
 
@@ -264,7 +251,7 @@ METRICS: dict[str, Callable[[Run], Any]] = {
     "accuracy_mean": _accuracy(lambda metric, values: values.mean()),
     "accuracy_std": _accuracy(lambda metric, values: values.std()),
     "accuracy_worst": _accuracy(Metric.worst),
-    "accuracy_p10": _accuracy(worst_tenth),
+    "accuracy_p10": _accuracy(Metric.worst_tenth),
     "cluster_ari": cluster_ari,
     "cluster_accuracy": cluster_accuracy,
     "rounds": rounds,

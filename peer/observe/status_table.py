@@ -13,10 +13,12 @@ from rich.text import Text
 
 from coordinator_free_bootstrap.strict_json import printable
 from peer.core.metric import Metric
-from peer.observe.ask import Answer, Ended, Silent, files_of, waits
+from peer.observe.ask import Answer, Ended, Silent, files_of
 from peer.observe.peer_status import PeerStatus
-from peer.observe.run_files import PeerRun, listed
+from peer.observe.places import listed
+from peer.observe.run_files import PeerRun
 from peer.observe.tables import shown
+from peer.observe.waits import reasons
 
 NOTES_MAX = 4  # with 16 peers, header and count of the others, 24 lines
 WRAPPED_PEERS_MAX = 8  # with more peers, a note is cut at the width of the screen
@@ -116,5 +118,5 @@ def _note(answer: Answer) -> str:
         if answer.storage_error:
             return printable(answer.storage_error)
         if any(answer.neighbors.get(str(n)) == "suspect" for n in answer.waiting_for):
-            return f"has waited {answer.waiting_s:.1f} s for {printable('; for '.join(waits(answer)))}"
+            return f"has waited {answer.waiting_s:.1f} s for {printable('; for '.join(reasons(answer)))}"
     return ""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic_core import from_json
 
 from coordinator_free_bootstrap.strict_json import dumps, finite
 from peer import failpoints
@@ -153,11 +154,21 @@ def parse_lines(data: bytes) -> Iterator[dict[str, Any]]:
     """Yield each line of `data` that ends with a newline and is a JSON object with a ``kind``."""
     for line in data.split(b"\n")[:-1]:
         try:
-            record = json.loads(line, parse_constant=lambda _: None)
+            record = _decode(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(record, dict) and "kind" in record:
             yield record
+
+
+def _decode(line: bytes) -> Any:
+    """Return the value of a JSON line, with None in place of the NaN and Infinity of an earlier release."""
+    if b"NaN" not in line and b"Infinity" not in line:
+        try:
+            return from_json(line, cache_strings="keys")  # lines have the same keys: one string for all of them
+        except ValueError:  # half of a surrogate pair, which Python's reader takes
+            pass
+    return json.loads(line, parse_constant=lambda _: None)
 
 
 def _repair_tail(handle: int) -> int:

@@ -27,11 +27,14 @@ from peer.core.encoding import ENCODINGS, decode, norm_squared
 from peer.core.messages import WIRE_VERSION, Hello, Phase
 from peer.core.schema import Schema, TensorSpec
 from peer.identity.certificates import Certificate
-from peer.observe.faults import TIMELINE, read_timeline, spans
+from peer.observe.faults import spans, timeline_of
 from peer.observe.peer_status import read_status
 from peer.observe.report import build_report
+from peer.observe.run_files import Run
 from peer.observe.status_table import status_table
 from peer.observe.tables import report_view
+from peer.observe.tail import OBSERVED, TIMELINE
+from peer.observe.view import View
 from peer.store.checkpoint import Checkpoint, CheckpointStore
 from peer.store.state_dir import StateDir
 from peer.wire import convert, frames
@@ -208,9 +211,12 @@ def status(data: bytes) -> None:
             values = build_report(place.root).values
             json.dumps(values, allow_nan=False)
             _shown(report_view(values))
-        (Path(name) / TIMELINE).write_text(history + "\n", encoding="utf-8")
-        lines = read_timeline(Path(name))
-        spans(lines, 0.0, 1.0)
+        for file in (TIMELINE, OBSERVED):
+            (Path(name) / file).write_text(history + "\n", encoding="utf-8")
+        with suppress(StorageError):
+            run = Run.read(Path(name))
+            spans(timeline_of(run), 0.0, 1.0)
+            json.dumps([View(run.log, None).everything(), View(run.log, None).at(1)], allow_nan=False)
 
 
 def _shown(renderable: RenderableType) -> None:

@@ -5,8 +5,10 @@ import pytest
 
 from coordinator_free_bootstrap import Manifest, make_graph
 from coordinator_free_bootstrap.graph import Graph
+from coordinator_free_bootstrap.graph_file import save_graph
 from peer.observe import soft_clusters
-from peer.observe.run_files import PeerRun, Run
+from peer.observe.run_files import Run
+from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
 
 SWAPPED = [np.array([[2, 8], [9, 1]]), np.array([[0, 10], [10, 0]])]  # [true, label]: label 1 means distribution 0
@@ -14,12 +16,16 @@ SWAPPED = [np.array([[2, 8], [9, 1]]), np.array([[0, 10], [10, 0]])]  # [true, l
 
 def run_of(tmp_path, lines, **manifest) -> Run:
     made = make_graph("ring", len(lines), seed=1)
-    graph = Graph(made.nodes, made.edges, Manifest(**manifest))
-    peers = []
+    save_graph(Graph(made.nodes, made.edges, Manifest(**manifest)), tmp_path / "graph.json")
     for i, rows in enumerate(lines):
-        history = [{"kind": "start"}, *({"kind": "round", "round_index": t, **row} for t, row in enumerate(rows))]
-        peers.append(PeerRun(i, StateDir.of_peer(tmp_path, i), [*history, {"kind": "end"}], {}, False))
-    return Run(tmp_path, graph, tuple(peers))
+        place = StateDir.of_peer(tmp_path, i)
+        place.create()
+        with HistoryWriter(place.history) as history:
+            history.write("start", peer_id=i)
+            for t, row in enumerate(rows):
+                history.write("round", round_index=t, **row)
+            history.write("end")
+    return Run.read(tmp_path)
 
 
 def test_labels_are_matched_once_over_all_peers():

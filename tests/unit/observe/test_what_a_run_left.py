@@ -10,10 +10,11 @@ from test_progress import text_of
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import UsageError
-from peer.observe.faults import read_timeline, save_fault_picture
+from peer.observe.faults import save_fault_picture, timeline_of
+from peer.observe.places import state_directories
 from peer.observe.plots import save_plots
 from peer.observe.report import build_report
-from peer.observe.run_files import Run, state_directories
+from peer.observe.run_files import Run
 from peer.observe.tables import report_view
 from peer.observe.watch import TestbedWatcher
 from peer.store.files import write_json
@@ -216,7 +217,7 @@ def test_wrong_lines_of_a_timeline_are_skipped(run_directory):
     wrong = [{"kind": "chaos"}, right | {"time": 3}, right | {"peers": "x"}, right | {"edges": [[1]]}]
     text = "".join(json.dumps(line) + "\n" for line in [right, *wrong])
     (run_directory / "chaos.jsonl").write_text(text)
-    assert len(read_timeline(run_directory)) == 1
+    assert len(timeline_of(Run.read(run_directory))) == 1
     assert save_fault_picture(Run.read(run_directory), run_directory / "report")
 
 

@@ -1,0 +1,235 @@
+"""The state of one peer: the fold of its events. Reports, `peer status`, progress, the page and replay read this state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from peer.observe.events import Event
+from peer.observe.records import Record
+from peer.store.history import COUNTERS
+
+PHASES = ("train", "wait", "fold", "evaluate", "other")
+COUNTING = frozenset({"round", "end", "leave"})  # kinds of lines with counters
+PACE_WEIGHT = 0.2  # of the newest round in the running mean of seconds per round
+BETWEEN = ("running", "cut")  # states in which end line and summary are those of an earlier incarnation
+_NOTHING: Record = {}
+
+
+@dataclass(slots=True)
+class PeerState:
+    """What is known of a peer after some of its events.
+
+    Attributes:
+        position: number of events of the run until this peer's last one; 0 if it has none.
+        at: time of its last event, Unix seconds.
+        start, evaluated, round, end: its last line of that kind; `evaluated` is the last round with a value of the metric.
+        phase: kind of the last line that starts or ends an incarnation: start, leave, end or "".
+        held: whether a process has its state directory; None if that cannot be known.
+        rounds: number of round lines, with repeated ones.
+        pace_s: seconds per round, running mean.
+        totals: counters, summed over all lines.
+        seconds: seconds by phase of a round, over all rounds.
+        neighbors: state of each neighbor, as this peer's history says.
+        folded: models folded, by neighbor.
+        missing: rounds that closed without a model of a neighbor.
+        refused: refused messages by code, of the history lines.
+        answer: the last status (JSON) that it gave to an observer; `answer_at`: when.
+        silent: why it last gave none; "" if it answered since.
+    """
+
+    peer_id: int
+    position: int = 0
+    at: float = 0.0
+    lines: int = 0
+    start: Record = field(default_factory=dict)
+    evaluated: Record = field(default_factory=dict)
+    round: Record = field(default_factory=dict)
+    end: Record = field(default_factory=dict)
+    summary: Record = field(default_factory=dict)
+    phase: str = ""
+    held: bool | None = None
+    rounds: int = 0
+    round_at: float = 0.0
+    pace_s: float | None = None
+    totals: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    incarnations: tuple[int | None, ...] = ()
+    neighbors: dict[int, str] = field(default_factory=dict)
+    folded: dict[int, int] = field(default_factory=dict)
+    missing: frozenset[int] = frozenset()
+    met_neighbor: bool = False
+    refused: dict[str, int] = field(default_factory=dict)
+    refusal: Record = field(default_factory=dict)
+    checkpoint: Record = field(default_factory=dict)
+    answer: Record = field(default_factory=dict)
+    answer_at: float = 0.0
+    silent: str = ""
+    gaps: tuple[tuple[int, int], ...] = ()
+
+    def copy(self) -> PeerState:
+        """Return a state that later events of this one do not change."""
+        other = PeerState(self.peer_id)
+        for name in self.__slots__:
+            value = getattr(self, name)
+            setattr(other, name, dict(value) if name in _CHANGED_IN_PLACE else value)
+        return other
+
+    # ---- the fold -------------------------------------------------------------------------------------------------------
+
+    def apply(self, event: Event, position: int) -> None:
+        """Take one event; `position` is its number in the run, from 1."""
+        self.position, self.at = position, event.at
+        kind, data = event.kind, event.data
+        if kind == "lost":
+            self.__init__(self.peer_id, position, event.at, summary=self.summary, held=self.held)  # type: ignore[misc]
+            return
+        if kind in _OF_OBSERVERS:
+            _OF_OBSERVERS[kind](self, event)
+            return
+        self.lines += 1
+        if kind in COUNTING:
+            self._count(data)
+        if kind == "round":
+            self._take_round(event)
+        elif kind == "start":
+            self.start, self.phase = data, "start"
+            if data.get("incarnation") not in self.incarnations:
+                self.incarnations += (data.get("incarnation"),)
+            self.round_at, self.neighbors = event.at, {}
+        elif kind == "end":
+            self.end, self.phase = data, "end"
+        elif kind == "leave":
+            self.phase = "leave"
+        elif kind == "neighbor":
+            self.neighbors[data["neighbor"]] = data["state"]
+            self.met_neighbor |= data["state"] == "alive"
+        elif kind == "refused":
+            self.refused[data["code"]] = self.refused.get(data["code"], 0) + 1
+            self.refusal = data
+        elif kind == "checkpoint":
+            self.checkpoint = data
+
+    def _count(self, line: Record) -> None:
+        totals = self.totals
+        for key in COUNTERS & line.keys():
+            if line[key]:
+                totals[key] = totals.get(key, 0) + line[key]
+
+    def _take_round(self, event: Event) -> None:
+        line = self.round = event.data
+        if line.get("accuracy") is not None:
+            self.evaluated = line
+        self.rounds += 1
+        if self.round_at:
+            spent = max(0.0, event.at - self.round_at)
+            self.pace_s = spent if self.pace_s is None else self.pace_s + PACE_WEIGHT * (spent - self.pace_s)
+        self.round_at = event.at
+        for phase, seconds in (line.get("seconds") or _NOTHING).items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + (seconds or 0.0)
+        for arrival in line.get("folded") or ():
+            self.folded[arrival[0]] = self.folded.get(arrival[0], 0) + 1
+        index = line["round_index"]
+        if line.get("missing"):
+            self.missing |= {index}
+        elif index in self.missing:  # repeated, and complete now
+            self.missing -= {index}
+        self.met_neighbor |= bool(line.get("neighbors_alive"))
+
+    def _take_status(self, event: Event) -> None:
+        self.answer, self.answer_at, self.silent = event.data["status"], event.at, ""
+
+    def _take_silence(self, event: Event) -> None:
+        self.silent = event.data["reason"]
+
+    def _take_summary(self, event: Event) -> None:
+        self.summary = event.data
+
+    def _take_process(self, event: Event) -> None:
+        self.held = event.data["held"]
+
+    def _take_gap(self, event: Event) -> None:
+        self.gaps += ((event.data["from_round"], event.data["to_round"]),)
+
+    # ---- what follows from it -------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> str:
+        """``missing``, ``running``, ``cut`` (no process and no end line), ``left``, ``completed``, or the summary's status."""
+        said = self.summary.get("status")
+        if not self.lines:
+            return "running" if self._runs else str(said or "missing")
+        if self.phase in ("end", "leave"):
+            return str(said or {"end": "completed", "leave": "left"}[self.phase])
+        if self._runs:
+            return "running"
+        ended = said and self.summary.get("incarnation") == self.start.get("incarnation")
+        return str(said) if ended else "cut"
+
+    @property
+    def _runs(self) -> bool:
+        """Whether its process runs: it has its lock, or it answered an observer and was not silent since."""
+        return bool(self.held) if self.held is not None else bool(self.answer) and not self.silent
+
+    @property
+    def last(self) -> Record:
+        """The latest value of each field: from the summary, else the end line, the rounds, the start line.
+
+        End line and summary count only if no later incarnation runs.
+        """
+        found: Record = {}
+        ended = () if self.status in BETWEEN else (self.end, self._measured, self.summary)
+        for source in (self.start, self.evaluated, self.round, *ended):
+            found.update({key: value for key, value in source.items() if value is not None})
+        return found
+
+    @property
+    def _measured(self) -> Record:
+        """The value of the metric in the summary, under its name in the program."""
+        return {"accuracy": (self.summary.get("metric") or _NOTHING).get("value")}
+
+    def latest(self, key: str) -> Any:
+        """Return ``last.get(key)``, without the other fields."""
+        ended = () if self.status in BETWEEN else (self.summary, self._measured, self.end)
+        for source in (*ended, self.round, self.evaluated, self.start):
+            value = source.get(key)
+            if value is not None:
+                return value
+        return None
+
+    @property
+    def rounds_completed(self) -> int:
+        """Completed rounds, including rounds skipped by catching up."""
+        completed, index = self.latest("rounds_completed"), self.latest("round_index")
+        return int(completed if completed is not None else 0 if index is None else index + 1)
+
+    @property
+    def refusals(self) -> dict[str, int]:
+        """Refused messages by code: from the summary, else from the history, which has a few lines a minute of each kind."""
+        if self.summary.get("refusals") and self.status not in BETWEEN:
+            return dict(self.summary["refusals"])
+        return dict(self.refused)
+
+    def total(self, key: str) -> int:
+        """Return the sum of a counter over all round, end and leave lines."""
+        return self.totals.get(key, 0)
+
+    def phase_seconds(self) -> dict[str, float]:
+        """Return seconds by phase, over all rounds and incarnations."""
+        return {phase: float(self.seconds.get(phase, 0.0)) for phase in PHASES}
+
+
+_CHANGED_IN_PLACE = frozenset({"totals", "seconds", "neighbors", "folded", "refused"})
+_OF_OBSERVERS = {
+    "status": PeerState._take_status,
+    "silent": PeerState._take_silence,
+    "summary": PeerState._take_summary,
+    "process": PeerState._take_process,
+    "gap": PeerState._take_gap,
+}
+
+
+def states(peers: dict[int, PeerState]) -> Counter[str]:
+    """Return the number of peers in each status."""
+    return Counter(peer.status for peer in peers.values())

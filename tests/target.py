@@ -190,7 +190,7 @@ def _add(found: Any, value: Any) -> None:
         found.update(repr(value).encode())
 
 
-async def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+async def until(holds: Callable[[], bool], seconds: float = 120.0) -> None:
     """Wait in the event loop of the peer until a condition holds; fail after so many seconds."""
     async with asyncio.timeout(seconds):
         while not holds():

@@ -39,15 +39,14 @@ def test_survivors_finish_and_wait_once_for_a_killed_neighbor(bed: Make, failpoi
     start = {"rule": "quorum", "quorum": 0.5, "deadline_s": 5.0}
     run = bed(rounds=20, peers=5, kind="complete", timeouts=QUICK, failpoints={1: failpoint}, start=start)
     assert run.until_ended(1) == -9 and run.fired(1) == 1
-    last = run.finish(90)
+    last = run.finish()
     assert last["exit_codes"]["1"] == -9
     survivors = (0, 2, 3, 4)
     invariants.completed(run, *survivors)
     invariants.check(run, *survivors)
     for survivor in survivors:
-        waits = [line["seconds"]["wait"] for line in run.history(survivor, "round")]
-        assert sum(wait > 1.0 for wait in waits[1:]) <= 1, waits  # in the first round some peers are still starting
-        invariants.waited_at_most(run, survivor, 2.0 + 1.5)
+        if run.saw(survivor, 1, "alive"):  # the quorum may start without it
+            invariants.marked_dead_once(run, survivor, 1)
 
 
 def test_after_an_older_checkpoint_was_restored_no_model_is_folded_twice(bed: Make) -> None:
@@ -63,7 +62,7 @@ def test_after_an_older_checkpoint_was_restored_no_model_is_folded_twice(bed: Ma
     shutil.rmtree(place)
     shutil.copytree(old, place)
     run.do("restart", 1)
-    run.finish(90)
+    run.finish()
     resumed = [line["resumed_from"] for line in run.history(1, "start")]
     assert len(resumed) == 3 and resumed[2] is not None and resumed[2] < 12
     assert run.history(1, "caught_up")
@@ -81,8 +80,8 @@ def test_a_paused_peer_rejoins_and_marks_no_neighbor_dead(bed: Make, seconds: fl
     run.until_round(4)
     run.do("pause", 1, for_s=seconds)
     if seconds > 2.0:
-        run.until(lambda: run.saw(0, 1, "dead"), 10, "peer 0 marks the paused peer 1 dead")
-    run.finish(90)
+        run.until(lambda: run.saw(0, 1, "dead"), "peer 0 marks the paused peer 1 dead")
+    run.finish()
     invariants.completed(run)
     invariants.check(run)
     assert not any(run.saw(1, other, "dead") for other in (0, 2, 3, 4)), (
@@ -102,7 +101,7 @@ def test_after_permanent_losses_each_connected_part_finishes(bed: Make) -> None:
     run = bed(rounds=25, peers=6, timeouts=QUICK)
     run.until_round(4)
     run.do("kill", 0, 3)
-    run.finish(90)
+    run.finish()
     survivors = (1, 2, 4, 5)
     invariants.completed(run, *survivors)
     invariants.check(run, *survivors)
@@ -113,14 +112,19 @@ def test_after_permanent_losses_each_connected_part_finishes(bed: Make) -> None:
 
 
 def test_in_async_pace_no_peer_waits_for_a_straggler(bed: Make) -> None:
-    """One peer is paused repeatedly; the others never wait, and its late models are folded or dropped by age."""
-    script = [{"do": "pause", "peers": [1], "at_s": s, "for_s": 0.9} for s in (1.0, 2.0, 3.0, 4.0, 5.0)]
-    run = bed(rounds=60, peers=5, kind="complete", pace="async", script=script)
-    run.finish(120)
+    """One peer is paused repeatedly; the others complete rounds meanwhile, and its late models are folded or dropped by age."""
+    others = (0, 2, 3, 4)
+    run = bed(rounds=200, peers=5, kind="complete", pace="async")
+    run.until_round(2)
+    for _ in range(3):
+        run.do("pause", 1)
+        before = {p: run.rounds(p) for p in others}
+        run.until(lambda b=before: all(run.rounds(p) >= b[p] + 3 for p in others), "the others do not wait for peer 1")
+        run.do("continue", 1)
+    run.finish()
     invariants.completed(run)
-    for peer_id in (0, 2, 3, 4):
+    for peer_id in others:
         invariants.check(run, peer_id)
-        invariants.waited_at_most(run, peer_id, 1.0)
         for line in run.history(peer_id, "round"):
             ages = [line["round_index"] - folded[2] for folded in line["folded"]]
             assert max(ages, default=0) <= run.graph.manifest.stale_rounds_max
@@ -138,7 +142,7 @@ def test_all_peers_reconnect_after_all_links_are_reset(bed: Make) -> None:
     run.until_round(30)
     after = {p: len(os.listdir(f"/proc/{pid}/fd")) for p, pid in pids.items()}
     assert all(after[p] <= files[p] + 8 for p in pids), (files, after)
-    last = run.finish(120)
+    last = run.finish()
     assert sum(counters["resets"] for counters in last["counters"].values()) >= 3 * len(run.graph.edges)
     invariants.completed(run)
     invariants.check(run)
@@ -175,7 +179,7 @@ def _execute_on_process(run: Bed, event: Event) -> None:
     elif event.do == "restart":
         assert run.state()["processes"][str(peer_id)] != pid
     else:
-        run.until(lambda: _is_stopped(pid) == (event.do == "pause"), 10, event.text())
+        run.until(lambda: _is_stopped(pid) == (event.do == "pause"), event.text())
 
 
 def test_a_run_with_random_faults_completes(bed: Make) -> None:
@@ -189,7 +193,7 @@ def test_a_run_with_random_faults_completes(bed: Make) -> None:
     second_before = 0.0
     for second, event, ending in sorted([*((e.at_s, e, None) for e in events), *ends], key=lambda each: each[0]):
         place = _most_rounds(run) + 2 * (second - second_before)
-        run.until(lambda rounds=place: _most_rounds(run) >= rounds, 60, f"the rounds before {event.text()}")
+        run.until(lambda rounds=place: _most_rounds(run) >= rounds, f"the rounds before {event.text()}")
         second_before = second
         if not FAULTS[event.do].network:
             _execute_on_process(run, event)
@@ -197,9 +201,9 @@ def test_a_run_with_random_faults_completes(bed: Make) -> None:
         if ending is None:
             before[event] = _occurred(run, event)
         else:
-            run.until(lambda e=ending: _occurred(run, e) > before[e], 20, f"{ending.text()} has an effect")
+            run.until(lambda e=ending: _occurred(run, e) > before[e], f"{ending.text()} has an effect")
         assert run.do(event.do, **event.parameters()) == "done"
-    assert run.finish(150)["failed"] == {}
+    assert run.finish()["failed"] == {}
     invariants.completed(run)
     for peer_id in run.graph.ids:
         invariants.folded_once(run, peer_id)
@@ -215,14 +219,14 @@ def test_a_peer_with_another_manifest_is_refused_and_the_others_continue(bed: Ma
     with open(tmp_path / "log", "wb") as log:
         stranger = subprocess.Popen([sys.executable, "-m", "peer", *command, "--insecure"], stderr=log)
     try:
-        lines = run.until(lambda: run.history(0, "refused"), 60, "peer 0 refuses the handshake")
+        lines = run.until(lambda: run.history(0, "refused"), "peer 0 refuses the handshake")
     finally:
         stranger.kill()
         stranger.wait()
     assert lines[0]["code"] == "manifest_mismatch" and lines[0]["neighbor"] == 3
     assert "run.clusters: peer 0 has 2, peer 3 has 3" in lines[0]["reason"]
     done = run.rounds(0)
-    run.until(lambda: run.rounds(0) > done + 2, 30, "peer 0 continues")
+    run.until(lambda: run.rounds(0) > done + 2, "peer 0 continues")
     assert not any(line["kind"] == "neighbor" and line["neighbor"] == 3 for line in run.history(0))
 
 

@@ -34,7 +34,7 @@ def test_peer_that_leaves_at_any_point_of_a_round_is_marked_left_and_resumes(bed
     assert run.history(1)[-1]["kind"] == "leave"
     run.arm(1, "")
     run.do("restart", 1)
-    run.finish(150)  # if its neighbors complete before it has caught up, it waits one suspicion time (60 s) for them
+    run.finish()  # if its neighbors complete before it has caught up, it waits one suspicion time (60 s) for them
     for neighbor in run.graph.neighbors(1):
         assert not run.saw(neighbor, 1, "dead")
         if point != "hello.end":  # before the handshake is done there is no neighbor to notify
@@ -86,7 +86,7 @@ def test_peer_leaves_while_it_catches_up(bed: Make) -> None:
     run.until_round(20, 0)
     run.arm(1, "")
     run.do("restart", 1)
-    run.until(lambda: "catching up" in run.log(1) or run.history(1, "caught_up"), 20, "peer 1 catches up")
+    run.until(lambda: "catching up" in run.log(1) or run.history(1, "caught_up"), "peer 1 catches up")
     run.do("leave", 1)
     assert run.until_ended(1) == 0
 

@@ -98,14 +98,14 @@ def values(ask, expression):
 def test_prometheus_scrapes_running_peers(ask):
     all_peers = {str(i) for i in range(PEERS)}
     for condition in ("up == 1", "peer_rounds_completed_total > 2", 'peer_neighbors{state="alive"} == 2'):
-        until(lambda expression=condition: values(ask, expression).keys() == all_peers, f"scraped: {condition}", 90)
+        until(lambda expression=condition: values(ask, expression).keys() == all_peers, f"scraped: {condition}")
     assert set(values(ask, "sum by (peer_id) (peer_refusals_total)").values()) == {0.0}
     assert all(0 < accuracy <= 1 for accuracy in values(ask, "peer_accuracy_ratio").values())
     assert all(count > 0 for count in values(ask, "peer_wire_bytes_sent_total").values())
 
 
 def test_dashboard_and_rules_name_existing_metrics(ask):
-    until(lambda: len(values(ask, "peer_rounds_completed_total > 5")) == PEERS, "scraped: six rounds", 90)
+    until(lambda: len(values(ask, "peer_rounds_completed_total > 5")) == PEERS, "scraped: six rounds")
     names = set(ask("label/__name__/values"))
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())
     panels = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]

@@ -143,8 +143,8 @@ class Recorder:
         self._notify_soon()
 
     async def until(self, condition: Any) -> None:
-        """Wait until ``condition()`` is true, checked at every recorded call; fails after 10 s."""
-        async with asyncio.timeout(10), self.changed:
+        """Wait until ``condition()`` is true, checked at every recorded call; fails after 120 s."""
+        async with asyncio.timeout(120), self.changed:
             await self.changed.wait_for(condition)
 
     def _notify_soon(self) -> None:

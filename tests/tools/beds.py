@@ -97,18 +97,18 @@ class Bed:
         save_graph(self.graph, self.directory / "graph.json")
         self.pid = self._parent.ask(do="fork", directory=str(self.directory), **self._options)["pid"]
         self.until(
-            lambda: (self.directory / "control.sock").exists() or self._ended(), 20, "the testbed has a control socket"
+            lambda: (self.directory / "control.sock").exists() or self._ended(), "the testbed has a control socket"
         )
 
     def stop(self) -> None:
         """Stop all peers and wait for the end of the testbed."""
         if self.pid is not None and not self._ended():
             ask(self.directory, {"do": "stop"})
-            self.until(self._ended, 30, "the testbed ends")
+            self.until(self._ended, "the testbed ends")
 
-    def finish(self, seconds: float = 60.0) -> dict[str, Any]:
+    def finish(self) -> dict[str, Any]:
         """Wait until all peers have ended; return the testbed's result (failed, exit_codes, counters)."""
-        self.until(self._ended, seconds, "all peers end")
+        self.until(self._ended, "all peers end")
         return json.loads((self.directory / "bed.json").read_text())
 
     def do(self, do: str, *peers: int, **fields: Any) -> str:
@@ -123,21 +123,19 @@ class Bed:
     def state(self) -> dict[str, Any]:
         return ask(self.directory, {"do": "state"})
 
-    def until(self, holds: Callable[[], Any], seconds: float, what: str) -> Any:
-        """Poll until a function returns a true value; fail with the logs after so many seconds."""
-        return until(holds, what, seconds, logs=self._logs(), poll_s=POLL_S)
+    def until(self, holds: Callable[[], Any], what: str) -> Any:
+        """Poll until a function returns a true value; fail with the logs when `PATIENCE_S` is over."""
+        return until(holds, what, logs=self._logs(), poll_s=POLL_S)
 
-    def until_round(self, rounds: int, *peers: int, seconds: float = 30.0) -> None:
+    def until_round(self, rounds: int, *peers: int) -> None:
         """Wait until these peers (default: all) have completed a number of rounds."""
         waited_for = peers or self.graph.ids
-        self.until(
-            lambda: all(self.rounds(p) >= rounds for p in waited_for), seconds, f"{rounds} rounds at {waited_for}"
-        )
+        self.until(lambda: all(self.rounds(p) >= rounds for p in waited_for), f"{rounds} rounds at {waited_for}")
 
-    def until_ended(self, peer_id: int, seconds: float = 20.0) -> int:
+    def until_ended(self, peer_id: int) -> int:
         """Wait for the end of a peer's process and return its exit code."""
         key = str(peer_id)
-        self.until(lambda: key in self.state()["exit_codes"], seconds, f"the end of peer {peer_id}")
+        self.until(lambda: key in self.state()["exit_codes"], f"the end of peer {peer_id}")
         return self.state()["exit_codes"][key]
 
     # ---- files of the peers -----------------------------------------------------------------------------------

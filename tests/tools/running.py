@@ -17,6 +17,7 @@ from peer.store.state_dir import StateDir
 from peer.testbed.testbed import free_ports
 
 Running = subprocess.Popen[bytes]
+PATIENCE_S = 120  # a wait that is over in a second on an idle machine; only a hang reaches it
 
 
 def on_loopback(graph: Graph, ports: Sequence[int] = (), host: str = "127.0.0.1") -> Graph:
@@ -56,13 +57,11 @@ def running_peer(
     return running(*command, "--state-dir", state, *options, log=home / f"{peer_id}.log")
 
 
-def until(
-    holds: Callable[[], Any], what: str, seconds: float = 60.0, *, logs: Iterable[Path] = (), poll_s: float = 0.1
-) -> Any:
-    """Poll until a function returns a true value, and return it; fail with the logs after so many seconds."""
-    deadline = time.monotonic() + seconds
+def until(holds: Callable[[], Any], what: str, *, logs: Iterable[Path] = (), poll_s: float = 0.1) -> Any:
+    """Poll until a function returns a true value, and return it; fail with the logs when `PATIENCE_S` is over."""
+    deadline = time.monotonic() + PATIENCE_S
     while not (found := holds()):
-        assert time.monotonic() <= deadline, f"not within {seconds:g} s: {what}\n{ends(logs)}"
+        assert time.monotonic() <= deadline, f"not within {PATIENCE_S} s: {what}\n{ends(logs)}"
         time.sleep(poll_s)
     return found
 

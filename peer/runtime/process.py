@@ -37,7 +37,7 @@ def run_peer(
         failpoints.arm(os.environ.get(failpoints.VARIABLE, ""))
         own = graph.node(peer_id).address
         tls = transport_security(peer_id, graph, settings)
-        if settings.require_own_address:
+        if settings.require_own_address and own:
             require_own_address(peer_id, own, settings.listen or own)
         began = time.monotonic()
         parts = assemble(peer_id, graph, settings)
@@ -95,7 +95,8 @@ def transport_security(peer_id: int, graph: Graph, settings: LocalSettings) -> M
         ConfigError: plaintext on an address that other machines can reach.
     """
     if settings.insecure or settings.insecure_anywhere:
-        require_loopback_or(settings.insecure_anywhere, settings.listen or graph.node(peer_id).address)
+        if listen := settings.listen or graph.node(peer_id).address:
+            require_loopback_or(settings.insecure_anywhere, listen)
         log.warning("plaintext: whoever reaches this port can read and forge models")
         return None
     usual = KeyFiles.of(settings.certs or settings.state_dir / "identity", peer_id)

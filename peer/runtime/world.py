@@ -29,12 +29,12 @@ from peer.core import events as ev
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
 from peer.host import Checkpoint
 from peer.runtime.assembly import Assembled
+from peer.runtime.edges import Edges
 from peer.runtime.progress import TrainingProgress
 from peer.runtime.requests import Requests
 from peer.runtime.results import start_fields
 from peer.store.history import HistoryWriter
 from peer.wire.arrival_reader import transfer_limit_s
-from peer.wire.client import NeighborLink
 from peer.wire.security import MutualTls
 from peer.wire.server import PeerServer
 
@@ -54,7 +54,8 @@ class AsyncioWorld:
         self.history = HistoryWriter(parts.state_dir.history, incarnation=self.host.state.incarnation)
         self.observers: list[Callable[[str, dict[str, Any]], None]] = []
         self._tls = tls
-        self._links: dict[int, NeighborLink] = {}
+        self._edges = Edges(self.peer_id, self.host.state.graph, tls, parts.settings.proxy)
+        self._links = self._edges.links
         self._sending: dict[int, asyncio.Task[Any]] = {}  # the message in flight to each neighbor
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -83,15 +84,17 @@ class AsyncioWorld:
             loop.add_signal_handler(number, self._on_signal)
         server = PeerServer(
             self.requests,
-            self.parts.settings.listen or self._address_of(self.peer_id),
+            self.parts.settings.listen or self.host.state.graph.node(self.peer_id).address,
             limits=self.manifest.limits,
             timeouts=self.manifest.timeouts,
             credentials=self._tls.server_credentials() if self._tls else None,
             identify=self._tls.identify if self._tls else None,
+            switchboard=self._edges.switchboard,
+            local=self._edges.service,
         )
         try:
             port = await server.start()
-            self._open_links()
+            self._edges.open()
             self.record("start", self._start_fields(port))
             if on_listening:
                 on_listening(port)
@@ -100,40 +103,25 @@ class AsyncioWorld:
         finally:
             await self._close(server)
 
-    def _address_of(self, peer_id: int) -> str:
-        return self.host.state.graph.node(peer_id).address
-
     def _start_fields(self, port: int) -> dict[str, Any]:
         fields = start_fields(self.host, self.parts.task)
         fields["notes"] = [*fields["notes"], *self.parts.notes]
         for note in fields["notes"]:
             log.warning(note)
         log.info(
-            "%s at round %d of %d, listening on port %d, neighbors %s, incarnation %d",
+            "%s at round %d of %d, %s, neighbors %s, incarnation %d",
             "resuming" if self.parts.resumed_from is not None else "starting",
             self.host.engine.round_index,
             self.manifest.rounds,
-            port,
+            f"listening on port {port}" if port else "listening on no port",
             list(self.host.state.neighbors),
             self.host.state.incarnation,
         )
         return {**fields, "port": port, "resumed_from": self.parts.resumed_from}
 
-    def _open_links(self) -> None:
-        for neighbor in self.host.state.neighbors:
-            self._links[neighbor] = NeighborLink(
-                neighbor,
-                self._address_of(neighbor),
-                limits=self.manifest.limits,
-                timeouts=self.manifest.timeouts,
-                security=self._tls.channel(neighbor) if self._tls else None,
-                proxy=self.parts.settings.proxy,
-            )
-
     def _reached(self, neighbor: int) -> None:
         failpoints.reach("hello.end")
-        if neighbor in self._links:  # a hello may come before the links are open
-            self._links[neighbor].reconnect()
+        self._edges.reached(neighbor)
 
     def _on_signal(self) -> None:
         if self._stop_training:
@@ -161,8 +149,7 @@ class AsyncioWorld:
         await server.stop(GOODBYE_S)
         for task in self._tasks:
             task.cancel()
-        for link in self._links.values():
-            await link.close()
+        await self._edges.close()
         for pool in (self._compute, self._fold, self._disk):
             pool.shutdown(wait=True, cancel_futures=True)
         self.history.close()

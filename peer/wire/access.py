@@ -58,6 +58,10 @@ class AccessControl:
         """Return the authenticated caller; None where the transport is plaintext."""
         return self._identify(context) if self._identify else None
 
+    def message(self, caller: Subject | None, context: Any) -> None:
+        """Count one message of a caller; see `CallerLimits.message`."""
+        self._callers.message(_key(caller, context))
+
     def stream(self, caller: Subject | None, context: Any) -> AbstractContextManager[None]:
         """Count one open stream of a caller; see `CallerLimits.stream`."""
         return self._callers.stream(_key(caller, context))

@@ -28,7 +28,7 @@ from peer.wire.access import REFUSAL_TRAILER
 from peer.wire.arrival_reader import ACCEPTED_METADATA
 from peer.wire.failures import UNTRUSTED, in_words
 from peer.wire.memory import keep_frame_memory
-from peer.wire.options import SERVICE, UNARY, channel_options
+from peer.wire.options import SERVICE, TUNNELS, UNARY, channel_options
 from peer.wire.proxy import HttpProxy
 from peer.wire.security import SecureChannel, open_channel
 
@@ -48,6 +48,8 @@ class NeighborLink:
         timeouts: of the manifest.
         security: the certificate trusted as this neighbor's; None is plaintext.
         proxy: dials every address that it serves; None: all addresses are dialed directly.
+        place: where the neighbor is called, for messages; default: at its address.
+        keeps_tunnels: whether this channel carries the offers over which neighbors call this peer.
 
     Attributes:
         payload_bytes_sent: encoded model bytes written to streams, also of pushes that did not become complete.
@@ -65,10 +67,11 @@ class NeighborLink:
         timeouts: Timeouts,
         security: SecureChannel | None = None,
         proxy: HttpProxy | None = None,
+        place: str = "",
+        keeps_tunnels: bool = False,
     ) -> None:
         self.peer_id = peer_id
         self.address = address
-        self._proxy = proxy if proxy and proxy.serves(address) else None
         self.payload_bytes_sent = 0
         self.payload_bytes_received = 0
         self.wire_bytes_sent = 0
@@ -76,6 +79,9 @@ class NeighborLink:
         self._limits = limits
         self._timeouts = timeouts
         self._security = security
+        serving = proxy if proxy and proxy.serves(address) else None
+        self._place = place or f"at {address}{f' through the proxy {proxy}' if serving else ''}"
+        self._options = channel_options(timeouts, serving, keeps_tunnels=keeps_tunnels)
         self._quiet_since: float | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._reconnected_at: deque[float] = deque(maxlen=RECONNECTS_MAX)
@@ -83,11 +89,12 @@ class NeighborLink:
         self._open()
 
     def _open(self) -> None:
-        self._channel = open_channel(self.address, channel_options(self._timeouts, self._proxy), self._security)
+        self._channel = open_channel(self.address, self._options, self._security)
         self._unary = {name: self._channel.unary_unary(f"/{SERVICE}/{name}") for name in UNARY}
         self._push = self._channel.stream_unary(f"/{SERVICE}/PushModel")
         self._pull = self._channel.unary_stream(f"/{SERVICE}/PullModel")
         self._watch = self._channel.unary_stream(f"/{SERVICE}/WatchStatus")
+        self._tunnels = {name: self._channel.stream_stream(f"/{SERVICE}/{name}") for name in TUNNELS}
 
     def reconnect(self) -> None:
         """Reconnect without gRPC's backoff if the last attempt failed; call it when a message of the neighbor has arrived.
@@ -116,11 +123,11 @@ class NeighborLink:
             cause = error.__cause__
             details = cause.details() or "" if isinstance(cause, grpc.aio.AioRpcError) else ""
             if any(sign in details for sign in UNTRUSTED):
-                sentence = f"the server at {self.address} has no certificate of peer {self.peer_id}: {error}"
+                sentence = f"the server {self._place} has no certificate of peer {self.peer_id}: {error}"
                 raise RemoteProtocolError(Refusal.IDENTITY_MISMATCH, sentence) from error
             raise
         if reply.hello.sender != self.peer_id:
-            sentence = f"found peer {reply.hello.sender} at {self.address}, the address of peer {self.peer_id}"
+            sentence = f"found peer {reply.hello.sender} {self._place}, where peer {self.peer_id} should be"
             raise RemoteProtocolError(Refusal.IDENTITY_MISMATCH, sentence)
         return reply
 
@@ -203,6 +210,10 @@ class NeighborLink:
                 return await self._read_model(call, size_bytes)
         finally:
             call.cancel()
+
+    def tunnel(self, method: str) -> Any:
+        """Open a stream of a tunnel: OfferTunnel, which waits until there is a connection, or UseTunnel."""
+        return self._tunnels[method](wait_for_ready=method == "OfferTunnel")
 
     async def close(self) -> None:
         """Close the channel; calls in flight raise NeighborUnavailable."""
@@ -303,8 +314,7 @@ class NeighborLink:
         A channel that is closed, also by `reconnect`, raises CancelledError in its calls although their tasks were not
         cancelled. It is converted too: the engine would wait forever for the answer of a call that ends silently.
         """
-        through = f" through the proxy {self._proxy}" if self._proxy else ""
-        where = f"peer {self.peer_id} at {self.address}{through}: {method}"
+        where = f"peer {self.peer_id} {self._place}: {method}"
         task = asyncio.current_task()
         try:
             yield

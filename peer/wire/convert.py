@@ -68,6 +68,21 @@ def pack_hello_reply(reply: HelloReply) -> bytes:
     return message.SerializeToString()
 
 
+def unpack_tunnel_ends(data: bytes) -> tuple[int, int]:
+    """Read the first frame of a tunnel: its sender and the other end; raises RemoteProtocolError MALFORMED."""
+    message = parse(peer_pb2.TunnelFrame, data)
+    if not message.HasField("ends") or message.HasField("data"):
+        raise RemoteProtocolError(
+            Refusal.MALFORMED, "TunnelFrame: found no ends, or data beside them; allowed: ends alone"
+        )
+    return message.ends.sender, message.ends.other
+
+
+def pack_tunnel_ends(sender: int, other: int) -> bytes:
+    """Write the first frame of a tunnel."""
+    return peer_pb2.TunnelFrame(ends=peer_pb2.TunnelEnds(sender=sender, other=other)).SerializeToString()
+
+
 def unpack_heartbeat(data: bytes) -> Heartbeat:
     """Read a HeartbeatRequest; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.HeartbeatRequest, data)

@@ -1,6 +1,7 @@
 """Frames of a model stream: chunk frames encoded and parsed by hand, and the writer that puts chunks into a buffer.
 
-A chunk frame is the protobuf encoding of ``PushFrame{chunk}``: one tag byte, the length as a varint, the payload. Encoding
+A chunk frame is the protobuf encoding of ``PushFrame{chunk}``, and of ``TunnelFrame{data}``: one tag byte, the length as a
+varint, the payload. Encoding
 and parsing it here instead of through the message class saves two copies of every byte. The bytes are the same: any
 protobuf implementation reads these frames, and its frames are read here. No sockets, no clock.
 """
@@ -74,6 +75,18 @@ def read_frame(frame: bytes) -> Frame:
             "PushFrame: found no field, or a header and another field; allowed: a header alone, or a chunk, an end, or both",
         )
     return Frame(header, chunk, end)
+
+
+def data_of(frame: bytes) -> memoryview:
+    """Return the bytes that a tunnel's frame carries, without a copy.
+
+    Raises:
+        RemoteProtocolError: MALFORMED, if ``frame`` is anything but ``TunnelFrame{data}``.
+    """
+    data, rest = _leading_chunk(frame)
+    if data is None or rest:
+        raise RemoteProtocolError(Refusal.MALFORMED, "TunnelFrame: found other fields than data; allowed: data alone")
+    return data
 
 
 def _leading_chunk(frame: bytes) -> tuple[memoryview | None, bytes]:

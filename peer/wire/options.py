@@ -14,6 +14,7 @@ from peer.wire.security import Options
 SERVICE = "peer.v1.PeerService"
 RETRIED = ("Heartbeat", "Select", "Pass", "Status")  # unary calls that gRPC retries: repeating them changes nothing
 UNARY = ("Hello", *RETRIED)
+TUNNELS = ("OfferTunnel", "UseTunnel")
 # Reach a neighbor soon after it starts or restarts; each attempt to a dead one costs a refused connection.
 RECONNECT_MS_FIRST, RECONNECT_MS_MAX = 100, 2_000
 # A name is resolved again before each attempt to reconnect, at most so often; gRPC's default is 30 s.
@@ -25,10 +26,14 @@ TLS_HANDSHAKE_MS_MAX = 10_000  # with gRPC's default of 120 s an unauthenticated
 CONNECTIONS_MAX = 512  # half of the usual limit of open files; existing connections stay when new ones are refused
 
 
-def channel_options(timeouts: Timeouts, proxy: HttpProxy | None = None) -> Options:
-    """Return the options of a channel to one neighbor, which it dials through a proxy or directly."""
+def channel_options(timeouts: Timeouts, proxy: HttpProxy | None = None, *, keeps_tunnels: bool = False) -> Options:
+    """Return the options of a channel to one neighbor, which it dials through a proxy or directly.
+
+    Where neighbors call this peer over the channel's connection, a loss that no packet reports, such as an expired entry of an
+    address translator, is noticed within the suspicion time; the pings also keep such an entry alive.
+    """
     return [
-        *_keepalive(timeouts),
+        *_keepalive(timeouts.suspicion_s / 3 if keeps_tunnels else timeouts.suspicion_s),
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_FIRST),
         ("grpc.min_reconnect_backoff_ms", CONNECT_MS),
         ("grpc.max_reconnect_backoff_ms", max(RECONNECT_MS_MAX, round(timeouts.heartbeat_s * 1000))),
@@ -45,7 +50,7 @@ def channel_options(timeouts: Timeouts, proxy: HttpProxy | None = None) -> Optio
 def server_options(timeouts: Timeouts, limits: Limits) -> Options:
     """Return the options of a peer's server."""
     return [
-        *_keepalive(timeouts),
+        *_keepalive(timeouts.suspicion_s),
         # Neighbors ping without data while their streams are open; with gRPC's default the server would close the connection.
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS_MIN // 2),
         ("grpc.http2.max_ping_strikes", 0),
@@ -63,10 +68,10 @@ def _proxying(proxy: HttpProxy | None) -> Options:
     return [("grpc.enable_http_proxy", 1), ("grpc.http_proxy", proxy.url)]
 
 
-def _keepalive(timeouts: Timeouts) -> Options:
+def _keepalive(seconds: float) -> Options:
     return [
-        ("grpc.keepalive_time_ms", max(KEEPALIVE_MS_MIN, round(timeouts.suspicion_s * 1000))),
-        ("grpc.keepalive_timeout_ms", max(KEEPALIVE_MS_MIN, round(timeouts.suspicion_s * 1000))),
+        ("grpc.keepalive_time_ms", max(KEEPALIVE_MS_MIN, round(seconds * 1000))),
+        ("grpc.keepalive_timeout_ms", max(KEEPALIVE_MS_MIN, round(seconds * 1000))),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
     ]

@@ -232,12 +232,22 @@ def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentia
     except ValueError as error:
         raise ConfigError(f"--listen: found {listen!r}; allowed: {error}, such as 0.0.0.0:7400") from error
     try:
-        port = server.add_secure_port(listen, credentials) if credentials else server.add_insecure_port(listen)
+        port = bind_target(server, listen, credentials)
     except RuntimeError:
         port = 0  # gRPC gives no reason
     if port == 0:
         raise ConfigError(_cannot_listen(listen))
     return int(port)
+
+
+def bind_target(server: grpc.aio.Server, target: str, credentials: grpc.ServerCredentials | None) -> int:
+    """Bind gRPC's name of an address or unix socket; return the port.
+
+    Raises:
+        RuntimeError: it cannot be bound.
+    """
+    bound = server.add_secure_port(target, credentials) if credentials else server.add_insecure_port(target)
+    return int(bound)
 
 
 def _cannot_listen(listen: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -11,11 +12,13 @@ from grpc_health.v1 import health, health_pb2
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.wire import security
 from peer.wire.access import AccessControl, Identify
+from peer.wire.endpoint import target_of
 from peer.wire.handler import RequestHandler
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, server_options
 from peer.wire.service import PeerService
 from peer.wire.standard import StandardServices
+from peer.wire.switchboard import Switchboard
 
 
 class PeerServer:
@@ -23,12 +26,14 @@ class PeerServer:
 
     Args:
         handler: the peer.
-        listen: ``host:port``; port 0 takes any free one.
+        listen: ``host:port``; port 0 takes any free one; "" listens on ``local`` alone.
         limits: of the manifest.
         timeouts: of the manifest.
         credentials: gRPC server credentials; None serves plaintext (see `security.require_loopback_or`).
         identify: returns the authenticated peer id or observer's name of a call's context, or raises RemoteProtocolError
             (see `security.MutualTls.identify`); without it every caller is None.
+        switchboard: holds the offers of neighbors; default: one that refuses all.
+        local: a unix socket on which the peer serves too; connections over its own offers come in there.
     """
 
     def __init__(
@@ -40,7 +45,11 @@ class PeerServer:
         timeouts: Timeouts,
         credentials: grpc.ServerCredentials | None = None,
         identify: Identify | None = None,
+        switchboard: Switchboard | None = None,
+        local: Path | None = None,
     ) -> None:
+        self._switchboard = switchboard or Switchboard()
+        self._local = local
         self._handler = handler
         self._listen = listen
         self._limits = limits
@@ -52,7 +61,7 @@ class PeerServer:
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> int:
-        """Bind, serve and set the health status SERVING; return the bound port.
+        """Bind, serve and set the health status SERVING; return the bound port, 0 without ``listen``.
 
         Raises:
             ConfigError: the address cannot be bound.
@@ -61,11 +70,18 @@ class PeerServer:
         server = grpc.aio.server(options=server_options(self._timeouts, self._limits))
         access = AccessControl(self._limits, self._timeouts, self._identify, self._handler.refused)
         service = PeerService(
-            self._handler, access=access, limits=self._limits, timeouts=self._timeouts, stopping=self._stopping
+            self._handler,
+            access=access,
+            limits=self._limits,
+            timeouts=self._timeouts,
+            stopping=self._stopping,
+            switchboard=self._switchboard,
         )
         standard = StandardServices(access, self._timeouts, self._health)
         server.add_generic_rpc_handlers((service.handlers(), *standard.handlers()))
-        port = security.bind(server, self._listen, self._credentials)
+        port = security.bind(server, self._listen, self._credentials) if self._listen else 0
+        if self._local is not None:
+            security.bind_target(server, target_of(self._local), self._credentials)
         await server.start()
         self._server = server
         for name in ("", SERVICE):

@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 
 from coordinator_free_bootstrap import Subject
-from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.core.messages import Control, Heartbeat, Outcome, PushReply
 from peer.wire import convert, frames
@@ -24,6 +24,7 @@ from peer.wire.access import AccessControl, abort, first_message, require_peer, 
 from peer.wire.arrival_reader import ArrivalReader, too_slow, transfer_limit_s
 from peer.wire.handler import RequestHandler
 from peer.wire.options import SERVICE
+from peer.wire.switchboard import Switchboard
 
 M = TypeVar("M", bound=Heartbeat | Control)
 
@@ -39,7 +40,9 @@ class PeerService:
         limits: Limits,
         timeouts: Timeouts,
         stopping: asyncio.Event,
+        switchboard: Switchboard,
     ) -> None:
+        self._switchboard = switchboard
         self._handler = handler
         self._access = access
         self._limits = limits
@@ -59,6 +62,8 @@ class PeerService:
             "PullModel": stream(self.pull),
             "Status": unary(self.status),
             "WatchStatus": stream(self.watch),
+            "OfferTunnel": stream(self.offer_tunnel),
+            "UseTunnel": stream(self.use_tunnel),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
@@ -130,6 +135,27 @@ class PeerService:
                 while not self._stopping.is_set():
                     await context.write(convert.pack_status(self._handler.status()))
                     await _wait_at_most(self._stopping, interval_s)
+
+    async def offer_tunnel(self, _requests: AsyncIterator[bytes], context: Any) -> None:
+        """Hold a neighbor's offer, and the connection over it, until it ends."""
+        await self._tunnel(context, self._switchboard.offer)
+
+    async def use_tunnel(self, _requests: AsyncIterator[bytes], context: Any) -> None:
+        """Relay one connection of a neighbor to another neighbor's offer."""
+        await self._tunnel(context, self._switchboard.relay)
+
+    async def _tunnel(self, context: Any, carry: Callable[[int, int, Any], Awaitable[None]]) -> None:
+        caller: int | None = None
+        try:
+            caller = self._caller(context)
+            self._access.message(caller, context)
+            sender, other = convert.unpack_tunnel_ends(await first_message(context, self._timeouts))
+            require_sender(caller, sender)
+            await carry(sender, other, context)
+        except RemoteProtocolError as error:
+            await self._access.abort(context, caller, error)
+        except NeighborUnavailable as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     async def _take(self, reader: ArrivalReader) -> PushReply:
         arrival = await reader.offer()

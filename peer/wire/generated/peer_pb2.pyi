@@ -178,6 +178,22 @@ class PushFrame(_message.Message):
     end: ModelEnd
     def __init__(self, header: _Optional[_Union[ModelHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., end: _Optional[_Union[ModelEnd, _Mapping]] = ...) -> None: ...
 
+class TunnelFrame(_message.Message):
+    __slots__ = ("ends", "data")
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    ends: TunnelEnds
+    data: bytes
+    def __init__(self, ends: _Optional[_Union[TunnelEnds, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class TunnelEnds(_message.Message):
+    __slots__ = ("sender", "other")
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    OTHER_FIELD_NUMBER: _ClassVar[int]
+    sender: int
+    other: int
+    def __init__(self, sender: _Optional[int] = ..., other: _Optional[int] = ...) -> None: ...
+
 class PushReply(_message.Message):
     __slots__ = ("outcome", "refusal", "reason")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]

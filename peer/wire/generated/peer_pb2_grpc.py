@@ -74,6 +74,16 @@ class PeerServiceStub:
                 request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.WatchStatusRequest.SerializeToString,
                 response_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.StatusReply.FromString,
                 _registered_method=True)
+        self.OfferTunnel = channel.stream_stream(
+                '/peer.v1.PeerService/OfferTunnel',
+                request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.TunnelFrame.SerializeToString,
+                response_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.TunnelFrame.FromString,
+                _registered_method=True)
+        self.UseTunnel = channel.stream_stream(
+                '/peer.v1.PeerService/UseTunnel',
+                request_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.TunnelFrame.SerializeToString,
+                response_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.TunnelFrame.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer:
@@ -134,6 +144,20 @@ class PeerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OfferTunnel(self, request_iterator, context):
+        """Offer one connection to the caller, which cannot be dialed. The stream carries it once the offer is used.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UseTunnel(self, request_iterator, context):
+        """Connect to a neighbor of the receiver over an offer that this neighbor holds open there: the receiver is a relay.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -176,6 +200,16 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.WatchStatus,
                     request_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.WatchStatusRequest.FromString,
                     response_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.StatusReply.SerializeToString,
+            ),
+            'OfferTunnel': grpc.stream_stream_rpc_method_handler(
+                    servicer.OfferTunnel,
+                    request_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.TunnelFrame.FromString,
+                    response_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.TunnelFrame.SerializeToString,
+            ),
+            'UseTunnel': grpc.stream_stream_rpc_method_handler(
+                    servicer.UseTunnel,
+                    request_deserializer=peer_dot_wire_dot_generated_dot_peer__pb2.TunnelFrame.FromString,
+                    response_serializer=peer_dot_wire_dot_generated_dot_peer__pb2.TunnelFrame.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -394,6 +428,60 @@ class PeerService:
             '/peer.v1.PeerService/WatchStatus',
             peer_dot_wire_dot_generated_dot_peer__pb2.WatchStatusRequest.SerializeToString,
             peer_dot_wire_dot_generated_dot_peer__pb2.StatusReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OfferTunnel(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/peer.v1.PeerService/OfferTunnel',
+            peer_dot_wire_dot_generated_dot_peer__pb2.TunnelFrame.SerializeToString,
+            peer_dot_wire_dot_generated_dot_peer__pb2.TunnelFrame.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UseTunnel(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/peer.v1.PeerService/UseTunnel',
+            peer_dot_wire_dot_generated_dot_peer__pb2.TunnelFrame.SerializeToString,
+            peer_dot_wire_dot_generated_dot_peer__pb2.TunnelFrame.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,104 @@
+"""The dialing end of a tunnel: hold one offer open at its holder, and serve each connection that comes over it.
+
+A connection reaches this peer's own service and nothing else: no address comes from outside. The service requires TLS with a
+pinned key of a neighbor, as it does of whoever dials it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from peer.wire import convert
+from peer.wire.client import NeighborLink
+from peer.wire.failures import in_words
+from peer.wire.pipe import BROKEN, join_socket
+from peer.wire.switchboard import CONNECTIONS_PER_OFFER
+
+log = logging.getLogger("peer")
+RETRY_FIRST_S = 0.1
+WARNED_AT = frozenset(1 << n for n in range(2, 32))  # failures in a row after which the operator is warned
+
+
+class Offering:
+    """Offers of one peer to one user, held by one neighbor: the user itself, or a relay.
+
+    Args:
+        link: to the holder; its connection carries the tunnel, so that there is one connection to be kept open.
+        user: the neighbor that may connect.
+        own: this peer's id.
+        service: unix socket of this peer's service.
+        retry_s: longest pause between two attempts, in seconds.
+    """
+
+    def __init__(self, link: NeighborLink, user: int, own: int, service: Path, retry_s: float) -> None:
+        self._link, self._user, self._own = link, user, own
+        self._service, self._retry_s = service, retry_s
+        self._free = asyncio.Semaphore(CONNECTIONS_PER_OFFER)
+        self._serving: set[asyncio.Future[None]] = set()
+        self.connections = 0  # that ran over offers so far
+
+    async def run(self) -> None:
+        """Make one offer after the other, until cancelled."""
+        failures = 0
+        try:
+            while True:
+                await self._free.acquire()
+                problem = await self._offer()
+                failures = failures + 1 if problem else 0
+                if problem:
+                    self._free.release()
+                    if failures in WARNED_AT:
+                        about = f"peer {self._link.peer_id} holds no tunnel for peer {self._user}, attempt {failures}"
+                        log.warning("%s: %s", about, problem, extra={"neighbor": self._user, "message_kind": "tunnel"})
+                    await asyncio.sleep(self._pause_s(failures))
+        finally:
+            for task in self._serving:
+                task.cancel()
+
+    def _pause_s(self, failures: int) -> float:
+        """Return a backoff with jitter: peers that lost the same connection do not all come back at once."""
+        return min(self._retry_s, RETRY_FIRST_S * 2.0 ** min(failures, 20)) * random.uniform(0.5, 1.0)
+
+    async def _offer(self) -> str:
+        """Make one offer and wait until it is used; return why it ended unused, or ""."""
+        call: Any = None
+        try:
+            call = self._link.tunnel("OfferTunnel")
+            await call.write(convert.pack_tunnel_ends(self._own, self._user))
+            first = await call.read()
+            if first is grpc.aio.EOF:
+                return in_words(await call.code(), await call.details() or "", 0.0)
+        except asyncio.CancelledError:
+            if call is not None:
+                call.cancel()
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return "the link was closed"  # by `NeighborLink.reconnect`
+        except BROKEN as error:
+            return str(error) or type(error).__name__
+        task = asyncio.ensure_future(self._serve(call, first))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+        return ""
+
+    async def _serve(self, call: Any, first: bytes) -> None:
+        self.connections += 1
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        local.setblocking(False)
+        try:
+            with local, suppress(*BROKEN):
+                await asyncio.get_running_loop().sock_connect(local, str(self._service))
+                await join_socket(local, call, first)
+        finally:
+            call.cancel()
+            self._free.release()

@@ -1,0 +1,87 @@
+"""Carry the bytes of one connection over a gRPC stream: between a local socket and a stream, or between two streams.
+
+Each direction reads, then waits until what it read is written: a slow reader holds its writer by flow control, and no more
+than one frame of a direction is in memory. The connection ends as a whole when either direction ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from coordinator_free_bootstrap.errors import RemoteProtocolError
+from peer.wire.frames import chunk_frame, data_of
+
+FRAME_BYTES_MAX = 256 << 10  # read from a socket at once
+SOCKET_BUFFER_BYTES = 1 << 20  # of a local socket: fewer, larger reads
+BROKEN = (OSError, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, RemoteProtocolError)
+
+Budget = Callable[[int], Awaitable[None]]  # waits until so many bytes may be carried
+
+
+class Stream(Protocol):
+    """Either end of a bidirectional gRPC stream of bytes: a server's context or a client's call."""
+
+    def read(self) -> Awaitable[Any]:
+        """Return the next frame, or grpc.aio.EOF."""
+
+    def write(self, message: bytes, /) -> Awaitable[None]:
+        """Send a frame."""
+
+
+async def join_socket(local: socket.socket, stream: Stream, first: bytes | None = None) -> None:
+    """Carry bytes between a connected, non-blocking socket and a stream until one of them ends; close the socket.
+
+    Args:
+        local: the socket.
+        stream: the other side.
+        first: a frame that was already read from the stream.
+    """
+    local.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+    with local:
+        await _until_one_ends(_from_socket(local, stream), _to_socket(local, stream, first))
+
+
+async def join_streams(one: Stream, other: Stream, budget: Budget) -> None:
+    """Carry frames between two streams, unread, until one of them ends."""
+    await _until_one_ends(_forward(one, other, budget), _forward(other, one, budget))
+
+
+async def _from_socket(local: socket.socket, stream: Stream) -> None:
+    loop = asyncio.get_running_loop()
+    while data := await loop.sock_recv(local, FRAME_BYTES_MAX):
+        await stream.write(chunk_frame(memoryview(data)))
+
+
+async def _to_socket(local: socket.socket, stream: Stream, frame: Any) -> None:
+    loop = asyncio.get_running_loop()
+    if frame is None:
+        frame = await stream.read()
+    while frame is not grpc.aio.EOF:
+        await loop.sock_sendall(local, data_of(frame))
+        frame = await stream.read()
+
+
+async def _forward(source: Stream, target: Stream, budget: Budget) -> None:
+    while (frame := await source.read()) is not grpc.aio.EOF:
+        await budget(len(frame))
+        await target.write(frame)
+
+
+async def _until_one_ends(*directions: Coroutine[Any, Any, None]) -> None:
+    """Run both directions until the first ends or breaks, then cancel the other."""
+    tasks = [asyncio.ensure_future(direction) for direction in directions]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError, *BROKEN):
+                await task

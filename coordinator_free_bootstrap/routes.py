@@ -21,6 +21,12 @@ def offered_at(graph: Graph, caller: int, neighbor: int) -> int | None:
     return caller if relay is None and graph.node(neighbor).dials_only else relay
 
 
+def dialed(graph: Graph) -> tuple[tuple[int, int], ...]:
+    """Return the (caller, neighbor) pairs in which the caller dials the neighbor's address."""
+    ordered = (pair for a, b in graph.edges for pair in ((a, b), (b, a)))
+    return tuple(pair for pair in ordered if offered_at(graph, *pair) is None)
+
+
 def offers(graph: Graph, peer_id: int) -> tuple[tuple[int, int], ...]:
     """Return the offers that a peer holds open, as (the peer that holds it, the neighbor that may use it)."""
     found = []

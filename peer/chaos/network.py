@@ -1,4 +1,4 @@
-"""The network of a testbed: one process that runs a fault proxy for every ordered pair of neighbors.
+"""The network of a testbed: one process that runs a fault proxy for every ordered pair of neighbors of which one dials the other.
 
 The parent binds all ports before the fork, so that it knows the addresses of each peer's proxies. It sends requests to the
 process as JSON lines over a socket pair, and gets one line back for each. The parent needs no threads and no event loop.
@@ -21,6 +21,7 @@ from typing import Any
 
 from coordinator_free_bootstrap import Graph, split_address
 from coordinator_free_bootstrap.errors import NeighborUnavailable
+from coordinator_free_bootstrap.routes import dialed
 from peer.chaos.proxy import DirectedEdge, FaultProxy
 from peer.chaos.toxics import Counters, Direction, Toxics
 
@@ -29,7 +30,9 @@ ANSWER_S = 10.0  # a request takes milliseconds; a longer silence means that the
 
 
 class FaultyNetwork:
-    """Proxies between all neighbors of a graph. Create it before the peers are forked.
+    """Proxies between all neighbors of a graph that dial each other. Create it before the peers are forked.
+
+    A tunnel runs over the connection of the end that dials, and has the faults of that connection.
 
     Args:
         graph: with the addresses where the peers listen.
@@ -39,12 +42,11 @@ class FaultyNetwork:
     def __init__(self, graph: Graph, seed: int = 0) -> None:
         self._graph = graph
         self._sockets: dict[Direction, socket.socket] = {}
-        for a, b in graph.edges:
-            for direction in ((a, b), (b, a)):
-                listening = socket.socket()
-                listening.bind(("127.0.0.1", 0))
-                listening.listen(64)
-                self._sockets[direction] = listening
+        for direction in dialed(graph):
+            listening = socket.socket()
+            listening.bind(("127.0.0.1", 0))
+            listening.listen(64)
+            self._sockets[direction] = listening
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(ANSWER_S)
         self._answers = self.socket.makefile("rb")
@@ -124,7 +126,7 @@ class _Proxies:
             (src, dst): FaultProxy(
                 (self.directed_edges[src, dst], self.directed_edges[dst, src]), split_address(graph.node(dst).address)
             )
-            for src, dst in directions
+            for src, dst in dialed(graph)
         }
 
     async def serve(self, sockets: dict[Direction, socket.socket], own: socket.socket) -> None:
@@ -146,7 +148,7 @@ class _Proxies:
         toxics = Toxics(**request["toxics"])
         for src, dst in map(tuple, request["directions"]):
             self.directed_edges[src, dst].set(toxics)
-            if toxics.reset:
-                self.proxies[src, dst].reset()
-                self.proxies[dst, src].reset()
+            for direction in ((src, dst), (dst, src)) if toxics.reset else ():
+                if direction in self.proxies:
+                    self.proxies[direction].reset()
         return True

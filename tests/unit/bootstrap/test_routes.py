@@ -6,7 +6,7 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, Node, Relay, dump_graph, parse_graph
 from coordinator_free_bootstrap.errors import GraphError
-from coordinator_free_bootstrap.routes import offered_at, offers, relay_of, relayed_by
+from coordinator_free_bootstrap.routes import dialed, offered_at, offers, relay_of, relayed_by
 
 LIMITS = Relay(bytes_per_second=1_000_000, connections=4)
 HUB, OTHER = Node(0, "hub:1", relay=LIMITS), Node(3, "other:1")
@@ -30,6 +30,10 @@ def test_a_peer_holds_one_offer_for_each_neighbor_that_cannot_dial_it():
     assert offers(RELAYED, 1) == ((0, 0), (0, 2), (3, 3))
     assert offers(RELAYED, 2) == ((0, 0), (0, 1))
     assert offers(RELAYED, 0) == offers(RELAYED, 3) == ()
+
+
+def test_the_end_that_dials_dials_and_nothing_is_dialed_on_a_relayed_edge():
+    assert set(dialed(RELAYED)) == {(1, 0), (2, 0), (1, 3), (0, 3), (3, 0)}
 
 
 def test_graph_file_keeps_routes_and_the_digest_does_not_depend_on_them():

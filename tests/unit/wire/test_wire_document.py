@@ -20,6 +20,7 @@ from peer.wire.access import REFUSAL_TRAILER
 from peer.wire.arrival_reader import ACCEPTED_METADATA, BYTES_PER_SECOND_MIN
 from peer.wire.generated import peer_pb2
 from peer.wire.options import SERVICE
+from peer.wire.switchboard import CONNECTIONS_PER_OFFER
 
 TEXT = (Path(__file__).resolve().parents[3] / "proto/WIRE.md").read_text()
 FRAME = Limits.model_fields["frame_bytes_max"]
@@ -82,6 +83,8 @@ def test_encoding_table_has_the_payload_size(encoding: str) -> None:
 LIMITS = {
     "payload bytes of a frame": f"(default {FRAME.default >> 20} MiB, at most {FRAME.metadata[1].le >> 20} MiB)",
     "requests of one caller in flight": str(limits.REQUESTS_MAX),
+    "open connections between the two ends of a tunnel": str(CONNECTIONS_PER_OFFER),
+    "connections that a relay carries": "`relay.connections`",
     "messages of one caller": f"bursts of {limits.BURST_S:g} s",
     "`round_index`, `step`, `slot`, `total`": f"0 to {power(convert.COUNT_MAX)};",
     "`selected`": f"-1 to {power(convert.COUNT_MAX)},",

@@ -75,8 +75,8 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     for name, (private, models), aim in (
-        (f"testbed of {options.peers}, each peer", in_testbed(options.peers), 40),
-        ("one peer run", alone(), 300),
+        (f"testbed of {options.peers}, each peer", in_testbed(options.peers), 18),
+        ("one peer run", alone(), 190),
     ):
         rows.append([name, f"{private:.1f}", f"{models:.1f}", f"{private - models:.1f}", aim])
     show("Memory", ["what", "private MB", "its models MB", "beyond models MB", "aim MB"], rows, options.markdown)

@@ -16,6 +16,7 @@ TARGET = HERE.parent / "docs" / "performance.md"
 PARTS = [
     ("transport.py",),
     ("round_overhead.py",),
+    ("startup.py",),
     ("memory.py",),
     ("scale.py",),
     ("training.py",),

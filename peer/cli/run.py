@@ -12,6 +12,7 @@ import typer
 
 from peer.cli.problem import DataRoot, Download, refuse_without, warn_without_effect
 from peer.cli.trace import traceback_wanted
+from peer.runtime.imports import importing
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -84,13 +85,14 @@ def run(
     from peer.deploy.ending import exit_on_signals, is_completed, wait_for_signal
 
     exit_on_signals()
-    from coordinator_free_bootstrap import load_graph
-    from coordinator_free_bootstrap.errors import PeerError
-    from peer.observe.logs import setup_logging
-    from peer.runtime.assembly import LocalSettings
-    from peer.runtime.process import run_peer
-    from peer.store.state_dir import StateDir
-    from peer.wire.proxy import HttpProxy
+    with importing():
+        from coordinator_free_bootstrap import load_graph
+        from coordinator_free_bootstrap.errors import PeerError
+        from peer.observe.logs import setup_logging
+        from peer.runtime.assembly import LocalSettings
+        from peer.runtime.process import run_peer
+        from peer.store.state_dir import StateDir
+        from peer.wire.proxy import HttpProxy
 
     setup_logging(peer_id, level=log_level, style=log_format)
     plaintext = insecure or insecure_anywhere

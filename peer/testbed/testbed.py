@@ -40,6 +40,7 @@ from coordinator_free_bootstrap.errors import PeerError, StorageError, TaskError
 from coordinator_free_bootstrap.validation import counted
 from peer.identity.files import OBSERVER, identity_files
 from peer.runtime.assembly import LocalSettings
+from peer.runtime.imports import importing
 from peer.store.state_dir import StateDir
 
 log = logging.getLogger("peer")
@@ -87,14 +88,15 @@ def warm_up(graph: Graph, data_root: Path | None) -> None:
     Raises:
         ConfigError, TaskError: the algorithm, its options, or the built-in data set or split is wrong.
     """
-    import torch
+    with importing():
+        import torch
 
-    from peer.algorithms.registry import check_algorithm
-    from peer.tasks.datasets import DATASETS
-    from peer.tasks.loading import preload
+        from peer.algorithms.registry import check_algorithm
+        from peer.tasks.datasets import DATASETS
+        from peer.tasks.loading import preload
 
-    for module in ("peer.runtime.process", "peer.observe.logs"):
-        importlib.import_module(module)
+        for module in ("peer.runtime.process", "peer.observe.logs"):
+            importlib.import_module(module)
     check_algorithm(graph)
     torch.set_num_threads(1)
     if graph.manifest.optimizer != "sgd" or graph.manifest.task not in DATASETS:  # a user's task may have an optimizer

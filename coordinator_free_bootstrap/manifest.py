@@ -152,6 +152,12 @@ class Manifest(_Section):
     dynamic_edges: float = Field(0.0, ge=0, lt=1, description="p: probability that an edge is down in a round")
     encoding: Literal["float32", "float16", "bfloat16", "int8"] = Field("float32", description="of models on the wire")
     checkpoint_rounds: int = Field(1, ge=0, description="rounds between checkpoints; 0: one checkpoint at the end")
+    diverged_restores: int = Field(
+        0,
+        ge=0,
+        le=100,
+        description="times that a diverged peer goes back to its last finite models, with half the learning rate; 0: it ends",
+    )
     allow_disconnected: bool = Field(False, description="accept a graph of several connected parts")
 
     start: StartRule = Field(default_factory=StartRule)

@@ -124,6 +124,9 @@ class Learner(Protocol):
         """Evaluate given predictions, for algorithms that mix predictions and not models."""
 
 
+RESTORES = "restores"  # in `Workspace.arrays`, int64 [1]
+
+
 @dataclass(frozen=True)
 class FoldedArrival:
     """An arrival of the current step: its header; its model only if it is kept until the close (no fold targets)."""
@@ -160,9 +163,19 @@ class Workspace:
 
     @property
     def learning_rate(self) -> float:
-        """eta_t: this round's learning rate, after decay."""
+        """eta_t: this round's learning rate, after decay, and after a halving for each restore."""
         m = self.manifest
-        return m.learning_rate * m.learning_rate_decay ** (self.round_index // m.learning_rate_decay_rounds)
+        return self.base_learning_rate * m.learning_rate_decay ** (self.round_index // m.learning_rate_decay_rounds)
+
+    @property
+    def base_learning_rate(self) -> float:
+        """The manifest's learning rate, halved for each restore."""
+        return float(self.manifest.learning_rate * 0.5**self.restores)
+
+    @property
+    def restores(self) -> int:
+        """How often this peer went back to its last finite models."""
+        return int(self.arrays[RESTORES][0]) if RESTORES in self.arrays else 0
 
     def fit(self, theta: Vector, seed: int, **changes: Any) -> tuple[Vector, TrainStats]:
         """Train a copy of a model with the manifest's settings (epochs, optimizer, decay); ``changes`` override them."""

@@ -60,7 +60,7 @@ def final_phase(workspace: Workspace, model: Vector, epochs: int, learning_rate:
         return model
     changes: dict[str, Any] = {
         "epochs": epochs,
-        "learning_rate": workspace.manifest.learning_rate / 2 if learning_rate is None else learning_rate,
+        "learning_rate": workspace.base_learning_rate / 2 if learning_rate is None else learning_rate,
         "unit": "epoch" if workspace.manifest.local_unit == "epoch" else "fullbatch_step",
     }
     return workspace.fit(model, workspace.seed("final"), **changes)[0]

@@ -193,6 +193,10 @@ def check_algorithm(manifest: Manifest, case: Case, source: str) -> None:
     Raises:
         ConfigError: an option is unknown, or not allowed beside the others.
     """
+    if case.method == "ifca-server" and manifest.diverged_restores:
+        raise ConfigError(
+            f"{source}: run.diverged_restores: found {manifest.diverged_restores}; method ifca-server does not use it; remove it"
+        )
     if case.method == "peers" and manifest.algorithm in algorithms():  # `skipped` names the others
         try:
             algorithms()[manifest.algorithm](manifest, 0, make_graph("line", 2, manifest=manifest))

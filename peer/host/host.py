@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap import Graph, canonical_json, check_hello, digest
-from coordinator_free_bootstrap.errors import ConfigError, DivergedError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import ConfigError, Refusal, RemoteProtocolError
 from peer.algorithms.base import Algorithm, FoldedArrival, Learner, Workspace
 from peer.algorithms.registry import algorithm_named
 from peer.algorithms.work import perform
@@ -42,6 +42,7 @@ from peer.core.model_store import SPARE_BUFFERS_MAX, ModelStore, SnapshotKey
 from peer.core.screening import check_norm, clip
 from peer.core.stages import Stage
 from peer.core.state import State
+from peer.host.divergence import DivergenceGuard
 from peer.host.line_limits import CHANGES_PER_MINUTE_MAX, LineLimits
 from peer.host.world import Checkpoint, World, execute
 
@@ -118,6 +119,7 @@ class PeerHost:
         self._events: deque[ev.Event] = deque()
         self._stepping = False
         self._lines = LineLimits()
+        self._guard = DivergenceGuard(workspace, range(self.algorithm.slots, self.algorithm.held))
         self._payloads: dict[SnapshotKey, Payload] = {}
         self._feedback: dict[int, ErrorFeedback] = {}
         self._own_norms: dict[int, float] = {}  # squared norms and models at the start of the round, for screening
@@ -508,8 +510,11 @@ class PeerHost:
 
     def work(self, effect: do.Work) -> ev.WorkDone:
         """Run one piece of the algorithm's work and return the event that answers it."""
+        self._guard.begin(effect)
         done = perform(effect, self.algorithm, self.workspace, self._clock)
-        self._check_finite(effect)
+        done, restored = self._guard.check(effect, done)
+        if restored:
+            self.world.log(do.Log("warning", restored, None, "restored"))
         if effect.kind == "assign":
             models, screening = self.workspace.models, self.manifest.screening
             if screening.norm_bound is not None:
@@ -517,22 +522,6 @@ class PeerHost:
             if screening.clip is not None:
                 self._centers = {slot: models.share(slot) for slot in range(self.algorithm.slots)}
         return done
-
-    def _check_finite(self, effect: do.Work) -> None:
-        """Raise DivergedError if training left a model that neighbors would refuse; averages of finite models are finite."""
-        made: dict[str, Vector] = {}
-        if effect.kind == "train":
-            trained = sorted({*self.workspace.state["trained"], *range(self.algorithm.slots, self.algorithm.held)})
-            made = {f"the model of slot {slot}": self.workspace.models.model(slot) for slot in trained}
-        elif effect.kind == "final" and self.workspace.personalized is not None:
-            made = {"the personalized model": self.workspace.personalized}
-        for name, model in made.items():
-            if check_norm(norm_squared(model), 0.0, None) is not None:
-                raise DivergedError(
-                    f"peer {self.peer_id} diverged in round {effect.round_index}: {name} is not finite after training; it was "
-                    f"not sent; lower run.learning_rate ({self.manifest.learning_rate:g}) and start again with a new state "
-                    "directory, or continue from the last checkpoint"
-                )
 
     def say_goodbye(self) -> None:
         """Tell the neighbors that this peer leaves, without closing its round."""

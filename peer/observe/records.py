@@ -89,6 +89,7 @@ class RoundLine(_ResultLine):
 
     round_index: Annotated[int, Field(ge=0, le=2**31)]
     neighbors_alive: Count | None = None
+    restores: Count | None = None
     seconds: dict[str, Number | None] | None = None
     missing: Annotated[list[PeerId], Field(max_length=ENTRIES_MAX)] | None = None
     folded: Annotated[list[Annotated[list[Small], Field(min_length=1)]], Field(max_length=ENTRIES_MAX)] | None = None

@@ -131,6 +131,10 @@ def warnings(run: Run) -> list[str]:
     found = []
     if diverged := [peer.peer_id for peer in run.peers if peer.status == "diverged"]:
         found.append(f"peer {listed(diverged)}: diverged: models that are not finite cannot be used")
+    for peer in run.peers:
+        if restores := max((line.get("restores") or 0 for line in peer.round_lines), default=0):
+            often = f"{restores} time{'s' if restores != 1 else ''}"
+            found.append(f"peer {peer.peer_id}: diverged and went back to its last finite models {often}")
     if refused := [peer.peer_id for peer in run.peers if peer.status == "refused"]:
         found.append(f"peer {listed(refused)}: refused by every neighbor, and ended; their logs name the difference")
     for code, count in refusals(run).items():

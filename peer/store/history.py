@@ -53,7 +53,7 @@ FIELDS = {  # kind -> fields that its lines may have, beside ``kind``, ``t``, ``
     ),
     "round": COUNTERS
     | _RESULTS
-    | {"round_index", "active", "seconds", "folded", "missing", "rejected", "neighbors_alive"},
+    | {"restores", "round_index", "active", "seconds", "folded", "missing", "rejected", "neighbors_alive"},
     "neighbor": frozenset({"neighbor", "state", "reason"}),
     "refused": frozenset({"neighbor", "code", "reason"}),
     "checkpoint": frozenset({"round_index", "seconds", "bytes", "error"}),

@@ -12,7 +12,9 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.errors import ConfigError, DivergedError
+from peer.core.effects import WriteCheckpoint
 from peer.experiment.simulated import simulate
+from peer.observe.report import build_report
 from peer.testbed.testbed import free_ports
 
 pytestmark = pytest.mark.process
@@ -47,6 +49,53 @@ def test_diverged_peers_end_with_their_exit_code_and_leave_no_model(tmp_path: Pa
         folder = tmp_path / f"peer-{peer_id}"
         summary = json.loads((folder / "summary.json").read_text(), parse_constant=pytest.fail)
         assert summary["status"] == "diverged" and not list(folder.glob("models/*"))
+
+
+def steep(restores: int) -> dict[str, object]:
+    """Return the settings of a regression that overflows at this learning rate and at its half, and learns at an eighth."""
+    options = {"features": 3, "samples_per_cluster": 200, "test_per_cluster": 40}
+    return {
+        **{"task": "linear", "task_options": options, "split": "iid", "split_options": {}, "model_options": {}},
+        **{
+            "learning_rate": 3.2,
+            "local_epochs": 1000,
+            "local_unit": "fullbatch_step",
+            "clusters": 1,
+            "algorithm": "dfedavg",
+        },
+        **{"rounds": 6, "diverged_restores": restores},
+    }
+
+
+def test_diverged_peers_go_back_to_their_last_finite_models_if_the_manifest_says_so() -> None:
+    peers = simulate(graph_of([1, 2], **steep(4)), None)
+    for peer in peers.values():
+        rounds = [fields for kind, fields in peer.recording.lines if kind == "round"]
+        restored = [fields["restores"] for fields in rounds if "restores" in fields]
+        assert restored == list(range(1, len(restored) + 1)) and 2 <= len(restored) <= 4
+        space = peer.host.workspace
+        assert space.learning_rate == 3.2 * 0.5 ** len(restored)
+        untrained = rounds[0]["accuracy"]  # the squared error of the initial model: the first training was undone
+        assert rounds[0]["train_loss"] is None and rounds[-1]["accuracy"] < 0.8 * untrained
+        kept = peer.host.checkpoint(WriteCheckpoint(5, {})).arrays
+        assert kept["array/restores"].tolist() == [len(restored)]
+
+
+def test_a_peer_without_restores_left_ends_as_diverged() -> None:
+    with pytest.raises(DivergedError, match=r"diverged in round 1: .* also after 1 restores"):
+        simulate(graph_of([1, 2], **steep(1)), None)
+
+
+def test_processes_that_go_back_to_their_last_finite_models_complete_the_run(tmp_path: Path) -> None:
+    graph = graph_of(free_ports(2), **steep(4))
+    for code, errors in [ended(p) for p in [start(tmp_path, i, graph) for i in graph.ids]]:
+        assert code == 0, errors
+        assert "went back to the models of the last completed round (1 of 4 restores), learning rate now 1.6" in errors
+    for peer_id in graph.ids:
+        assert json.loads((tmp_path / f"peer-{peer_id}" / "summary.json").read_text())["status"] == "completed"
+        assert (tmp_path / f"peer-{peer_id}" / "models" / "personalized.safetensors").is_file()
+    warning = build_report(tmp_path).values["warnings"][0]
+    assert warning.startswith("peer 0: diverged and went back to its last finite models ")
 
 
 def test_simulated_run_that_diverges_ends_with_the_same_error() -> None:

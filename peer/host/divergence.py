@@ -1,0 +1,84 @@
+"""Detect models that are not finite after training: the peer ends, or goes back to its last finite models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from coordinator_free_bootstrap.errors import DivergedError
+from peer.algorithms.base import RESTORES, Workspace
+from peer.core.averaging import Vector, norm_squared
+from peer.core.effects import Work
+from peer.core.events import WorkDone
+from peer.core.screening import check_norm
+
+
+@dataclass
+class DivergenceGuard:
+    """Watches the trainings of one peer; averages of finite models are finite.
+
+    With ``run.diverged_restores`` = n, the first n diverged trainings are undone: the trained slots get their models of before,
+    which are those of the last completed round and of its checkpoint, and the learning rate is halved from then on. The round
+    goes on with these models. The count is an array of the workspace, so that checkpoints keep it.
+    """
+
+    workspace: Workspace
+    private: range  # slots that are trained and never sent
+    _before: dict[int, Vector] = field(default_factory=dict)
+
+    def begin(self, work: Work) -> None:
+        """Keep the models that a training is about to replace, if they may be needed."""
+        space = self.workspace
+        if work.kind == "train" and space.restores < space.manifest.diverged_restores:
+            self._before = {slot: space.models.share(slot) for slot in self._trained()}
+
+    def check(self, work: Work, done: WorkDone) -> tuple[WorkDone, str]:
+        """Return the answer to a piece of work, and a sentence for the log if a training was undone, else "".
+
+        Raises:
+            DivergedError: a trained model is not finite, and no restore is left.
+        """
+        before, self._before = self._before, {}
+        bad = next((name for name, model in self._made(work).items() if not _usable(model)), None)
+        if bad is None:
+            return done, ""
+        if not before:
+            raise DivergedError(self._why(work, bad))
+        space = self.workspace
+        for slot, model in before.items():
+            space.models.replace(slot, model)
+            space.models.share(slot)  # a checkpoint or snapshot may hold the same array
+        space.arrays[RESTORES] = np.array([space.restores + 1])
+        sentence = (
+            f"peer {space.peer_id} diverged in round {work.round_index}: {bad} is not finite after training; went back to "
+            f"the models of the last completed round ({space.restores} of {space.manifest.diverged_restores} restores), learning rate now "
+            f"{space.learning_rate:g}"
+        )
+        return replace(done, metrics={**done.metrics, "train_loss": None, "restores": space.restores}), sentence
+
+    def _trained(self) -> list[int]:
+        return sorted({*self.workspace.state["trained"], *self.private})
+
+    def _made(self, work: Work) -> Mapping[str, Vector]:
+        space = self.workspace
+        if work.kind == "train":
+            return {f"the model of slot {slot}": space.models.model(slot) for slot in self._trained()}
+        if work.kind == "final" and space.personalized is not None:
+            return {"the personalized model": space.personalized}
+        return {}
+
+    def _why(self, work: Work, name: str) -> str:
+        space = self.workspace
+        again = f", also after {space.restores} restores" if space.restores else ""
+        rate = f"lower run.learning_rate ({space.manifest.learning_rate:g}) and start again with a new state directory"
+        return (
+            f"peer {space.peer_id} diverged in round {work.round_index}: {name} is not finite after training{again}; it was "
+            f"not sent; {rate}, or continue from the last checkpoint; run.diverged_restores lets a peer go back to its last "
+            "finite models by itself"
+        )
+
+
+def _usable(model: Vector) -> bool:
+    return check_norm(norm_squared(model), 0.0, None) is None

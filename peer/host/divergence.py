@@ -51,9 +51,10 @@ class DivergenceGuard:
             space.models.replace(slot, model)
             space.models.share(slot)  # a checkpoint or snapshot may hold the same array
         space.arrays[RESTORES] = np.array([space.restores + 1])
+        left = f"{space.restores} of {space.manifest.diverged_restores} restores"
         sentence = (
             f"peer {space.peer_id} diverged in round {work.round_index}: {bad} is not finite after training; went back to "
-            f"the models of the last completed round ({space.restores} of {space.manifest.diverged_restores} restores), learning rate now "
+            f"the models of the last completed round ({left}), learning rate now "
             f"{space.learning_rate:g}"
         )
         return replace(done, metrics={**done.metrics, "train_loss": None, "restores": space.restores}), sentence

@@ -76,7 +76,13 @@ def unknown_name(key: str, found: str, known: Iterable[str]) -> str:
 
 def counted(count: int, noun: str) -> str:
     """Return the count with its noun: "1 edge", "2 edges"; a noun in s has the plural ses, one in a consonant and y ies."""
-    plural = f"{noun[:-1]}ies" if noun[-1] == "y" and noun[-2] not in "aeiou" else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    plural = (
+        f"{noun[:-1]}ies"
+        if noun[-1] == "y" and noun[-2] not in "aeiou"
+        else f"{noun}es"
+        if noun.endswith("s")
+        else f"{noun}s"
+    )
     return f"{count} {noun if count == 1 else plural}"
 
 

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import serialization
 
 from coordinator_free_bootstrap.errors import IdentityError
 from coordinator_free_bootstrap.identity import Subject
+from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from peer.identity.certificates import DAYS_DEFAULT, Certificate, make_certificate
 from peer.store.state_dir import StateDir
 
@@ -111,7 +112,7 @@ def read_file(path: Path, what: str) -> bytes:
         IdentityError: the file is missing, unreadable or too large.
     """
     try:
-        with Path(path).open("rb") as file:
+        with ordinary_file(path).open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         raise IdentityError(

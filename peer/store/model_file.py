@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from coordinator_free_bootstrap.errors import StorageError
+from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from peer.core.schema import Schema
 from peer.store.files import write_atomic
 
@@ -39,7 +40,7 @@ def load_model(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         StorageError: the file is missing or damaged, or not a safetensors file.
     """
     try:
-        with safe_open(path, framework="numpy") as file:
+        with safe_open(ordinary_file(path), framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise StorageError(f"cannot read model file {path}: {error}; give the file of a finished run") from error

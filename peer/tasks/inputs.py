@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from peer.tasks.files import IMAGE_SUFFIXES
 from peer.tasks.preprocessing import Preprocessing, read_picture
 
@@ -115,9 +116,9 @@ def _converted(path: Path, raw: NDArray[Any], dtype: str) -> NDArray[Any]:
 def _array(path: Path) -> NDArray[Any]:
     try:
         if path.suffix == ".safetensors":
-            with safe_open(path, framework="numpy") as file:
+            with safe_open(ordinary_file(path), framework="numpy") as file:
                 return _chosen(path, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-        found = np.load(path, allow_pickle=False)
+        found = np.load(ordinary_file(path), allow_pickle=False)
         if isinstance(found, np.ndarray):
             return found
         with found:
@@ -143,7 +144,7 @@ def _table(
     """Return the rows as float64 [n, *sample_shape], and the columns that are not read."""
     columns = None if preprocessing is None else preprocessing.columns
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with ordinary_file(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from coordinator_free_bootstrap.errors import ShardError, TaskError
+from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Shard
 
@@ -49,7 +50,7 @@ def load_shard_file(path: Path) -> Shard:
         ShardError: the file is missing or truncated, not safetensors, or has missing or unknown tensors.
     """
     try:
-        with safe_open(path, framework="numpy") as file:
+        with safe_open(ordinary_file(path), framework="numpy") as file:
             metadata: dict[str, str] = file.metadata() or {}
             tensors: dict[str, NDArray[Any]] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError as error:

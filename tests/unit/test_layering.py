@@ -35,7 +35,10 @@ IMPURE = {
     *("pathlib", "queue", "random", "sched", "secrets", "select", "selectors", "shutil", "signal", "socket", "ssl"),
     *("subprocess", "sys", "tempfile", "threading", "time", "torch"),
 }
-FILE_READERS = {"coordinator_free_bootstrap.graph_file": {"pathlib", "sys"}}
+FILE_READERS = {
+    "coordinator_free_bootstrap.graph_file": {"pathlib", "sys"},
+    "coordinator_free_bootstrap.ordinary_file": {"pathlib"},
+}
 SEEDED = {"Generator", "Philox"}  # all that may be used of numpy.random: the rest holds or draws process-wide state
 
 

@@ -6,8 +6,12 @@ or passed in silence.
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -54,6 +58,8 @@ FILES = {
     "bytes.py": bytes(range(128, 256)),
 }
 
+UNREADABLE = ("pipe", "dangling", "locked")  # a pipe that nobody writes, a link to nothing, a file without permission
+ENDINGS = ("", ".py", ".toml", ".csv", ".safetensors")
 GRAPH_VERBS = (
     ("graph", "check", "{}"),
     ("graph", "show", "{}"),
@@ -67,6 +73,7 @@ GRAPH_VERBS = (
     ("task", "check", "digits", "--graph", "{}"),
 )
 GRAPH_FILES = ("missing", "folder", "empty", "junk", "list.json", "text.json", "unknown-key.json", "no-nodes.json")
+GRAPH_FILES += ("pipe", "dangling", "locked")
 RUN = ("run", "--id", "0", "--neighbors", "graph.json", "--insecure", "--state-dir", "state")
 TASK_VERBS = (
     ("task", "check", "{}"),
@@ -81,6 +88,9 @@ BAD_TASKS = (
     "broken.py:task",
     "syntax.py:task",
     "bytes.py:task",
+    "pipe.py:task",
+    "dangling.py:task",
+    "locked.py:task",
 )
 FAULTY = ("own.py:Own", "--set", "run.task_options.fault=")
 
@@ -90,6 +100,16 @@ CASES = [
     *((12, (*verb[:-1], FAULTY[0], "--set", f"{FAULTY[2]}load_shard")) for verb in TASK_VERBS),
     *((12, ("task", "check", FAULTY[0], "--set", f"{FAULTY[2]}{fault}")) for fault in ("make_model", "loss")),
     *((13, (*RUN, "--shard", f"{file}.safetensors")) for file in ("missing", "folder", "model")),
+    *((13, (*RUN, "--shard", f"{file}.safetensors")) for file in UNREADABLE),
+    *(
+        (30, ("predict", "--model", f"{file}.safetensors", "--input", "junk"))
+        for file in ("missing", "folder", *UNREADABLE)
+    ),
+    *((30, ("evaluate", "--model", f"{file}.safetensors")) for file in ("missing", "folder", *UNREADABLE)),
+    *((10, ("experiment", "run", f"{file}.toml")) for file in ("bytes", *UNREADABLE)),
+    *((10, ("testbed", "--peers", "2", "--out", "out", "--chaos", f"{file}.toml")) for file in ("bytes", *UNREADABLE)),
+    *((20, ("graph", "pin", "graph.json", file)) for file in UNREADABLE),
+    *((12, ("task", "check", "tabular", "--data-root", f"{file}.csv")) for file in ("bytes", *UNREADABLE)),
     (13, ("data", "show", "--shards", "wrong-shards")),
     (2, ("data", "show", "--shards", "folder")),
     (2, ("data", "show", "--shards", "wrong-shards", "--peers", "4")),
@@ -148,12 +168,42 @@ CASES = [
 ]
 
 
+@contextmanager
+def bound_by_permissions() -> Iterator[None]:
+    """Take from this thread root's right to read every file: CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
+    if os.geteuid() != 0:
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, sets) == 0
+    before = sets[0]  # the effective set
+    sets[0] = before & ~(1 << 1 | 1 << 2)
+    assert libc.capset(header, sets) == 0
+    try:
+        yield
+    finally:
+        sets[0] = before
+        assert libc.capset(header, sets) == 0
+
+
+def test_the_locked_file_is_locked_also_for_root(place):
+    with bound_by_permissions(), pytest.raises(PermissionError):
+        (place / "locked").read_bytes()
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """Return a folder with one file of each bad kind, and a right graph file."""
     place = tmp_path_factory.mktemp("bad-input")
     for name, content in FILES.items():
         (place / name).write_bytes(content)
+    for ending in ENDINGS:
+        os.mkfifo(place / f"pipe{ending}")
+        (place / f"dangling{ending}").symlink_to("nothing-of-this-name")
+        (place / f"locked{ending}").touch(mode=0)
+    for ending in (".toml", ".csv"):
+        (place / f"bytes{ending}").write_bytes(b"a,b\n" + FILES["bytes.py"])
     (place / "folder").mkdir()
     (place / "folder.safetensors").mkdir()
     (place / "wrong-shards").mkdir()
@@ -169,7 +219,7 @@ def test_bad_input_ends_with_one_sentence_and_the_documented_code(monkeypatch, c
     monkeypatch.chdir(place)
     monkeypatch.setattr("peer.deploy.ending.exit_on_signals", lambda: None)  # it would change the test process
     monkeypatch.setattr(sys, "argv", ["peer", *arguments])
-    with pytest.raises(SystemExit) as ended:
+    with bound_by_permissions(), pytest.raises(SystemExit) as ended:
         main()
     said = capfd.readouterr()
     assert ended.value.code == code, said.err

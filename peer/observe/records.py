@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from coordinator_free_bootstrap.graph import ID_MAX
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import sentences
 from peer.core.metric import plain_keys
@@ -92,7 +93,6 @@ class RoundLine(_ResultLine):
     restores: Count | None = None
     seconds: dict[str, Number | None] | None = None
     missing: Annotated[list[PeerId], Field(max_length=ENTRIES_MAX)] | None = None
-    folded: Annotated[list[Annotated[list[Small], Field(min_length=1)]], Field(max_length=ENTRIES_MAX)] | None = None
 
 
 class EndLine(_ResultLine):
@@ -202,7 +202,36 @@ def problem_of_line(line: Record) -> str:
         value = line[key]
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63):
             return f"{key}: found {printable(repr(value), 80)}; allowed: a count"
-    return problem
+    return problem or _problem_of_arrivals(line.get("folded") or ())
+
+
+def _problem_of_arrivals(rows: Any) -> str:
+    """Return a sentence if the folded arrivals are not lists that begin with a peer id; by hand, as a history has many."""
+    if isinstance(rows, list | tuple) and len(rows) <= ENTRIES_MAX:
+        for row in rows:
+            if not isinstance(row, list | tuple) or not row or type(row[0]) is not int or not 0 <= row[0] <= ID_MAX:
+                break
+        else:
+            return ""
+    return f"folded: found {printable(repr(rows), 80)}; allowed: a list of [neighbor, incarnation, round, step, slot]"
+
+
+_SENDERS: dict[tuple[int, ...], tuple[tuple[int], ...]] = {}  # one tuple for all rounds with the same neighbors
+_SENDERS_MAX = 100_000
+
+
+def compact(line: Record) -> Record:
+    """Return a round line for memory: no empty lists, no counters that are 0, and of each folded arrival only the neighbor."""
+    found = {key: value for key, value in line.items() if value or key not in _OMITTED}
+    if rows := found.get("folded"):
+        key = tuple(row[0] for row in rows)
+        if len(_SENDERS) >= _SENDERS_MAX:
+            _SENDERS.clear()
+        found["folded"] = _SENDERS.setdefault(key, tuple((neighbor,) for neighbor in key))
+    return found
+
+
+_OMITTED = COUNTERS | {"missing", "rejected", "folded", "state"}
 
 
 def usable(name: str, lines: Iterable[Record], problems: list[str]) -> list[Record]:
@@ -211,7 +240,8 @@ def usable(name: str, lines: Iterable[Record], problems: list[str]) -> list[Reco
     for line in lines:
         problem = problem_of_line(line)
         if not problem:
-            found.append(plain_keys(line))
+            plain = plain_keys(line)
+            found.append(compact(plain) if plain["kind"] == "round" else plain)
             continue
         wrong += 1
         if wrong <= PROBLEMS_MAX:

@@ -1,11 +1,15 @@
-"""Benchmark 2, round overhead: seconds of a round that are neither training nor evaluation, by number of peers.
+"""Benchmark 2, round overhead: what a round costs beside training and evaluation, by number of peers.
 
 A testbed of real peers on a complete graph (the densest, and what others measure), an MLP of 85,002 parameters, one epoch a
-round. A peer's overhead is the wall time of its round minus its own training and evaluation: sending, waiting for neighbors (also
-for their training, since all peers share this machine's cores), folding, checkpointing.
+round. Two figures:
 
-The limit, measured in the same run: as many processes that do nothing but push the same bytes to each other with bare grpc.aio,
-without TLS, and wait for all of the others before they do it again.
+- processor milliseconds per directed model transfer, both ends together: all threads of all peers, without the algorithm's work
+  (assigning, training, merging, evaluating). Encoding, folding, heartbeats, history and checkpoints count.
+- overhead: the wall time of a round minus its own training and evaluation: sending, waiting for neighbors (also for their
+  training, since all peers share this machine's cores), folding, checkpointing.
+
+Without TLS. The limit, measured in the same run: as many processes that do nothing but push the same bytes to each other with
+bare grpc.aio, and wait for all of the others before they do it again.
 
     python benchmarks/round_overhead.py [--peers 2 4 8 16] [--rounds 20] [--set run.algorithm=dfca] [--markdown FILE]
 """
@@ -14,40 +18,92 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import multiprocessing
 import statistics
+import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common import show
 from testbeds import QUICK, loopback_graph, run
 
-from peer.testbed.testbed import free_ports
+from peer.host import PeerHost
+from peer.runtime.world import AsyncioWorld
+from peer.testbed.testbed import Testbed, free_ports
 
 MODEL = ["run.model=mlp", "run.model_options.hidden=[256,256]", "run.local_epochs=1", "run.batch_size=100"]
 MODEL_BYTES = 4 * 85_002
+AIM_RATIO = 1.5
 # Earlier measurements of others on such a machine, same model and data: seconds per round, of which 0.25 are training.
 P2PFL_S = {2: 2.47, 4: 3.49, 8: 7.2}
 
 
-def measure(peers: int, rounds: int, settings: list[str]) -> tuple[float, float, float, float]:
-    """Return the medians of overhead, round, training seconds, and the 95th percentile of overhead."""
+WARM_UP_ROUNDS = 2  # not measured: handshakes, first allocations
+
+
+@dataclass
+class Measured:
+    """Medians over peers and rounds; wall seconds, and processor milliseconds per directed transfer."""
+
+    overhead_s: float
+    round_s: float
+    own_s: float
+    overhead_high_s: float
+    transfer_ms: float
+
+
+def watch_processors() -> None:
+    """Let each peer forked from now on write ``processor.json``: its processor seconds without work, after each round."""
+    work, record = PeerHost.work, AsyncioWorld.record
+    working, lock = [0.0], threading.Lock()
+    rounds: list[float] = []
+
+    def timed_work(self: PeerHost, effect: Any) -> Any:
+        began = time.thread_time()
+        try:
+            return work(self, effect)
+        finally:
+            with lock:
+                working[0] += time.thread_time() - began
+
+    def noted_record(self: AsyncioWorld, kind: str, fields: dict[str, Any]) -> None:
+        record(self, kind, fields)
+        if kind == "round":
+            rounds.append(time.process_time() - working[0])
+            if len(rounds) == self.manifest.rounds:
+                self.parts.state_dir.root.joinpath("processor.json").write_text(json.dumps(rounds))
+
+    PeerHost.work, AsyncioWorld.record = timed_work, noted_record  # type: ignore[method-assign]
+
+
+def measure(peers: int, rounds: int, settings: list[str]) -> Measured:
+    """Run a testbed."""
     graph = loopback_graph("complete", peers, [*QUICK, *MODEL, f"run.rounds={rounds}", *settings])
-    lines = [line for line in run(graph).lines("round") if line["round_index"] > 0]
+    used: dict[int, float] = {}
+
+    def collect(_bed: Testbed, out: Path) -> None:
+        for path in out.glob("peer-*/processor.json"):
+            after = json.loads(path.read_text() or "[0]")
+            used[int(path.parent.name.removeprefix("peer-"))] = after[-1] - after[WARM_UP_ROUNDS - 1]
+
+    outcome = run(graph, while_running=collect, insecure=True)
+    lines = [line for line in outcome.lines("round") if line["round_index"] > 0]
+    folded = sum(line["models_folded"] for line in lines if line["round_index"] >= WARM_UP_ROUNDS)
+    if len(used) != peers:
+        raise RuntimeError(f"found the processor seconds of {sorted(used)} only")
     totals = [sum(line["seconds"].values()) for line in lines]
     own = [line["seconds"].get("train", 0) + line["seconds"].get("evaluate", 0) for line in lines]
     overhead = sorted(total - mine for total, mine in zip(totals, own, strict=True))
-    return (
-        statistics.median(overhead),
-        statistics.median(totals),
-        statistics.median(own),
-        overhead[int(0.95 * len(overhead))],
-    )
+    high = overhead[int(0.95 * len(overhead))]
+    medians = statistics.median(overhead), statistics.median(totals), statistics.median(own)
+    return Measured(*medians, high, 1000 * sum(used.values()) / folded)
 
 
 def bare_rounds(me: int, ports: list[int], size: int, rounds: int, results: Any) -> None:
-    """Exchange models of ``size`` bytes with everybody for some rounds; tell the seconds of each."""
+    """Exchange models of ``size`` bytes with everybody for some rounds; tell wall and processor seconds of each."""
     import grpc.aio
 
     arrived: asyncio.Queue[int] = asyncio.Queue()
@@ -73,19 +129,19 @@ def bare_rounds(me: int, ports: list[int], size: int, rounds: int, results: Any)
         channels = [grpc.aio.insecure_channel(f"127.0.0.1:{port}") for port in ports if port != ports[me]]
         model, seconds = bytes(size), []
         for _ in range(rounds):
-            began = time.perf_counter()
+            began, used = time.perf_counter(), time.process_time()
             await asyncio.gather(*(push(channel, model) for channel in channels))
             for _ in channels:
                 await arrived.get()
-            seconds.append(time.perf_counter() - began)
+            seconds.append((time.perf_counter() - began, time.process_time() - used))
         results.put(seconds)
         await server.stop(5.0)
 
     asyncio.run(main())
 
 
-def bare(peers: int, rounds: int) -> float:
-    """Return the median seconds of a round of the limit."""
+def bare(peers: int, rounds: int) -> tuple[float, float]:
+    """Return the median seconds of a round of the limit, and its processor milliseconds per transfer."""
     context = multiprocessing.get_context("spawn")
     ports, results = free_ports(peers), context.Queue()
     everybody = [
@@ -93,29 +149,40 @@ def bare(peers: int, rounds: int) -> float:
     ]
     for process in everybody:
         process.start()
-    seconds = [results.get(timeout=120) for _ in everybody]
+    measured = [results.get(timeout=120)[WARM_UP_ROUNDS:] for _ in everybody]
     for process in everybody:
         process.join()
-    return statistics.median(s for each in seconds for s in each[2:])
+    wall, processor = zip(*(each for rows in measured for each in rows), strict=True)
+    return statistics.median(wall), 1000 * sum(processor) / len(processor) / (peers - 1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", type=int, nargs="+", default=[2, 4, 8, 16])
+    parser.add_argument("--peers", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--set", dest="settings", action="append", default=[])
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
+    watch_processors()
     rows = []
     for peers in options.peers:
-        overhead, total, own, high = measure(peers, options.rounds, options.settings)
-        theirs = P2PFL_S.get(peers)
-        ratio = f"{(theirs - 0.25) / overhead:.0f}x" if theirs else ""
-        limit = bare(peers, options.rounds)
-        measured = [f"{overhead:.3f}", f"{high:.3f}", f"{own:.3f}", f"{total:.3f}"]
-        rows.append([peers, *measured, f"{limit:.3f}", f"{overhead / limit:.1f}", theirs or "", ratio])
-    limits = ["bare exchange s", "overhead / bare", "p2pfl round s", "p2pfl / overhead"]
-    header = ["peers", "overhead s", "95 %", "train + evaluate s", "round s", *limits]
+        ours = measure(peers, options.rounds, options.settings)
+        limit_s, limit_ms = bare(peers, options.rounds)
+        processor = [f"{ours.transfer_ms:.2f}", f"{limit_ms:.2f}", f"{ours.transfer_ms / limit_ms:.2f}"]
+        wall = [f"{ours.overhead_s:.3f}", f"{ours.overhead_high_s:.3f}", f"{ours.own_s:.3f}", f"{ours.round_s:.3f}"]
+        rows.append([peers, *processor, *wall, f"{limit_s:.3f}", P2PFL_S.get(peers, "")])
+    header = [
+        "peers",
+        "transfer ms",
+        "bare ms",
+        f"ratio (aim {AIM_RATIO})",
+        "overhead s",
+        "95 %",
+        "train + evaluate s",
+        "round s",
+        "bare round s",
+        "p2pfl round s",
+    ]
     show("Round overhead", header, rows, options.markdown)
 
 

@@ -11,6 +11,7 @@
     |   +-- CheckpointCorrupt     exit 31    a checkpoint that is not usable
     +-- DivergedError             exit 50    training made a model that is not finite
     +-- NeighborUnavailable       exit 40    a neighbor does not answer
+    +-- RunFailed                 exit 1     a peer of a run on this machine failed
     +-- LocalProtocolError        exit 70    a bug in this program: an invariant is broken
     +-- RemoteProtocolError       (no exit)  a neighbor broke the protocol; carries a refusal code, the peer continues
 
@@ -124,6 +125,12 @@ class DivergedError(PeerError):
     """A model of this peer is not finite, or so large that averages of it overflow; nothing is learned any more."""
 
     exit_code = 50
+
+
+class RunFailed(PeerError):
+    """A peer of a run on this machine failed; the message has its exit code and its last error."""
+
+    exit_code = 1
 
 
 class LocalProtocolError(PeerError):

@@ -1,4 +1,4 @@
-"""The registry of algorithms: subclasses of `Algorithm` in this package, and installed entry points."""
+"""The registry of algorithms: subclasses of `Algorithm` in this package, installed entry points, and classes of a program."""
 
 from __future__ import annotations
 
@@ -16,9 +16,37 @@ from peer.algorithms.base import Algorithm
 ENTRY_POINT_GROUP = "coordinator_free.algorithms"
 
 
-@functools.cache  # reading the metadata of all installed packages costs a forked peer 2 MB
+_registered: dict[str, type[Algorithm]] = {}
+
+
 def algorithms() -> dict[str, type[Algorithm]]:
-    """Return all algorithms by name."""
+    """Return all algorithms by name: of this package, of installed packages, and those of `register`."""
+    return _installed() | _registered
+
+
+def register(algorithm: type[Algorithm]) -> str:
+    """Make a class known in this process, in place of an earlier one of the same name, and return its name.
+
+    Raises:
+        ConfigError: the class is not an `Algorithm` with a name of its own, or an installed algorithm has the name.
+    """
+    if not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
+        raise ConfigError(f"algorithm: found {algorithm!r}; allowed: a name, or a subclass of peer.Algorithm")
+    name = vars(algorithm).get("name")
+    if not isinstance(name, str) or not name:
+        raise ConfigError(
+            f"algorithm: {algorithm.__name__}: found name {name!r}; allowed: a text, such as name = 'mine'"
+        )
+    if _installed().get(name, algorithm) is not algorithm:
+        raise ConfigError(
+            f"algorithm: {algorithm.__name__}: found the name {name!r} of an installed algorithm; choose another"
+        )
+    _registered[name] = algorithm
+    return name
+
+
+@functools.cache  # reading the metadata of all installed packages costs a forked peer 2 MB
+def _installed() -> dict[str, type[Algorithm]]:
     found: dict[str, type[Algorithm]] = {}
     for module in pkgutil.iter_modules(package.__path__):
         for value in vars(importlib.import_module(f"{package.__name__}.{module.name}")).values():

@@ -10,21 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic import BaseModel
 
-from coordinator_free_bootstrap import (
-    Graph,
-    Kind,
-    apply_settings,
-    digest,
-    dump_graph,
-    load_graph,
-    make_graph,
-    parse_manifest,
-    save_graph,
-)
+from coordinator_free_bootstrap import Kind, apply_settings, dump_graph, parse_manifest
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.validation import counted
-from peer.cli.problem import AsJson, Settings, TaskOption, task_settings, warn_without_effect
+from peer.api.graph import Graph, check_run
+from peer.cli.problem import AsJson, Settings, TaskOption, set_keys, task_settings
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -66,14 +57,12 @@ def make(
     """Make a graph file: peers, addresses, edges, and the manifest of the run (its keys: peer graph keys)."""
     if out is not None and out.exists() and not force:
         raise UsageError(f"--out {out}: found an existing file, which may have pinned keys; add --force to replace it")
-    if kind == "erdos-renyi" and p is None and degree is None:
-        degree = min(4.0, peers - 1)
-    manifest = parse_manifest(apply_settings({}, task_settings(task, settings)), "--set")
-    graph = make_graph(
+    given = task_settings(task, settings)
+    graph = Graph.make(
         kind,
         peers,
         seed=seed,
-        manifest=manifest,
+        run=parse_manifest(apply_settings({}, given), "--set"),
         base_port=base_port,
         address_template=address_template,
         p=p,
@@ -81,27 +70,12 @@ def make(
         degree=degree,
         radius=radius,
     )
-    _check_names(graph)
-    warn_without_effect(manifest, task_settings(task, settings), lambda warning: None)
+    check_run(graph, set_keys(given))
     if out is None:
         typer.echo(dump_graph(graph), nl=False)
     else:
-        save_graph(graph, out)
+        graph.save(out)
     typer.echo(f"{graph.name}: {counted(len(graph.edges), 'edge')}{f', written to {out}' if out else ''}", err=True)
-
-
-def _check_names(graph: Graph) -> None:
-    """Refuse an unknown algorithm, task, split or model, and options that they do not have.
-
-    Raises:
-        ConfigError: the algorithm is wrong.
-        TaskError: task, split or model are wrong.
-    """
-    from peer.algorithms.registry import check_algorithm
-    from peer.tasks.loading import check_names
-
-    check_names(graph.manifest)
-    check_algorithm(graph)
 
 
 @app.command(epilog="Example: peer graph keys --algorithm fedspd")
@@ -132,10 +106,11 @@ def described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, s
 @app.command(epilog="Example: peer graph check graph.json --json")
 def check(path: GraphFile, as_json: AsJson = False) -> None:
     """Check a graph file and summarize it; each problem names the field and what is allowed."""
-    graph = load_graph(path)
-    _check_names(graph)
-    warn_without_effect(graph.manifest, [], lambda warning: typer.echo(f"warning: {path}: {warning}", err=True))
-    facts = _facts(graph)
+    from peer.tasks.effect import warn_without_effect
+
+    graph = Graph.load(path)
+    facts = graph.check()
+    warn_without_effect(graph.manifest, (), lambda warning: typer.echo(f"warning: {path}: {warning}", err=True))
     if as_json:
         typer.echo(json.dumps({"file": str(path), "valid": True, **facts}, indent=2))
         return
@@ -156,7 +131,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Draw a graph as a PNG and list its peers with their neighbors."""
-    graph, picture = load_graph(path), out or path.with_suffix(".png")
+    graph, picture = Graph.load(path), out or path.with_suffix(".png")
     _draw(graph, picture)
     if as_json:
         rows = [
@@ -175,29 +150,6 @@ def show(
         table.add_row(str(node.id), escape(node.address or "dials only"), str(graph.degree(node.id)), neighbors)
     Console().print(table)
     typer.echo(f"drawing: {picture}", err=True)
-
-
-def _facts(graph: Graph) -> dict[str, Any]:
-    degrees = [graph.degree(peer_id) for peer_id in graph.ids]
-    return {
-        "peers": len(graph.nodes),
-        "edges": len(graph.edges),
-        "degree_min": min(degrees),
-        "degree_mean": sum(degrees) / len(degrees),
-        "degree_max": max(degrees),
-        "diameter_at_most": graph.diameter_bound,
-        "connected_parts": len(graph.components),
-        "dials_only_peers": sum(node.dials_only for node in graph.nodes),
-        "relayed_edges": len(graph.via),
-        "pinned_peers": sum(bool(node.pins) for node in graph.nodes),
-        "algorithm": graph.manifest.algorithm,
-        "clusters": graph.manifest.clusters,
-        "rounds": graph.manifest.rounds,
-        "pace": graph.manifest.pace,
-        "task": graph.manifest.task,
-        "graph_digest": graph.digest,
-        "manifest_digest": digest(graph.manifest),
-    }
 
 
 def _draw(graph: Graph, picture: Path) -> None:

@@ -106,25 +106,9 @@ def task_settings(task: str | None, settings: list[str] | None) -> list[str]:
     return [*([] if task is None else [f"run.task={task}"]), *(settings or [])]
 
 
-def warn_without_effect(manifest: Manifest, settings: list[str], say: Callable[[str], object]) -> None:
-    """Warn of each manifest key that has no effect.
-
-    Args:
-        manifest: of the run.
-        settings: as of ``--set``; a key that they set must have an effect.
-        say: is called with each warning.
-
-    Raises:
-        UsageError: a setting has no effect.
-    """
-    from coordinator_free_bootstrap.errors import UsageError
-    from peer.tasks.effect import keys_without_effect
-
-    given = {setting.partition("=")[0] for setting in settings}
-    for key, why in keys_without_effect(manifest).items():
-        if given & {key, *(name for name in given if name.startswith(f"{key}."))}:
-            raise UsageError(f"--set {key}: found a key without effect, because {why}; remove it")
-        say(f"{key} has no effect, because {why}")
+def set_keys(settings: list[str]) -> frozenset[str]:
+    """Return the keys that settings in the form of ``--set`` name."""
+    return frozenset(setting.partition("=")[0] for setting in settings)
 
 
 def refuse_without(wanted: str, present: bool, **options: object) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from peer.cli.problem import DataRoot, Download, refuse_without, warn_without_effect
+from peer.cli.problem import DataRoot, Download, refuse_without
 from peer.cli.trace import traceback_wanted
 from peer.runtime.imports import importing
 
@@ -92,6 +92,7 @@ def run(
         from peer.runtime.assembly import LocalSettings
         from peer.runtime.process import run_peer
         from peer.store.state_dir import StateDir
+        from peer.tasks.effect import warn_without_effect
         from peer.wire.proxy import HttpProxy
 
     setup_logging(peer_id, level=log_level, style=log_format)

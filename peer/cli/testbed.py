@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.problem import DataRoot, Settings, TaskOption, refuse_without, task_settings, warn_without_effect
+from peer.cli.problem import DataRoot, Settings, TaskOption, refuse_without, set_keys, task_settings
 from peer.cli.trace import traceback_wanted
 
 
@@ -49,50 +49,30 @@ def testbed(
 
     from coordinator_free_bootstrap import load_graph
     from coordinator_free_bootstrap.validation import counted
-    from peer.chaos.network import FaultyNetwork
-    from peer.chaos.runner import FaultRunner
+    from peer.api.bed_run import BedRun, BedSettings
     from peer.chaos.script import Script, load_script
     from peer.cli.report import report
-    from peer.observe.logs import last_error
-    from peer.observe.watch import LiveProgress, TestbedWatcher
-    from peer.store.state_dir import StateDir
-    from peer.testbed.testbed import (
-        Testbed,
-        check_same_run,
-        check_task_first,
-        clear,
-        default_graph,
-        warm_up,
-        with_settings,
-    )
+    from peer.observe.watch import LiveProgress
+    from peer.tasks.effect import warn_without_effect
+    from peer.testbed.testbed import clear, default_graph, with_settings
 
     refuse_without("without a graph file", graph_file is None, peers=peers, kind=kind)
     console = Console(stderr=True, markup=False)
     if fresh:
         clear(out)
     graph = load_graph(graph_file) if graph_file else default_graph(kind, peers, out)
-    graph = with_settings(graph, task_settings(task, settings))
+    given = task_settings(task, settings)
+    graph = with_settings(graph, given)
     warn_without_effect(
-        graph.manifest,
-        task_settings(task, settings),
-        lambda warning: console.print(f"warning: {warning}", soft_wrap=True),
+        graph.manifest, set_keys(given), lambda warning: console.print(f"warning: {warning}", soft_wrap=True)
     )
-    check_same_run(graph, out)
-    script = load_script(chaos) if chaos else Script()
-    script.check(graph, str(chaos))
     sizes = f"{counted(len(graph.nodes), 'peer')}, {counted(len(graph.edges), 'edge')}"
     console.print(f"{sizes}, algorithm {graph.manifest.algorithm}, in {out}")
-    warm_up(graph, data_root)
-    check_task_first(graph, data_root)
-    bed = Testbed(graph, out, data_root=data_root, threads=threads, insecure=insecure, traceback=traceback_wanted())
-    network = FaultyNetwork(bed.graph) if proxy or script.needs_network else None
-    bed.graph_of = network.graph_of if network else bed.graph_of
-    watcher = TestbedWatcher(out, graph)
-    runner = FaultRunner(bed, script, network, watcher.rounds_completed)
-    bed.start(*(set(graph.ids) - runner.late))
+    local = BedSettings(out, data_root, threads, insecure, proxy, traceback_wanted(), source=str(chaos))
+    run = BedRun(graph, local, load_script(chaos) if chaos else Script())
     try:
-        with LiveProgress(watcher, console) as progress:
-            failed = runner.run(progress.update)
+        with LiveProgress(run.watcher, console) as progress:
+            failed = run.run(progress.update)
             progress.update(force=True)
     except KeyboardInterrupt:
         command = shlex.join(["peer", *(word for word in sys.argv[1:] if word != "--fresh")])
@@ -100,10 +80,5 @@ def testbed(
         raise typer.Exit(130) from None
     report(out, json=as_json)
     for peer_id, code in failed.items():
-        log = StateDir.of_peer(out, peer_id).log
-        console.print(
-            f"peer {peer_id} failed with exit code {code}: {last_error(log) or 'no error'}; see {log}",
-            style="red",
-            soft_wrap=True,
-        )
+        console.print(run.failure(peer_id, code), style="red", soft_wrap=True)
     raise typer.Exit(1 if failed else 0)

@@ -11,12 +11,12 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from coordinator_free_bootstrap import Graph, canonical_json
-from coordinator_free_bootstrap.errors import ConfigError, PeerError, UsageError
+from coordinator_free_bootstrap.errors import ConfigError, RunFailed, UsageError
 from peer.algorithms.registry import algorithms
 from peer.core.metric import plain_keys
 from peer.experiment.ifca_server import run_ifca_server
@@ -237,11 +237,9 @@ def _run_ifca(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> Non
 
 def _run_processes(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> None:
     from peer.observe.watch import TestbedWatcher
-    from peer.testbed.testbed import Testbed, free_ports, warm_up
+    from peer.testbed.testbed import Testbed, on_free_ports, warm_up
 
-    ports = free_ports(len(graph.nodes))
-    nodes = tuple(replace(node, address=f"127.0.0.1:{port}") for node, port in zip(graph.nodes, ports, strict=True))
-    graph = replace(graph, nodes=nodes)
+    graph = on_free_ports(graph)
     data_root = used_data_root(graph.manifest, job.settings.data_root)
     warm_up(graph, data_root)
     bed = Testbed(graph, directory, data_root=data_root, insecure=True)
@@ -249,18 +247,12 @@ def _run_processes(job: Job, graph: Graph, directory: Path, on_round: OnRound) -
 
     def report_progress() -> None:
         watcher.refresh()
-        seen = list(watcher.progress.values())
-        known = [peer.accuracy for peer in seen if peer.accuracy is not None]
-        on_round(min(peer.rounds_completed for peer in seen), sum(known) / len(known) if known else None)
+        on_round(watcher.rounds_of_all(), watcher.mean_metric())
 
     bed.start()
     failed = {peer_id: code for peer_id, code in bed.run(report_progress).items() if code != 0}
     if failed:
-        raise _RunFailed(f"peers {sorted(failed)} of {directory} failed with exit codes {failed}; see their peer.log")
-
-
-class _RunFailed(PeerError):
-    """A peer of a run failed; the message has its exit code."""
+        raise RunFailed(f"peers {sorted(failed)} of {directory} failed with exit codes {failed}; see their peer.log")
 
 
 _RUN: dict[str, Callable[[Job, Graph, Path, OnRound], None]] = {

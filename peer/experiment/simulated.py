@@ -28,6 +28,7 @@ from peer.runtime.results import start_fields, write_results
 from peer.store.state_dir import StateDir
 from peer.tasks.effect import used_data_root
 from peer.tasks.loading import load_task
+from peer.tasks.task import Task
 from peer.tasks.user_code import shard_of
 
 OnRound = Callable[[int, float | None], None]
@@ -44,6 +45,7 @@ class SimulatedSettings:
         stacked: train all peers' models of a round as one; None: on a GPU.
         fold_threads: receivers that fold at the same time; never changes a bit.
         models: whether the cluster models are written at the end.
+        task: an object to use in place of the task that the manifest names.
     """
 
     data_root: Path | None = None
@@ -52,6 +54,7 @@ class SimulatedSettings:
     stacked: bool | None = None
     fold_threads: int = 1
     models: bool = True
+    task: Task | None = None
 
 
 def simulate(
@@ -94,7 +97,9 @@ def simulated_peers(graph: Graph, settings: SimulatedSettings, network: VirtualN
 
     torch.set_num_threads(settings.threads)
     manifest = graph.manifest
-    task = load_task(manifest, len(graph.nodes), data_root=used_data_root(manifest, settings.data_root))
+    task = settings.task or load_task(
+        manifest, len(graph.nodes), data_root=used_data_root(manifest, settings.data_root)
+    )
     device = device_named(settings.device)
     memory: FlatModule | None = None
     common: InitialModels | None = None

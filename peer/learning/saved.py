@@ -108,17 +108,11 @@ class SavedModel:
         shape = self.sample_shape()
         if inputs.shape[1:] != shape:
             raise TaskError(f"input: found samples of shape {list(inputs.shape[1:])}; allowed: {list(shape)}")
-        cpu = torch.device("cpu")
-        with seeded(
-            0, cpu
-        ):  # parameters that are not trained are not in the file; `Learner` makes them from this seed too
-            model = FlatModule(self._make(manifest), cpu)
-        model.load(self.vector(model.schema))
-        model.module.eval()
+        module = self.module(manifest)
         with torch.inference_mode():
             try:
                 batches = torch.split(torch.from_numpy(inputs), EVALUATION_BATCH["cpu"])
-                outputs: NDArray[np.float32] = torch.cat([model.module(batch) for batch in batches]).numpy()
+                outputs: NDArray[np.float32] = torch.cat([module(batch) for batch in batches]).numpy()
             except Exception as error:  # code of the user; it may raise any exception
                 raise TaskError(
                     f"model: found {type(error).__name__}: {error}, for {inputs.dtype} inputs {list(inputs.shape)} from "
@@ -130,6 +124,21 @@ class SavedModel:
                 f"model: found NaN or Inf in the outputs for sample {place}; give inputs of the size of those in training"
             )
         return outputs
+
+    def module(self, manifest: Manifest, task: Task | None = None) -> torch.nn.Module:
+        """Return the model on the CPU, in evaluation mode; ``task`` makes it in place of the manifest's task.
+
+        Raises:
+            StorageError: the metadata lack the architecture, or the tensors are of another model.
+            TaskError: the task cannot be loaded.
+        """
+        cpu = torch.device("cpu")
+        with seeded(
+            0, cpu
+        ):  # parameters that are not trained are not in the file; `Learner` makes them from this seed too
+            model = FlatModule(task.make_model() if task is not None else self._make(manifest), cpu)
+        model.load(self.vector(model.schema))
+        return model.module.eval()
 
     def predictions(self, manifest: Manifest, inputs: NDArray[Any]) -> list[dict[str, Any]]:
         """Return for each of ``inputs`` [n, ...] the class and its probability; in regression the value, or a list.

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.strict_json import printable
+from coordinator_free_bootstrap.validation import unknown_name
 from peer.core.metric import Metric
+from peer.observe.history_table import rows
 from peer.observe.layout import positions
 from peer.observe.run_files import Curve, Run, metric_curve
 from peer.store.files import storage_errors
@@ -76,6 +79,43 @@ def metric_figure(curve: Curve, x: np.ndarray, x_label: str, title: str, metric:
         color=TEXT_COLOR,
     )
     axes.legend(loc="lower right" if metric.higher_is_better else "upper right", frameon=False)
+    return figure
+
+
+def series_figure(run: Run, name: str) -> Figure:
+    """Return a value of the round lines over rounds: the mean over peers, with a band from the lowest to the highest.
+
+    Args:
+        run: what a run left.
+        name: of the value; of a nested one with dots, such as ``seconds.train``.
+
+    Raises:
+        UsageError: no round has this value.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    points: dict[int, list[float]] = {}
+    known: set[str] = set()
+    for row in rows(run):
+        numbers = {key: value for key, value in row.items() if isinstance(value, int | float)}
+        known |= numbers.keys()
+        if name in numbers:
+            points.setdefault(int(row["round_index"]), []).append(float(numbers[name]))
+    if not points:
+        raise UsageError(unknown_name("plot", name, sorted(known)))
+    rounds = sorted(points)
+    values = [np.array(points[r]) for r in rounds]
+    title = f"{run.algorithm or 'unknown algorithm'}, {len(run.peers)} peers"
+    figure, (axes,) = make_figure(7.0, 4.2, title=title)
+    x = np.array(rounds) + 1
+    low, mean, high = ([function(row) for row in values] for function in (np.min, np.mean, np.max))
+    axes.fill_between(x, low, high, color=COLORS[0], alpha=0.15, linewidth=0, label="lowest to highest peer")
+    axes.plot(x, mean, color=COLORS[0], linewidth=2, marker="o" if x.size < 3 else "", label="mean over peers")
+    axes.set_xlabel("rounds")
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.set_ylabel(run.metric.name if name == "accuracy" else name, parse_math=False)
+    axes.grid(color=PALE, linewidth=0.8)
+    axes.legend(frameon=False)
     return figure
 
 

@@ -96,6 +96,15 @@ class TestbedWatcher:
         """Return the largest number of completed rounds, as of the last refresh."""
         return max((peer.rounds_completed for peer in self.progress.values()), default=0)
 
+    def rounds_of_all(self) -> int:
+        """Return how many rounds every peer has completed, as of the last refresh."""
+        return min((peer.rounds_completed for peer in self.progress.values()), default=0)
+
+    def mean_metric(self) -> float | None:
+        """Return the mean over peers of the last metric; None before the first evaluation."""
+        known = [peer.accuracy for peer in self.progress.values() if peer.accuracy is not None]
+        return sum(known) / len(known) if known else None
+
     @property
     def metric(self) -> Metric:
         """The task's metric; the accuracy until a peer has started."""
@@ -132,15 +141,13 @@ class TestbedWatcher:
         """Return the state of the run in one line."""
         peers = list(self.progress.values())
         rounds = sorted(peer.rounds_completed for peer in peers)
-        known = [peer.accuracy for peer in peers if peer.accuracy is not None]
-        mean = sum(known) / len(known) if known else None
         states = ", ".join(f"{count} {state}" for state, count in sorted(Counter(p.state for p in peers).items()))
         span = str(rounds[0]) if rounds[0] == rounds[-1] else f"{rounds[0]}..{rounds[-1]}"
         clusters = Counter(peer.cluster_index for peer in peers if peer.cluster_index is not None)
         sizes = "+".join(str(count) for _, count in sorted(clusters.items())) or "-"
         sent = sum(peer.payload_bytes_sent for peer in peers) / 1e6
         return (
-            f"round {span}/{self.graph.manifest.rounds}  {printable(self.metric.name, 64)} {self.metric.text(mean)}"
+            f"round {span}/{self.graph.manifest.rounds}  {printable(self.metric.name, 64)} {self.metric.text(self.mean_metric())}"
             f"  clusters {sizes}  {sent:.1f} MB sent  {states}"
         )
 

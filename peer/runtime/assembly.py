@@ -44,6 +44,8 @@ class LocalSettings:
     download: bool = False
     check_task: bool = False  # train one step and evaluate before the start; a testbed does so once for all peers
     traceback: bool = False  # log the whole trace of an error
+    task: Task | None = None  # an object to use in place of the task that the manifest names
+    signals: bool = True  # SIGTERM and SIGINT ask the peer to leave; false where it is a part of another program
 
 
 @dataclass
@@ -74,7 +76,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     manifest = graph.manifest
     graph.node(peer_id)
     torch.set_num_threads(settings.threads)
-    task = load_task(
+    task = settings.task or load_task(
         manifest,
         len(graph.nodes),
         data_root=settings.data_root,

@@ -13,7 +13,7 @@ from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import ConfigError, DivergedError, PeerError, StorageError
 from peer import failpoints
 from peer.identity.files import KeyFiles
-from peer.runtime.assembly import LocalSettings, assemble
+from peer.runtime.assembly import Assembled, LocalSettings, assemble
 from peer.runtime.results import write_results
 from peer.runtime.world import AsyncioWorld
 from peer.wire.address import require_own_address
@@ -34,35 +34,66 @@ def run_peer(
         on_listening: told the bound port once the server is up.
     """
     try:
-        failpoints.arm(os.environ.get(failpoints.VARIABLE, ""))
-        own = graph.node(peer_id).address
-        tls = transport_security(peer_id, graph, settings)
-        if settings.require_own_address and own:
-            require_own_address(peer_id, own, settings.listen or own)
-        began = time.monotonic()
-        parts = assemble(peer_id, graph, settings)
+        status = asyncio.run(run_to_end(opened(peer_id, graph, settings), on_listening))
     except PeerError as error:
         log.error("%s", error, exc_info=settings.traceback)
         return error.exit_code
-    world = AsyncioWorld(parts, tls)
+    return ConfigError.exit_code if status == "refused" else 0
+
+
+def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
+    """Return one peer, ready to run: its keys, data and state directory are loaded, which may take seconds.
+
+    Raises:
+        PeerError: the peer cannot start.
+    """
+    failpoints.arm(os.environ.get(failpoints.VARIABLE, ""))
+    own = graph.node(peer_id).address
+    tls = transport_security(peer_id, graph, settings)
+    if settings.require_own_address and own:
+        require_own_address(peer_id, own, settings.listen or own)
+    return AsyncioWorld(assemble(peer_id, graph, settings), tls)
+
+
+async def run_to_end(world: AsyncioWorld, on_listening: Callable[[int], None] | None = None) -> str:
+    """Run one peer to its end and write its results; return ``completed``, ``left`` or ``refused``.
+
+    A cancelled call asks the peer to leave: it tells its neighbors, writes a checkpoint, and ends.
+
+    Raises:
+        PeerError: the address cannot be bound, the models diverged, or the results cannot be written.
+    """
+    parts, began = world.parts, time.monotonic()
     try:
         with measured(world):
-            status = asyncio.run(world.run(on_listening))
-        write_results(parts.host, parts.state_dir, status, time.monotonic() - began)
-    except DivergedError as error:
-        log.error("%s", error)
-        write_results(parts.host, parts.state_dir, "diverged", time.monotonic() - began, models=False)
-        return error.exit_code
-    except StorageError as error:
-        log.error("the run ended, but its results could not be written: %s", error, exc_info=settings.traceback)
-        return error.exit_code
-    except PeerError as error:
-        log.error("%s", error, exc_info=settings.traceback)
-        return error.exit_code
+            status = await _until_left(world, on_listening)
+        _write(parts, status, began)
+    except DivergedError:
+        _write(parts, "diverged", began)
+        raise
     finally:
         parts.lock.release()
     log.info("%s after %d rounds", status, parts.host.engine.round_index)
-    return ConfigError.exit_code if status == "refused" else 0
+    return status
+
+
+async def _until_left(world: AsyncioWorld, on_listening: Callable[[int], None] | None) -> str:
+    """Run a world; where the caller is cancelled, leave first."""
+    running = asyncio.ensure_future(world.run(on_listening))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        world.leave()
+        await running
+        raise
+
+
+def _write(parts: Assembled, status: str, began: float) -> None:
+    seconds = time.monotonic() - began
+    try:
+        write_results(parts.host, parts.state_dir, status, seconds, models=status != "diverged")
+    except StorageError as error:
+        raise StorageError(f"the run ended, but its results could not be written: {error}") from error
 
 
 @contextmanager

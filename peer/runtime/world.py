@@ -80,7 +80,7 @@ class AsyncioWorld:
         loop = asyncio.get_running_loop()
         self._stopped = loop.create_future()
         self.host.workspace.should_stop = self._should_stop
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT) if self.parts.settings.signals else ():
             loop.add_signal_handler(number, self._on_signal)
         server = PeerServer(
             self.requests,
@@ -129,6 +129,10 @@ class AsyncioWorld:
             self.stop("left")
             return
         log.info("asked to stop: telling the neighbors and writing a checkpoint; a second signal stops at once")
+        self.leave()
+
+    def leave(self) -> None:
+        """Tell the neighbors, write a checkpoint, and end; `run` then returns ``left``."""
         self._stop_training = True
         self.post(ev.LeaveRequested())
 

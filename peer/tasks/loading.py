@@ -149,7 +149,7 @@ def _from_entry_point(manifest: Manifest) -> Task:
         loaded = entry.load()
     except Exception as error:  # code of the package; it may raise any exception
         raise TaskError(f"task: {manifest.task} cannot be imported: found {described(error)}") from error
-    return _instance(loaded, manifest)
+    return as_task(loaded, manifest)
 
 
 def _from_file(manifest: Manifest) -> Task:
@@ -175,11 +175,15 @@ def _from_file(manifest: Manifest) -> Task:
             raise TaskError(f"task: {path} cannot be imported: found {described(error)}; correct the file") from error
     if not hasattr(module, name):
         raise TaskError(f"task: found no {name!r} in {path}; give the name of an object, such as {path_text}:task")
-    return _instance(getattr(module, name), manifest)
+    return as_task(getattr(module, name), manifest)
 
 
-def _instance(found: object, manifest: Manifest) -> Task:
-    """Return a task object; a class is called with the manifest's ``task_options``."""
+def as_task(found: object, manifest: Manifest) -> Task:
+    """Return a checked task object; a class is called with the manifest's ``task_options``.
+
+    Raises:
+        TaskError: it is not a `Task`, or an attribute has a wrong value.
+    """
     if isinstance(found, type) and issubclass(found, Task):
         try:
             found = found(**manifest.task_options)

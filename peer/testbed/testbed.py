@@ -74,11 +74,18 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+def on_free_ports(graph: Graph) -> Graph:
+    """Return the graph with its peers on loopback ports that are free now."""
+    ports = free_ports(len(graph.nodes))
+    nodes = (replace(node, address=f"127.0.0.1:{port}") for node, port in zip(graph.nodes, ports, strict=True))
+    return replace(graph, nodes=tuple(nodes))
+
+
 def clear(directory: Path) -> None:
     """Delete the files of an earlier testbed run from a directory, and nothing else."""
     for path in [*directory.glob("peer-*"), directory / "report", directory / "certs"]:
         shutil.rmtree(path, ignore_errors=True)
-    for name in ("graph.json", "chaos.jsonl"):
+    for name in ("graph.json", "chaos.jsonl", "testbed.log"):
         (directory / name).unlink(missing_ok=True)
 
 
@@ -175,10 +182,7 @@ def default_graph(kind: str | None, peers: int | None, directory: Path) -> Graph
     graph = make_graph(kind, peers, seed=1, **density)  # type: ignore[arg-type]
     if before is not None and (before.ids, before.edges) == (graph.ids, graph.edges):
         return before
-    nodes = (
-        replace(node, address=f"127.0.0.1:{port}") for node, port in zip(graph.nodes, free_ports(peers), strict=True)
-    )
-    return replace(graph, nodes=tuple(nodes))
+    return on_free_ports(graph)
 
 
 def check_same_run(graph: Graph, directory: Path) -> None:

@@ -26,6 +26,7 @@ FLOORS = (
     "peer.chaos",
     "peer.experiment",
     "peer.deploy",
+    "peer.api",
     "peer.cli",
     "peer.__main__",
 )

@@ -1,0 +1,78 @@
+"""One testbed from its start to its end, in the process that starts its peers: of `peer testbed` and of `peer.Testbed`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coordinator_free_bootstrap import Graph
+from peer.chaos.network import FaultyNetwork
+from peer.chaos.runner import FaultRunner
+from peer.chaos.script import Script
+from peer.observe.logs import last_error
+from peer.observe.watch import TestbedWatcher
+from peer.store.state_dir import StateDir
+from peer.testbed.testbed import Testbed, check_same_run, check_task_first, warm_up
+
+
+@dataclass(frozen=True)
+class BedSettings:
+    """Local choices of a testbed.
+
+    Attributes:
+        out: folder of the peers' state, logs and models; an earlier run with the same graph and settings is resumed.
+        data_root: where built-in data sets lie.
+        threads: PyTorch threads per peer; None: cores divided by peers.
+        insecure: plaintext in place of TLS with generated keys.
+        proxy: connect peers through fault proxies, which faults of edges need.
+        traceback: log whole traces of errors.
+        source: name of the script of faults, for messages.
+    """
+
+    out: Path
+    data_root: Path | None = None
+    threads: int | None = None
+    insecure: bool = False
+    proxy: bool = False
+    traceback: bool = False
+    source: str = "script"
+
+
+class BedRun:
+    """A checked testbed: `run` starts its peers and returns when all have ended.
+
+    Raises:
+        UsageError: the folder holds another run.
+        PeerError: the task, the data or the script cannot be used.
+    """
+
+    def __init__(self, graph: Graph, settings: BedSettings, script: Script | None = None) -> None:
+        self.graph, self.settings, self.script = graph, settings, script or Script()
+        check_same_run(graph, settings.out)
+        self.script.check(graph, settings.source)
+        warm_up(graph, settings.data_root)
+        check_task_first(graph, settings.data_root)
+        self.bed = Testbed(
+            graph,
+            settings.out,
+            data_root=settings.data_root,
+            threads=settings.threads,
+            insecure=settings.insecure,
+            traceback=settings.traceback,
+        )
+        network = FaultyNetwork(self.bed.graph) if settings.proxy or self.script.needs_network else None
+        self.bed.graph_of = network.graph_of if network else self.bed.graph_of
+        self.watcher = TestbedWatcher(settings.out, graph)
+        self._runner = FaultRunner(self.bed, self.script, network, self.watcher.rounds_completed)
+
+    def run(self, on_progress: Callable[[], Any] = lambda: None) -> dict[int, int]:
+        """Start the peers, wait until all have ended, and return the exit codes of those that failed."""
+        self.bed.start(*(set(self.graph.ids) - self._runner.late))
+        return self._runner.run(on_progress)
+
+    def failure(self, peer_id: int, code: int) -> str:
+        """Return the sentence about a peer that failed: exit code, last error, log."""
+        log = StateDir.of_peer(self.settings.out, peer_id).log
+        return f"peer {peer_id} failed with exit code {code}: {last_error(log) or 'no error'}; see {log}"

@@ -1,0 +1,41 @@
+"""A task or an algorithm that a program gives to a run: a name, a file, or an object of the program itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from coordinator_free_bootstrap import Graph
+from peer.api.graph import check_names, with_run
+
+if TYPE_CHECKING:
+    from peer.algorithms.base import Algorithm
+    from peer.tasks.task import Task
+
+TaskChoice: TypeAlias = "Task | str | None"
+AlgorithmChoice: TypeAlias = "type[Algorithm] | str | None"
+
+
+def chosen(graph: Graph, task: TaskChoice, algorithm: AlgorithmChoice) -> tuple[Graph, Task | None]:
+    """Return the graph with task and algorithm in its manifest, and the task if it is an object.
+
+    A class is made known to this process under its name; the manifest names an object ``module:Class``.
+
+    Raises:
+        ConfigError, TaskError: the task or the algorithm cannot be used.
+    """
+    from peer.algorithms.registry import register
+    from peer.tasks.loading import as_task, same_task
+
+    name = algorithm if algorithm is None or isinstance(algorithm, str) else register(algorithm)
+    found = None
+    keys: dict[str, Any] = {} if name is None else {"algorithm": name}
+    if task is not None:
+        kind = type(task)
+        label = task if isinstance(task, str) else f"{kind.__module__}:{kind.__qualname__}"
+        keys["task"] = label
+        if not same_task(label, graph.manifest.task):  # options of another task are refused
+            keys |= {"task_options": {}, "model": None, "model_options": {}}
+        found = None if isinstance(task, str) else task
+    graph = with_run(graph, keys)
+    check_names(graph)
+    return graph, None if found is None else as_task(found, graph.manifest)

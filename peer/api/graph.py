@@ -1,0 +1,194 @@
+"""`peer.Graph`: make, load, save and check graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+from coordinator_free_bootstrap import Graph as BaseGraph
+from coordinator_free_bootstrap import Kind, Manifest, digest, load_graph, make_graph, parse_manifest, save_graph
+
+DEGREE = 4.0  # average degree of an Erdos-Renyi graph without p or degree
+
+
+class Graph(BaseGraph):
+    """Peers, the edges between them, and the settings of the run. Immutable and valid.
+
+    >>> graph = Graph.make("ring", peers=4, run={"algorithm": "dfca", "rounds": 3})
+    >>> graph
+    <peer.Graph: ring, 4 peers, 4 edges, dfca, 3 rounds>
+    >>> graph.neighbors(0)
+    (1, 3)
+    >>> graph.manifest.rounds
+    3
+    """
+
+    @classmethod
+    def make(
+        cls,
+        kind: Kind = "erdos-renyi",
+        peers: int = 8,
+        *,
+        seed: int = 1,
+        p: float | None = None,
+        m: int | None = None,
+        degree: float | None = None,
+        radius: float | None = None,
+        base_port: int = 7400,
+        address_template: str = "127.0.0.1:{port}",
+        run: Mapping[str, Any] | Manifest | None = None,
+    ) -> Self:
+        """Make a connected graph, as `peer graph make` does.
+
+        Args:
+            kind: ring, line, torus, complete, star, regular, erdos-renyi, barabasi-albert or geometric.
+            peers: number of peers, 2 or more; ids start at 0.
+            seed: of the graph. ``run={"seed": ...}`` is the seed of the run.
+            p: erdos-renyi: probability of an edge.
+            m: barabasi-albert: edges per new peer.
+            degree: average degree, in place of p, m or radius. Default for erdos-renyi: 4.
+            radius: geometric: radius in the unit square within which peers are neighbors.
+            base_port: peer i listens on this port + i.
+            address_template: address of peer i; placeholders ``{id}``, ``{id+1}`` and ``{port}``.
+            run: manifest keys (`peer graph keys` lists them): ``{"rounds": 12, "timeouts": {"suspicion_s": 3}}``.
+
+        Raises:
+            GraphError: a parameter is out of range or unknown to this kind, or no draw is connected.
+            ConfigError, TaskError: a key, or the name of an algorithm, task, split or model is wrong.
+            UsageError: a key in ``run`` has no effect.
+
+        >>> Graph.make("ring", peers=4, run={"round": 3})
+        Traceback (most recent call last):
+        coordinator_free_bootstrap.errors.ConfigError: Graph.make: run.round: found 3; allowed: no such key (did you mean rounds?)
+        """
+        manifest = run if isinstance(run, Manifest) else parse_manifest(dict(run or {}), "Graph.make")
+        if kind == "erdos-renyi" and p is None and degree is None:
+            degree = min(DEGREE, peers - 1)
+        made = make_graph(
+            kind,
+            peers,
+            seed=seed,
+            manifest=manifest,
+            base_port=base_port,
+            address_template=address_template,
+            p=p,
+            m=m,
+            degree=degree,
+            radius=radius,
+        )
+        graph = cls.of(made)
+        check_run(graph, () if isinstance(run, Manifest) else given_keys(run or {}), source="Graph.make: ")
+        return graph
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a graph file.
+
+        Raises:
+            GraphError: the file cannot be read, or its graph is invalid.
+            ConfigError: its manifest is invalid.
+        """
+        return cls.of(load_graph(path))
+
+    @classmethod
+    def of(cls, graph: BaseGraph) -> Self:
+        """Return the same graph with the methods of this class."""
+        return cls(**{field.name: getattr(graph, field.name) for field in fields(BaseGraph)})
+
+    def save(self, path: str | Path) -> None:
+        """Write the graph file that all peers share.
+
+        Raises:
+            GraphError: the file cannot be written.
+        """
+        save_graph(self, path)
+
+    def check(self) -> dict[str, Any]:
+        """Check the names in the manifest, and return the facts that `peer graph check --json` prints.
+
+        Raises:
+            ConfigError: the algorithm or an option of it is wrong.
+            TaskError: task, split or model are wrong.
+
+        >>> Graph.make("star", peers=5).check()["degree_max"]
+        4
+        """
+        check_names(self)
+        degrees = [self.degree(peer_id) for peer_id in self.ids]
+        return {
+            "peers": len(self.nodes),
+            "edges": len(self.edges),
+            "degree_min": min(degrees),
+            "degree_mean": sum(degrees) / len(degrees),
+            "degree_max": max(degrees),
+            "diameter_at_most": self.diameter_bound,
+            "connected_parts": len(self.components),
+            "dials_only_peers": sum(node.dials_only for node in self.nodes),
+            "relayed_edges": len(self.via),
+            "pinned_peers": sum(bool(node.pins) for node in self.nodes),
+            "algorithm": self.manifest.algorithm,
+            "clusters": self.manifest.clusters,
+            "rounds": self.manifest.rounds,
+            "pace": self.manifest.pace,
+            "task": self.manifest.task,
+            "graph_digest": self.digest,
+            "manifest_digest": digest(self.manifest),
+        }
+
+    def __repr__(self) -> str:
+        run, edges = self.manifest, len(self.edges)
+        name = self.name or f"{len(self.nodes)} peers"
+        return f"<peer.Graph: {name}, {edges} edges, {run.algorithm}, {run.rounds} rounds>"
+
+
+def given_keys(run: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keys of a run in dotted form: ``run.rounds``, ``run.timeouts.suspicion_s``."""
+    for key, value in run.items():
+        if isinstance(value, Mapping):
+            yield from (f"run.{key}.{leaf}" for leaf in value)
+        else:
+            yield f"run.{key}"
+
+
+def check_names(graph: BaseGraph) -> None:
+    """Refuse an unknown algorithm, task, split or model, and options that they do not have.
+
+    Raises:
+        ConfigError: the algorithm is wrong.
+        TaskError: task, split or model are wrong.
+    """
+    from peer.algorithms.registry import check_algorithm
+    from peer.tasks.loading import check_names as check_task_names
+
+    check_task_names(graph.manifest)
+    check_algorithm(graph)
+
+
+def check_run(
+    graph: BaseGraph,
+    given: Iterator[str] | Collection[str],
+    say: Callable[[str], object] = lambda warning: None,
+    source: str = "--set ",
+) -> None:
+    """Check names and options, and refuse given keys without effect; ``say`` is called for the others without effect.
+
+    Raises:
+        ConfigError, TaskError: as `check_names`.
+        UsageError: a given key has no effect.
+    """
+    from peer.tasks.effect import warn_without_effect
+
+    check_names(graph)
+    warn_without_effect(graph.manifest, frozenset(given), say, source)
+
+
+def with_run(graph: BaseGraph, keys: Mapping[str, Any]) -> Graph:
+    """Return the graph with some manifest keys changed.
+
+    Raises:
+        ConfigError: a value is not allowed.
+    """
+    manifest = parse_manifest(graph.manifest.model_dump() | dict(keys), "run") if keys else graph.manifest
+    return Graph.of(replace(graph, manifest=manifest))

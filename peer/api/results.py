@@ -1,0 +1,143 @@
+"""`peer.Run`: what a run left, as numbers, a table, a picture and models."""
+
+from __future__ import annotations
+
+import shutil
+import weakref
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coordinator_free_bootstrap.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from torch import nn
+
+    from peer.observe.report import Report
+    from peer.tasks.task import Task
+
+
+class Run:
+    """A finished, running or interrupted run, read from its directory.
+
+    Args:
+        directory: the ``out`` of a testbed or a simulation, one state directory, or a folder with several.
+        task: the task object of the run, if the manifest does not name one that can be loaded.
+
+    Raises:
+        UsageError: there are no files of a run.
+        GraphError: the graph file is not valid.
+        StorageError: a file cannot be read.
+    """
+
+    def __init__(self, directory: str | Path, *, task: Task | None = None) -> None:
+        self.directory = Path(directory)
+        self._task = task
+        _ = self._report
+
+    def remove_at_end(self) -> Run:
+        """Remove the directory when this object is gone, and return it."""
+        weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
+        return self
+
+    @cached_property
+    def _report(self) -> Report:
+        from peer.observe.report import build_report
+
+        return build_report(self.directory)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        """The numbers of `peer report --json`: ``accuracy_mean``, ``rounds``, ``payload_bytes_sent``, ... (docs/metrics.md)."""
+        return self._report.values
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row per peer and round, with the fields of the round lines (docs/history.md) and ``peer_id``.
+
+        Nested fields have dotted names: ``seconds.train``. A round that a peer repeated after a restart is in it once.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise UsageError(
+                "Run.frame: found no pandas; install it: pip install 'coordinator-free[tabular]'"
+            ) from error
+        from peer.observe.history_table import rows
+
+        return pd.DataFrame(rows(self._report.run))
+
+    def plot(self, metric: str = "accuracy") -> Figure:
+        """Return a picture of a value over rounds: the mean over peers, with a band from the lowest to the highest.
+
+        Args:
+            metric: a numeric column of `frame`, such as ``accuracy``, ``loss``, ``seconds.train``.
+
+        Raises:
+            UsageError: no round has this value; the message names those that there are.
+        """
+        from peer.observe.plots import series_figure
+
+        return series_figure(self._report.run, metric)
+
+    @property
+    def models(self) -> Mapping[int, Mapping[str, dict[str, np.ndarray]]]:
+        """The models that each peer left: ``models[3]["personalized"]``, ``models[3]["cluster-0"]``; read when asked for.
+
+        A model is a dict of named float32 arrays, as in its safetensors file.
+        """
+        return {peer.peer_id: _Models(peer.place.models, self) for peer in self._report.run.peers}
+
+    def personalized(self, peer_id: int) -> nn.Module:
+        """Return the personalized model of a peer as a PyTorch module on the CPU, in evaluation mode.
+
+        Raises:
+            UsageError: the run has no such peer.
+            StorageError: the peer left no personalized model, because it has not completed the run.
+            TaskError: the task that makes the model cannot be loaded.
+        """
+        from peer.learning.saved import SavedModel
+
+        peers = {peer.peer_id: peer for peer in self._report.run.peers}
+        if peer_id not in peers:
+            raise UsageError(f"peer id: found {peer_id}; allowed: {', '.join(map(str, peers))}")
+        path = peers[peer_id].place.personalized_model
+        if not path.is_file():
+            raise StorageError(f"peer {peer_id}: found no {path}; a peer writes it when it has completed the run")
+        saved = SavedModel.read(path)
+        manifest = saved.manifest()
+        if manifest is None:
+            raise StorageError(f"{path}: found no manifest in the metadata; give a finished run")
+        return saved.module(manifest, self._task)
+
+    def __repr__(self) -> str:
+        found = self.metrics
+        mean = found["accuracy_mean"]
+        shown = "" if mean is None else f", {found.get('metric', 'accuracy')} {mean:.3f}"
+        peers = len(found["peers"])
+        return f"<peer.Run: {found['state']}, {found['algorithm']}, {peers} peers, {found['rounds']} rounds{shown}>"
+
+
+class _Models(Mapping[str, "dict[str, np.ndarray]"]):
+    """The model files of one peer, by name without extension."""
+
+    def __init__(self, folder: Path, owner: Run) -> None:
+        self._owner = owner  # a temporary directory stays as long as its run
+        self._paths = {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
+
+    def __getitem__(self, name: str) -> dict[str, np.ndarray]:
+        from peer.store.model_file import load_model
+
+        return load_model(self._paths[name])[0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)

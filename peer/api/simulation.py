@@ -1,0 +1,71 @@
+"""`peer.simulate`: all peers of a graph in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import mkdtemp
+
+from coordinator_free_bootstrap import Graph
+from peer.api.choices import AlgorithmChoice, TaskChoice, chosen
+from peer.api.progress import Progress
+from peer.api.results import Run
+
+
+def simulate(
+    graph: Graph,
+    task: TaskChoice = None,
+    *,
+    algorithm: AlgorithmChoice = None,
+    out: str | Path | None = None,
+    data_root: str | Path | None = None,
+    device: str = "cpu",
+    threads: int = 1,
+    stacked: bool | None = None,
+    progress: bool = True,
+) -> Run:
+    """Run all peers of a graph in this process, without sockets and faults, and return what they left.
+
+    In lockstep on a CPU the models are, bit for bit, those of a testbed of processes with the same graph.
+
+    Args:
+        graph: peers, edges and settings.
+        task: a `Task` object, the name of a task, or ``path/to/file.py:object``. Default: the graph's.
+        algorithm: a subclass of `Algorithm`, or the name of one. Default: the graph's.
+        out: folder of the run directory, replacing an earlier run; None: the files vanish with the returned object.
+        data_root: folder of the built-in data sets.
+        device: of training: ``cpu``, ``cuda``, ``cuda:N`` or ``auto``.
+        threads: PyTorch threads; more than one may change the last bits.
+        stacked: train all peers' models of a round as one; None: on a GPU.
+        progress: show a progress bar, in a notebook or on the terminal's stderr.
+
+    Raises:
+        ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.
+        StorageError: the run directory cannot be written.
+
+    >>> from peer.api.graph import Graph
+    >>> graph = Graph.make("ring", peers=4, run={"rounds": 2})
+    >>> run = simulate(graph, progress=False)
+    >>> run.metrics["rounds"], len(run.frame())
+    (2, 8)
+    """
+    import torch
+
+    from peer.experiment.simulated import SimulatedSettings
+    from peer.experiment.simulated import simulate as run_all
+    from peer.tasks.effect import refuse_unused_options
+
+    graph, task_object = chosen(graph, task, algorithm)
+    root = None if data_root is None else Path(data_root)
+    refuse_unused_options(graph.manifest, data_root=root, shard=None, download=False)
+    directory = Path(mkdtemp(prefix="peer-run-") if out is None else out)
+    settings = SimulatedSettings(
+        data_root=root, device=device, threads=threads, fold_threads=threads, stacked=stacked, task=task_object
+    )
+    before = torch.get_num_threads()
+    try:
+        with Progress("rounds", graph.manifest.rounds, shown=progress) as bar:
+            run_all(graph, directory, settings, bar.update)
+    finally:
+        torch.set_num_threads(before)
+    run = Run(directory, task=task_object)
+    return run if out is not None else run.remove_at_end()

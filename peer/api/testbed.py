@@ -1,0 +1,224 @@
+"""`peer.Testbed`: every peer of a graph as a process on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from coordinator_free_bootstrap import Graph, dump_graph, errors
+from coordinator_free_bootstrap.errors import (
+    LocalProtocolError,
+    NeighborUnavailable,
+    PeerError,
+    RunFailed,
+    TaskError,
+    UsageError,
+)
+from peer.api.choices import TaskChoice, chosen
+from peer.api.progress import Progress
+from peer.api.results import Run
+from peer.store.files import storage_errors
+
+LOG = "testbed.log"  # of the parent process
+POLL_S = 0.25
+STOP_S = 30.0
+
+
+class Testbed:
+    """A run of real processes, with TLS between them; the end of the ``with`` block stops all of them.
+
+    The peers are children of a fresh process, so a notebook or a program with threads can start a testbed. Peers listen on
+    free loopback ports. If ``out`` has an earlier run with the same graph and settings, that run is resumed.
+
+        with peer.Testbed(graph, out="bed") as bed:
+            bed.kill(3)
+            bed.restart(3)
+            done = bed.wait()
+
+    Args:
+        graph: peers, edges and settings.
+        task: the name of a task, or ``path/to/file.py:object``: other processes load it. Default: the graph's.
+        algorithm: the name of an algorithm, built in or installed. Default: the graph's.
+        out: folder of the peers' state, logs and models.
+        data_root: folder of the built-in data sets.
+        threads: PyTorch threads per peer. Default: cores divided by peers.
+        fresh: delete an earlier run in ``out``.
+        insecure: plaintext between peers, in place of TLS with generated keys.
+        proxy: connect peers through fault proxies, which `cut` and `heal` need.
+        progress: show a progress bar in `wait`.
+    """
+
+    __test__ = False  # pytest collects classes named Test*
+
+    def __init__(
+        self,
+        graph: Graph,
+        task: TaskChoice = None,
+        *,
+        algorithm: str | None = None,
+        out: str | Path = "out",
+        data_root: str | Path | None = None,
+        threads: int | None = None,
+        fresh: bool = False,
+        insecure: bool = False,
+        proxy: bool = False,
+        progress: bool = True,
+    ) -> None:
+        if not (task is None or isinstance(task, str)):
+            raise TaskError(
+                f"task: found an object of type {type(task).__name__}; the peers of a testbed are other processes; "
+                "allowed: path/to/file.py:object, or the name of an installed task"
+            )
+        self.graph = chosen(graph, task, algorithm)[0]
+        self.directory = Path(out)
+        self._fresh, self._progress = fresh, progress
+        self._settings = {"threads": threads, "insecure": insecure, "proxy": proxy}
+        self._data_root = None if data_root is None else str(Path(data_root).resolve())
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Start the peers; returns when all processes run.
+
+        Raises:
+            PeerError: as `peer testbed`: the task, the data, the graph or the folder cannot be used.
+        """
+        from peer.testbed.testbed import clear, on_free_ports
+
+        if self._process is not None:
+            raise UsageError("Testbed.start: found a started testbed; make another one to run again")
+        if self._fresh:
+            clear(self.directory)
+        self.graph = replace(self.graph, nodes=on_free_ports(self.graph).nodes)
+        with storage_errors("make", self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            log = open(self.directory / LOG, "ab")  # noqa: SIM115  closed below; the child has its own
+        with log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "peer.api.bed_process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+                start_new_session=True,  # Ctrl-C in a terminal reaches this process alone, which then stops the peers
+            )
+        request = {
+            "graph": dump_graph(self.graph),
+            "out": str(self.directory),
+            "data_root": self._data_root,
+            "settings": self._settings,
+        }
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        try:
+            self._answer("started")
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def kill(self, *peer_ids: int) -> None:
+        """End the processes of peers at once, with SIGKILL."""
+        self._do("kill", peers=peer_ids)
+
+    def restart(self, *peer_ids: int, lose_disk: bool = False) -> None:
+        """Start peers again, from their last checkpoint; with ``lose_disk`` from an empty state directory."""
+        self._do("restart", peers=peer_ids, disk="lose" if lose_disk else "keep")
+
+    def cut(self, *edges: tuple[int, int]) -> None:
+        """Block edges: bytes stop, connections stay open. Needs ``proxy=True``."""
+        self._do("cut", edges=edges)
+
+    def heal(self, *edges: tuple[int, int]) -> None:
+        """Remove the faults of edges, or of all edges. Needs ``proxy=True``."""
+        self._do("heal", edges=edges)
+
+    def wait(self) -> Run:
+        """Wait until all peers have ended, and return what they left; a peer that `kill` ended has not failed.
+
+        Raises:
+            RunFailed: a peer failed; the message has exit code, last error and log of each.
+        """
+        from peer.observe.watch import TestbedWatcher
+
+        process = self._running()
+        watcher = TestbedWatcher(self.directory, self.graph)
+        with Progress("rounds", self.graph.manifest.rounds, shown=self._progress) as bar:
+            while process.poll() is None:
+                watcher.refresh()
+                bar.update(watcher.rounds_of_all(), watcher.mean_metric())
+                try:
+                    process.wait(POLL_S)
+                except subprocess.TimeoutExpired:
+                    continue
+            watcher.refresh()
+            bar.update(watcher.rounds_of_all(), watcher.mean_metric())
+        failed = self._answer("failed")
+        self._end()
+        if failed:
+            raise RunFailed("\n".join(sentence for _, sentence in failed.values()))
+        return Run(self.directory)
+
+    def stop(self) -> None:
+        """Ask all peers to leave, and wait for their end; without effect if the testbed has ended."""
+        if self._process is not None:
+            self._end()
+
+    def _do(self, name: str, **fields: Any) -> None:
+        from peer.chaos.control import ask
+
+        self._running()
+        given = {key: value for key, value in fields.items() if value}
+        result = ask(self.directory, {"do": "event", "event": {"do": name, **given}})
+        if result != "done":
+            raise UsageError(f"Testbed.{name}: {result}")
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise UsageError("Testbed: found no running peers; use: with peer.Testbed(graph) as bed: ...")
+        return self._process
+
+    def _answer(self, key: str) -> Any:
+        """Return a value of the next answer of the parent process, or raise the error in it."""
+        process = self._running()
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise NeighborUnavailable(f"the process of the testbed has ended; see {self.directory / LOG}")
+        answer = json.loads(line)
+        if (found := answer.get("error")) is not None:
+            kind = getattr(errors, found["class"], LocalProtocolError)
+            error: PeerError = kind(found["text"])
+            for note in found["notes"]:
+                error.add_note(note)
+            raise error
+        return answer[key]
+
+    def _end(self) -> None:
+        """Close the pipes, which tells the parent process to stop the peers, and wait for its end."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()

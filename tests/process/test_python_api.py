@@ -1,0 +1,165 @@
+"""Goal: the Python API runs real peers as the command line does: same models, same errors, faults on request.
+
+Method: testbeds of a few rounds from this process, whose threads forbid a fork; peers embedded in one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import peer
+from coordinator_free_bootstrap.errors import ConfigError, RunFailed, StorageError, TaskError, UsageError
+from peer.store.history import read_history
+from peer.testbed.testbed import on_free_ports
+
+pytestmark = pytest.mark.process
+START = {"deadline_s": 20.0}
+
+
+def graph_of(kind: str = "ring", peers: int = 4, **run: object) -> peer.Graph:
+    return peer.Graph.make(kind, peers=peers, run={"rounds": 6, "start": START, **run})
+
+
+def same_models(left: peer.Run, right: peer.Run, *peer_ids: int) -> None:
+    for peer_id in peer_ids or left.models:
+        assert left.models[peer_id] and left.models[peer_id].keys() == right.models[peer_id].keys()
+        for name, tensors in left.models[peer_id].items():
+            assert all(np.array_equal(tensors[key], right.models[peer_id][name][key]) for key in tensors)
+
+
+def test_a_testbed_gives_the_models_of_the_simulation(tmp_path: Path) -> None:
+    graph = graph_of(start={"rule": "all"})
+    with peer.Testbed(graph, out=tmp_path / "bed", progress=False) as bed:
+        done = bed.wait()
+    assert done.metrics["rounds"] == 6 and done.metrics["state"] == "complete"
+    assert len(done.frame()) == 24
+    same_models(done, peer.simulate(graph, progress=False))
+
+
+def test_a_killed_peer_restarts_and_completes_the_run(tmp_path: Path) -> None:
+    with peer.Testbed(graph_of(rounds=40), out=tmp_path / "bed", insecure=True) as bed:
+        bed.kill(3)
+        bed.restart(3)
+        done = bed.wait()
+    events = [json.loads(line)["do"] for line in (tmp_path / "bed" / "chaos.jsonl").read_text().splitlines()]
+    assert events == ["kill", "restart"]
+    assert done.metrics["rounds"] == 40 and done.metrics["state"] == "complete"
+
+
+def test_a_cut_edge_needs_proxies_and_is_recorded(tmp_path: Path) -> None:
+    with (
+        peer.Testbed(graph_of(rounds=40), out=tmp_path / "plain", insecure=True, progress=False) as bed,
+        pytest.raises(UsageError, match="proxy"),
+    ):
+        bed.cut((0, 1))
+    with peer.Testbed(graph_of(rounds=40), out=tmp_path / "bed", insecure=True, proxy=True, progress=False) as bed:
+        bed.cut((0, 1))
+        bed.heal()
+        done = bed.wait()
+    events = [json.loads(line)["text"] for line in (tmp_path / "bed" / "chaos.jsonl").read_text().splitlines()]
+    assert events == ["cut 0-1", "heal"]
+    assert done.metrics["state"] == "complete"
+
+
+def test_the_end_of_the_block_stops_the_peers_and_the_run_can_be_resumed(tmp_path: Path) -> None:
+    graph = graph_of(peers=2, kind="line", rounds=300)
+    with peer.Testbed(graph, out=tmp_path / "bed", insecure=True) as bed:
+        pass
+    with pytest.raises(UsageError, match="no running peers"):
+        bed.wait()
+    with pytest.raises(UsageError, match=r"found a run with other run.rounds|peers or edges") as caught:  # noqa: SIM117
+        with peer.Testbed(graph_of(rounds=2), out=written(tmp_path / "bed", graph), insecure=True):
+            pass
+    assert "add --fresh" in str(caught.value)
+
+
+def written(directory: Path, graph: peer.Graph) -> Path:
+    """Return a directory that has an earlier run: a peer has written a line of history."""
+    graph.save(directory / "graph.json")
+    (directory / "peer-0").mkdir(exist_ok=True)
+    (directory / "peer-0" / "history.jsonl").write_text('{"kind":"start"}\n')
+    return directory
+
+
+def test_an_error_of_the_task_is_raised_here_with_the_class_and_the_trace(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        "from torch import nn\nfrom peer.tasks import Task\n\n\nclass Broken(Task):\n    classes = 2\n\n"
+        "    def make_model(self):\n        return nn.Linear(2, 2)\n\n"
+        "    def load_shard(self, peer_id):\n        raise KeyError('shard 7')\n\n\ntask = Broken()\n"
+    )
+    with pytest.raises(TaskError, match="shard 7") as caught:
+        peer.Testbed(graph_of(), f"{tmp_path / 'broken.py'}:task", out=tmp_path / "bed").start()
+    assert any("load_shard" in note for note in caught.value.__notes__)
+    with pytest.raises(TaskError, match="peers of a testbed are other processes"):
+        peer.Testbed(graph_of(), object())  # type: ignore[arg-type]
+
+
+def test_a_failed_peer_is_named(tmp_path: Path) -> None:
+    with (
+        peer.Testbed(graph_of(learning_rate=1e30), out=tmp_path / "bed", insecure=True, progress=False) as bed,
+        pytest.raises(RunFailed, match=r"failed with exit code 50: .*; see .*peer.log"),
+    ):
+        bed.wait()
+
+
+def test_peers_in_one_event_loop_give_the_models_of_the_simulation(tmp_path: Path) -> None:
+    graph = peer.Graph.of(on_free_ports(graph_of(peers=3, rounds=4, start={"rule": "all"})))
+
+    async def all_peers() -> list[peer.Run]:
+        return await asyncio.gather(
+            *(peer.run_async(i, graph, state_dir=tmp_path / f"peer-{i}", insecure=True) for i in graph.ids)
+        )
+
+    runs = asyncio.run(all_peers())
+    assert [run.metrics["rounds"] for run in runs] == [4, 4, 4]
+    simulated = peer.simulate(graph, progress=False)
+    for peer_id, run in enumerate(runs):
+        same_models(run, simulated, peer_id)
+
+
+def test_a_cancelled_peer_leaves_and_resumes(tmp_path: Path) -> None:
+    start = {"rule": "deadline", "deadline_s": 0.1}
+    graph = peer.Graph.of(on_free_ports(graph_of("line", 2, rounds=100_000, start=start)))
+    place = tmp_path / "peer-0"
+
+    def lines(kind: str) -> list[dict[str, Any]]:
+        return [line for line in read_history(place / "history.jsonl") if line["kind"] == kind]
+
+    async def cancelled(after: int) -> None:
+        running = asyncio.ensure_future(peer.run_async(0, graph, state_dir=place, insecure=True))
+        while len(lines("round")) < after:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(cancelled(1))
+    assert len(lines("leave")) == 1
+    asyncio.run(cancelled(len(lines("round")) + 1))
+    starts = [line["resumed_from"] for line in lines("start")]
+    assert starts[0] is None and starts[1] >= 1 and len(lines("leave")) == 2
+
+
+def test_run_raises_what_peer_run_would_print(tmp_path: Path) -> None:
+    graph = peer.Graph.of(on_free_ports(graph_of("line", 2)))
+    with pytest.raises(UsageError, match="found the option 'stat_dir'; allowed: ca, cert"):
+        peer.run(0, graph, stat_dir=tmp_path)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="--device: found 'tpu'"):
+        peer.run(0, graph, state_dir=tmp_path, device="tpu", insecure=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError):
+        peer.run(0, graph, state_dir=tmp_path / "file" / "x", insecure=True)
+
+
+def test_run_in_a_running_loop_names_the_asyncio_form(tmp_path: Path) -> None:
+    async def blocking() -> None:
+        peer.run(0, graph_of("line", 2), state_dir=tmp_path)
+
+    with pytest.raises(UsageError, match=r"await peer\.run_async"):
+        asyncio.run(blocking())

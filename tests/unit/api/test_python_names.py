@@ -1,0 +1,67 @@
+"""`import peer` offers the documented names, imports nothing heavy, and its docstrings' examples run."""
+
+import ast
+import doctest
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import peer
+
+ROOT = Path(__file__).parents[3]
+NAMES = [
+    *("Algorithm", "Graph", "Manifest", "Preprocessing", "Run", "Shard", "Task", "Testbed"),
+    *("run", "run_async", "simulate"),
+]
+WITH_EXAMPLES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for path in [ROOT / "peer" / "__init__.py", *sorted((ROOT / "peer" / "api").glob("*.py"))]
+    if ">>>" in path.read_text()
+]
+
+
+def test_all_has_the_documented_names():
+    assert peer.__all__ == NAMES
+    assert set(NAMES) <= set(dir(peer))
+    page = (ROOT / "docs" / "python.md").read_text()
+    assert [name for name in NAMES if not re.search(rf"`(peer\.)?{name}\b", page)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_has_a_docstring(name):
+    assert getattr(peer, name).__doc__
+
+
+def test_types_of_the_names_are_those_that_are_imported():
+    tree = ast.parse((ROOT / "peer" / "__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    for line in block.body:
+        for alias in line.names:
+            assert getattr(importlib.import_module(line.module), alias.name) is getattr(peer, alias.name)
+    assert sorted(alias.name for line in block.body for alias in line.names) == NAMES
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'peer' has no attribute 'Grph'"):
+        peer.Grph  # noqa: B018
+
+
+def test_import_peer_imports_nothing_heavy():
+    heavy = ("torch", "grpc", "pandas", "numpy", "matplotlib", "networkx", "pydantic", "asyncio")
+    program = f"import sys, peer; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout == "[]\n"
+
+
+def test_there_are_modules_with_examples():
+    assert {"peer", "peer.api.graph", "peer.api.simulation"} <= set(WITH_EXAMPLES)
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
+def test_the_examples_of_docstrings_run(name):
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted > 0 and result.failed == 0

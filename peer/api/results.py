@@ -50,10 +50,13 @@ class Run:
 
         return build_report(self.directory)
 
-    @property
+    @cached_property
     def metrics(self) -> dict[str, Any]:
-        """The numbers of `peer report --json`: ``accuracy_mean``, ``rounds``, ``payload_bytes_sent``, ... (docs/metrics.md)."""
-        return self._report.values
+        """The numbers of `peer report --json`: ``accuracy_mean``, ``rounds``, ``payload_bytes_sent``, ... (docs/metrics.md).
+
+        A task with another metric has ``metric_mean`` in place of ``accuracy_mean``, and its name in ``metric``.
+        """
+        return self._report.as_json()
 
     def frame(self) -> pd.DataFrame:
         """Return one row per peer and round, with the fields of the round lines (docs/history.md) and ``peer_id``.
@@ -73,11 +76,11 @@ class Run:
 
         return pd.DataFrame(rows(self._report.run))
 
-    def plot(self, metric: str = "accuracy") -> Figure:
+    def plot(self, metric: str | None = None) -> Figure:
         """Return a picture of a value over rounds: the mean over peers, with a band from the lowest to the highest.
 
         Args:
-            metric: a numeric column of `frame`, such as ``accuracy``, ``loss``, ``seconds.train``.
+            metric: a numeric column of `frame`, such as ``accuracy``, ``loss``, ``seconds.train``. Default: the task's metric.
 
         Raises:
             UsageError: no round has this value; the message names those that there are.
@@ -117,9 +120,9 @@ class Run:
         return saved.module(manifest, self._task)
 
     def __repr__(self) -> str:
-        found = self.metrics
+        found, metric = self._report.values, self._report.run.metric
         mean = found["accuracy_mean"]
-        shown = "" if mean is None else f", {found.get('metric', 'accuracy')} {mean:.3f}"
+        shown = "" if mean is None else f", {metric.name} {metric.text(mean)}"
         peers = len(found["peers"])
         return f"<peer.Run: {found['state']}, {found['algorithm']}, {peers} peers, {found['rounds']} rounds{shown}>"
 

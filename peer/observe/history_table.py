@@ -10,7 +10,7 @@ from peer.observe.run_files import PeerRun, Run
 
 def rows(run: Run) -> list[dict[str, Any]]:
     """Return one row per peer and round, by peer id and round; ``true_cluster`` is repeated in each row of a peer."""
-    return [row for peer in run.peers for row in _rows_of(peer)]
+    return [run.metric.named(row) for peer in run.peers for row in _rows_of(peer)]
 
 
 def flat(fields: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -82,18 +82,20 @@ def metric_figure(curve: Curve, x: np.ndarray, x_label: str, title: str, metric:
     return figure
 
 
-def series_figure(run: Run, name: str) -> Figure:
+def series_figure(run: Run, name: str | None = None) -> Figure:
     """Return a value of the round lines over rounds: the mean over peers, with a band from the lowest to the highest.
 
     Args:
         run: what a run left.
-        name: of the value; of a nested one with dots, such as ``seconds.train``.
+        name: of the value; of a nested one with dots, such as ``seconds.train``. Default: the task's metric.
 
     Raises:
         UsageError: no round has this value.
     """
     from matplotlib.ticker import MaxNLocator
 
+    own = next(iter(run.metric.named({"accuracy": None})))
+    name = name or own
     points: dict[int, list[float]] = {}
     known: set[str] = set()
     for row in rows(run):
@@ -113,7 +115,7 @@ def series_figure(run: Run, name: str) -> Figure:
     axes.plot(x, mean, color=COLORS[0], linewidth=2, marker="o" if x.size < 3 else "", label="mean over peers")
     axes.set_xlabel("rounds")
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    axes.set_ylabel(run.metric.name if name == "accuracy" else name, parse_math=False)
+    axes.set_ylabel(run.metric.label if name == own else name, parse_math=False)
     axes.grid(color=PALE, linewidth=0.8)
     axes.legend(frameon=False)
     return figure

@@ -134,6 +134,10 @@ class Manifest(_Section):
     learning_rate_decay: float = Field(1.0, gt=0, le=1, description="factor, every learning_rate_decay_rounds")
     learning_rate_decay_rounds: int = Field(1, ge=1, description="rounds between two decays")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
+    optimizer_state: Literal["reset", "keep"] = Field(
+        "reset", description="momentum buffers and the like at the start of a round: zero, or as the round before left them"
+    )
+    gradient_clip: float | None = Field(None, gt=0, description="largest norm of a step's gradient; a longer one is scaled")
     weight_decay: float = Field(0.0, ge=0, description="weight decay of the optimizer")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
 

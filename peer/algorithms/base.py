@@ -56,6 +56,8 @@ class TrainStats(Protocol):
     def samples(self) -> int: ...  # noqa: D102
     @property
     def steps(self) -> int: ...  # noqa: D102
+    @property
+    def optimizer_state(self) -> dict[str, Vector] | None: ...  # noqa: D102
 
 
 class Evaluation(Protocol):
@@ -110,6 +112,9 @@ class Learner(Protocol):
         unit: Literal["epoch", "fullbatch_step", "step"] = "epoch",
         optimizer: Literal["sgd", "adam"] = "sgd",
         batch_size: int | None = None,
+        gradient_clip: float | None = None,
+        only: frozenset[str] | None = None,
+        optimizer_state: dict[str, Vector] | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> tuple[Vector, TrainStats]:
         """Return a trained copy of a model; the input is not changed."""
@@ -177,8 +182,12 @@ class Workspace:
         """How often this peer went back to its last finite models."""
         return int(self.arrays[RESTORES][0]) if RESTORES in self.arrays else 0
 
-    def fit(self, theta: Vector, seed: int, **changes: Any) -> tuple[Vector, TrainStats]:
-        """Train a copy of a model with the manifest's settings (epochs, optimizer, decay); ``changes`` override them."""
+    def fit(self, theta: Vector, seed: int, memory: str = "", **changes: Any) -> tuple[Vector, TrainStats]:
+        """Train a copy of a model with the manifest's settings (epochs, optimizer, decay); ``changes`` override them.
+
+        ``memory`` names what is trained. With ``run.optimizer_state = "keep"`` the optimizer of that name goes on where its last
+        training ended; its state is in ``arrays``, and so in checkpoints. "" is a fresh optimizer.
+        """
         m = self.manifest
         settings: dict[str, Any] = {
             "epochs": m.local_epochs,
@@ -188,9 +197,17 @@ class Workspace:
             "unit": m.local_unit,
             "optimizer": m.optimizer,
             "batch_size": m.batch_size,
+            "gradient_clip": m.gradient_clip,
             "should_stop": self.should_stop,
         }
-        return self.learner.train(theta, seed=seed, **(settings | changes))
+        prefix = f"optimizer/{memory}/"
+        if keeps := bool(memory) and m.optimizer_state == "keep":
+            kept = {name[len(prefix) :]: array for name, array in self.arrays.items() if name.startswith(prefix)}
+            settings["optimizer_state"] = kept
+        model, stats = self.learner.train(theta, seed=seed, **(settings | changes))
+        if keeps:
+            self.arrays.update({prefix + name: array for name, array in (stats.optimizer_state or {}).items()})
+        return model, stats
 
 
 class Algorithm:
@@ -350,7 +367,7 @@ class Algorithm:
         """Train the slots in state["trained"]; return metrics."""
         losses = []
         for slot in workspace.state["trained"]:
-            model, stats = workspace.fit(workspace.models.model(slot), workspace.seed("train", slot))
+            model, stats = workspace.fit(workspace.models.model(slot), workspace.seed("train", slot), f"slot{slot}")
             workspace.models.replace(slot, model)
             losses.append(stats.loss)
         return {"train_loss": float(np.mean(losses))} if losses else {}

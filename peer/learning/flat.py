@@ -97,6 +97,19 @@ class FlatModule:
             self._host.copy_(self._flat)
         return self._numpy.copy()
 
+    def restrict(self, only: frozenset[str] | None) -> list[Tensor]:
+        """Let only the named parameters have gradients, or all of them (None), and return those that have.
+
+        Raises:
+            TaskError: a name is that of no parameter.
+        """
+        names = [spec.name for spec in self.schema.tensors if spec.role == "parameter"]
+        if only is not None and (unknown := only - set(names)):
+            raise TaskError(f"parameters to train: found {sorted(unknown)}; allowed: {names}")
+        for name, parameter in zip(names, self.parameters, strict=True):
+            parameter.requires_grad_(only is None or name in only)
+        return [parameter for parameter in self.parameters if parameter.requires_grad]
+
     def reset_integers(self) -> None:
         """Reset integer buffers to their initial values."""
         for buffer, initial in self._integers:

@@ -20,6 +20,7 @@ from coordinator_free_bootstrap.errors import PeerError, ShardError, TaskError
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.core.schema import Schema
 from peer.learning.flat import FlatModule, Vector, seeded
+from peer.learning.optimizer_state import restore, state_of
 from peer.learning.sgd import SGD, Optimizer
 from peer.tasks.shard import PARTS, Part, Shard
 from peer.tasks.task import Task
@@ -38,6 +39,7 @@ class TrainStats:
     samples: int  # used, with repetitions
     steps: int
     stopped: bool = False  # whether should_stop ended it
+    optimizer_state: dict[str, Vector] | None = None  # where it was asked for: each value flat, for all trained parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +124,19 @@ class Learner:
         unit: Unit = "epoch",
         optimizer: Literal["sgd", "adam"] = "sgd",
         batch_size: int | None = None,
+        gradient_clip: float | None = None,
+        only: frozenset[str] | None = None,
+        optimizer_state: dict[str, Vector] | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> tuple[Vector, TrainStats]:
-        """Train a copy of ``theta`` on the training set with a fresh optimizer.
+        """Train a copy of ``theta`` on the training set.
 
         Args:
             theta: float32 [d], read only.
             epochs: passes over the samples; or steps, by ``unit``.
             seed: of shuffling and dropout.
             learning_rate: constant during the call.
-            momentum: of SGD, with dampening 0; the buffer starts at 0 in each call.
+            momentum: of SGD, with dampening 0; the buffer starts at 0, unless ``optimizer_state`` has one.
             weight_decay: added to the gradient, as in torch.
             indices: int64 [m], the samples to train on; default all.
             sample_weights: float32 [n], of all training samples; the objective is sum(w * loss) / batch size
@@ -141,6 +146,10 @@ class Learner:
                 the code of IFCA, arXiv:2006.04088).
             optimizer: used if the task has none.
             batch_size: default: of the learner. A last batch of one sample is dropped if the model has BatchNorm.
+            gradient_clip: a step's gradient with a larger norm is scaled down to it.
+            only: names of the parameters to train; the others do not change. Buffers change always.
+            optimizer_state: of an earlier call, {} for none; given, the statistics have that of this call's end. None: a fresh
+                optimizer, whose state is not kept.
             should_stop: called before each step; true ends the training with the steps done.
 
         Returns:
@@ -151,20 +160,26 @@ class Learner:
         model.reset_integers()
         model.module.train()
         step = _Step(self, model, sample_weights, proximal)
+        step.clip = gradient_clip
+        trained = model.restrict(only)
         batches = self._batches(indices, unit, epochs, batch_size or self.batch_size, generator(seed, "shuffle"))
         stopped = False
         with seeded(derive_seed(seed, "dropout"), self.device):
-            step.optimizer = self._optimizer(optimizer, learning_rate, momentum, weight_decay)
+            step.optimizer = self._optimizer(trained, optimizer, learning_rate, momentum, weight_decay)
+            if optimizer_state:
+                restore(step.optimizer, trained, optimizer_state)
             for batch in batches:
                 if should_stop is not None and should_stop():
                     stopped = True
                     break
                 with user_code("training"):
                     step(batch)
+        model.restrict(None)
         for parameter in model.parameters:
             parameter.grad = None  # as large as the model, not needed before the next training
         loss = float(step.loss_sum) / step.samples if step.samples else float("nan")
-        return model.store(), TrainStats(loss, step.samples, step.steps, stopped)
+        kept = None if optimizer_state is None else state_of(step.optimizer, trained)
+        return model.store(), TrainStats(loss, step.samples, step.steps, stopped, kept)
 
     def sample_losses(self, theta: Vector, part: Part = "train") -> NDArray[np.float32]:
         """Return each sample's loss, float32 [n], in evaluation mode."""
@@ -249,8 +264,9 @@ class Learner:
                 if unit == "step" and steps == epochs:
                     return
 
-    def _optimizer(self, name: str, rate: float, momentum: float, weight_decay: float) -> Optimizer:
-        parameters = self.model.parameters
+    def _optimizer(
+        self, parameters: list[Tensor], name: str, rate: float, momentum: float, weight_decay: float
+    ) -> Optimizer:
         with user_code("make_optimizer"):
             own = self.task.make_optimizer(parameters, rate)  # type: ignore[arg-type]
         if own is not None:
@@ -308,6 +324,7 @@ class _Step:
     """One optimizer step, and the sums for `TrainStats`."""
 
     optimizer: Optimizer
+    clip: float | None = None
 
     def __init__(
         self,
@@ -340,6 +357,8 @@ class _Step:
         objective.mean().backward()  # type: ignore[no-untyped-call]
         if self.center is not None:
             self._pull()
+        if self.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
         self.optimizer.step()
         self.loss_sum += losses.detach().sum()
         self.samples += len(x)
@@ -349,5 +368,7 @@ class _Step:
         """Add strength * (theta - center) to the gradients (FedSoft, arXiv:2112.06053, Eq. 5 with its centers averaged)."""
         with torch.no_grad():
             for parameter, center in zip(self.parameters, self.center or (), strict=True):
+                if not parameter.requires_grad:
+                    continue
                 pull = (parameter - center).mul_(self.strength)
                 parameter.grad = pull if parameter.grad is None else parameter.grad.add_(pull)

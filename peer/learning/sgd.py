@@ -5,8 +5,9 @@ The step is the operator that ``torch.optim.SGD(fused=True)`` calls: one pass ov
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from torch import Tensor
 
 class Optimizer(Protocol):
     """The part of `torch.optim.Optimizer` that a training calls."""
+
+    state: Any  # parameter -> name -> value, as in torch
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""
@@ -37,7 +40,7 @@ class SGD:
     ) -> None:
         self.parameters = list(parameters)
         self.rate, self.momentum, self.weight_decay = rate, momentum, weight_decay
-        self._buffers: dict[int, Tensor] = {}  # by the parameter's place; made with its first gradient
+        self.state: dict[Tensor, dict[str, Tensor]] = defaultdict(dict)  # buffers are made with the first gradient
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients: the next backward pass makes new ones, or adds to zeros."""
@@ -50,21 +53,20 @@ class SGD:
     @torch.no_grad()
     def step(self) -> None:
         """Change the parameters in place: buffer = momentum * buffer + gradient; parameter -= rate * buffer."""
-        places = [place for place, parameter in enumerate(self.parameters) if parameter.grad is not None]
-        later = [place for place in places if place in self._buffers]
-        self._apply(later, first=False)
-        self._apply([place for place in places if place not in self._buffers], first=True)
+        due = [parameter for parameter in self.parameters if parameter.grad is not None]
+        self._apply([parameter for parameter in due if "momentum_buffer" in self.state[parameter]], first=False)
+        self._apply([parameter for parameter in due if "momentum_buffer" not in self.state[parameter]], first=True)
 
-    def _apply(self, places: list[int], first: bool) -> None:
-        if not places:
+    def _apply(self, parameters: list[Tensor], first: bool) -> None:
+        if not parameters:
             return
-        parameters = [self.parameters[place] for place in places]
         if first and self.momentum:
-            self._buffers.update((place, torch.empty_like(self.parameters[place])) for place in places)
+            for parameter in parameters:
+                self.state[parameter]["momentum_buffer"] = torch.empty_like(parameter)
         torch._fused_sgd_(
             parameters,
             [parameter.grad for parameter in parameters if parameter.grad is not None],
-            [self._buffers[place] for place in places] if self.momentum else [],
+            [self.state[parameter]["momentum_buffer"] for parameter in parameters] if self.momentum else [],
             weight_decay=self.weight_decay,
             momentum=self.momentum,
             lr=self.rate,

@@ -46,7 +46,9 @@ class TrainRequest:
         return (self.learner.schema.digest, *numbers, s.get("sample_weights") is None, s.get("proximal") is None)
 
     def can_stack(self) -> bool:
-        """Return whether the optimizer is SGD."""
+        """Return whether the optimizer is a fresh SGD for all parameters, without clipping."""
+        if any(self.settings.get(key) is not None for key in ("gradient_clip", "only", "optimizer_state")):
+            return False
         task, model = self.learner.task, self.learner.model
         own = task.make_optimizer(model.parameters, float(self.settings["learning_rate"]))  # type: ignore[arg-type]
         return own is None and self.settings.get("optimizer", "sgd") == "sgd"

@@ -80,6 +80,8 @@ class AlgorithmState(_Record):
 class _ResultLine(Line):
     accuracy: Number | None = None
     metric_value: Number | None = None
+    accuracy_shared: Number | None = None
+    metric_shared: Number | None = None
     loss: Number | None = None
     cluster_index: Count | None = None
     state: AlgorithmState | None = None

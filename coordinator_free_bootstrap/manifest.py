@@ -110,7 +110,7 @@ class Manifest(_Section):
     federation: str = Field(
         "federation", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$", description="federation in certificates"
     )
-    algorithm: str = Field("dfca", description="a module of peer.algorithms: dfca, fedspd, dfedavg, local, ...")
+    algorithm: str = Field("dfca", description="one of `peer list algorithms`: dfca, fedspd, dfedavg, ...")
     options: Options = Field(default_factory=dict, description="keys of the algorithm")
     clusters: int = Field(2, ge=1, le=64, description="k: cluster models (slots) per peer")
     rounds: int = Field(60, ge=1, le=1_000_000, description="T: rounds of the run")
@@ -135,9 +135,12 @@ class Manifest(_Section):
     learning_rate_decay_rounds: int = Field(1, ge=1, description="rounds between two decays")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     optimizer_state: Literal["reset", "keep"] = Field(
-        "reset", description="momentum buffers and the like at the start of a round: zero, or as the round before left them"
+        "reset",
+        description="momentum buffers and the like at the start of a round: zero, or as the round before left them",
     )
-    gradient_clip: float | None = Field(None, gt=0, description="largest norm of a step's gradient; a longer one is scaled")
+    gradient_clip: float | None = Field(
+        None, gt=0, description="largest norm of a step's gradient; a longer one is scaled"
+    )
     weight_decay: float = Field(0.0, ge=0, description="weight decay of the optimizer")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations; the last round is always evaluated")
 

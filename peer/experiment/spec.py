@@ -79,7 +79,9 @@ class Case(_Section):
     method: Method = Field(
         "peers", description="peers of this runtime, IFCA with a server, or a published number without a run"
     )
-    metric: Literal["accuracy", "accuracy_before_final", "accuracy_shared"] = Field("accuracy", description="the measured number")
+    metric: Literal["accuracy", "accuracy_before_final", "accuracy_shared"] = Field(
+        "accuracy", description="the measured number"
+    )
     run: dict[str, Any] = Field(default_factory=dict, description="manifest keys beside the file's own")
     graph: GraphSpec | None = Field(None, description="instead of the file's own")
     server: IfcaServerOptions = Field(default_factory=IfcaServerOptions, description="options of ifca-server")

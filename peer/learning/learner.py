@@ -39,7 +39,9 @@ class TrainStats:
     samples: int  # used, with repetitions
     steps: int
     stopped: bool = False  # whether should_stop ended it
-    optimizer_state: dict[str, Vector] | None = None  # where it was asked for: each value flat, for all trained parameters
+    optimizer_state: dict[str, Vector] | None = (
+        None  # where it was asked for: each value flat, for all trained parameters
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,9 @@ def restore(optimizer: Optimizer, parameters: list[Tensor], kept: dict[str, Vect
         scalar = len(values) == len(parameters) and len(values) != sum(sizes)
         lengths = [1] * len(parameters) if scalar else sizes
         if len(values) != sum(lengths):
-            raise TaskError(f"optimizer state {name!r}: found {len(values)} values; allowed: {sum(sizes)} or {len(sizes)}")
+            raise TaskError(
+                f"optimizer state {name!r}: found {len(values)} values; allowed: {sum(sizes)} or {len(sizes)}"
+            )
         parts = np.split(values, np.cumsum(lengths)[:-1])
         for parameter, part in zip(parameters, parts, strict=True):
             tensor = torch.from_numpy(part.copy()).to(parameter.device)

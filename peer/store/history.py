@@ -35,7 +35,19 @@ COUNTERS = frozenset(
         *("wire_bytes_sent", "control_messages_sent", "selections_sent", "passes_sent", "sketch_bytes_sent"),
     }
 )
-_RESULTS = frozenset({"accuracy", "accuracy_shared", "metric_value", "metric_shared", "loss", "train_loss", "cluster_index", "selected_cluster", "state"})
+_RESULTS = frozenset(
+    {
+        "accuracy",
+        "accuracy_shared",
+        "metric_value",
+        "metric_shared",
+        "loss",
+        "train_loss",
+        "cluster_index",
+        "selected_cluster",
+        "state",
+    }
+)
 FIELDS = {  # kind -> fields that its lines may have, beside ``kind``, ``t``, ``time`` and ``incarnation``
     "start": frozenset(
         {

@@ -58,6 +58,7 @@ def keys_without_effect(manifest: Manifest) -> dict[str, str]:
     stale = m.stale or ("drop" if m.pace == "lockstep" else "fold")
     rows = [
         ("momentum", m.optimizer == "adam", "run.optimizer is adam"),
+        ("local_epochs", m.algorithm == "dpsgd", "algorithm dpsgd takes one step in a round"),
         ("optimizer_state", m.optimizer == "sgd" and m.momentum == 0, "run.optimizer is sgd and run.momentum is 0"),
         ("learning_rate_decay_rounds", m.learning_rate_decay == 1, "run.learning_rate_decay is 1"),
         ("fold_order", m.pace == "async" and m.fold_order == "neighbor_id", "run.pace is async"),

@@ -67,6 +67,15 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
         pytest.param({"algorithm": "dfedavg", "momentum": 0.9, "learning_rate": 0.02}, id="dfedavgm"),
         pytest.param({"algorithm": "dfedavg", "options": {"partners": 2}, "participation": 0.8}, id="dfedavg-partners"),
         pytest.param({"algorithm": "fedspd", "dynamic_edges": 0.2}, id="fedspd-dynamic"),
+        pytest.param(
+            {"algorithm": "pfedme", "options": {"strength": 2.0}, "participation": 0.7}, id="pfedme-participation"
+        ),
+        pytest.param({"algorithm": "ditto", "momentum": 0.5, "optimizer_state": "keep"}, id="ditto-kept-momentum"),
+        pytest.param({"algorithm": "apfl", "encoding": "int8"}, id="apfl-int8"),
+        pytest.param({"algorithm": "fedrep", "screening": {"clip": 0.5}}, id="fedrep-clip"),
+        pytest.param({"algorithm": "fedrep", "options": {"joint": True}, "gradient_clip": 1.0}, id="fedper"),
+        pytest.param({"algorithm": "perfedavg", "batch_size": 30}, id="perfedavg"),
+        pytest.param({"algorithm": "dpsgd", "dynamic_edges": 0.2}, id="dpsgd-dynamic"),
     ],
 )
 def test_both_backends_end_with_the_same_models(bed: Make, tmp_path: Path, run: dict[str, Any]) -> None:

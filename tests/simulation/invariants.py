@@ -77,6 +77,7 @@ class Shadow:
     folded: dict[int, list[tuple[Vector, float]]] = field(default_factory=lambda: defaultdict(list))
     tensors_busy: bool = False  # assign, close and the like are under way: nothing may be folded
     working: bool = False  # any work is under way
+    compared: bool = False  # the averages of the step were checked where they were made
     round_index: int = 0
     incarnation: int = 0
     states: dict[int, NeighborState] = field(default_factory=dict)  # of neighbors, as recorded
@@ -124,14 +125,13 @@ class Checker:
             fold_model(slot, arrival, weight)
 
         models.fold = watched  # type: ignore[method-assign]
-        if self.selections:
-            merge = process.algorithm.merge
+        merge = process.algorithm.merge
 
-            def merged(workspace: Workspace) -> None:
-                merge(workspace)
-                self.merged(process)
+        def merged(workspace: Workspace) -> None:
+            merge(workspace)
+            self.merged(process)
 
-            process.algorithm.merge = merged  # type: ignore[method-assign]
+        process.algorithm.merge = merged  # type: ignore[method-assign]
 
     # ---- starts and ends ----------------------------------------------------------------------------------------------------
 
@@ -443,8 +443,9 @@ class Checker:
         for slot in range(len(models)):
             self.require(bool(np.isfinite(models.model(slot)).all()), "I5", f"slot {slot} is not finite")
         if effect.kind in ("end_step", "close"):
-            if not self.selections:
+            if not shadow.compared:
                 self._compare(process, shadow)
+            shadow.compared = False
             shadow.folded.clear()
         if self.selections:
             self.selections.worked(process, effect)
@@ -461,6 +462,7 @@ class Checker:
     def merged(self, process: Process) -> None:
         """The averages of a step are made, and the work on it goes on."""
         self._compare(process, self.shadows[process])
+        self.shadows[process].compared = True
         if self.selections:
             self.selections.merged(process)
 

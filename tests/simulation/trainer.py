@@ -38,12 +38,21 @@ class QuadraticLearner:
         seed: of centers and points.
         jitter: standard deviation of what training adds to its target, by the seed of the training.
         mixed: every second point lies around the next center, so that a peer is a mixture of two.
+        parts: the model is of two tensors, the second with two elements.
     """
 
     def __init__(
-        self, peer_id: int, clusters: int, size: int, seed: int, jitter: float = 0.05, *, mixed: bool = False
+        self,
+        peer_id: int,
+        clusters: int,
+        size: int,
+        seed: int,
+        jitter: float = 0.05,
+        *,
+        mixed: bool = False,
+        parts: bool = False,
     ) -> None:
-        self.size, self.jitter = size, jitter
+        self.size, self.jitter, self.parts = size, jitter, parts
         self.cluster = peer_id % clusters
         self.center = generator(seed, "center", self.cluster).normal(0, 3, size)
         self.points = self.center + generator(seed, "points", peer_id).normal(0, 0.3, (SAMPLES, size))
@@ -55,6 +64,8 @@ class QuadraticLearner:
 
     @property
     def schema(self) -> Schema:
+        if self.parts:
+            return Schema((TensorSpec("body.theta", (self.size - 2,)), TensorSpec("head.theta", (2,))))
         return Schema((TensorSpec("theta", (self.size,)),))
 
     true_cluster = None
@@ -81,6 +92,7 @@ class QuadraticLearner:
         indices: Any = None,
         sample_weights: Any = None,
         proximal: tuple[Vector, float] | None = None,
+        only: frozenset[str] | None = None,
         **_: Any,
     ) -> tuple[Vector, Result]:
         points = self.points if indices is None else self.points[indices]
@@ -88,11 +100,14 @@ class QuadraticLearner:
         if self.jitter:
             target = target + generator(seed, "jitter").normal(0, self.jitter, self.size)
         value = theta.astype(np.float64)
+        moves = np.ones(self.size)
+        for spec, place in self.schema.slices() if only is not None else ():
+            moves[place] = spec.name in only
         for _step in range(epochs):
             gradient = value - target
             if proximal is not None:
                 gradient = gradient + proximal[1] * (value - proximal[0])
-            value = value - learning_rate * gradient
+            value = value - learning_rate * gradient * moves
         return value.astype(np.float32), Result(self.mean_loss(value))
 
     def evaluate(self, theta: Vector, part: str = "test") -> Result:

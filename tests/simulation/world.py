@@ -38,7 +38,8 @@ class Machine:
         self.disk = Disk(peer_id, world.random(f"disk {peer_id}"))
         m = world.manifest
         mixed = m.algorithm == "fedspd"
-        self.learner = QuadraticLearner(peer_id, m.clusters, world.options.size, m.seed, mixed=mixed)
+        parts = m.algorithm == "fedrep"
+        self.learner = QuadraticLearner(peer_id, m.clusters, world.options.size, m.seed, mixed=mixed, parts=parts)
         self.slowness = self.disk_slowness = 1.0
         self.lies = peer_id in world.options.liars  # claims rounds to come, and answers no pull
         self.process: Process | None = None

@@ -7,7 +7,9 @@ from coordinator_free_bootstrap import Manifest, make_graph
 from coordinator_free_bootstrap.errors import TaskError
 from tests.tools.simulated import peers_of, run
 
-BASE = dict(task="digits", model="mlp", model_options={"hidden": 8}, split="rotated_hard", rounds=3, algorithm="dfedavg")
+BASE = dict(
+    task="digits", model="mlp", model_options={"hidden": 8}, split="rotated_hard", rounds=3, algorithm="dfedavg"
+)
 SMALL = {"samples_per_peer": 60, "test_per_peer": 20}
 
 
@@ -39,12 +41,22 @@ def test_two_calls_with_kept_state_equal_one_call(learner, settings):
 
 def test_state_of_another_model_is_refused(learner):
     with pytest.raises(TaskError, match="momentum_buffer"):
-        learner.train(learner.initial_model(0), epochs=1, seed=1, momentum=0.9, optimizer_state={"momentum_buffer": np.ones(7, np.float32)}, **STEPS)
+        learner.train(
+            learner.initial_model(0),
+            epochs=1,
+            seed=1,
+            momentum=0.9,
+            optimizer_state={"momentum_buffer": np.ones(7, np.float32)},
+            **STEPS,
+        )
 
 
 def test_a_long_gradient_is_scaled_to_the_limit_and_a_short_one_is_left(learner):
     start = learner.initial_model(0)
-    step = {clip: learner.train(start, epochs=1, seed=1, gradient_clip=clip, **STEPS)[0] - start for clip in (None, 1e6, 1e-2)}
+    step = {
+        clip: learner.train(start, epochs=1, seed=1, gradient_clip=clip, **STEPS)[0] - start
+        for clip in (None, 1e6, 1e-2)
+    }
     assert step[1e6].tobytes() == step[None].tobytes()
     assert np.linalg.norm(step[1e-2]) == pytest.approx(0.1 * 1e-2, rel=1e-3)
     direction = np.dot(step[1e-2], step[None]) / np.linalg.norm(step[1e-2]) / np.linalg.norm(step[None])
@@ -54,8 +66,12 @@ def test_a_long_gradient_is_scaled_to_the_limit_and_a_short_one_is_left(learner)
 def test_only_the_named_parameters_change(learner):
     start = learner.initial_model(0)
     last = [spec.name for spec in learner.schema.tensors][-1]
-    trained, _ = learner.train(start, epochs=2, seed=1, only=frozenset({last}), proximal=(np.zeros_like(start), 1.0), **STEPS)
-    changed = {spec.name for spec, place in learner.schema.slices() if trained[place].tobytes() != start[place].tobytes()}
+    trained, _ = learner.train(
+        start, epochs=2, seed=1, only=frozenset({last}), proximal=(np.zeros_like(start), 1.0), **STEPS
+    )
+    changed = {
+        spec.name for spec, place in learner.schema.slices() if trained[place].tobytes() != start[place].tobytes()
+    }
     assert changed == {last}
     free, _ = learner.train(start, epochs=1, seed=1, **STEPS)
     assert all(free[place].tobytes() != start[place].tobytes() for _, place in learner.schema.slices())

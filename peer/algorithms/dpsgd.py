@@ -1,0 +1,43 @@
+"""D-PSGD: each peer averages its neighbors' models and adds its own gradient step, which was taken before the averaging.
+
+x_i <- sum_j W_ij x_j - eta g_i(x_i), with the gradient of one mini-batch at the own model before mixing. What a peer sends is x_i,
+without the step of the round. `dfedavg` with one step is "adapt, then combine", which is another method.
+
+Source: Xiangru Lian, Ce Zhang, Huan Zhang, Cho-Jui Hsieh, Wei Zhang and Ji Liu, "Can Decentralized Algorithms Outperform
+Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent", 2017, arXiv 1705.09056, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.algorithms.base import Algorithm, Workspace
+from peer.core.decisions import AlgorithmState
+
+
+class DPsgd(Algorithm):
+    """D-PSGD: one mini-batch step a round, added to the average of the neighbors' models."""
+
+    name = "dpsgd"
+    default_mix: ClassVar[str] = "metropolis"
+
+    @classmethod
+    def slot_count(cls, manifest: Manifest) -> int:
+        """Return 1: ``run.clusters`` has no effect."""
+        return 1
+
+    def train(self, workspace: Workspace) -> dict[str, Any]:
+        """Take one step on a copy; the model itself stays as it is until the round closes."""
+        model = workspace.models.model(0)
+        stepped, stats = workspace.fit(model, workspace.seed("train", 0), "slot0", unit="step", epochs=1)
+        workspace.scratch["step"] = stepped - model
+        return {"train_loss": stats.loss}
+
+    def close(self, workspace: Workspace) -> AlgorithmState:
+        """Average, then add the step."""
+        state = super().close(workspace)
+        step = workspace.scratch.pop("step", None)  # none if the peer sat the round out
+        if step is not None:
+            workspace.models.replace(0, workspace.models.model(0) + step)
+        return state

@@ -1,0 +1,59 @@
+"""The base of algorithms with one model that travels and a personal one: each is evaluated, and only the first is published."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.algorithms.base import Algorithm, Workspace
+from peer.core.averaging import Vector
+
+SHARED, PERSONAL = 0, 1  # slots
+
+
+class Personal(Algorithm):
+    """Slot 0 travels and is averaged as in DFedAvg; slot 1, if there is one, is private. ``run.mix`` is metropolis by default."""
+
+    default_mix: ClassVar[str] = "metropolis"
+
+    @classmethod
+    def slot_count(cls, manifest: Manifest) -> int:
+        """Return 1: ``run.clusters`` has no effect."""
+        return 1
+
+    @classmethod
+    def private_count(cls, manifest: Manifest) -> int:
+        """Return 1: the personal model."""
+        return 1
+
+    def evaluation_model(self, workspace: Workspace) -> Vector:
+        """Return the personal model."""
+        return workspace.models.model(PERSONAL)
+
+    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+        """Return the metrics of the personal model, and the accuracy of the shared one."""
+        shared = workspace.learner.evaluate(workspace.models.model(SHARED))
+        return super().evaluate(workspace) | {"accuracy_shared": shared.metric}
+
+
+def require_plain_sgd(name: str, manifest: Manifest) -> None:
+    """Refuse optimizer settings of an algorithm whose equations are single steps of SGD.
+
+    Raises:
+        ConfigError: another optimizer, or momentum.
+    """
+    found = {"optimizer": manifest.optimizer != "sgd", "momentum": manifest.momentum > 0}
+    for key, wrong in found.items():
+        if wrong:
+            raise ConfigError(
+                f"run.{key}: found {getattr(manifest, key)!r} with algorithm '{name}', whose steps are plain SGD; allowed: "
+                f"{Manifest.model_fields[key].default!r}"
+            )
+
+
+def batches_in_epochs(workspace: Workspace) -> int:
+    """Return how many mini-batches ``run.local_epochs`` have: n / B, rounded up, times tau (steps: tau)."""
+    m = workspace.manifest
+    per_epoch = -(-workspace.learner.count() // m.batch_size) if m.local_unit == "epoch" else 1
+    return m.local_epochs * per_epoch

@@ -1,0 +1,64 @@
+"""Every algorithm of the registry under faults: the invariants hold, and a kill changes no bit of any model, private ones included.
+
+A new algorithm is here as soon as it is registered. One that needs options to run in the simulation names them in `OPTIONS`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator_free_bootstrap import make_graph
+from peer.algorithms.registry import algorithms
+from tests.simulation.network import Weather
+from tests.simulation.options import Options, draw, manifest
+from tests.simulation.runner import report, run_one
+from tests.simulation.world import World
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fedspd": {"u_min": 0.4, "align_every": 2, "sketch_size": 16, "final_epochs": 1},
+    "pfedme": {"strength": 1.0},
+}
+NAMES = sorted(algorithms())
+
+
+def world_of(name: str, seed: int, **run: Any) -> World:
+    made = manifest(algorithm=name, options=OPTIONS.get(name, {}), clusters=2, seed=seed, rounds=6, **run)
+    graph = make_graph("erdos-renyi", 5, seed=seed, manifest=made, p=0.6)
+    return World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.05, 0.4)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", range(2))
+def test_kill_and_restart_of_a_peer_changes_no_bit_of_any_model(name: str, seed: int) -> None:
+    calm, killed = world_of(name, seed), world_of(name, seed)
+    calm.run()
+    machine, rng = killed.machines[seed], killed.random("victim")
+    for moment in sorted(rng.uniform(1.0, 2.5) for _ in range(2)):
+        killed.after(moment, machine.crash)
+        killed.after(moment + rng.uniform(0.05, 0.4), machine.start)
+    killed.run()
+    assert machine.lives > 1
+    for i, models in calm.checker.final.items():
+        for slot, (one, other) in enumerate(zip(models, killed.checker.final[i], strict=True)):
+            assert np.array_equal(one, other), f"peer {i}, slot {slot}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_invariants_hold_under_faults_in_both_paces(name: str) -> None:
+    paces = {"lockstep", "async"}
+    for seed in range(40):
+        options = draw(seed)
+        run = options.graph.manifest
+        if run.pace not in paces or not options.actions or run.screening.norm_bound:
+            continue
+        changes = {"algorithm": name, "options": OPTIONS.get(name, {}), "learning_rate": 0.1}
+        graph = replace(options.graph, manifest=run.model_copy(update=changes))
+        outcome = run_one(replace(options, graph=graph))
+        assert outcome.error is None, report(outcome)
+        assert sum(outcome.fired.values()), "no fault fired"
+        paces.remove(run.pace)
+    assert not paces, "both paces must have run"

@@ -1,0 +1,164 @@
+"""Personalized algorithms between neighbors against a float64 oracle; what travels; special cases."""
+
+import numpy as np
+import pytest
+
+from coordinator_free_bootstrap import Graph, Manifest, make_graph
+from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from peer.algorithms.registry import algorithms
+from peer.core.encoding import payload_size
+from peer.core.messages import PullRequest
+from tests.oracle import personal as oracle
+from tests.oracle.fedspd import Data
+from tests.tools.simulated import finish, peers_of, run
+
+SMALL = {"samples_per_peer": 50, "test_per_peer": 20}
+BASE = dict(task="digits", split="rotated_hard", split_options=SMALL, rounds=3, model="mlr", batch_size=1000)
+OPTIONS = {
+    "pfedme": ({"strength": 2.0, "inner_steps": 3}, {"strength": 2.0, "steps": 3}),
+    "ditto": ({"strength": 0.7}, {"strength": 0.7}),
+    "apfl": ({}, {}),
+    "perfedavg": ({"inner_learning_rate": 0.2}, {"inner": 0.2}),
+    "dpsgd": ({}, {}),
+    "fedrep": ({"head": ["*bias"]}, {"head": 10}),
+}
+PRIVATE = {"pfedme", "ditto", "apfl", "fedrep"}
+
+
+def graph_of(name, peers=4, kind="line", **manifest) -> Graph:
+    made = make_graph(kind, peers, seed=3)
+    run = BASE | {"algorithm": name, "options": OPTIONS.get(name, ({},))[0]} | manifest
+    return Graph(made.nodes, made.edges, Manifest(**run))
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("kind", ["line", "star"])
+def test_a_run_equals_the_oracle(name, kind):
+    graph = graph_of(name, 4, kind, local_epochs=4, learning_rate=0.3)
+    peers, data = peers_of(graph), {}
+    for i, peer in enumerate(peers):
+        shard = peer.learner.shard
+        data[i] = Data(shard.train_x.reshape(len(shard.train_x), -1).astype(np.float64), shard.train_y)
+    neighbors = {i: list(graph.neighbors(i)) for i in graph.ids}
+    start = peers[0].learner.initial_model(0) * 0 + (peers[0].models[1] if name in PRIVATE else peers[0].models[0])
+    expected = oracle.run(name, neighbors, data, start, 3, 4, 0.3, **OPTIONS[name][1])
+    compared = []
+
+    def compare(t):
+        for i, peer in enumerate(peers):
+            wanted = expected[t][i]
+            if name == "fedrep":
+                np.testing.assert_allclose(peer.algorithm.evaluation_model(peer.workspace), wanted.w, atol=3e-6)
+                np.testing.assert_allclose(peer.models[0], wanted.w[:-10], atol=3e-6)
+                continue
+            np.testing.assert_allclose(peer.models[0], wanted.w, atol=3e-6)
+            if name in PRIVATE:
+                np.testing.assert_allclose(peer.models[1], wanted.v, atol=3e-6)
+            if name == "apfl":
+                assert peer.state["alpha"] == pytest.approx(wanted.alpha, abs=1e-6)
+        compared.append(t)
+
+    finish(peers, compare)
+    assert compared == [0, 1, 2]
+    moved = [np.abs(wanted.w - start).max() for wanted in expected[-1].values()]
+    assert min(moved) > 0.05
+    if name == "apfl":
+        assert max(abs(wanted.alpha - 0.5) for wanted in expected[-1].values()) > 1e-4
+
+
+@pytest.mark.parametrize("name", sorted(PRIVATE))
+def test_no_neighbor_can_pull_a_private_model(name):
+    peers = run(graph_of(name))
+    host = peers[1]._peer.host
+    host.closed = False
+    assert host.algorithm.held == 2 and len(host.workspace.models) == 2
+    incarnation = host.state.neighbors[0].incarnation
+    header, payload = host.answer_pull(PullRequest(0, incarnation, 0))
+    assert header.slot == 0 and bytes(payload()) == peers[1].models[0].tobytes()
+    assert host.answer_pull(PullRequest(0, incarnation, 1)) is Refusal.SLOT_OUT_OF_RANGE
+    assert not np.array_equal(peers[1].models[0], peers[1].models[1])
+
+
+@pytest.mark.parametrize("name", ["pfedme", "ditto", "apfl", "perfedavg"])
+def test_both_models_are_evaluated(name):
+    for peer in run(graph_of(name, learning_rate=0.3)):
+        row = peer.history[-1]
+        assert row["accuracy_shared"] == peer.learner.evaluate(peer.models[0]).metric
+        personal = peer.algorithm.evaluation_model(peer.workspace)
+        assert row["accuracy"] == peer.learner.evaluate(personal).metric
+        assert not np.array_equal(personal, peer.models[0])
+        assert peer.final["accuracy"] == peer.learner.evaluate(peer.personalized).metric
+
+
+def test_pfedme_without_strength_pull_and_with_rho_one():
+    one = run(graph_of("pfedme", options={"strength": 1.0, "rho": 1.0}, kind="line", peers=2, rounds=1))
+    other = run(graph_of("pfedme", options={"strength": 1.0, "rho": 0.0}, kind="line", peers=2, rounds=1))
+    initial = peers_of(graph_of("pfedme"))[0].models[0]
+    for peer in other:
+        assert np.abs(peer.models[0] - initial).max() < 1e-6, "rho = 0 leaves w"
+    mean = np.mean([peer.models[1] for peer in one], axis=0)
+    for peer in one:
+        np.testing.assert_allclose(peer.models[0], mean, atol=1e-6)  # rho = 1: w is theta, then averaged
+
+
+def test_pfedme_keeps_a_share_of_the_own_w():
+    all_, half = (
+        run(graph_of("pfedme", peers=2, rounds=1, options={"beta": beta, "strength": 1.0})) for beta in (1.0, 0.5)
+    )
+    mean = all_[0].models[0]
+    apart = [peer.models[0] - mean for peer in half]
+    np.testing.assert_allclose(apart[0], -apart[1], atol=1e-6)
+    assert np.abs(apart[0]).max() > 1e-4
+
+
+def test_ditto_without_strength_trains_the_personal_model_as_local_does():
+    mine = run(graph_of("ditto", options={"strength": 0.0}, model="mlp", batch_size=20))
+    shared = run(graph_of("dfedavg", model="mlp", batch_size=20))
+    for one, two in zip(mine, shared, strict=True):
+        assert one.models[0].tobytes() == two.models[0].tobytes(), "the shared model is that of dfedavg"
+    assert len({peer.models[1].tobytes() for peer in mine}) == len(mine)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_apfl_with_fixed_alpha_is_shared_or_private(alpha):
+    for peer in run(graph_of("apfl", options={"alpha": alpha, "adapt": False})):
+        assert peer.state["alpha"] == alpha
+        assert peer.personalized.tobytes() == peer.models[1 if alpha else 0].tobytes()
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_fedrep_sends_the_bytes_of_the_body_alone(joint):
+    graph = graph_of("fedrep", options={"joint": joint}, model="mlp", model_options={"hidden": 16}, batch_size=20)
+    peers = run(graph)
+    whole = peers[0].learner.schema
+    body = peers[0].algorithm.travelling(whole)
+    assert [t.name.rpartition(".")[2] for t in body.tensors] == ["weight", "bias"] and len(whole.tensors) == 4
+    size = payload_size(body, "float32")
+    assert size == 4 * body.size < payload_size(whole, "float32")
+    assert {p.totals["payload_bytes_sent"] for p in peers} == {size * 3, size * 6}
+    heads = {peer.personalized[body.size :].tobytes() for peer in peers}
+    assert len(heads) == len(peers) and {len(peer.models[0]) for peer in peers} == {body.size}
+
+
+@pytest.mark.parametrize(("head", "found"), [(["nothing"], "no tensor in the head"), (["*"], "no parameter to share")])
+def test_fedrep_refuses_a_head_of_nothing_or_of_all(head, found):
+    with pytest.raises(ConfigError, match=found):
+        peers_of(graph_of("fedrep", options={"head": head}))
+
+
+def test_peers_with_other_heads_refuse_each_other():
+    mine, theirs = (peers_of(graph_of("fedrep", options={"head": head}))[0] for head in (["*bias"], ["*weight"]))
+    assert mine._peer.host.digests["schema"] != theirs._peer.host.digests["schema"]
+
+
+@pytest.mark.parametrize("name", ["pfedme", "apfl", "perfedavg"])
+@pytest.mark.parametrize("changes", [{"momentum": 0.9}, {"optimizer": "adam"}])
+def test_single_steps_refuse_other_optimizers(name, changes):
+    graph = graph_of(name)
+    with pytest.raises(ConfigError, match=next(iter(changes))):
+        algorithms()[name](graph.manifest.model_copy(update=changes), 0, graph)
+
+
+def test_pfedme_refuses_a_step_that_overshoots():
+    with pytest.raises(ConfigError, match="at most 1"):
+        peers_of(graph_of("pfedme", options={"strength": 15.0}, learning_rate=0.1))

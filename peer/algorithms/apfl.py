@@ -1,4 +1,4 @@
-"""APFL between neighbors: the personal model is a mixture alpha v + (1 - alpha) w of a private and a shared model; only w travels.
+"""APFL between neighbors: the personal model is a mixture alpha v + (1 - alpha) w of a private and a shared one; w travels.
 
 Round, for each mini-batch: w <- w - eta grad f(w); v <- v - eta alpha grad f(m), where m = alpha v + (1 - alpha) w with the v and
 w before the step. Then w is averaged over the neighbors. With ``adapt``, alpha <- alpha - eta <v - w, grad f(m)> at the first

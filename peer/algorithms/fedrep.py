@@ -5,7 +5,8 @@ with the head fixed; send the body, and only its bytes. With ``joint`` both trai
 
 Sources: Liam Collins, Hamed Hassani, Aryan Mokhtari and Sanjay Shakkottai, "Exploiting Shared Representations for Personalized
 Federated Learning", 2021, arXiv 2102.07078; Manoj Ghuhan Arivazhagan, Vinay Aggarwal, Aaditya Kumar Singh and Sunav Choudhary,
-"Federated Learning with Personalization Layers", 2019, arXiv 1912.00818. The form between neighbors is an addition of this project.
+"Federated Learning with Personalization Layers", 2019, arXiv 1912.00818. The form between neighbors is an addition of this
+project.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """D-PSGD: each peer averages its neighbors' models and adds its own gradient step, which was taken before the averaging.
 
-x_i <- sum_j W_ij x_j - eta g_i(x_i), with the gradient of one mini-batch at the own model before mixing. A peer sends x_i, without
-the step of the round. `dfedavg` with one step is "adapt, then combine", which is another method.
+x_i <- sum_j W_ij x_j - eta g_i(x_i), with the gradient of one mini-batch at the own model before mixing. A peer sends x_i,
+without the step of the round. `dfedavg` with one step is "adapt, then combine", which is another method.
 
 Source: Xiangru Lian, Ce Zhang, Huan Zhang, Cho-Jui Hsieh, Wei Zhang and Ji Liu, "Can Decentralized Algorithms Outperform
 Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent", 2017, arXiv 1705.09056, Algorithm 1.

@@ -36,17 +36,8 @@ COUNTERS = frozenset(
     }
 )
 _RESULTS = frozenset(
-    {
-        "accuracy",
-        "accuracy_shared",
-        "metric_value",
-        "metric_shared",
-        "loss",
-        "train_loss",
-        "cluster_index",
-        "selected_cluster",
-        "state",
-    }
+    {"accuracy", "metric_value", "loss", "train_loss", "cluster_index", "selected_cluster", "state"}
+    | {"accuracy_shared", "metric_shared"}
 )
 FIELDS = {  # kind -> fields that its lines may have, beside ``kind``, ``t``, ``time`` and ``incarnation``
     "start": frozenset(

@@ -1,4 +1,4 @@
-"""Every algorithm of the registry under faults: the invariants hold, and a kill changes no bit of any model, private ones included.
+"""Every algorithm of the registry under faults: the invariants hold, and a kill changes no bit of any model.
 
 A new algorithm is here as soon as it is registered. One that needs options to run in the simulation names them in `OPTIONS`.
 """

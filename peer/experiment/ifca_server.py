@@ -162,7 +162,7 @@ class _Server:
                 self.models[slot] = total / np.float32(len(mine))
 
 
-def _fit(workspace: Workspace, model: Vector, slot: int, changes: dict[str, object]) -> tuple[Vector, TrainStats]:
+def _fit(workspace: Workspace, model: Vector, slot: int, changes: dict[str, Any]) -> tuple[Vector, TrainStats]:
     """Train as a peer of `dfca` does; a function, so that ``workspace.learner`` is read when it is called."""
     return workspace.fit(model, workspace.seed("train", slot), **changes)
 

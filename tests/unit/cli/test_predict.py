@@ -7,30 +7,17 @@ import json
 
 import numpy as np
 import pytest
-import typer
 from PIL import Image
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
+from verbs import app, peer
 
 from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.cli import data, evaluate
 from peer.learning.learner import Learner
 from peer.learning.saved import SavedModel, model_metadata
 from peer.store.model_file import save_model
 from peer.tasks.loading import load_task
-
-app = typer.Typer()
-app.add_typer(data.app, name="data")
-app.command("evaluate")(evaluate.evaluate)
-app.command("predict")(evaluate.predict)
-
-
-def peer(*arguments):
-    """Run a verb and return its standard output; errors are raised."""
-    result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def predictions(*arguments):

@@ -7,32 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import typer
 from PIL import Image
-from typer.testing import CliRunner
+from verbs import peer
 
 from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.cli import data, evaluate, task
 from peer.learning.learner import Learner
 from peer.learning.saved import SavedModel, model_metadata
 from peer.store.model_file import save_model
 from peer.tasks import Shard
 from peer.tasks.loading import load_task
 from peer.tasks.shard_file import save_shard
-
-app = typer.Typer()
-app.add_typer(data.app, name="data")
-app.add_typer(task.app, name="task")
-app.command("evaluate")(evaluate.evaluate)
-app.command("predict")(evaluate.predict)
-
-
-def peer(*arguments):
-    """Run a verb and return its standard output; errors are raised."""
-    result = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 @pytest.fixture(scope="module")

@@ -34,19 +34,9 @@ from common import show
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from peer.core import messages
 from peer.core.averaging import fold
 from peer.core.encoding import Payload, decode, encode
-from peer.core.messages import (
-    Control,
-    Heartbeat,
-    Hello,
-    HelloReply,
-    ModelHeader,
-    Outcome,
-    Phase,
-    PullRequest,
-    PushReply,
-)
 from peer.core.schema import Schema, TensorSpec
 from peer.wire.client import NeighborLink
 from peer.wire.handler import Arrival
@@ -71,7 +61,7 @@ class FoldingReceiver:
         self.measuring = False
         self.extra_bytes = 0
 
-    async def offered(self, caller: int | None, header: ModelHeader) -> Arrival | PushReply:
+    async def offered(self, caller: int | None, header: messages.ModelHeader) -> Arrival | messages.PushReply:
         """Accept; while memory is measured, into a new buffer."""
         if self.measuring:
             self._buffer = None
@@ -81,12 +71,12 @@ class FoldingReceiver:
             self._buffer = np.empty(header.size_bytes, np.uint8)
         return Arrival(header, self._buffer)
 
-    async def complete(self, arrival: Arrival) -> PushReply:
+    async def complete(self, arrival: Arrival) -> messages.PushReply:
         """Fold on the fold thread, as a peer does."""
         await asyncio.get_running_loop().run_in_executor(self._fold_thread, self._fold, arrival)
         if self.measuring:
             self.extra_bytes = memory_bytes("VmHWM") - self._resident_before
-        return PushReply(Outcome.FOLDED)
+        return messages.PushReply(messages.Outcome.FOLDED)
 
     def _fold(self, arrival: Arrival) -> None:
         model = decode(arrival.buffer, self._schema, arrival.header.encoding)
@@ -96,20 +86,22 @@ class FoldingReceiver:
         """Return the extra memory of the last measured push."""
         return {"extra_bytes": self.extra_bytes}
 
-    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:
+    async def heartbeat(self, caller: int | None, heartbeat: messages.Heartbeat) -> Refusal | None:
         """Start to measure memory."""
         self.measuring = True
         return None
 
-    async def control(self, caller: int | None, message: Control) -> Refusal | None:
+    async def control(self, caller: int | None, message: messages.Control) -> Refusal | None:
         """Accept."""
         return None
 
-    async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
+    async def hello(self, caller: int | None, hello: messages.Hello) -> messages.HelloReply:
         """Accept."""
-        return HelloReply(hello)
+        return messages.HelloReply(hello)
 
-    async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
+    async def pull(
+        self, caller: int | None, request: messages.PullRequest
+    ) -> tuple[messages.ModelHeader, Payload] | Refusal:
         """Refuse."""
         return Refusal.SLOT_OUT_OF_RANGE
 
@@ -181,11 +173,11 @@ Seconds = dict[str, list[float]]
 def peer_sender(port: int, theta: np.ndarray) -> tuple[Send, NeighborLink]:
     link = NeighborLink(1, f"127.0.0.1:{port}", limits=LIMITS, timeouts=TIMEOUTS)
     schema = schema_of(theta.size)
-    header = ModelHeader(2, 1, 0, 0, 0, 0, 1, 100, 1.0, (), theta.nbytes, "float32")
+    header = messages.ModelHeader(2, 1, 0, 0, 0, 0, 1, 100, 1.0, (), theta.nbytes, "float32")
 
     async def send() -> None:
         reply = await link.push(header, encode(theta, schema, "float32"))
-        if reply.outcome is not Outcome.FOLDED:
+        if reply.outcome is not messages.Outcome.FOLDED:
             raise SystemExit(f"push: {reply}")
 
     return send, link
@@ -234,7 +226,9 @@ async def measure(size: int, repeats: int, ports: dict[str, int]) -> tuple[Secon
                 await send()
                 if repeat >= 2:  # the first two warm up connections, flow control and memory
                     seconds[name].append(time.perf_counter() - start)
-    await link.heartbeat(Heartbeat(2, 1, 0, Phase.RUNNING))  # from now on the receiver measures its memory
+    await link.heartbeat(
+        messages.Heartbeat(2, 1, 0, messages.Phase.RUNNING)
+    )  # from now on the receiver measures its memory
     extra = []
     for _ in range(3):
         await send_peer()

@@ -107,8 +107,10 @@ class TestbedWatcher:
 
     @property
     def metric(self) -> Metric:
-        """The task's metric; the accuracy until a peer has started."""
-        return next((peer.metric for peer in self.progress.values() if peer.metric), Metric())
+        """The task's metric; not named until a peer has started."""
+        started = any(peer.state != "starting" for peer in self.progress.values())
+        default = Metric() if started else Metric("metric")
+        return next((peer.metric for peer in self.progress.values() if peer.metric), default)
 
     def render(self) -> Group:
         """Return a line about all peers and a table with a row per peer, at most `ROWS_MAX`."""

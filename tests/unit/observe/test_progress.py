@@ -97,6 +97,7 @@ def test_long_tables_end_with_a_count(run_directory):
 def test_progress_names_the_metric_of_the_task(tmp_path):
     """Before, live progress of a regression said "accuracy" beside a mean absolute error."""
     watcher = TestbedWatcher(tmp_path, write_graph(tmp_path))
+    assert "accuracy" not in watcher.line()  # the metric is not known yet
     place = write_peer(tmp_path, 0, rounds=1, end=False)
     lines = [json.loads(line) for line in place.history.read_text().splitlines()]
     metric = Metric("mae", higher_is_better=False, share=False)

@@ -114,8 +114,8 @@ class FoldingReceiver:
         raise SystemExit(f"a push was refused: {code}: {sentence}")
 
 
-def memory_bytes(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+def memory_bytes(field: str, process: int | str = "self") -> int:
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 

@@ -19,7 +19,7 @@ from coordinator_free_bootstrap.errors import RemoteProtocolError
 from peer.wire.frames import chunk_frame, data_of
 
 FRAME_BYTES_MAX = 256 << 10  # read from a socket at once
-SOCKET_BUFFER_BYTES = 1 << 20  # of a local socket: fewer, larger reads
+SOCKET_BUFFER_BYTES = 1 << 20
 BROKEN = (OSError, grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, RemoteProtocolError)
 
 Budget = Callable[[int], Awaitable[None]]  # waits until so many bytes may be carried

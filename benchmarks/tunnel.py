@@ -151,7 +151,7 @@ def measure(size: int, repeats: int) -> list[list[object]]:
     base = statistics.median(ways["dialed"].used[WARM_UP:])
     for name, way in ways.items():
         used, seconds = (statistics.median(values[WARM_UP:]) for values in (way.used, way.seconds))
-        extra = "" if name == "dialed" else f"{(memory[name] - memory["dialed"]) / MEGABYTE:.0f} MB"
+        extra = "" if name == "dialed" else f"{(memory[name] - memory['dialed']) / MEGABYTE:.0f} MB"
         ratio = f"{used / base:.2f} (aim {AIM:g})" if name == "tunnel" else f"{used / base:.2f}"
         speed = f"{size / seconds / 1e9:.2f} GB/s"
         rows.append([f"{size / MEGABYTE:g} MB, {name}", speed, f"{1000 * used:.0f} ms", ratio, extra])

@@ -24,6 +24,7 @@ from peer.api.choices import TaskChoice, chosen
 from peer.api.progress import Progress
 from peer.api.results import Run
 from peer.store.files import storage_errors
+from peer.store.system import require_unix
 
 LOG = "testbed.log"  # of the parent process
 POLL_S = 0.25
@@ -97,6 +98,8 @@ class Testbed:
             PeerError: as `peer testbed`: the task, the data, the graph or the folder cannot be used.
         """
         from peer.testbed.testbed import clear, on_free_ports
+
+        require_unix("peer.Testbed")
 
         if self._process is not None:
             raise UsageError("Testbed.start: found a started testbed; make another one to run again")

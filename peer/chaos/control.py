@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from coordinator_free_bootstrap.errors import NeighborUnavailable, PeerError, UsageError
@@ -105,9 +106,7 @@ def ask(directory: Path, request: dict[str, Any]) -> Any:
 @contextmanager
 def _short(directory: Path, name: str = NAME) -> Iterator[str]:
     """Yield a short path of the socket: the kernel allows 107 bytes, and paths may be longer."""
-    with storage_errors("open", Path(directory)):
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{handle}/{name}"
-    finally:
-        os.close(handle)
+    with storage_errors("open", Path(directory)), TemporaryDirectory(prefix="bed") as folder:
+        link = Path(folder) / "d"
+        link.symlink_to(Path(directory).resolve(strict=True))
+        yield str(link / name)

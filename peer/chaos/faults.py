@@ -80,8 +80,9 @@ _EXAMPLES = {
 }
 
 
-def _signal(number: int) -> Callable[[Processes, Event], str]:
+def _signal(name: str) -> Callable[[Processes, Event], str]:
     def execute(bed: Processes, event: Event) -> str:
+        number = getattr(signal, name)
         stopped = [peer for peer in event.peers if not bed.signal(peer, number)]
         return f"skipped, not running: {', '.join(map(str, stopped))}" if stopped else "done"
 
@@ -137,7 +138,7 @@ FAULTS = {
                    undo="restart", weight=1),
     "restart": Fault('Start peers again; with disk = "lose" from an empty state directory.', "peers [disk]", _start,
                      containers=lambda _, container: container.start()),
-    "continue": Fault("Let paused peers run again.", "peers", _signal(signal.SIGCONT),
+    "continue": Fault("Let paused peers run again.", "peers", _signal("SIGCONT"),
                       containers=lambda _, container: container.unpause()),
     "join": Fault("Start peers for the first time; a testbed does not start them before.", "peers", _start),
     "cut": _on_edges('Block edges: bytes stop and connections stay open; with mode = "reset" connections are reset.',

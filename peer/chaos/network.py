@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import multiprocessing
-import os
 import signal
 import socket
 import sys
@@ -24,8 +22,8 @@ from coordinator_free_bootstrap.errors import NeighborUnavailable
 from coordinator_free_bootstrap.routes import dialed
 from peer.chaos.proxy import DirectedEdge, FaultProxy
 from peer.chaos.toxics import Counters, Direction, Toxics
+from peer.store.system import START_METHOD, end_with_parent
 
-_PR_SET_PDEATHSIG = 1
 ANSWER_S = 10.0  # a request takes milliseconds; a longer silence means that the process has ended
 
 
@@ -51,7 +49,8 @@ class FaultyNetwork:
         self.socket.settimeout(ANSWER_S)
         self._answers = self.socket.makefile("rb")
         arguments = (graph, self._sockets, self.socket, theirs, seed)
-        self._process = multiprocessing.get_context("fork").Process(target=_child, args=arguments, name="network")
+        context: Any = multiprocessing.get_context(START_METHOD)
+        self._process = context.Process(target=_child, args=arguments, name="network")
         self._process.start()
         theirs.close()
         self._ports = {direction: each.getsockname()[1] for direction, each in self._sockets.items()}
@@ -111,8 +110,7 @@ class FaultyNetwork:
 def _child(
     graph: Graph, sockets: dict[Direction, socket.socket], parents: socket.socket, own: socket.socket, seed: int
 ) -> None:
-    os.setpgid(0, 0)  # Ctrl-C goes to the testbed only, which ends the network last
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)  # the testbed ends the network last
     parents.close()
     asyncio.run(_Proxies(graph, seed).serve(sockets, own))
     sys.exit(0)

@@ -217,8 +217,10 @@ def settled_round(peers: Sequence[PeerRun]) -> int | None:
 
 def machine() -> str:
     """Return a line that describes the machine."""
-    memory_gb = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / (1 << 30))
-    return f"{os.cpu_count()} cores, {memory_gb} GB, {platform.machine()}, Python {platform.python_version()}"
+    memory = ""
+    if hasattr(os, "sysconf"):  # not on Windows
+        memory = f"{round(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / (1 << 30))} GB, "
+    return f"{os.cpu_count()} cores, {memory}{platform.machine()}, Python {platform.python_version()}"
 
 
 def _measured(case: Case, run: Run) -> float | None:

@@ -57,7 +57,7 @@ class _Rule:
     last: float
 
 
-SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP, "leave": signal.SIGTERM}
+SIGNALS = {"kill": "SIGKILL", "pause": "SIGSTOP", "leave": "SIGTERM"}  # by name: Windows lacks two of them
 _rules: dict[str, _Rule] = {}
 _reached: dict[str, int] = {}
 
@@ -106,4 +106,4 @@ def _fire(point: str, count: int, rule: _Rule) -> None:
     if rule.action == "error":
         raise OSError(rule.number, os.strerror(rule.number))
     if rule.action in SIGNALS:
-        os.kill(os.getpid(), SIGNALS[rule.action])
+        os.kill(os.getpid(), getattr(signal, SIGNALS[rule.action]))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import platform
-import resource
 import shutil
 import socket
 import tempfile
@@ -99,7 +98,10 @@ def check_device(device: str = "auto") -> Check:
 
 def check_threads() -> Check:
     """Check the usable cores against OMP_NUM_THREADS."""
-    usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    usable, present = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        os.cpu_count() or 1,
+    )
     found = f"{usable} of {present} cores usable"
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdigit() and int(asked) > usable:
@@ -165,6 +167,8 @@ def check_network(graph_path: Path, peer_id: int | None) -> list[Check]:
 
 def check_open_files(neighbor_count: int) -> Check:
     """Check the limit of open files against the number of neighbors."""
+    import resource
+
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = OPEN_FILES_BASE + OPEN_FILES_PER_NEIGHBOR * neighbor_count
     found = f"{soft} allowed, about {needed} needed for {counted(neighbor_count, 'neighbor')}"

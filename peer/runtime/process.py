@@ -16,6 +16,7 @@ from peer.identity.files import KeyFiles
 from peer.runtime.assembly import Assembled, LocalSettings, assemble
 from peer.runtime.results import write_results
 from peer.runtime.world import AsyncioWorld
+from peer.store.system import require_unix
 from peer.wire.address import require_own_address
 from peer.wire.security import MutualTls, load_tls, require_loopback_or
 
@@ -47,6 +48,7 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
     Raises:
         PeerError: the peer cannot start.
     """
+    require_unix("peer run")
     failpoints.arm(os.environ.get(failpoints.VARIABLE, ""))
     own = graph.node(peer_id).address
     tls = transport_security(peer_id, graph, settings)

@@ -48,6 +48,8 @@ def storage_errors(action: str, path: Path) -> Iterator[None]:
 
 def fsync_path(path: Path) -> None:
     """Flush the content of a file, or the entries of a directory, to the disk."""
+    if os.name == "nt" and path.is_dir():  # Windows opens no directories; it writes their entries itself
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -20,6 +20,7 @@ from pydantic_core import from_json
 from coordinator_free_bootstrap.strict_json import dumps, finite
 from peer import failpoints
 from peer.store.files import storage_error, storage_errors
+from peer.store.system import OPEN_FLAGS, read_at
 
 COUNTERS = frozenset(
     {
@@ -86,7 +87,7 @@ class HistoryWriter:
         self.incarnation = incarnation
         self._started = time.monotonic()
         with storage_errors("open", self.path):
-            self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o644)
             try:
                 self._size = _repair_tail(self._handle)
             except OSError:
@@ -179,7 +180,7 @@ def _repair_tail(handle: int) -> int:
     size = end = os.fstat(handle).st_size
     while end > 0:
         start = max(0, end - _TAIL_BLOCK_BYTES)
-        newline = os.pread(handle, end - start, start).rfind(b"\n")
+        newline = read_at(handle, end - start, start).rfind(b"\n")
         if newline >= 0:
             end = start + newline + 1
             break

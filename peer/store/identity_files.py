@@ -5,7 +5,6 @@ A peer acquires the lock and persists its incarnation before it sends the first 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError
 from coordinator_free_bootstrap.identity import next_incarnation
 from peer.store.files import seal, storage_error, storage_errors, unseal, write_atomic
+from peer.store.system import OPEN_FLAGS, read_at, try_lock
 
 
 class IncarnationFile:
@@ -84,27 +84,25 @@ class StateLock:
             StorageError: another process holds it (the message has its process id), or the file cannot be made.
         """
         with storage_errors("lock", self.path):
-            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | OPEN_FLAGS, 0o644)
             if not self._try_lock(handle):
-                owner = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
+                owner = read_at(handle, 32, 0).decode(errors="replace").strip() or "unknown"
                 os.close(handle)
                 raise StorageError(
                     f"state directory {self.path.parent}: found it in use by process {owner}; allowed: one process; "
                     "stop that process, or choose another --state-dir"
                 )
             os.ftruncate(handle, 0)
-            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            os.lseek(handle, 0, os.SEEK_SET)
+            os.write(handle, f"{os.getpid()}\n".encode())
             self._handle = handle
 
     def _try_lock(self, handle: int) -> bool:
         for attempt in range(self._attempts):
             if attempt:
                 time.sleep(self._pause_s)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if try_lock(handle):
                 return True
-            except BlockingIOError:
-                continue
         return False
 
     def release(self) -> None:
@@ -124,14 +122,13 @@ class StateLock:
 def held_by(directory: Path) -> int | None:
     """Return the id of the process that holds the lock of a state directory, 0 if unknown, None if none; read only."""
     try:
-        handle = os.open(Path(directory) / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(Path(directory) / "lock", os.O_RDONLY | OPEN_FLAGS)
     except OSError:
         return None
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return None
-    except BlockingIOError:
-        text = os.pread(handle, 32, 0).decode(errors="replace").strip()
+        if try_lock(handle, shared=True):
+            return None
+        text = read_at(handle, 32, 0).decode(errors="replace").strip()
         return int(text) if text.isdigit() else 0
     except OSError:  # a file system without locks
         return None

@@ -1,12 +1,11 @@
 """A testbed: N peers as processes of one machine, forked from a parent that has imported everything.
 
 A forked peer costs 14 to 17 MB; a started one 285 MB and 2 s of imports. Forking is safe because the parent never starts
-gRPC and has one thread; so it can also fork later, to restart a killed peer.
+gRPC and has one thread; so it can also fork later, to restart a killed peer. On macOS peers are started (start method spawn).
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import logging
@@ -42,12 +41,12 @@ from peer.identity.files import OBSERVER, identity_files
 from peer.runtime.assembly import LocalSettings
 from peer.runtime.imports import importing
 from peer.store.state_dir import StateDir
+from peer.store.system import START_METHOD, end_with_parent, require_unix
 
 log = logging.getLogger("peer")
 PORTS = range(15_000, 65_536)
 EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 PEERS = 8  # of a testbed without a graph file
-_PR_SET_PDEATHSIG = 1
 
 
 def free_ports(count: int) -> list[int]:
@@ -121,7 +120,7 @@ def check_task_first(graph: Graph, data_root: Path | None) -> None:
     Raises:
         PeerError: the first fault; a note on it holds the whole trace.
     """
-    context = multiprocessing.get_context("fork")
+    context: Any = multiprocessing.get_context(START_METHOD)
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_check_task, args=(graph, data_root, sender), name="task-check")
     process.start()
@@ -242,7 +241,9 @@ class Testbed:
         threads: int | None = None,
         insecure: bool = False,
         traceback: bool = False,
+        start_method: str = START_METHOD,
     ) -> None:
+        require_unix("peer testbed")
         self.insecure = insecure
         self.traceback = traceback
         self.directory = directory
@@ -255,7 +256,7 @@ class Testbed:
         )  # with fault proxies, each peer has other addresses
         self.failpoints: dict[int, str] = {}  # of peers started from now on
         self.parent_sockets: list[socket.socket] = []  # closed in every peer
-        self._context = multiprocessing.get_context("fork")
+        self._context: Any = multiprocessing.get_context(start_method)
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -269,7 +270,17 @@ class Testbed:
         """Fork all peers, or the named ones."""
         for peer_id in peer_ids or self.graph.ids:
             self.exit_codes.pop(peer_id, None)
-            process = self._context.Process(target=_child, args=(self, peer_id), name=f"peer-{peer_id}")
+            settings = LocalSettings(
+                StateDir.of_peer(self.directory, peer_id).root,
+                data_root=self.data_root,
+                threads=self.threads,
+                insecure=self.insecure,
+                traceback=self.traceback,
+            )
+            forked = self._context.get_start_method() == "fork"
+            sockets = self.parent_sockets if forked else []  # a spawned peer inherits none
+            arguments = (peer_id, self.graph_of(peer_id), settings, self.failpoints.get(peer_id), sockets)
+            process = self._context.Process(target=_child, args=arguments, name=f"peer-{peer_id}")
             process.start()
             self.processes[peer_id] = process
 
@@ -324,13 +335,14 @@ class Testbed:
         return dict(self.exit_codes)
 
 
-def _child(testbed: Testbed, peer_id: int) -> None:
-    """Run one peer in a forked process, with its own process group and log; it ends with the parent."""
-    os.setpgid(0, 0)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    for each in testbed.parent_sockets:
+def _child(
+    peer_id: int, graph: Graph, settings: LocalSettings, failpoint: str | None, parent_sockets: list[socket.socket]
+) -> None:
+    """Run one peer in a process of its own, with its own process group and log; it ends with the parent."""
+    end_with_parent()
+    for each in parent_sockets:
         each.close()
-    place = StateDir.of_peer(testbed.directory, peer_id)
+    place = StateDir(settings.state_dir)
     place.root.mkdir(parents=True, exist_ok=True)  # the peer makes the other folders and reports errors
     handle = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for stream in (1, 2):
@@ -340,14 +352,7 @@ def _child(testbed: Testbed, peer_id: int) -> None:
     from peer.observe.logs import setup_logging
     from peer.runtime.process import run_peer
 
-    if peer_id in testbed.failpoints:
-        os.environ[failpoints.VARIABLE] = testbed.failpoints[peer_id]
+    if failpoint is not None:
+        os.environ[failpoints.VARIABLE] = failpoint
     setup_logging(peer_id, level=os.environ.get("PEER_LOG_LEVEL", "info"))
-    settings = LocalSettings(
-        place.root,
-        data_root=testbed.data_root,
-        threads=testbed.threads,
-        insecure=testbed.insecure,
-        traceback=testbed.traceback,
-    )
-    sys.exit(run_peer(peer_id, testbed.graph_of(peer_id), settings))
+    sys.exit(run_peer(peer_id, graph, settings))

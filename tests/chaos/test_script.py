@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -46,7 +47,7 @@ def test_failpoints_use_the_signals_of_the_faults_with_the_same_name() -> None:
     for name, number in SIGNALS.items():
         sent: list[int] = []
         assert FAULTS[name].processes(Bed(), Event(do=name, peers=(1,))) == "done"
-        assert sent == [number]
+        assert sent == [getattr(signal, number)]
 
 
 def test_the_documentation_lists_every_fault() -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +165,29 @@ def test_run_in_a_running_loop_names_the_asyncio_form(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"await peer\.run_async"):
         asyncio.run(blocking())
+
+
+STARTED = """
+import sys
+from pathlib import Path
+
+from peer import Graph
+from peer.testbed.testbed import Testbed, on_free_ports, warm_up
+
+if __name__ == "__main__":
+    graph = on_free_ports(Graph.load(sys.argv[1]))
+    warm_up(graph, None)
+    bed = Testbed(graph, Path(sys.argv[2]), insecure=True, start_method="spawn")
+    bed.start()
+    print(bed.run())
+"""
+
+
+def test_started_peers_as_on_macos_give_the_models_of_forked_ones(tmp_path: Path) -> None:
+    graph = graph_of("line", 2, rounds=3, start={"rule": "all"})
+    graph.save(tmp_path / "graph.json")
+    (tmp_path / "started.py").write_text(STARTED)
+    command = [sys.executable, "started.py", "graph.json", "started"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.stdout in {"{0: 0, 1: 0}\n", "{1: 0, 0: 0}\n"}, found.stderr
+    same_models(peer.Run(tmp_path / "started"), peer.simulate(graph, progress=False))

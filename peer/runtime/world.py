@@ -51,6 +51,7 @@ class AsyncioWorld:
         self.manifest = parts.host.manifest
         self.peer_id = parts.host.peer_id
         self.requests = Requests(self.host, self.post, self._on_fold_thread, self._reached)
+        self.requests.rounds.rounds_from = parts.resumed_from or 0
         self.history = HistoryWriter(parts.state_dir.history, incarnation=self.host.state.incarnation)
         self.observers: list[Callable[[str, dict[str, Any]], None]] = []
         self._tls = tls
@@ -382,8 +383,11 @@ class AsyncioWorld:
             self._log_round(fields)
         for observer in self.observers:
             observer(kind, fields)
+        line = self.history.stamped(kind, **self.host.metric.named(fields))
+        if kind == "round":
+            self.requests.rounds.add(line)
         try:
-            self.history.write(kind, **self.host.metric.named(fields))
+            self.history.write(**line)
             self.host.history_error = ""
         except StorageError as error:
             if not self.host.history_error:

@@ -30,6 +30,7 @@ from peer.wire.failures import UNTRUSTED, in_words
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, TUNNELS, UNARY, channel_options
 from peer.wire.proxy import HttpProxy
+from peer.wire.round_ring import Batch
 from peer.wire.security import SecureChannel, open_channel
 
 RECONNECTS_MAX, RECONNECTS_S = 5, 10.0  # at most so many reconnects in so many seconds
@@ -147,13 +148,20 @@ class NeighborLink:
         """Return the neighbor's status."""
         return convert.unpack_status(await self._ask("Status", b""))
 
-    async def watch_status(self, interval_s: float) -> AsyncIterator[dict[str, Any]]:
-        """Yield the neighbor's status every ``interval_s`` seconds, until the neighbor stops."""
-        call = self._watch(convert.pack_watch(interval_s))
+    async def watch_status(
+        self, interval_s: float, rounds_since: int | None = None
+    ) -> AsyncIterator[tuple[dict[str, Any], Batch]]:
+        """Yield the neighbor's status every ``interval_s`` seconds, until the neighbor stops.
+
+        Args:
+            interval_s: seconds.
+            rounds_since: with each status come the records of this round and later ones that did not come before; None: none.
+        """
+        call = self._watch(convert.pack_watch(interval_s, rounds_since))
         try:
             with self._failures("WatchStatus"):
                 async for data in call:
-                    yield convert.unpack_status(data)
+                    yield convert.unpack_watched(data)
         finally:
             call.cancel()
 

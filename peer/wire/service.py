@@ -24,6 +24,7 @@ from peer.wire.access import AccessControl, abort, first_message, require_peer, 
 from peer.wire.arrival_reader import ArrivalReader, too_slow, transfer_limit_s
 from peer.wire.handler import RequestHandler
 from peer.wire.options import SERVICE
+from peer.wire.round_ring import Batch
 from peer.wire.switchboard import Switchboard
 
 M = TypeVar("M", bound=Heartbeat | Control)
@@ -131,10 +132,16 @@ class PeerService:
         """Send the peer's status repeatedly, until the caller cancels or the peer stops."""
         async with self._access.aborting(context):
             with self._access.stream(self._access.subject(context), context):
-                interval_s = convert.unpack_watch(await first_message(context, self._timeouts))
-                while not self._stopping.is_set():
-                    await context.write(convert.pack_status(self._handler.status()))
-                    await _wait_at_most(self._stopping, interval_s)
+                interval_s, since = convert.unpack_watch(await first_message(context, self._timeouts))
+                batch = Batch()
+                while True:
+                    stopping = self._stopping.is_set()
+                    batch = Batch() if since is None else self._handler.rounds.batch(since, batch.after)
+                    await context.write(convert.pack_status(self._handler.status(), batch))
+                    if stopping and not batch.more:  # the last reply has what came while the peer stopped
+                        return
+                    if not batch.more:
+                        await _wait_at_most(self._stopping, interval_s)
 
     async def offer_tunnel(self, _requests: AsyncIterator[bytes], context: Any) -> None:
         """Hold a neighbor's offer, and the connection over it, until it ends."""

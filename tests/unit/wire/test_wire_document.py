@@ -20,6 +20,7 @@ from peer.wire.access import REFUSAL_TRAILER
 from peer.wire.arrival_reader import ACCEPTED_METADATA, BYTES_PER_SECOND_MIN
 from peer.wire.generated import peer_pb2
 from peer.wire.options import SERVICE
+from peer.wire.round_ring import ROUNDS_KEPT
 from peer.wire.switchboard import CONNECTIONS_PER_OFFER
 
 TEXT = (Path(__file__).resolve().parents[3] / "proto/WIRE.md").read_text()
@@ -96,6 +97,7 @@ LIMITS = {
     "characters of `manifest`": f"{convert.MANIFEST_CHARS_MAX >> 20} Mi",
     "characters of `reason`": str(convert.REASON_CHARS_MAX),
     "`WatchStatusRequest.interval_s`": f"{convert.INTERVAL_S_MIN:g} to {convert.INTERVAL_S_MAX:g}, or 0 for 1",
+    "round records that a peer keeps for watchers": str(ROUNDS_KEPT),
 }
 
 

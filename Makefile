@@ -5,11 +5,9 @@ TORCH ?= torch
 VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
-# One worker per core. A file's tests run in one worker: they share its testbeds.
-PYTEST := $(BIN)/pytest -n auto --dist loadfile --durations=10 -rs
 SEEDS ?= 50000
 
-.PHONY: dev demo test test-slow test-all lint types stubs simulate wheel test-compose clean
+.PHONY: dev demo test lint types stubs simulate wheel test-compose test-browser clean
 
 # The environment for changing the project, in .venv: what runs, tests and linters need.
 dev: $(VENV)/.dev
@@ -18,15 +16,8 @@ demo: $(VENV)/.run
 	$(BIN)/peer testbed --peers 8 --out $(OUT) --fresh --set run.options.warmup_rounds=8
 	@echo "Pictures: $(OUT)/report/*.png. Report as JSON: $(BIN)/peer report $(OUT) --json"
 
-# All layers but the slow ones. The end of the output lists the slowest ten tests, and what was skipped and why.
 test: $(VENV)/.test
-	$(PYTEST)
-
-# Planted bugs, and real processes under faults: minutes each.
-test-slow: $(VENV)/.test
-	$(PYTEST) -m 'slow or chaos'
-
-test-all: test test-slow test-compose
+	$(BIN)/pytest
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -49,6 +40,11 @@ wheel:
 # The first test starts the container engine and builds the image.
 test-compose: $(VENV)/.test
 	$(BIN)/pytest tests/compose -m compose --timeout 900 -rs
+
+# In Chromium. Without it, each test is skipped with the reason; root installs it from Debian's packages first.
+test-browser: $(VENV)/.test
+	command -v chromedriver >/dev/null || test "$$(id -u)" != 0 || apt-get install -y --no-install-recommends chromium chromium-driver >/dev/null || true
+	$(BIN)/pytest tests/browser -m browser -rs
 
 # torch first and separately: its CPU build satisfies torchvision, which would otherwise install gigabytes of CUDA libraries.
 $(VENV)/.run: pyproject.toml constraints.txt

@@ -24,6 +24,7 @@ from peer.cli.run import run
 from peer.cli.status import status
 from peer.cli.testbed import testbed
 from peer.cli.trace import traceback_wanted, with_traceback_option
+from peer.cli.watch import watch
 
 ERROR_LINE_CHARACTERS_MAX = 2000
 
@@ -34,7 +35,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 success, 1 a peer failed, 2 usage, 10-13 config, graph, task, shard, 20 identity, "
     "30-31 storage, 40 no answer from a peer, 70 internal error.",
 )
-for verb in (run, health, testbed, chaos, status, keygen, report, evaluate, predict, doctor):
+for verb in (run, health, testbed, chaos, status, watch, keygen, report, evaluate, predict, doctor):
     app.command(epilog=HELP_OF_FAULTS if verb is chaos else None)(verb)
 app.command("list")(list_names)
 graph.app.command()(pin)

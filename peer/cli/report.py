@@ -19,6 +19,13 @@ def report(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for the pictures.", show_default="DIRECTORY/report")
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", help="Also write the run as one HTML file that needs nothing else; see peer watch."),
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option("--against", help="With --html: another run, whose curve is drawn over this one's.")
+    ] = None,
     target: Annotated[
         float | None,
         typer.Option("--target", help="Also report when the mean of the task's metric reached this value."),
@@ -29,9 +36,14 @@ def report(
     Diverged peers, refused messages and peers that were alone come first.
 
     Example: peer report out --json
+
+    Example: peer report out --html page.html
     """
+    from coordinator_free_bootstrap.errors import UsageError
     from peer.observe.report import build_report
 
+    if against is not None and html is None:
+        raise UsageError("peer report: found --against without --html; allowed: both, or --html alone")
     found = build_report(directory, target)
     if json:
         from coordinator_free_bootstrap.strict_json import dumps
@@ -50,3 +62,7 @@ def report(
         place = out or directory / "report"
         for path in [*save_plots(found.run, place), *save_fault_picture(found.run, place)]:
             typer.echo(f"wrote {path}", err=True)
+    if html is not None:
+        from peer.page.single_file import write_single_file
+
+        typer.echo(f"wrote {write_single_file(directory, html, against)}", err=True)

@@ -34,6 +34,9 @@ def testbed(
     proxy: Annotated[
         bool, typer.Option("--proxy", help="Connect peers through fault proxies, which faults of edges need.")
     ] = False,
+    page: Annotated[
+        bool, typer.Option("--page", help="Serve a page of the run while it lasts; see peer watch --help.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Run all peers of a graph as processes on this machine and report; Ctrl-C stops all of them.
@@ -45,6 +48,8 @@ def testbed(
 
     Example: peer testbed --peers 8 --set run.rounds=20 --out out
     """
+    from contextlib import nullcontext
+
     from rich.console import Console
 
     from coordinator_free_bootstrap import load_graph
@@ -53,11 +58,14 @@ def testbed(
     from peer.chaos.script import Script, load_script
     from peer.cli.report import report
     from peer.observe.watch import LiveProgress
+    from peer.page.process import beside, require_packages
     from peer.tasks.effect import warn_without_effect
     from peer.testbed.testbed import clear, default_graph, with_settings
 
     refuse_without("without a graph file", graph_file is None, peers=peers, kind=kind)
     console = Console(stderr=True, markup=False)
+    if page:
+        require_packages()
     if fresh:
         clear(out)
     graph = load_graph(graph_file) if graph_file else default_graph(kind, peers, out)
@@ -71,7 +79,7 @@ def testbed(
     local = BedSettings(out, data_root, threads, insecure, proxy, traceback_wanted(), source=str(chaos))
     run = BedRun(graph, local, load_script(chaos) if chaos else Script())
     try:
-        with LiveProgress(run.watcher, console) as progress:
+        with beside(out) if page else nullcontext(), LiveProgress(run.watcher, console) as progress:
             failed = run.run(progress.update)
             progress.update(force=True)
     except KeyboardInterrupt:

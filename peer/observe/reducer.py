@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from peer.observe.events import Event
 from peer.observe.peer_state import PeerState
+from peer.observe.records import Record
 
 STRIDE = 16
 # Kinds of events that a timeline shows; lines of each round are no news, except a checkpoint that failed.
@@ -59,6 +60,7 @@ class RoundCell:
         position: of the line in the run.
         at: when, Unix seconds; `seconds`: since the peer opened its history.
         payload_bytes: that the peer had sent until then.
+        line: the line itself.
     """
 
     position: int
@@ -67,6 +69,7 @@ class RoundCell:
     metric: float | None
     cluster: int | None
     payload_bytes: int
+    line: Record
 
 
 class _Track:
@@ -116,7 +119,7 @@ class EventLog:
 
     def __init__(self, ids: Iterable[int] = ()) -> None:
         self.cursor = 0
-        self.at = 0.0
+        self.at = self.began = 0.0  # times of the latest and of the earliest event
         self.news: list[tuple[int, Event]] = []
         self.rounds: dict[int, dict[int, RoundCell]] = {}  # round_index -> peer id -> its last line of the round
         self._newest_of_round: dict[int, int] = {}
@@ -127,6 +130,7 @@ class EventLog:
         """Add events at the end."""
         for event in events:
             self.cursor += 1
+            self.began = min(self.began or event.at, event.at or self.began)
             self.at = max(self.at, event.at)
             self._times.append(self.at)
             if event.peer is not None:
@@ -143,7 +147,7 @@ class EventLog:
         line, index = event.data, event.data["round_index"]
         self.rounds.setdefault(index, {})[peer.peer_id] = RoundCell(
             self.cursor, event.at, line.get("t") or 0.0, line.get("accuracy"), line.get("cluster_index"),
-            peer.total("payload_bytes_sent"),
+            peer.total("payload_bytes_sent"), line,
         )  # fmt: skip
         self._newest_of_round[index] = self.cursor
 

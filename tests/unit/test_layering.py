@@ -21,6 +21,7 @@ FLOORS = (
     "peer.identity",
     "peer.wire",
     "peer.observe",
+    "peer.page",
     "peer.runtime",
     "peer.testbed",
     "peer.chaos",

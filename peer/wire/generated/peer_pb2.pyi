@@ -219,27 +219,21 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WatchStatusRequest(_message.Message):
-    __slots__ = ("interval_s", "rounds_since")
+    __slots__ = ("interval_s",)
     INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
-    ROUNDS_SINCE_FIELD_NUMBER: _ClassVar[int]
     interval_s: float
-    rounds_since: int
-    def __init__(self, interval_s: _Optional[float] = ..., rounds_since: _Optional[int] = ...) -> None: ...
+    def __init__(self, interval_s: _Optional[float] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("peer_id", "incarnation", "round_index", "phase", "json", "rounds", "rounds_from")
+    __slots__ = ("peer_id", "incarnation", "round_index", "phase", "json")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     JSON_FIELD_NUMBER: _ClassVar[int]
-    ROUNDS_FIELD_NUMBER: _ClassVar[int]
-    ROUNDS_FROM_FIELD_NUMBER: _ClassVar[int]
     peer_id: int
     incarnation: int
     round_index: int
     phase: Phase
     json: str
-    rounds: _containers.RepeatedScalarFieldContainer[str]
-    rounds_from: int
-    def __init__(self, peer_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., json: _Optional[str] = ..., rounds: _Optional[_Iterable[str]] = ..., rounds_from: _Optional[int] = ...) -> None: ...
+    def __init__(self, peer_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., json: _Optional[str] = ...) -> None: ...

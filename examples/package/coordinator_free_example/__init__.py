@@ -1,1 +1,0 @@
-"""An algorithm and a task, found by the entry points in ``pyproject.toml``."""

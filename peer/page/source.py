@@ -1,0 +1,32 @@
+"""A run that the page shows: its growing files, the view of them, and the film."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peer.observe.report import warnings
+from peer.observe.run_files import Run
+from peer.observe.tail import RunTail
+from peer.observe.view import View
+from peer.page.film import Film
+
+
+class RunSource:
+    """The run in a directory; `refresh` reads what is new.
+
+    Raises:
+        UsageError: there is no such directory.
+        GraphError: the graph file is not valid.
+        StorageError: a file exists and cannot be read; `refresh` raises it too.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.tail = RunTail(directory)
+        self.film = Film(View(self.tail.log, self.tail.graph))
+
+    def refresh(self) -> bool:
+        """Read what is new; return whether there was anything."""
+        new = self.tail.refresh()
+        if new and any(peer.lines for peer in self.tail.log.peers.values()):
+            self.film.warnings = warnings(Run.of(self.tail))
+        return new

@@ -1,0 +1,83 @@
+// One peer at the cursor, and the whole run: of the newest state when live, of the histories' lines in a replay.
+
+import { counted, decimal, durationText, known } from "./format.js";
+
+const DOWN = ["dead", "cut", "diverged", "refused", "failed"];
+const ENDED = ["completed", "left", "missing"];
+
+/** Return what the page shows of a peer; `round` null is the newest state. */
+export function peerAt(film, peer, round) {
+  return round === null ? newestPeer(film, peer) : replayedPeer(film, peer, round);
+}
+
+/** Return the numbers of the whole run at a round of a replay. */
+export function runAt(film, round) {
+  const peers = film.run.peers.map((_, peer) => replayedPeer(film, peer, round));
+  const rounds = peers.map((peer) => peer.round);
+  return {
+    ...film.frames[round],
+    rounds_min: Math.min(...rounds),
+    rounds_max: Math.max(...rounds),
+    payload_bytes: peers.reduce((sum, peer) => sum + (peer.payload_bytes || 0), 0),
+    alive: peers.filter((peer) => peer.status === "running").length,
+    dead: peers.filter(isDown).length,
+  };
+}
+
+/** Return whether a peer has stopped without completing its run. */
+export function isDown(peer) {
+  return DOWN.includes(peer.status);
+}
+
+function newestPeer(film, peer) {
+  const row = film.state.peers[peer];
+  const behind = behindOf(row.status, film.state.header.rounds_max - row.round);
+  return { ...row, behind, neighbors: film.neighbors[peer].length, waits: presentWait(row) };
+}
+
+function replayedPeer(film, peer, round) {
+  const at = film.roundUntil(peer, round);
+  const entry = film.entryAt(film.statuses[peer], film.secondsAt(round));
+  const status = entry ? entry.status : "missing";
+  return {
+    status,
+    round: at + 1,
+    behind: behindOf(status, round - at),
+    metric: film.latest("accuracy", peer, round),
+    cluster: orNone(film.latest("cluster", peer, round)),
+    alive: orNone(film.latest("alive", peer, round)),
+    neighbors: film.neighbors[peer].length,
+    payload_bytes: film.latest("sent", peer, round),
+    waits: pastWait(film, peer, at),
+  };
+}
+
+/** Return the word for a peer's status: a peer without a process that did not end is dead. */
+export function statusWord(peer) {
+  return peer.status === "cut" ? "dead" : peer.status;
+}
+
+function behindOf(status, rounds) {
+  return ENDED.includes(status) ? 0 : Math.max(0, rounds);
+}
+
+function orNone(value) {
+  return Number.isNaN(value) ? null : value;
+}
+
+function presentWait(row) {
+  if (row.silent) return `no answer: ${row.silent}`;
+  if (!row.why?.length) return row.status === "running" && row.stage ? row.stage : "";
+  const until = known(row.until_s) ? `; at most ${durationText(row.until_s)} more` : "";
+  return `waits for ${row.why.join("; ")}${until}`;
+}
+
+function pastWait(film, peer, round) {
+  if (round < 0) return "no round completed yet";
+  const waited = film.value("wait", peer, round);
+  const missing = film.texts.missing[peer][round] || [];
+  const text = Number.isNaN(waited) ? "" : `waited ${decimal(waited, 2)} s in this round`;
+  const late = `closed without models of peer ${missing.slice(0, 5).join(", ")}`;
+  const more = missing.length > 5 ? ` and ${counted(missing.length - 5, "other")}` : "";
+  return missing.length ? `${text}; ${late}${more}` : text;
+}

@@ -1,0 +1,100 @@
+// Title, mode, warnings, and the numbers of the run at the cursor.
+
+import { element, mark, place, write } from "./dom.js";
+import { runAt } from "./frame.js";
+import { bytesText, counted, decimal, durationText, known, whole } from "./format.js";
+
+const MODES = {
+  connecting: "connecting",
+  live: "live",
+  stale: "stale: no answer from the server",
+  replay: "replay",
+  ended: "ended",
+  file: "saved run",
+};
+
+const TILES = [
+  ["rounds", "Rounds"],
+  ["accuracy_mean", "Mean accuracy"],
+  ["accuracy_worst", "Worst peer"],
+  ["accuracy_p10", "Worst tenth"],
+  ["cluster_ari", "Clusters (ARI)"],
+  ["payload_bytes_sent", "Sent"],
+  ["alive", "Peers"],
+  ["time", "Time"],
+];
+
+export class Header {
+  constructor() {
+    this.tiles = new Map();
+    for (const [field, label] of TILES) {
+      const value = element("span", { class: "value", "data-field": field });
+      const name = element("span", { class: "name" }, label);
+      const more = element("span", { class: "more" });
+      place("numbers").append(element("div", { class: "tile" }, name, value, more));
+      this.tiles.set(field, { name, value, more });
+    }
+    this.bar = element("i", {});
+    this.tiles.get("rounds").more.replaceWith(element("span", { class: "bar", "aria-hidden": "true" }, this.bar));
+  }
+
+  draw(film, cursor, mode) {
+    this.#titles(film);
+    const shown = !film.running && ["live", "stale"].includes(mode) ? "ended" : mode;
+    const pill = document.querySelector("[data-field=mode]");
+    mark(pill, "data-mode", cursor.live ? shown : "replay");
+    write(pill, cursor.live ? (MODES[shown]) : `replay, round ${cursor.position + 1}`);
+    const numbers = cursor.live ? film.state.header : runAt(film, cursor.position);
+    this.#numbers(film, numbers, cursor);
+  }
+
+  #titles(film) {
+    const { algorithm, task, peers, edges, clusters } = film.run;
+    const title = `${algorithm || "unknown algorithm"} on ${task || "an unknown task"}`;
+    write(document.querySelector("[data-field=title]"), title);
+    if (document.title !== title) document.title = title;
+    const models = clusters > 1 ? ` · ${clusters} models a peer` : "";
+    write(
+      document.querySelector("[data-field=subtitle]"),
+      `${counted(peers.length, "peer")} · ${counted(edges.length, "edge")}${models}`
+    );
+    const list = place("warnings");
+    const warnings = film.state.warnings;
+    if (list.childElementCount !== warnings.length || warnings.some((text, at) => list.children[at].textContent !== text)) {
+      list.replaceChildren(...warnings.map((text) => element("li", {}, text)));
+    }
+    list.hidden = warnings.length === 0;
+  }
+
+  #numbers(film, numbers, cursor) {
+    const total = film.run.rounds_total;
+    const low = numbers.rounds_min ?? 0, high = numbers.rounds_max ?? 0;
+    const span = low === high ? whole(high) : `${whole(low)}–${whole(high)}`;
+    this.#set("rounds", total ? `${span} / ${whole(total)}` : span, high);
+    this.bar.style.width = total ? `${(100 * low) / total}%` : "0";
+    for (const [field, key] of [["accuracy_mean", "mean"], ["accuracy_worst", "worst"], ["accuracy_p10", "tenth"]]) {
+      this.#set(field, film.metricText(numbers[key]), numbers[key]);
+    }
+    this.#more("accuracy_mean", known(numbers.std) ? `deviation ${film.metricText(numbers.std)}` : "");
+    write(this.tiles.get("accuracy_mean").name, `Mean ${film.metric.name}`);
+    this.#set("cluster_ari", decimal(numbers.ari), numbers.ari);
+    this.#set("payload_bytes_sent", bytesText(numbers.payload_bytes), numbers.payload_bytes);
+    this.#more("payload_bytes_sent", known(numbers.models_sent) ? counted(numbers.models_sent, "model") : "");
+    this.#set("alive", `${whole(film.size - (numbers.dead || 0))} of ${whole(film.size)}`, numbers.alive);
+    this.#more("alive", numbers.dead ? `${whole(numbers.dead)} dead` : cursor.live && !film.running ? "completed" : "alive");
+    mark(this.tiles.get("alive").value.parentElement, "data-dead", numbers.dead || 0);
+    this.#set("time", durationText(numbers.seconds), numbers.seconds);
+    const left = cursor.live && film.running ? numbers.seconds_left : null;
+    this.#more("time", known(left) && left >= 1 ? `about ${durationText(left)} left` : "");
+  }
+
+  #set(field, text, value) {
+    const { value: node } = this.tiles.get(field);
+    write(node, text);
+    mark(node, "data-value", known(value) ? value : "");
+  }
+
+  #more(field, text) {
+    write(this.tiles.get(field).more, text);
+  }
+}

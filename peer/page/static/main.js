@@ -1,0 +1,76 @@
+// The page: takes states of the run, and draws them in every view at the cursor.
+
+import { Announcer } from "./announce.js";
+import { Clusters } from "./clusters.js";
+import { Cursor } from "./cursor.js";
+import { Curves } from "./curves.js";
+import { place } from "./dom.js";
+import { Film } from "./film.js";
+import { Graph } from "./graph.js";
+import { Header } from "./header.js";
+import { Panel } from "./panel.js";
+import { Phases } from "./phases.js";
+import { ReplayBar } from "./replay.js";
+import { Stream } from "./stream.js";
+import { Table } from "./table.js";
+import { followTheme } from "./theme.js";
+import { Timeline } from "./timeline.js";
+import { Traffic } from "./traffic.js";
+
+let film = null;
+let views = [];
+let mode = "connecting";
+let theme = 0;
+let waiting = false;
+
+const cursor = new Cursor(redraw);
+const header = new Header();
+const bar = new ReplayBar(cursor);
+const announcer = new Announcer();
+const panel = new Panel(redraw);
+const open = (peer) => panel.open(peer);
+
+function take(kind, message) {
+  if (kind === "film") {
+    film = new Film(message);
+    views = [new Graph(film, open), new Curves(film, redraw), new Clusters(film, (round) => cursor.seek(round), open), new Table(film, open), new Phases(film), new Traffic(), new Timeline(redraw), panel];
+  } else if (film) {
+    film.add(message);
+  }
+  cursor.newest = film.newest;
+  announcer.hear(film);
+  redraw();
+}
+
+/** Draw all views at the next frame of the screen, once. */
+function redraw() {
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => {
+    waiting = false;
+    if (film) draw();
+  });
+}
+
+function draw() {
+  header.draw(film, cursor, mode);
+  bar.draw(film, cursor);
+  for (const view of views) view.draw(film, cursor, theme);
+  const { dataset } = document.body;
+  dataset.ready = "yes";
+  dataset.position = cursor.position;
+  dataset.frames = cursor.shown;
+  dataset.films = film.version;
+}
+
+followTheme(() => { theme += 1; redraw(); });
+const saved = place("film");
+if (saved) {
+  mode = "file";
+  take("film", JSON.parse(saved.textContent));
+} else {
+  if (location.search) history.replaceState(null, "", location.pathname); // the token is used up
+  const stream = new Stream("stream", take, (said) => { mode = said; redraw(); });
+  document.body.dataset.stream = stream.address;
+}
+window.addEventListener("resize", redraw);

@@ -1,0 +1,103 @@
+// One peer's page: its numbers, its curve, its neighbors, its events.
+
+import { element, mark, place, vector } from "./dom.js";
+import { bytesText, counted, decimal, durationText, known, whole } from "./format.js";
+import { PHASES } from "./film.js";
+import { peerAt, statusWord } from "./frame.js";
+import { colorClass, shapeName } from "./palette.js";
+import { sentenceOf } from "./timeline.js";
+import { foldedTotals } from "./traffic.js";
+
+const EVENTS_MOST = 40;
+
+export class Panel {
+  constructor(changed) {
+    this.peer = null;
+    this.changed = changed;
+    this.back = null;
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && this.peer !== null) this.close();
+    });
+    const close = element("button", { type: "button", id: "panel-close", class: "round", "aria-label": "Close the page of the peer" }, "×");
+    close.addEventListener("click", () => this.close());
+    this.title = element("h2", { id: "panel-title", tabindex: "-1" });
+    this.body = element("div", {});
+    place("panel").replaceChildren(element("div", { class: "card-head" }, this.title, close), this.body);
+  }
+
+  open(peer) {
+    this.back = this.peer === null ? document.activeElement : this.back;
+    this.peer = peer;
+    mark(place("panel"), "hidden", null); // what is hidden takes no focus
+    this.title.focus();
+    this.changed();
+  }
+
+  close() {
+    this.peer = null;
+    this.changed();
+    if (this.back && this.back.isConnected) this.back.focus();
+  }
+
+  draw(film, cursor) {
+    const aside = place("panel");
+    mark(aside, "hidden", this.peer === null ? "" : null);
+    if (this.peer === null) return;
+    const { id, address } = film.run.peers[this.peer];
+    const truth = film.truth(this.peer);
+    mark(aside, "data-peer", id);
+    this.title.textContent = `Peer ${id}`;
+    const peer = peerAt(film, this.peer, cursor.round);
+    const spent = PHASES.map((phase) => `${phase} ${durationText(film.sum(phase, this.peer, cursor.position))}`).join(", ");
+    const facts = [
+      ["status", statusWord(peer)],
+      ["completed rounds", whole(peer.round) + (peer.behind ? `, ${peer.behind} behind` : "")],
+      [film.metric.name, film.metricText(peer.metric)],
+      ["cluster", known(peer.cluster) ? String(peer.cluster) : "–"],
+      ["true cluster", known(truth) ? `${truth} (${shapeName(truth)})` : "not known"],
+      ["neighbors alive", known(peer.alive) ? `${peer.alive} of ${peer.neighbors}` : "–"],
+      ["sent", bytesText(peer.payload_bytes)],
+      ["waits", peer.waits || "for none"],
+      ["seconds", spent],
+    ];
+    if (address) facts.push(["address", address]);
+    const mixture = film.mixture(this.peer, cursor.position);
+    if (mixture) facts.push(["mixture", mixture.map((weight, cluster) => `${cluster}: ${decimal(weight, 2)}`).join(", ")]);
+    const list = element("dl", {}, ...facts.flatMap(([name, text]) => [element("dt", {}, name), element("dd", { "data-field": name.replaceAll(" ", "_") }, text)]));
+    this.body.replaceChildren(list, curve(film, this.peer, cursor.position), neighbors(film, this.peer, cursor), history(film, this.peer, cursor));
+  }
+}
+
+function curve(film, peer, until) {
+  const points = [], marks = [];
+  const columns = Math.max(film.newest, 1);
+  const values = Array.from({ length: until + 1 }, (_, round) => film.value("accuracy", peer, round));
+  const seen = values.filter((value) => !Number.isNaN(value));
+  const low = Math.min(...seen), high = Math.max(...seen);
+  values.forEach((value, round) => {
+    if (!Number.isNaN(value)) points.push(`${(300 * round) / columns},${72 - (64 * (value - low)) / (high - low || 1)}`);
+    const cluster = film.value("cluster", peer, round);
+    marks.push(vector("rect", { x: (300 * round) / (columns + 1), y: 80, width: 300 / (columns + 1) + 0.3, height: 8, class: colorClass(Number.isNaN(cluster) ? null : cluster) }));
+  });
+  const text = seen.length ? `${film.metric.name} from ${film.metricText(low)} to ${film.metricText(high)} over ${counted(seen.length, "round")}` : "no evaluation yet";
+  return element("figure", {}, vector("svg", { viewBox: "0 0 300 90", role: "img", "aria-label": text, class: "peer-curve" }, vector("polyline", { points: points.join(" ") }), ...marks), element("figcaption", { class: "note" }, text));
+}
+
+function neighbors(film, peer, cursor) {
+  const seconds = cursor.live ? Infinity : film.secondsAt(cursor.position);
+  const from = foldedTotals(film, peer, cursor.position);
+  const rows = film.neighbors[peer].map((neighbor, at) => {
+    const there = foldedTotals(film, neighbor, cursor.position)[film.neighbors[neighbor].indexOf(peer)];
+    const cells = [film.run.peers[neighbor].id, film.linkAt(peer, neighbor, seconds), whole(from[at]), whole(there)];
+    return element("tr", {}, ...cells.map((text, column) => element(column ? "td" : "th", column ? { class: column > 1 ? "number" : "" } : { scope: "row" }, String(text))));
+  });
+  const heads = ["neighbor", "state", "models folded", "models taken"].map((text, at) => element("th", { scope: "col", class: at > 1 ? "number" : "" }, text));
+  return element("table", {}, element("caption", {}, "Neighbors"), element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows));
+}
+
+function history(film, peer, cursor) {
+  const seconds = cursor.live ? Infinity : film.secondsAt(cursor.position);
+  const id = film.run.peers[peer].id;
+  const events = film.state.events.filter((event) => (event.peer === id || event.by.includes(id)) && event.at <= seconds).slice(-EVENTS_MOST).reverse();
+  return element("section", {}, element("h3", {}, "Events"), element("ol", { class: "events" }, ...events.map((event) => element("li", {}, element("time", {}, durationText(event.at)), element("b", {}, event.kind), element("span", {}, sentenceOf(event))))));
+}

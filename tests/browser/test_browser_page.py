@@ -1,0 +1,300 @@
+"""The page of a run in a real browser: what it shows, who may read it, and that it is usable by keyboard and readers."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from recorded import HOSTILE, Recorded
+from selenium.webdriver.common.keys import Keys
+
+from peer.store.history import read_history
+from peer.store.state_dir import StateDir
+
+pytestmark = pytest.mark.browser
+VENDOR = Path(__file__).with_name("vendor")
+
+
+def report(directory: Path) -> dict:
+    command = [sys.executable, "-m", "peer", "report", directory, "--json"]
+    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
+def test_the_final_header_equals_the_report(tab, page, bed):
+    run = bed(peers=4, rounds=4, task="digits")
+    run.finish()
+    said = report(run.directory)
+    with page(run.directory) as link:
+        tab.open(link())
+        for field in ("accuracy_mean", "accuracy_worst", "accuracy_p10", "cluster_ari", "payload_bytes_sent", "rounds"):
+            assert tab.number(field) == pytest.approx(said[field], abs=0), field
+        assert tab.text("#numbers [data-field=accuracy_mean]") == f"{said['accuracy_mean']:.3f}"
+        assert tab.text("[data-field=mode]") == "ended"
+        for row in said["peers"]:
+            cells = f'#table tr[data-peer="{row["peer_id"]}"] [data-field='
+            assert tab.text(f"{cells}round]") == str(row["rounds_completed"])
+            assert tab.text(f"{cells}metric]") == f"{row['accuracy']:.3f}"
+            assert tab.text(f"{cells}status]") == row["status"]
+
+
+def test_a_killed_peer_appears_and_the_rest_goes_on(tab, page, bed):
+    run = bed(peers=4, rounds=2000, kind="complete", timeouts={"suspicion_s": 2.0, "heartbeat_s": 0.2})
+    with page(run.directory) as link:
+        run.until_round(2)
+        tab.open(link())
+        assert tab.text("[data-field=mode]") == "live"
+        assert run.do("kill", 2) == "done"
+        tab.wait(
+            lambda: tab.find('.node[data-peer="2"]').get_attribute("data-down") == "yes", "the graph shows the kill"
+        )
+        at = tab.number("rounds")
+        assert tab.text('#table tr[data-peer="2"] [data-field=status]') == "dead"
+        assert "1 dead" in tab.text("#numbers")
+        tab.wait(lambda: tab.texts('.events [data-kind="dead"][data-peer="2"]'), "the timeline names the death")
+        tab.wait(lambda: tab.number("rounds") > at, "the others complete rounds")
+        assert {line["state"] for line in run.history(0, "neighbor") if line["neighbor"] == 2} >= {"dead"}
+
+
+def test_a_replay_shows_the_lines_of_the_histories(tab, page, recorded):
+    recorded.complete(12)
+    recorded.end()
+    with page(recorded.directory) as link:
+        tab.open(link())
+        for index in (0, 1, 7, 11):
+            tab.seek(index)
+            lines = [
+                next(line for line in read_history(StateDir.of_peer(recorded.directory, p).history)
+                     if line["kind"] == "round" and line["round_index"] == index)
+                for p in recorded.graph.ids
+            ]  # fmt: skip
+            for peer_id, line in enumerate(lines):
+                row = f'#table tr[data-peer="{peer_id}"] [data-field='
+                value = tab.find(f"{row}metric]").get_attribute("data-value")
+                assert float(value) == pytest.approx(line["accuracy"], abs=1e-6)
+                assert tab.text(f"{row}cluster]") == str(line["cluster_index"])
+                assert tab.find(f'.node[data-peer="{peer_id}"]').get_attribute("data-cluster") == str(
+                    line["cluster_index"]
+                )
+            mean = sum(line["accuracy"] for line in lines) / len(lines)
+            assert tab.number("accuracy_mean") == pytest.approx(mean, abs=1e-9)
+            assert tab.text("[data-field=mode]") == f"replay, round {index + 1}"
+
+
+def test_a_replay_plays_to_the_end_and_goes_back_to_the_newest(tab, page, recorded):
+    recorded.complete(12)
+    with page(recorded.directory) as link:
+        tab.open(link())
+        tab.script("const s = document.getElementById('speed'); s.value = '20'; s.dispatchEvent(new Event('change'))")
+        tab.find("#play").click()
+        tab.wait(
+            lambda: tab.data("position") == "11" and tab.data("frames") == "11", "the replay shows each round once"
+        )
+        assert tab.text("[data-field=mode]").startswith("replay")
+        tab.find("#live").click()
+        tab.wait(lambda: tab.text("[data-field=mode]") == "live", "the page is live again")
+
+
+def test_the_stream_grows_and_resumes_after_a_restart_of_the_server(tab, page, recorded):
+    recorded.complete(2)
+    with page(recorded.directory) as link:
+        port = urlsplit(link()).port
+        tab.open(link())
+        assert tab.number("rounds") == 2
+        recorded.complete(1)
+        tab.wait(lambda: tab.number("rounds") == 3, "a new round appears")
+        assert tab.data("films") == "2"  # one message more, not the film again
+    tab.wait(lambda: tab.text("[data-field=mode]").startswith("stale"), "the page says that the server is gone")
+    recorded.complete(4)
+    with page(recorded.directory, port):
+        tab.wait(lambda: tab.number("rounds") == 7, "the page has all rounds without a new link")
+        assert tab.text("[data-field=mode]") == "live"
+        assert tab.script("return document.querySelectorAll('#table tbody tr').length") == 6
+
+
+def test_a_hidden_tab_has_no_stream_and_misses_nothing(tab, page, recorded):
+    recorded.complete(2)
+    hide = (
+        "Object.defineProperty(document, 'hidden', {value: arguments[0], configurable: true});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    with page(recorded.directory) as link:
+        tab.open(link())
+        tab.script(hide, True)
+        films = tab.data("films")
+        recorded.complete(3)
+        count = "return performance.getEntriesByType('resource').filter(e => e.name.includes('stream')).length"
+        closed = tab.script(count)
+        tab.script(hide, False)
+        tab.wait(lambda: tab.number("rounds") == 5, "the visible tab has all rounds")
+        assert (films, tab.data("films")) == ("1", "2")
+        assert closed == 1 or tab.script(count) >= closed
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "headers", "status"),
+    [
+        ("GET", "/", {"Host": "evil.example"}, 421),
+        ("GET", "/", {}, 403),
+        ("GET", "/stream", {}, 403),
+        ("GET", "/main.js", {}, 403),
+        ("GET", "/?token=guess", {}, 403),
+        ("POST", "/", {}, 405),
+        ("GET", "/../access.py", {}, 403),
+    ],
+)
+def test_what_is_not_allowed_is_refused(page, recorded, method, target, headers, status):
+    with page(recorded.directory) as link:
+        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(link()).port, timeout=20)
+        connection.request(method, target, headers=headers)
+        answer = connection.getresponse()
+        assert answer.status == status
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert b"accuracy" not in answer.read()
+        connection.close()
+
+
+def test_a_link_opens_the_page_once_and_leaves_no_token_in_the_address(tab, page, recorded):
+    recorded.complete(1)
+    with page(recorded.directory) as link:
+        first = link()
+        tab.open(first)
+        assert "token" not in tab.driver.current_url
+        assert tab.driver.get_cookies()[0]["httpOnly"] and tab.driver.get_cookies()[0]["sameSite"] == "Strict"
+        assert tab.script("return document.cookie") == ""
+        tab.wait(lambda: link() != first, "the server prints the next link")
+        tab.driver.delete_all_cookies()
+        tab.driver.get(first)
+        assert "needs the link" in tab.text("body")
+        tab.collect()
+        tab.console = [text for text in tab.console if "403" not in text]  # the refusal that this test asks for
+
+
+def test_text_of_neighbors_is_never_markup(tab, page, recorded):
+    recorded.complete(1)
+    recorded.write(1, "refused", neighbor=0, code="malformed", reason=HOSTILE)
+    recorded.write(2, "neighbor", neighbor=1, state="dead", reason=HOSTILE)
+    with page(recorded.directory) as link:
+        tab.open(link())
+        tab.wait(lambda: any("<img src=x" in text for text in tab.texts(".events li")), "the reason is text")
+        tab.find('#table tr[data-peer="1"] button').click()
+        tab.wait(
+            lambda: any("<img src=x" in text for text in tab.texts("#panel li")), "the page of the peer has it as text"
+        )
+        assert tab.script("return document.images.length") == 0
+        assert "broken in" not in tab.driver.title
+
+
+def test_everything_is_reachable_by_keyboard(tab, page, recorded):
+    recorded.complete(12)
+    with page(recorded.directory) as link:
+        tab.open(link())
+        body = tab.find("body")
+        body.send_keys(Keys.ARROW_LEFT)
+        tab.wait(lambda: tab.data("position") == "10", "left is the round before")
+        body.send_keys(Keys.HOME)
+        tab.wait(lambda: tab.data("position") == "0", "home is the first round")
+        body.send_keys("l")
+        tab.wait(lambda: tab.text("[data-field=mode]") == "live", "L is the newest state")
+        seen = set()
+        for _ in range(60):
+            tab.driver.switch_to.active_element.send_keys(Keys.TAB)
+            seen.add(tab.script("const e = document.activeElement; return e.id || e.textContent.trim() || e.className"))
+        assert {"theme", "play", "slider", "speed", "live", "rounds", "each peer", "table"} <= seen
+        tab.script("document.querySelector('#table tr[data-peer=\"3\"] button').focus()")
+        tab.driver.switch_to.active_element.send_keys(Keys.ENTER)
+        tab.wait(
+            lambda: tab.script("return document.activeElement.id") == "panel-title", "focus moves to the peer's page"
+        )
+        assert tab.text("#panel-title") == "Peer 3"
+        tab.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+        tab.wait(lambda: tab.script("return document.activeElement.textContent") == "3", "focus is back in the table")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_accessibility_rules_find_nothing_serious(tab, page, recorded, theme):
+    recorded.complete(12)
+    recorded.write(2, "neighbor", neighbor=1, state="dead", reason="silent")
+    with page(recorded.directory) as link:
+        tab.open(link())
+        if tab.script("return document.documentElement.dataset.theme") != theme:
+            tab.find("#theme").click()
+        tab.find('#table tr[data-peer="1"] button').click()
+        tab.wait(lambda: tab.find("#panel").is_displayed(), "the page of the peer is open")
+        tab.script((VENDOR / "axe.min.js").read_text() + ";window.axe = axe")
+        found = tab.driver.execute_async_script(
+            "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']}).then(r => done(r.violations))"
+        )
+        serious = [
+            (rule["id"], [node["target"] for node in rule["nodes"]][:5], rule["nodes"][0]["failureSummary"])
+            for rule in found
+            if rule["impact"] in ("serious", "critical")
+        ]
+        assert serious == []
+
+
+def test_a_saved_run_is_one_file_that_asks_for_nothing(tab, recorded, tmp_path):
+    recorded.complete(12)
+    recorded.write(1, "refused", neighbor=0, code="malformed", reason=HOSTILE)
+    recorded.end()
+    path = tmp_path / "run.html"
+    command = [
+        sys.executable,
+        "-m",
+        "peer",
+        "report",
+        recorded.directory,
+        "--html",
+        path,
+        "--out",
+        tmp_path / "pictures",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    tab.open(path.as_uri())
+    said = report(recorded.directory)
+    assert tab.number("accuracy_mean") == pytest.approx(said["accuracy_mean"], abs=0)
+    assert any("<img src=x" in text for text in tab.texts(".events li"))
+    tab.seek(4)
+    assert tab.text('#table tr[data-peer="1"] [data-field=cluster]') == "1"
+    tab.collect()
+    assert [address for address in tab.requests if not address.startswith(("file:", "about:", "data:"))] == []
+
+
+def test_two_runs_are_drawn_over_each_other(tab, recorded, tmp_path):
+    recorded.complete(12)
+    other = Recorded(tmp_path / "other run", rounds=12)
+    other.complete(8)
+    path = tmp_path / "both.html"
+    command = [sys.executable, "-m", "peer", "report", recorded.directory, "--html", path, "--against", other.directory]
+    subprocess.run(command, check=True, capture_output=True)
+    other.close()
+    tab.open(path.as_uri())
+    assert "Dashed: other run." in tab.text("#curves-note")
+
+
+def test_the_page_of_many_peers_is_a_canvas(tab, page, tmp_path):
+    run = Recorded(tmp_path / "many", peers=320, rounds=3)
+    run.complete(2)
+    run.close()
+    with page(run.directory) as link:
+        tab.open(link())
+        assert tab.script("return document.querySelector('#graph > *').tagName") == "CANVAS"
+        assert "320 peers" in tab.find("#graph canvas").get_attribute("aria-label")
+        painted = (
+            "const c = document.querySelector('#graph canvas');"
+            "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+            "let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n"
+        )
+        assert tab.script(painted) > 1000
+
+
+def test_vendored_accessibility_rules_are_those_of_their_release():
+    lines = [line.split() for line in (VENDOR / "SHA256SUMS").read_text().splitlines()]
+    assert {name for _, name in lines} == {path.name for path in VENDOR.iterdir()} - {"SHA256SUMS"}
+    for digest, name in lines:
+        assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == digest, name

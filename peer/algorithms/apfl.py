@@ -59,7 +59,8 @@ class Apfl(Personal):
             change = stepped - mixture  # - eta grad f(m)
             if number == 0 and self.options.adapt:
                 direction = (v - w).astype(np.float64)
-                alpha = float(np.clip(alpha + np.dot(direction, change.astype(np.float64)), 0.0, 1.0))
+                moved = alpha + float(np.dot(direction, change.astype(np.float64)))
+                alpha = float(np.clip(moved, 0.0, 1.0)) if np.isfinite(moved) else alpha
             accumulate(v, change, alpha)
             w = w_next
             losses.append(stats.loss)

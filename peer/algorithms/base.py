@@ -18,7 +18,7 @@ of a whole model (`travelling`); a private one is always whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -45,6 +45,7 @@ class NoOptions(BaseModel):
 
 
 Part = Literal["train", "validation", "test"]
+OPTIMIZER = "optimizer/"  # names in `Workspace.arrays` that begin so are the kept state of optimizers
 
 
 class TrainStats(Protocol):
@@ -81,6 +82,13 @@ class Learner(Protocol):
     @property
     def true_cluster(self) -> npt.NDArray[np.int64] | None:
         """The cluster that each training sample was drawn from, int64 [n], where known; for metrics only."""
+
+    @property
+    def test_cluster(self) -> npt.NDArray[np.int64] | None:
+        """The same of each test sample, int64 [m], where known; for metrics only."""
+
+    def sample_scores(self, theta: Vector, part: Part = "test") -> npt.NDArray[np.float32]:
+        """Return for each sample 1 if its class is predicted, else 0; in regression its loss. float32 [n]."""
 
     def count(self, part: Part = "train") -> int:
         """Return the number of samples of a part; for the training set this is n_i."""
@@ -200,7 +208,7 @@ class Workspace:
             "gradient_clip": m.gradient_clip,
             "should_stop": self.should_stop,
         }
-        prefix = f"optimizer/{memory}/"
+        prefix = f"{OPTIMIZER}{memory}/"
         if keeps := bool(memory) and m.optimizer_state == "keep":
             kept = {name[len(prefix) :]: array for name, array in self.arrays.items() if name.startswith(prefix)}
             settings["optimizer_state"] = kept
@@ -422,7 +430,12 @@ class Algorithm:
 
     def adopt(self, workspace: Workspace) -> AlgorithmState:
         """Catch up: average the pulled models with the own ones, which count only if they have ever been trained."""
-        for slot in range(self.slots):
+        self.average_pulled(workspace, range(self.slots))
+        return workspace.state
+
+    def average_pulled(self, workspace: Workspace, slots: Iterable[int]) -> None:
+        """Average the pulled models of some slots with the own ones."""
+        for slot in slots:
             pulled = [models[slot] for n, models in sorted(workspace.pulled.items()) if n in workspace.present]
             if not pulled:
                 continue
@@ -430,7 +443,6 @@ class Algorithm:
             for model in pulled:
                 workspace.models.fold(slot, model)
             workspace.models.merge(slot, 1.0 if workspace.round_index > 0 else 0.0)
-        return workspace.state
 
     def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
         """Return the personalized model and the final metrics."""

@@ -27,17 +27,22 @@ class DPsgd(Algorithm):
         """Return 1: ``run.clusters`` has no effect."""
         return 1
 
+    @classmethod
+    def private_count(cls, manifest: Manifest) -> int:
+        """Return 1: the own model after its step, until the round closes."""
+        return 1
+
     def train(self, workspace: Workspace) -> dict[str, Any]:
-        """Take one step on a copy; the model itself stays as it is until the round closes."""
-        model = workspace.models.model(0)
-        stepped, stats = workspace.fit(model, workspace.seed("train", 0), "slot0", unit="step", epochs=1)
-        workspace.scratch["step"] = stepped - model
+        """Take one step on a copy; the model that travels stays as it is until the round closes."""
+        seed = workspace.seed("train", 0)
+        stepped, stats = workspace.fit(workspace.models.model(0), seed, "slot0", unit="step", epochs=1)
+        workspace.models.replace(1, stepped)
         return {"train_loss": stats.loss}
 
     def close(self, workspace: Workspace) -> AlgorithmState:
-        """Average, then add the step."""
+        """Average, then add the step, if the peer took part in the round."""
+        models, before = workspace.models, workspace.models.share(0)
         state = super().close(workspace)
-        step = workspace.scratch.pop("step", None)  # none if the peer sat the round out
-        if step is not None:
-            workspace.models.replace(0, workspace.models.model(0) + step)
+        if state["trained"]:
+            models.replace(0, models.model(0) + (models.model(1) - before))
         return state

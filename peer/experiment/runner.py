@@ -19,6 +19,7 @@ from coordinator_free_bootstrap import Graph, canonical_json
 from coordinator_free_bootstrap.errors import ConfigError, RunFailed, UsageError
 from peer.algorithms.registry import algorithms
 from peer.core.metric import plain_keys
+from peer.experiment.algorithm_server import run_algorithm_server
 from peer.experiment.ifca_server import run_ifca_server
 from peer.experiment.scaling import Scale, scaled_graph
 from peer.experiment.simulated import OnRound, SimulatedSettings, simulate
@@ -100,7 +101,7 @@ def skipped(case: Case) -> str | None:
     """Return the reason why a case is not run, or None."""
     if case.method == "published":
         return "published number, without a run"
-    if case.method == "peers" and case.run.get("algorithm") not in (None, *algorithms()):
+    if case.method in ("peers", "server") and case.run.get("algorithm") not in (None, *algorithms()):
         return f"no algorithm {case.run['algorithm']!r} in this version"
     return None
 
@@ -169,7 +170,7 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     began = time.monotonic()
-    _RUN[job.case.method if job.case.method == "ifca-server" else job.backend](job, graph, directory, on_round)
+    _RUN[job.backend if job.case.method == "peers" else job.case.method](job, graph, directory, on_round)
     report = build_report(directory)
     curve = metric_curve(report.run)
     result = {
@@ -237,6 +238,10 @@ def _run_ifca(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> Non
     run_ifca_server(graph, directory, job.case.server, job.settings, on_round)
 
 
+def _run_server(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> None:
+    run_algorithm_server(graph, directory, job.case.server, job.settings, on_round)
+
+
 def _run_processes(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> None:
     from peer.observe.watch import TestbedWatcher
     from peer.testbed.testbed import Testbed, on_free_ports, warm_up
@@ -261,4 +266,5 @@ _RUN: dict[str, Callable[[Job, Graph, Path, OnRound], None]] = {
     "simulated": _run_simulated,
     "processes": _run_processes,
     "ifca-server": _run_ifca,
+    "server": _run_server,
 }

@@ -33,10 +33,11 @@ from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from coordinator_free_bootstrap.validation import joined, sentences
 from peer.algorithms.registry import algorithms
+from peer.experiment.algorithm_server import AlgorithmServerOptions, check_server
 from peer.experiment.ifca_server import IfcaServerOptions
 
 Percent = Annotated[float, Field(ge=0, le=100)]
-Method = Literal["peers", "ifca-server", "published"]
+Method = Literal["peers", "ifca-server", "server", "published"]
 FIXED_SHAPES = ("complete", "ring", "torus", "star", "line")
 
 
@@ -70,6 +71,15 @@ class Swept(_Section):
     case: str
 
 
+class ServerOptions(IfcaServerOptions, AlgorithmServerOptions):
+    """Options of a case with a server; each method has its own."""
+
+    def without_effect(self, method: Method) -> list[str]:
+        """Return the names of options that were given and that a method does not have."""
+        own = {"ifca-server": set(IfcaServerOptions.model_fields), "server": set(AlgorithmServerOptions.model_fields)}
+        return sorted(self.model_fields_set - own.get(method, set()))
+
+
 class Case(_Section):
     """One cell of the table."""
 
@@ -77,14 +87,15 @@ class Case(_Section):
     published: Percent | None = Field(None, description="the paper's number, percent; none where it gives none")
     published_std: Percent | None = Field(None, description="its standard deviation over the paper's runs")
     method: Method = Field(
-        "peers", description="peers of this runtime, IFCA with a server, or a published number without a run"
+        "peers",
+        description="peers of this runtime, IFCA with a server, run.algorithm with a server, or a published number without a run",
     )
     metric: Literal["accuracy", "accuracy_before_final", "accuracy_shared"] = Field(
         "accuracy", description="the measured number"
     )
     run: dict[str, Any] = Field(default_factory=dict, description="manifest keys beside the file's own")
     graph: GraphSpec | None = Field(None, description="instead of the file's own")
-    server: IfcaServerOptions = Field(default_factory=IfcaServerOptions, description="options of ifca-server")
+    server: ServerOptions = Field(default_factory=ServerOptions, description="options of ifca-server and server")
     note: str = ""
     swept: Swept | None = None  # set by `load_experiment`
 
@@ -181,6 +192,10 @@ def _check(experiment: Experiment, path: Path) -> None:
         allowed = 0 if graph.kind in FIXED_SHAPES else 1
         if len(given) != allowed:
             problems.append(f"{where}: graph: found {given} with {graph.kind}; allowed: {allowed} of p, degree")
+        if unused := case.server.without_effect(case.method):
+            problems.append(
+                f"{where}: server: found {unused}; allowed: none, method {case.method!r} has no such option"
+            )
         if graph.p is not None and graph.kind != "erdos-renyi":
             problems.append(f"{where}: graph.p: found {graph.p} with {graph.kind}; allowed: degree")
     if problems:
@@ -196,12 +211,15 @@ def check_algorithm(manifest: Manifest, case: Case, source: str) -> None:
     Raises:
         ConfigError: an option is unknown, or not allowed beside the others.
     """
-    if case.method == "ifca-server" and manifest.diverged_restores:
+    if case.method in ("ifca-server", "server") and manifest.diverged_restores:
         raise ConfigError(
-            f"{source}: run.diverged_restores: found {manifest.diverged_restores}; method ifca-server does not use it; remove it"
+            f"{source}: run.diverged_restores: found {manifest.diverged_restores}; method {case.method} does not use it; "
+            "remove it"
         )
-    if case.method == "peers" and manifest.algorithm in algorithms():  # `skipped` names the others
+    if case.method in ("peers", "server") and manifest.algorithm in algorithms():  # `skipped` names the others
         try:
+            if case.method == "server":
+                check_server(manifest.algorithm, case.server)
             algorithms()[manifest.algorithm](manifest, 0, make_graph("line", 2, manifest=manifest))
         except ConfigError as error:
             raise ConfigError(f"{source}: {error}") from error

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from coordinator_free_bootstrap.errors import DivergedError
-from peer.algorithms.base import RESTORES, Workspace
+from peer.algorithms.base import OPTIMIZER, RESTORES, Workspace
 from peer.core.averaging import Vector, norm_squared
+from peer.core.decisions import AlgorithmState
 from peer.core.effects import Work
 from peer.core.events import WorkDone
 from peer.core.screening import check_norm
@@ -27,12 +28,14 @@ class DivergenceGuard:
     workspace: Workspace
     private: range  # slots that are trained and never sent
     _before: dict[int, Vector] = field(default_factory=dict)
+    _state: AlgorithmState = field(default_factory=dict)
 
     def begin(self, work: Work) -> None:
         """Keep the models that a training is about to replace, if they may be needed."""
         space = self.workspace
         if work.kind == "train" and space.restores < space.manifest.diverged_restores:
             self._before = {slot: space.models.share(slot) for slot in self._trained()}
+            self._state = dict(space.state)
 
     def check(self, work: Work, done: WorkDone) -> tuple[WorkDone, str]:
         """Return the answer to a piece of work, and a sentence for the log if a training was undone, else "".
@@ -50,6 +53,9 @@ class DivergenceGuard:
         for slot, model in before.items():
             space.models.replace(slot, model)
             space.models.share(slot)  # a checkpoint or snapshot may hold the same array
+        space.state = self._state
+        for name in [name for name in space.arrays if name.startswith(OPTIMIZER)]:
+            del space.arrays[name]  # momentum that is not finite
         space.arrays[RESTORES] = np.array([space.restores + 1])
         left = f"{space.restores} of {space.manifest.diverged_restores} restores"
         sentence = (
@@ -57,7 +63,9 @@ class DivergenceGuard:
             f"the models of the last completed round ({left}), learning rate now "
             f"{space.learning_rate:g}"
         )
-        return replace(done, metrics={**done.metrics, "train_loss": None, "restores": space.restores}), sentence
+        return replace(
+            done, state=dict(space.state), metrics={**done.metrics, "train_loss": None, "restores": space.restores}
+        ), sentence
 
     def _trained(self) -> list[int]:
         return sorted({*self.workspace.state["trained"], *self.private})

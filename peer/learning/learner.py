@@ -92,6 +92,11 @@ class Learner:
         """The cluster that each training sample was drawn from, int64 [n], where known."""
         return self.shard.true_cluster
 
+    @property
+    def test_cluster(self) -> NDArray[np.int64] | None:
+        """The cluster that each test sample was drawn from, int64 [m], where known."""
+        return self.shard.test_cluster
+
     def count(self, part: Part = "train") -> int:
         """Return the number of samples in a part."""
         return len(self._data[part][0])
@@ -197,6 +202,13 @@ class Learner:
         """Return metric and mean loss on one part, in evaluation mode."""
         outputs, targets = self._outputs(theta, part)
         return self._evaluation(outputs, outputs, targets)
+
+    def sample_scores(self, theta: Vector, part: Part = "test") -> NDArray[np.float32]:
+        """Return for each sample 1 if its class is predicted, else 0; in regression its loss. float32 [n]."""
+        outputs, targets = self._outputs(theta, part)
+        if self.task.kind == "classification":
+            return (outputs.argmax(1) == targets).float().cpu().numpy()
+        return self.sample_losses(theta, part)
 
     def predict(self, theta: Vector, inputs: NDArray[Any]) -> NDArray[np.float32]:
         """Return the outputs of the model, float32 [n, ...], for ``inputs`` [n, ...]."""

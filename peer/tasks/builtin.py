@@ -99,6 +99,7 @@ class BuiltinTask(NamedModelTask):
             val_x=parts["validation"][0] if has_validation else None,
             val_y=parts["validation"][1] if has_validation else None,
             true_cluster=None if (truth == UNKNOWN).all() else truth,
+            test_cluster=None if (mine.test.cluster == UNKNOWN).all() else mine.test.cluster,
             turns=mine.train.turns,
             preprocessing=self._pool.preprocessing,
             class_names=self._pool.class_names if mine.label_map is None else None,  # renamed labels lose their names

@@ -16,7 +16,11 @@ Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 TRAIN_SAMPLES_MIN = 2  # BatchNorm needs two samples
 TEST_SAMPLES_MIN = 1
-PER_SAMPLE_MAX = {"true_cluster": 4095, "turns": 3}  # clusters are counted in an array of this length
+PER_SAMPLE_MAX = {
+    "true_cluster": 4095,
+    "test_cluster": 4095,
+    "turns": 3,
+}  # clusters are counted in an array of this length
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -31,6 +35,7 @@ class Shard:
         val_x: as ``train_x``; None without validation data.
         val_y: as ``train_y``.
         true_cluster: int64 [n], 0..4095, the true distribution of each training sample; only for metrics; None if unknown.
+        test_cluster: the same of each test sample, int64 [m].
         turns: int64 [n], 0..3 quarter turns (counter-clockwise) of each training image; only for plots.
         preprocessing: how the inputs were scaled from raw ones; None: as the `Task` says.
         class_names: name of each label; None: as the `Task` says.
@@ -44,6 +49,7 @@ class Shard:
     val_x: NDArray[Any] | None = None
     val_y: NDArray[Any] | None = None
     true_cluster: NDArray[Any] | None = None
+    test_cluster: NDArray[Any] | None = None
     turns: NDArray[Any] | None = None
     preprocessing: Preprocessing | None = None
     class_names: tuple[str, ...] | None = None
@@ -89,15 +95,16 @@ class Shard:
                     f"shard: {name}_x: found {len(arrays[f'{name}_x'])} samples; allowed: {least} or more; "
                     "give this peer more data, or use fewer peers"
                 )
-        arrays |= {name: self._per_sample(name) for name in ("true_cluster", "turns")}
+        arrays |= {name: self._per_sample(name) for name in PER_SAMPLE_MAX}
         return replace(self, **arrays)
 
     def _per_sample(self, name: str) -> NDArray[np.int64] | None:
         if getattr(self, name) is None:
             return None
         values, most = np.asarray(getattr(self, name)), PER_SAMPLE_MAX[name]
-        if values.shape != (len(self.train_x),):
-            raise ShardError(f"shard: {name}: found shape {values.shape}; allowed: ({len(self.train_x)},)")
+        count = len(self.test_x if name == "test_cluster" else self.train_x)
+        if values.shape != (count,):
+            raise ShardError(f"shard: {name}: found shape {values.shape}; allowed: ({count},)")
         if not np.issubdtype(values.dtype, np.integer):
             raise ShardError(f"shard: {name}: found dtype {values.dtype}; allowed: integers 0..{most}")
         bad = np.flatnonzero((values < 0) | (values > most))

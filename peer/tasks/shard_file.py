@@ -19,7 +19,7 @@ from peer.tasks.shard import Shard
 
 FORMAT = "coordinator-free shard 1"
 REQUIRED = ("train_x", "train_y", "test_x", "test_y")
-OPTIONAL = ("val_x", "val_y", "true_cluster", "turns")
+OPTIONAL = ("val_x", "val_y", "true_cluster", "test_cluster", "turns")
 
 
 def save_shard(path: Path, shard: Shard) -> None:

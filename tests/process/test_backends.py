@@ -76,6 +76,10 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
         pytest.param({"algorithm": "fedrep", "options": {"joint": True}, "gradient_clip": 1.0}, id="fedper"),
         pytest.param({"algorithm": "perfedavg", "batch_size": 30}, id="perfedavg"),
         pytest.param({"algorithm": "dpsgd", "dynamic_edges": 0.2}, id="dpsgd-dynamic"),
+        pytest.param({"algorithm": "fedsoft", "participation": 0.7}, id="fedsoft-participation"),
+        pytest.param(
+            {"algorithm": "fedsoft", "options": {"variant": "select"}, "aggregation": "batch"}, id="fedsoft-select"
+        ),
     ],
 )
 def test_both_backends_end_with_the_same_models(bed: Make, tmp_path: Path, run: dict[str, Any]) -> None:

@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.algorithms.base import Workspace
+from peer.algorithms.fedsoft import FedSoft
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector, fold
@@ -415,6 +416,8 @@ class Checker:
         """Work on tensors begins."""
         shadow = self.shadows[process]
         if effect.kind in ("end_step", "close"):
+            if isinstance(process.algorithm, FedSoft):
+                self._own_model_counts(process, process.algorithm)
             self._expected = self._recompute(process, shadow)
         if effect.kind == "assign":
             shadow.folded.clear()
@@ -459,6 +462,13 @@ class Checker:
             shadow.deferred = process.algorithm.deferred_slots(process.workspace.state, effect.round_index)
             shadow.centers = [models.model(slot).copy() for slot in range(len(models))]
 
+    def _own_model_counts(self, process: Process, algorithm: FedSoft) -> None:
+        """In FedSoft, the local sample of a center is the peer's own model, unless it takes no part."""
+        base, state = self.shadows[process].base, process.workspace.state
+        for s in range(algorithm.clusters):
+            if algorithm.own_share(state, s) > 0:
+                base[s] = base[algorithm.own].copy()
+
     def merged(self, process: Process) -> None:
         """The averages of a step are made, and the work on it goes on."""
         self._compare(process, self.shadows[process])
@@ -472,6 +482,8 @@ class Checker:
         if algorithm.steps(round_index) > 1 or ("masses" in state and algorithm.warming_up(engine.round_index)):
             up = [n for n in process.effect_present if engine.state.edge_is_up(n, engine.round_index)]
             return (1.0 - sum(algorithm.metropolis(n) for n in up)) * state["masses"][slot]
+        if isinstance(algorithm, FedSoft):
+            return algorithm.own_share(state, slot) if slot < algorithm.clusters else 1.0
         return 1.0 if algorithm.mix == "uniform" else max(0.0, 1.0 - folded)
 
     def _recompute(self, process: Process, shadow: Shadow) -> list[tuple[Vector, Vector | None, Vector, Vector]]:

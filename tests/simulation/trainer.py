@@ -68,7 +68,7 @@ class QuadraticLearner:
             return Schema((TensorSpec("body.theta", (self.size - 2,)), TensorSpec("head.theta", (2,))))
         return Schema((TensorSpec("theta", (self.size,)),))
 
-    true_cluster = None
+    true_cluster = test_cluster = None
 
     def count(self, part: str = "train") -> int:
         return SAMPLES

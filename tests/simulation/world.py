@@ -37,7 +37,7 @@ class Machine:
         self.rng = world.random(f"machine {peer_id}")
         self.disk = Disk(peer_id, world.random(f"disk {peer_id}"))
         m = world.manifest
-        mixed = m.algorithm == "fedspd"
+        mixed = m.algorithm in ("fedspd", "fedsoft")
         parts = m.algorithm == "fedrep"
         self.learner = QuadraticLearner(peer_id, m.clusters, world.options.size, m.seed, mixed=mixed, parts=parts)
         self.slowness = self.disk_slowness = 1.0

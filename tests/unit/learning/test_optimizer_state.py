@@ -5,6 +5,7 @@ import pytest
 
 from coordinator_free_bootstrap import Manifest, make_graph
 from coordinator_free_bootstrap.errors import TaskError
+from peer.core.effects import Work
 from tests.tools.simulated import peers_of, run
 
 BASE = dict(
@@ -85,3 +86,16 @@ def test_kept_momentum_is_in_the_arrays_that_checkpoints_keep():
     assert {name: array.shape for name, array in kept[0].arrays.items()} == {"optimizer/slot0/momentum_buffer": (size,)}
     assert not reset[0].arrays
     assert not np.array_equal(kept[0].models[0], reset[0].models[0])
+
+
+def test_a_training_that_is_undone_leaves_no_momentum_and_no_state():
+    changes = dict(momentum=0.9, optimizer_state="keep", learning_rate=1e38, diverged_restores=1, rounds=1)
+    peers = peers_of(graph_of(algorithm="ditto", **changes))
+    before = [model.tobytes() for model in peers[0].models]
+    host = peers[0]._peer.host
+    for kind in ("assign", "train"):
+        done = host.work(Work(kind, 0))
+    assert done.metrics["restores"] == 1
+    assert [model.tobytes() for model in peers[0].models] == before
+    assert list(peers[0].arrays) == ["restores"]
+    assert done.state == peers[0].state == {"trained": [0], "sample_count": 60}

@@ -56,6 +56,7 @@ def test_checked_gives_float32_and_int64():
         ({"val_x": np.zeros((2, 3))}, "allowed: both or none"),
         ({"val_x": np.zeros((2, 3)), "val_y": np.array([0, 9])}, r"val_y\[1\]: found label 9"),
         ({"true_cluster": np.zeros(3)}, "true_cluster: found shape"),
+        ({"test_cluster": np.zeros(12, int)}, "test_cluster: found shape"),
         ({"true_cluster": np.zeros(12)}, "true_cluster: found dtype float64; allowed: integers 0..4095"),
         ({"true_cluster": np.full(12, -5)}, r"true_cluster\[0\]: found -5"),
         ({"true_cluster": np.array([0] * 11 + [10**12])}, r"true_cluster\[11\]: found 1000000000000"),
@@ -76,12 +77,13 @@ def test_regression_targets_must_be_finite_numbers():
 
 def test_a_saved_shard_is_read_back(tmp_path):
     written = shard(
-        val_x=np.zeros((2, 3)), val_y=np.array([0, 1]), true_cluster=np.arange(12), turns=np.zeros(12, int),
+        val_x=np.zeros((2, 3)), val_y=np.array([0, 1]), turns=np.zeros(12, int),
+        true_cluster=np.arange(12), test_cluster=np.arange(5),
         metadata={"task": "digits", "classes": "4"},
     ).checked("classification", 4)  # fmt: skip
     save_shard(tmp_path / "peer-0.safetensors", written)
     read = load_shard_file(tmp_path / "peer-0.safetensors")
-    for name in ("train_x", "train_y", "val_x", "val_y", "test_x", "test_y", "true_cluster", "turns"):
+    for name in ("train_x", "train_y", "val_x", "val_y", "test_x", "test_y", "true_cluster", "test_cluster", "turns"):
         assert np.array_equal(getattr(read, name), getattr(written, name)), name
     assert read.metadata.items() >= written.metadata.items()
     assert [p.name for p in tmp_path.iterdir()] == ["peer-0.safetensors"]

@@ -1,0 +1,194 @@
+"""Algorithms with a server, as their papers have them: for comparison and as upper bounds only. No peer uses it.
+
+The clients are peers of the algorithm between neighbors: they choose, train and evaluate with the same code. Only what a server
+does stands here, one class for each algorithm.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from coordinator_free_bootstrap import Graph
+from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.seeds import generator
+from peer.algorithms.base import Workspace
+from peer.algorithms.fedsoft import FedSoft
+from peer.algorithms.personal import SHARED
+from peer.algorithms.pfedme import PFedMe
+from peer.core.averaging import Vector, accumulate, fold
+from peer.experiment.network import SimulatedPeer, VirtualNetwork
+from peer.experiment.simulated import OnRound, SimulatedSettings, simulated_peers, write_run
+
+
+class AlgorithmServerOptions(BaseModel):
+    """Options of a case with ``method = "server"``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    selected: int | None = Field(
+        None, ge=1, description="fedsoft: clients drawn for each cluster in a round; default: all"
+    )
+
+
+class AlgorithmServer:
+    """The server of one algorithm, and its clients: the peers of a graph, whose edges are ignored."""
+
+    def __init__(self, graph: Graph, options: AlgorithmServerOptions, settings: SimulatedSettings) -> None:
+        self.manifest, self.options = graph.manifest, options
+        self.clients = simulated_peers(graph, settings, VirtualNetwork())
+        self.workspaces = [client.host.workspace for client in self.clients.values()]
+        self.algorithms: list[Any] = [client.host.algorithm for client in self.clients.values()]
+        store = self.workspaces[0].models
+        self.models: list[Vector] = [store.share(slot) for slot in range(self.algorithms[0].slots)]
+
+    def round(self, round_index: int) -> float | None:
+        """Train, average and evaluate; return the mean test accuracy, or None if this round is not evaluated."""
+        for workspace in self.workspaces:
+            workspace.round_index = round_index
+        losses = self.train_and_average(round_index)
+        every, last = self.manifest.evaluate_every, round_index + 1 == self.manifest.rounds
+        evaluate, accuracies = (round_index + 1) % every == 0 or last, []
+        for place, client in enumerate(self.clients.values()):
+            loss = losses.get(place)
+            fields: dict[str, Any] = {"round_index": round_index, "active": loss is not None, "seconds": {}}
+            fields |= {} if loss is None else {"train_loss": loss, "models_sent": 1}
+            fields |= {} if loss is None else {"payload_bytes_sent": client.host.state.model_bytes}
+            if "cluster_index" in self.workspaces[place].state:
+                fields["cluster_index"] = self.workspaces[place].state["cluster_index"]
+            if evaluate:
+                fields |= self.algorithms[place].evaluate(self.workspaces[place])
+                accuracies.append(fields["accuracy"])
+            client.recording.add("round", fields)
+            client.host.last_round = fields
+        return float(np.mean(accuracies)) if accuracies else None
+
+    def train_and_average(self, round_index: int) -> dict[int, float]:
+        """Do a round; return the training loss of each client that trained, by its place."""
+        raise NotImplementedError
+
+    def train(self, place: int) -> float:
+        """Train one client as a peer trains."""
+        return float(self.algorithms[place].train(self.workspaces[place])["train_loss"])
+
+    def send(self, slots: range) -> None:
+        """Give the clients the server's models."""
+        for workspace in self.workspaces:
+            for slot in slots:
+                workspace.models.replace(slot, self.models[slot].copy())
+
+
+class FedSoftServer(AlgorithmServer):
+    """FedSoft (arXiv 2112.06053), Algorithm 1: with ``selected``, each center is the mean of so many clients, drawn by v_s.
+
+    Without it, all clients train, and c_s = sum_k v_sk w_k with v_sk = u_sk n_k / sum_k' u_sk' n_k'. Never both: weighted drawing
+    and weighted averaging would count the importance twice.
+    """
+
+    def train_and_average(self, round_index: int) -> dict[int, float]:
+        """Divide the samples where it is due, train the clients of the round, and average each center."""
+        clusters, wanted = range(self.algorithms[0].clusters), self.options.selected
+        self.send(range(len(clusters)))
+        for algorithm, workspace in zip(self.algorithms, self.workspaces, strict=True):
+            workspace.state = algorithm.assign(workspace)
+        weights = np.array([[u * w.learner.count() for u in w.state["importance"]] for w in self.workspaces]).T
+        weights /= weights.sum(axis=1, keepdims=True)  # v [S, clients]
+        if wanted is not None:
+            draw = generator(self.manifest.seed, "fedsoft-server", round_index)
+            wanted = min(wanted, len(self.workspaces))
+            chosen = [draw.choice(len(v), wanted, replace=False, p=v) for v in weights]
+            weights = np.array([np.isin(np.arange(weights.shape[1]), places) / len(places) for places in chosen])
+        trained = {int(place): self.train(int(place)) for place in np.flatnonzero(weights.sum(axis=0))}
+        own = self.algorithms[0].own
+        self.models[: len(clusters)] = [self._average(v, own) for v in weights]
+        self.send(range(len(clusters)))
+        return trained
+
+    def _average(self, weights: np.ndarray[Any, np.dtype[np.float64]], slot: int) -> Vector:
+        total = np.zeros_like(self.models[0])
+        for workspace, weight in zip(self.workspaces, weights, strict=True):
+            if weight > 0:
+                accumulate(total, workspace.models.model(slot), float(weight))
+        return total
+
+
+class PFedMeServer(AlgorithmServer):
+    """pFedMe (arXiv 2006.08848), Algorithm 1: w <- (1 - beta) w + beta sum_i (n_i / n) w_i; all clients take part."""
+
+    def train_and_average(self, round_index: int) -> dict[int, float]:
+        """Train all clients, and average their w by the number of their samples."""
+        self.send(range(1))
+        trained = {place: self.train(place) for place in range(len(self.workspaces))}
+        counts = [workspace.learner.count() for workspace in self.workspaces]
+        total = np.zeros_like(self.models[SHARED])
+        for workspace, count in zip(self.workspaces, counts, strict=True):
+            accumulate(total, workspace.models.model(SHARED), count / sum(counts))
+        beta = self.algorithms[0].options.beta
+        if beta < 1:
+            mixed = self.models[SHARED].copy()
+            fold(mixed, 1 - beta, total, beta)
+            total = mixed
+        self.models[SHARED] = total
+        self.send(range(1))
+        return trained
+
+
+SERVERS: dict[str, type[AlgorithmServer]] = {FedSoft.name: FedSoftServer, PFedMe.name: PFedMeServer}
+
+
+def check_server(algorithm: str, options: AlgorithmServerOptions) -> None:
+    """Check that an algorithm has a server form with these options.
+
+    Raises:
+        ConfigError: it has none, or an option has no effect for it.
+    """
+    if algorithm not in SERVERS:
+        raise ConfigError(
+            f'run.algorithm: found {algorithm!r} with method = "server"; allowed: {", ".join(sorted(SERVERS))}'
+        )
+    if options.selected is not None and algorithm != FedSoft.name:
+        raise ConfigError(f"server.selected: found {options.selected} with {algorithm!r}; allowed: only with 'fedsoft'")
+
+
+def run_algorithm_server(
+    graph: Graph,
+    directory: Path | None,
+    options: AlgorithmServerOptions | None = None,
+    settings: SimulatedSettings | None = None,
+    on_round: OnRound = lambda completed, metric: None,
+) -> dict[int, SimulatedPeer]:
+    """Run the server form of the manifest's algorithm with the peers of a graph as clients, and return them.
+
+    Raises:
+        ConfigError, TaskError, ShardError: the manifest, task or data cannot be used, or the algorithm has no server form.
+        StorageError: the run directory cannot be written.
+    """
+    options, settings, manifest = options or AlgorithmServerOptions(), settings or SimulatedSettings(), graph.manifest
+    check_server(manifest.algorithm, options)
+    began = time.monotonic()
+    server = SERVERS[manifest.algorithm](graph, options, settings)
+    for round_index in range(manifest.rounds):
+        on_round(round_index + 1, server.round(round_index))
+    for algorithm, workspace, client in zip(server.algorithms, server.workspaces, server.clients.values(), strict=True):
+        _close(algorithm, workspace, client, manifest.rounds)
+    if directory is not None:
+        named = replace(
+            graph, manifest=manifest.model_copy(update={"algorithm": f"{manifest.algorithm}-server", "options": {}})
+        )
+        write_run(named, directory, server.clients, time.monotonic() - began, models=settings.models)
+    return server.clients
+
+
+def _close(algorithm: Any, workspace: Workspace, client: SimulatedPeer, rounds: int) -> None:
+    """Set the results that a peer has when its run is complete."""
+    client.status = "completed"
+    client.host.state.round.index = rounds
+    client.host.state.algorithm_state = dict(workspace.state)
+    workspace.personalized, metrics = algorithm.final(workspace)
+    client.host.last_round = client.host.last_round | metrics
+    client.recording.add("end", {"rounds_completed": rounds} | metrics)

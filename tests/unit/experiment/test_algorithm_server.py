@@ -1,0 +1,63 @@
+"""Experiment cases with `method = "server"`: run, report, and what is refused. The arithmetic is in tests/unit/algorithms."""
+
+import pytest
+
+from coordinator_free_bootstrap.errors import ConfigError
+from peer.experiment.runner import Job, run_job
+from peer.experiment.scaling import Scale
+from peer.experiment.spec import load_experiment
+
+FILE = """
+title = "small"
+source = "this test"
+peers = 4
+train_samples = 240
+test_samples = 80
+[graph]
+kind = "complete"
+[run]
+rounds = 2
+split = "rotated_soft"
+model_options = { hidden = 8 }
+split_options = { samples_per_peer = 60, test_per_peer = 20 }
+[[case]]
+name = "a"
+"""
+
+
+def experiment(tmp_path, case):
+    path = tmp_path / "small.toml"
+    path.write_text(FILE + case)
+    return load_experiment(path)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        'method = "server"\nrun = { algorithm = "fedsoft" }\nserver = { selected = 2 }',
+        'method = "server"\nrun = { algorithm = "pfedme" }',
+    ],
+)
+def test_a_server_case_runs_and_is_measured(tmp_path, case):
+    loaded = experiment(tmp_path, case)
+    job = Job(loaded, loaded.case[0], 1, Scale(), "simulated")
+    result = run_job(job, tmp_path / "out", keep=False, command="", on_round=lambda done, accuracy: None)
+    assert result["backend"] == "server" and result["rounds"] == 2
+    assert 10 < result["measured"] <= 100
+    assert 4 <= result["models_sent"] <= 8
+
+
+@pytest.mark.parametrize(
+    ("case", "found"),
+    [
+        ('method = "server"\nrun = { algorithm = "dfca" }', "fedsoft, pfedme"),
+        ('method = "server"\nrun = { algorithm = "pfedme" }\nserver = { selected = 2 }', "selected"),
+        ('method = "server"\nrun = { algorithm = "fedsoft" }\nserver = { restarts = 2 }', "restarts"),
+        ('method = "ifca-server"\nserver = { selected = 2 }', "selected"),
+        ('run = { algorithm = "fedsoft" }\nserver = { selected = 2 }', "selected"),
+        ('method = "server"\nrun = { algorithm = "fedsoft", options = { sigma = 3 } }', "sigma"),
+    ],
+)
+def test_wrong_server_cases_are_refused(tmp_path, case, found):
+    with pytest.raises(ConfigError, match=found):
+        experiment(tmp_path, case)

@@ -5,9 +5,11 @@ TORCH ?= torch
 VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
+# One worker per core. A file's tests run in one worker: they share its testbeds.
+PYTEST := $(BIN)/pytest -n auto --dist loadfile --durations=10 -rs
 SEEDS ?= 50000
 
-.PHONY: dev demo test lint types stubs simulate wheel test-compose test-browser clean
+.PHONY: dev demo test test-slow test-all lint types stubs simulate wheel test-compose test-browser clean
 
 # The environment for changing the project, in .venv: what runs, tests and linters need.
 dev: $(VENV)/.dev
@@ -16,8 +18,15 @@ demo: $(VENV)/.run
 	$(BIN)/peer testbed --peers 8 --out $(OUT) --fresh --set run.options.warmup_rounds=8
 	@echo "Pictures: $(OUT)/report/*.png. Report as JSON: $(BIN)/peer report $(OUT) --json"
 
+# All layers but the slow ones. The end of the output lists the slowest ten tests, and what was skipped and why.
 test: $(VENV)/.test
-	$(BIN)/pytest
+	$(PYTEST)
+
+# Planted bugs, and real processes under faults: minutes each.
+test-slow: $(VENV)/.test
+	$(PYTEST) -m 'slow or chaos'
+
+test-all: test test-slow test-compose
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

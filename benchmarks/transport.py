@@ -40,6 +40,7 @@ from peer.core.encoding import Payload, decode, encode
 from peer.core.schema import Schema, TensorSpec
 from peer.wire.client import NeighborLink
 from peer.wire.handler import Arrival
+from peer.wire.round_ring import RoundRing
 from peer.wire.server import PeerServer
 
 FRAME_SIZES = {"256 KiB": 256 << 10, "1 MiB": 1 << 20, "3 MiB": 3 << 20}
@@ -60,6 +61,7 @@ class FoldingReceiver:
         self._resident_before = 0
         self.measuring = False
         self.extra_bytes = 0
+        self.rounds = RoundRing()
 
     async def offered(self, caller: int | None, header: messages.ModelHeader) -> Arrival | messages.PushReply:
         """Accept; while memory is measured, into a new buffer."""

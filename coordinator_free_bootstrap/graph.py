@@ -27,6 +27,7 @@ CERTIFICATE_CHARS_MAX = (
     8192  # base64; a certificate of `peer keygen` has about 700, one of a CA with RSA-4096 keys 3,000
 )
 OBSERVERS_MAX = 256
+RATE_MIN = 10_000  # bytes/s; below it a frame of 4 KiB to each of a few neighbors takes longer than the suspicion time
 
 _PIN = re.compile(r"sha256:[0-9a-f]{64}")
 _CERTIFICATE = re.compile(r"[A-Za-z0-9+/]+={0,2}")
@@ -49,6 +50,7 @@ class Node:
 
     ``pins`` are the fingerprints of the allowed keys. ``certificates`` are base64 of DER, for the TLS handshake.
     ``dials_only``: no other peer can dial it; the address may be "". ``relay``: it agrees to relay, within these limits.
+    ``upload_limit``, ``download_limit``: bytes per second of its transfers with all neighbors together; None: no limit.
     """
 
     id: int
@@ -57,6 +59,8 @@ class Node:
     certificates: tuple[str, ...] = ()
     dials_only: bool = False
     relay: Relay | None = None
+    upload_limit: int | None = None
+    download_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +265,11 @@ def _node_problems(nodes: tuple[Node, ...]) -> list[str]:
     for node in nodes:
         where = f"node {shown(node.id)}"
         problems += _relay_problems(where, node)
+        problems += [
+            f"{where}: {key}: found {shown(value)}; allowed: bytes per second, {RATE_MIN} or more"
+            for key, value in (("upload_limit", node.upload_limit), ("download_limit", node.download_limit))
+            if value is not None and value < RATE_MIN
+        ]
         problems += _credential_problems(where, node)
         if node.dials_only and not node.address:
             continue
@@ -295,6 +304,7 @@ def _relay_problems(where: str, node: Node) -> list[str]:
 def facts_of(node: Node) -> dict[str, Any]:
     """Return how a peer is reached, and its credentials, as in the graph file."""
     found = {"address": node.address, "dials_only": node.dials_only, "relay": node.relay and asdict(node.relay)}
+    found |= {"upload_limit": node.upload_limit, "download_limit": node.download_limit}
     return {key: value for key, value in found.items() if value} | credentials_of(node)
 
 

@@ -7,7 +7,8 @@ The format is the node-link JSON of networkx. The key of the edges is ``edges``;
      "edges": [{"source": 0, "target": 1}]}
 
 A node with ``"dials_only": true`` needs no address. ``"relay": {"bytes_per_second": 1000000, "connections": 4}`` at a node
-agrees to carry edges between its neighbors; ``"via": 5`` at an edge sends it through peer 5.
+agrees to carry edges between its neighbors; ``"via": 5`` at an edge sends it through peer 5. ``"upload_limit": 250000`` and
+``"download_limit"`` at a node declare the bytes per second of its transfers.
 
 Any bytes give a valid `Graph`, a GraphError or, for a fault inside ``run``, a ConfigError.
 """
@@ -46,6 +47,8 @@ class _NodeRow(_Strict):
     pins: list[str] = []
     certificates: list[str] = []
     relay: _RelayRow | None = None
+    upload_limit: int | None = None
+    download_limit: int | None = None
 
     @field_validator("address")
     @classmethod
@@ -130,7 +133,8 @@ def parse_graph(content: bytes | str, source: str = "graph") -> Graph:
 
 def _node(row: _NodeRow) -> Node:
     relay = Relay(row.relay.bytes_per_second, row.relay.connections) if row.relay else None
-    return Node(row.id, row.address, tuple(row.pins), tuple(row.certificates), row.dials_only, relay)
+    credentials = tuple(row.pins), tuple(row.certificates)
+    return Node(row.id, row.address, *credentials, row.dials_only, relay, row.upload_limit, row.download_limit)
 
 
 def dump_graph(graph: Graph) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 import peer.algorithms as package
 from coordinator_free_bootstrap.errors import ConfigError
@@ -52,8 +52,28 @@ def _installed() -> dict[str, type[Algorithm]]:
         for value in vars(importlib.import_module(f"{package.__name__}.{module.name}")).values():
             if isinstance(value, type) and issubclass(value, Algorithm) and "name" in vars(value):
                 found[value.name] = value
+    built_in = frozenset(found)
     for entry in entry_points(group=ENTRY_POINT_GROUP):
-        found[entry.name] = entry.load()
+        found[entry.name] = _loaded(entry, built_in)
+    return found
+
+
+def _loaded(entry: EntryPoint, built_in: frozenset[str]) -> type[Algorithm]:
+    """Return the algorithm of an installed package.
+
+    Raises:
+        ConfigError: it has the name of another algorithm, cannot be imported, or is not an algorithm.
+    """
+    where = f"algorithm {entry.name!r} of the package {entry.dist.name if entry.dist else 'unknown'}"
+    remedy = "correct or uninstall the package"
+    if entry.name in built_in:
+        raise ConfigError(f"{where}: found the name of a built-in algorithm; allowed: another name; {remedy}")
+    try:
+        found = entry.load()
+    except Exception as error:  # code of the package; it may raise any exception
+        raise ConfigError(f"{where}: cannot be imported: found {type(error).__name__}: {error}; {remedy}") from error
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise ConfigError(f"{where}: found a {type(found).__name__}; allowed: a subclass of peer.Algorithm; {remedy}")
     return found
 
 

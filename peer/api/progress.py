@@ -28,7 +28,7 @@ class Progress:
         if in_notebook():
             from IPython.display import display
 
-            self._cell = display(_Text(self._line(0, None)), display_id=True)  # type: ignore[no-untyped-call]
+            self._cell = display(_Text(self._line(0, None)), display_id=True)
         else:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn

@@ -11,8 +11,9 @@ import typer
 from pydantic import BaseModel
 
 from coordinator_free_bootstrap import Kind, apply_settings, dump_graph, parse_manifest
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import PeerError, UsageError
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.rates import problems
 from coordinator_free_bootstrap.validation import counted
 from peer.api.graph import Graph, check_run
 from peer.cli.problem import AsJson, Settings, TaskOption, set_keys, task_settings
@@ -111,6 +112,7 @@ def check(path: GraphFile, as_json: AsJson = False) -> None:
     graph = Graph.load(path)
     facts = graph.check()
     warn_without_effect(graph.manifest, (), lambda warning: typer.echo(f"warning: {path}: {warning}", err=True))
+    _warn_of_limits(path, graph)
     if as_json:
         typer.echo(json.dumps({"file": str(path), "valid": True, **facts}, indent=2))
         return
@@ -122,6 +124,20 @@ def check(path: GraphFile, as_json: AsJson = False) -> None:
     for name, value in facts.items():
         table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else escape(str(value)))
     Console().print(table)
+
+
+def _warn_of_limits(path: Path, graph: Graph) -> None:
+    """Warn of declared limits that do not fit the timeouts; only then is the task loaded, for the size of the model."""
+    if not any(node.upload_limit or node.download_limit for node in graph.nodes):
+        return
+    from peer.learning.size import model_bytes
+
+    try:
+        found = list(problems(graph, model_bytes(graph)))
+    except PeerError as error:
+        found = [f"the limits were not compared with the timeouts, since the model's size is unknown: {error}"]
+    for problem in found:
+        typer.echo(f"warning: {path}: {problem}", err=True)
 
 
 @app.command(epilog="Example: peer graph show graph.json --out graph.png")

@@ -49,6 +49,15 @@ def run(
         bool,
         typer.Option("--insecure-anywhere", help="Plaintext on any address: other hosts can forge models."),
     ] = False,
+    upload_limit: Annotated[
+        str | None,
+        typer.Option(
+            help="Bytes per second to all neighbors together, such as 2MB or 250kB. Default: as in the graph file."
+        ),
+    ] = None,
+    download_limit: Annotated[
+        str | None, typer.Option(help="Bytes per second from all neighbors together. Default: as in the graph file.")
+    ] = None,
     proxy: Annotated[
         bool,
         typer.Option(
@@ -88,6 +97,7 @@ def run(
     with importing():
         from coordinator_free_bootstrap import load_graph
         from coordinator_free_bootstrap.errors import PeerError
+        from coordinator_free_bootstrap.rates import parse_rate
         from peer.observe.logs import setup_logging
         from peer.runtime.assembly import LocalSettings
         from peer.runtime.process import run_peer
@@ -120,6 +130,11 @@ def run(
     try:
         refuse_without("with --metrics-port", metrics_port is not None, metrics_host=metrics_host)
         refuse_without("without plaintext", not plaintext, cert=cert, key=key, certs=certs, ca=ca)
+        settings = replace(
+            settings,
+            upload_limit=parse_rate(upload_limit, "--upload-limit") if upload_limit else None,
+            download_limit=parse_rate(download_limit, "--download-limit") if download_limit else None,
+        )
         if proxy:
             settings = replace(settings, proxy=HttpProxy.of(os.environ))
             logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)

@@ -13,7 +13,7 @@ from peer.store.history import COUNTERS
 PHASES = ("train", "wait", "fold", "evaluate", "other")
 COUNTING = frozenset({"round", "end", "leave"})  # kinds of lines with counters
 PACE_WEIGHT = 0.2  # of the newest round in the running mean of seconds per round
-BETWEEN = ("running", "cut")  # states in which end line and summary are those of an earlier incarnation
+BETWEEN = ("running", "cut", "silent")  # states in which end line and summary are those of an earlier incarnation
 _NOTHING: Record = {}
 
 
@@ -156,8 +156,13 @@ class PeerState:
 
     @property
     def status(self) -> str:
-        """``missing``, ``running``, ``cut`` (no process and no end line), ``left``, ``completed``, or the summary's status."""
+        """``missing``, ``running``, ``cut`` (no process and no end line), ``silent``, ``left``, ``completed``, or as the summary.
+
+        ``silent``: an observer gets no answer, and no file says whether the process runs.
+        """
         said = self.summary.get("status")
+        if self.silent and self.held is None and self.phase not in ("end", "leave"):
+            return "silent"
         if not self.lines:
             return "running" if self._runs else str(said or "missing")
         if self.phase in ("end", "leave"):

@@ -109,7 +109,7 @@ def state(run: Run) -> str:
     for found in ("running", "diverged"):
         if found in statuses:
             return found
-    return "incomplete" if statuses & {"cut", "missing", "failed", "refused"} else "complete"
+    return "incomplete" if statuses & {"cut", "silent", "missing", "failed", "refused"} else "complete"
 
 
 def refusals(run: Run) -> dict[str, int]:
@@ -233,6 +233,7 @@ def _state_notes(run: Run) -> list[str]:
     words = {
         "running": "still running; the numbers are preliminary",
         "cut": "killed or crashed; the numbers are those of its last round",
+        "silent": "gives the observer no answer; the numbers are those of the last one",
         "missing": "no history found; it never started, or its state directory is elsewhere",
         "failed": "failed; see its log",
     }
@@ -241,6 +242,10 @@ def _state_notes(run: Run) -> list[str]:
         ids = [peer.peer_id for peer in run.peers if peer.status == status]
         if ids:
             notes.append(f"peer {listed(ids)}: {sentence}")
+    for peer in run.peers:
+        notes += [
+            f"peer {peer.peer_id}: the observer missed rounds {first} to {last}" for first, last in peer.state.gaps
+        ]
     if ids := [peer.peer_id for peer in run.peers if peer.summary and not peer.history]:
         notes.append(f"peer {listed(ids)}: no history found; only the summary is known")
     return notes

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, digest
 from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.rates import check_limits, problems_of
 from peer.host import Checkpoint, PeerHost
 from peer.learning.check import try_learner
 from peer.learning.learner import Learner
@@ -37,6 +38,8 @@ class LocalSettings:
     ca: Path | None = None  # certificate authorities, for those who have one
     insecure: bool = False  # plaintext on loopback
     insecure_anywhere: bool = False  # plaintext on any address
+    upload_limit: int | None = None  # bytes per second; default: as in the graph file
+    download_limit: int | None = None
     proxy: HttpProxy | None = None  # to dial neighbors; default: directly
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
@@ -75,6 +78,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
 
     manifest = graph.manifest
     graph.node(peer_id)
+    check_limits(graph, peer_id, settings.upload_limit, settings.download_limit)
     torch.set_num_threads(settings.threads)
     task = settings.task or load_task(
         manifest,
@@ -103,7 +107,8 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     incarnations = IncarnationFile(settings.state_dir)
     incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)
     host = PeerHost.build(peer_id, graph, learner, incarnation, checkpoint, clock=time.monotonic)
-    notes = [f"checkpoint {path.name} was not used: {reason}" for path, reason in checkpoints.rejected]
+    notes = list(problems_of(graph, peer_id, host.state.model_bytes, settings.upload_limit, settings.download_limit))
+    notes += [f"checkpoint {path.name} was not used: {reason}" for path, reason in checkpoints.rejected]
     if incarnations.problem:
         notes.append(incarnations.problem)
     return Assembled(

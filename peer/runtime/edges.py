@@ -13,6 +13,7 @@ from peer.wire import convert
 from peer.wire.client import NeighborLink
 from peer.wire.endpoint import Endpoint, SocketFolder, target_of
 from peer.wire.offering import Offering
+from peer.wire.pacing import UNLIMITED, Pacing
 from peer.wire.pipe import join_socket
 from peer.wire.proxy import HttpProxy
 from peer.wire.security import MutualTls
@@ -27,9 +28,18 @@ class Edges:
         graph: of the run.
         tls: None is plaintext.
         proxy: dials the addresses of neighbors; default: they are dialed directly.
+        pacing: of this peer.
     """
 
-    def __init__(self, peer_id: int, graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None = None) -> None:
+    def __init__(
+        self,
+        peer_id: int,
+        graph: Graph,
+        tls: MutualTls | None,
+        proxy: HttpProxy | None = None,
+        pacing: Pacing = UNLIMITED,
+    ) -> None:
+        self._pacing = pacing
         self.links: dict[int, NeighborLink] = {}
         self._peer_id, self._graph, self._tls, self._proxy = peer_id, graph, tls, proxy
         self._held_at = {n: offered_at(graph, peer_id, n) for n in graph.neighbors(peer_id)}
@@ -94,6 +104,7 @@ class Edges:
             proxy=self._proxy if holder is None else None,
             place=_place(self._peer_id, holder),
             keeps_tunnels=any(at == neighbor for at, _user in self._offers),
+            pacing=self._pacing,
         )
 
     def _socket(self, neighbor: int | None) -> Path:

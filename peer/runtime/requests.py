@@ -27,6 +27,7 @@ from peer.core.messages import (
 )
 from peer.host import PeerHost, ReceivedModel
 from peer.wire.handler import Arrival
+from peer.wire.round_ring import RoundRing
 
 Answer = Arrival | PushReply
 UNUSED = PushReply(Outcome.UNUSED)
@@ -66,6 +67,7 @@ class Requests:
         self._post = post
         self._on_fold_thread = on_fold_thread
         self._reached = reached
+        self.rounds = RoundRing()
         self.bytes_per_second = 0.0  # at which complete models came lately; 0: none yet
         self._frame_at: dict[int, float] = {}  # when a frame of a neighbor last stood for a heartbeat
         self._next_stream = 0

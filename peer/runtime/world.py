@@ -34,7 +34,7 @@ from peer.runtime.progress import TrainingProgress
 from peer.runtime.requests import Requests
 from peer.runtime.results import start_fields
 from peer.store.history import HistoryWriter
-from peer.wire.arrival_reader import transfer_limit_s
+from peer.wire.pacing import Pacing
 from peer.wire.security import MutualTls
 from peer.wire.server import PeerServer
 
@@ -51,10 +51,13 @@ class AsyncioWorld:
         self.manifest = parts.host.manifest
         self.peer_id = parts.host.peer_id
         self.requests = Requests(self.host, self.post, self._on_fold_thread, self._reached)
+        self.requests.rounds.rounds_from = parts.resumed_from or 0
         self.history = HistoryWriter(parts.state_dir.history, incarnation=self.host.state.incarnation)
         self.observers: list[Callable[[str, dict[str, Any]], None]] = []
         self._tls = tls
-        self._edges = Edges(self.peer_id, self.host.state.graph, tls, parts.settings.proxy)
+        settings = parts.settings
+        self._pacing = Pacing.of(self.host.state.graph, self.peer_id, settings.upload_limit, settings.download_limit)
+        self._edges = Edges(self.peer_id, self.host.state.graph, tls, settings.proxy, self._pacing)
         self._links = self._edges.links
         self._sending: dict[int, asyncio.Task[Any]] = {}  # the message in flight to each neighbor
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -91,6 +94,7 @@ class AsyncioWorld:
             identify=self._tls.identify if self._tls else None,
             switchboard=self._edges.switchboard,
             local=self._edges.service,
+            pacing=self._pacing,
         )
         try:
             port = await server.start()
@@ -299,7 +303,7 @@ class AsyncioWorld:
     async def _pull(self, neighbor: int) -> None:
         replies = []
         try:
-            async with asyncio.timeout(self._pull_limit_s()):
+            async with asyncio.timeout(self._pull_limit_s(neighbor)):
                 for slot in range(self.host.algorithm.slots):
                     request = PullRequest(self.peer_id, self.host.state.incarnation, slot)
                     size_bytes = self.host.state.model_bytes
@@ -310,11 +314,13 @@ class AsyncioWorld:
             log.warning("pull from peer %d failed: %s", neighbor, error, extra=about)
             self.post(ev.PullDone(neighbor, False, reason=str(error)))
 
-    def _pull_limit_s(self) -> float:
+    def _pull_limit_s(self, neighbor: int) -> float:
         """Return how long a pull of all slots may take: four times what the measured speed needs, if there is one."""
         timeouts, size_bytes = self.manifest.timeouts, self.host.state.model_bytes
         slots, speed = self.host.algorithm.slots, self.requests.bytes_per_second
-        one_s = 4 * size_bytes / speed if speed else transfer_limit_s(size_bytes, timeouts)
+        one_s = self._pacing.transfer_limit_s(neighbor, size_bytes, timeouts)
+        if speed and not self._pacing.is_limited(neighbor):
+            one_s = 4 * size_bytes / speed
         return min(timeouts.round_deadline_s, timeouts.suspicion_s + slots * one_s)
 
     # ---- arrivals, work, disk -------------------------------------------------------------------------------------------
@@ -382,8 +388,11 @@ class AsyncioWorld:
             self._log_round(fields)
         for observer in self.observers:
             observer(kind, fields)
+        line = self.history.stamped(kind, **self.host.metric.named(fields))
+        if kind == "round":
+            self.requests.rounds.add(line)
         try:
-            self.history.write(kind, **self.host.metric.named(fields))
+            self.history.write(**line)
             self.host.history_error = ""
         except StorageError as error:
             if not self.host.history_error:

@@ -94,6 +94,15 @@ class HistoryWriter:
                 os.close(self._handle)
                 raise
 
+    def stamped(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Return the line that `write` would write now."""
+        stamp = {
+            "t": round(time.monotonic() - self._started, 6),
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "incarnation": self.incarnation,
+        }
+        return {"kind": kind, **stamp, **fields}
+
     def write(self, kind: str, **fields: Any) -> None:
         """Append one line.
 
@@ -103,12 +112,7 @@ class HistoryWriter:
         """
         if kind not in FIELDS:
             raise ValueError(f"history line: found kind {kind!r}; allowed: {', '.join(FIELDS)}")
-        stamp = {
-            "t": round(time.monotonic() - self._started, 6),
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "incarnation": self.incarnation,
-        }
-        line = _encode({"kind": kind, **stamp, **fields})
+        line = _encode(self.stamped(kind, **fields))
         try:
             failpoints.reach("history.write")
             _write_all(self._handle, line)
@@ -196,10 +200,11 @@ def _write_all(handle: int, data: bytes) -> None:
 
 
 def _encode(record: dict[str, Any]) -> bytes:
-    return dumps(record, separators=(",", ":"), default=_plain).encode() + b"\n"
+    return dumps(record, separators=(",", ":"), default=plain).encode() + b"\n"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return the JSON value of a NumPy value or a set, for `json.dumps`; raises TypeError for anything else."""
     if isinstance(value, np.generic | np.ndarray):
         return finite(value.tolist())
     if isinstance(value, set | frozenset):

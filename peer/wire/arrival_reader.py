@@ -14,20 +14,16 @@ from peer.core.messages import ModelHeader, PushReply
 from peer.wire import convert, frames
 from peer.wire.access import CANCEL_DELAY_S, first_message, require_sender
 from peer.wire.handler import Arrival, RequestHandler
+from peer.wire.pacing import UNLIMITED, Pacing
 
-BYTES_PER_SECOND_MIN = 32 << 10  # 0.26 Mbit/s; over a slower link no useful model arrives within a round
 ACCEPTED_METADATA = "peer-accepted"  # initial metadata of an accepted push; absent if it is refused
-
-
-def transfer_limit_s(size_bytes: int, timeouts: Timeouts) -> float:
-    """Return the time limit of a whole transfer, seconds; it also ends a transfer of many tiny chunks."""
-    return min(timeouts.round_deadline_s, timeouts.idle_transfer_s + size_bytes / BYTES_PER_SECOND_MIN)
 
 
 def too_slow(timeouts: Timeouts) -> RemoteProtocolError:
     """Return the error of a transfer that has stopped or exceeds its time limit."""
     allowed = (
-        f"{timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s) without a byte, and at least 32 KiB/s after that"
+        f"{timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s) without a byte, and then at least "
+        "32 KiB/s, or half of the share that a declared limit leaves"
     )
     return RemoteProtocolError(Refusal.TOO_SLOW, f"the transfer stopped or is too slow; allowed: {allowed}")
 
@@ -41,11 +37,20 @@ class ArrivalReader:
         caller: the authenticated sender; None where the transport is plaintext.
         limits: of the manifest.
         timeouts: of the manifest.
+        pacing: of this peer.
     """
 
     def __init__(
-        self, handler: RequestHandler, context: Any, caller: int | None, *, limits: Limits, timeouts: Timeouts
+        self,
+        handler: RequestHandler,
+        context: Any,
+        caller: int | None,
+        *,
+        limits: Limits,
+        timeouts: Timeouts,
+        pacing: Pacing = UNLIMITED,
     ) -> None:
+        self._pacing = pacing
         self._handler = handler
         self._context = context
         self.caller = caller
@@ -127,12 +132,15 @@ class ArrivalReader:
     async def _read_chunks(self, arrival: Arrival) -> bool:
         """Return whether the model is complete; False if it was given up and its remaining frames were discarded."""
         clock, idle_s, read = self._clock, self._timeouts.idle_transfer_s, self._context.read
-        latest = clock() + transfer_limit_s(arrival.header.size_bytes, self._timeouts)
+        header = arrival.header
+        latest = clock() + self._pacing.transfer_limit_s(header.sender, header.size_bytes, self._timeouts)
         try:
             async with asyncio.timeout_at(min(latest, clock() + idle_s)) as deadline:
                 while (frame := await read()) is not grpc.aio.EOF:
                     failpoints.reach("receive.frame")
                     arrival.on_frame()
+                    deadline.reschedule(latest)  # waiting for the own limit is not idle time of the sender
+                    await self._pacing.download.take(len(frame))
                     if self._writer is None:
                         continue  # given up: the deadline is not extended
                     if self._writer.write(frames.read_frame(frame)):

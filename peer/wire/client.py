@@ -29,7 +29,9 @@ from peer.wire.arrival_reader import ACCEPTED_METADATA
 from peer.wire.failures import UNTRUSTED, in_words
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, TUNNELS, UNARY, channel_options
+from peer.wire.pacing import UNLIMITED, Pacing
 from peer.wire.proxy import HttpProxy
+from peer.wire.round_ring import Batch
 from peer.wire.security import SecureChannel, open_channel
 
 RECONNECTS_MAX, RECONNECTS_S = 5, 10.0  # at most so many reconnects in so many seconds
@@ -50,6 +52,7 @@ class NeighborLink:
         proxy: dials every address that it serves; None: all addresses are dialed directly.
         place: where the neighbor is called, for messages; default: at its address.
         keeps_tunnels: whether this channel carries the offers over which neighbors call this peer.
+        pacing: of this peer, shared by all its links.
 
     Attributes:
         payload_bytes_sent: encoded model bytes written to streams, also of pushes that did not become complete.
@@ -69,7 +72,9 @@ class NeighborLink:
         proxy: HttpProxy | None = None,
         place: str = "",
         keeps_tunnels: bool = False,
+        pacing: Pacing = UNLIMITED,
     ) -> None:
+        self._pacing = pacing
         self.peer_id = peer_id
         self.address = address
         self.payload_bytes_sent = 0
@@ -81,7 +86,7 @@ class NeighborLink:
         self._security = security
         serving = proxy if proxy and proxy.serves(address) else None
         self._place = place or f"at {address}{f' through the proxy {proxy}' if serving else ''}"
-        self._options = channel_options(timeouts, serving, keeps_tunnels=keeps_tunnels)
+        self._options = [*channel_options(timeouts, serving, keeps_tunnels=keeps_tunnels), *pacing.options()]
         self._quiet_since: float | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._reconnected_at: deque[float] = deque(maxlen=RECONNECTS_MAX)
@@ -147,13 +152,20 @@ class NeighborLink:
         """Return the neighbor's status."""
         return convert.unpack_status(await self._ask("Status", b""))
 
-    async def watch_status(self, interval_s: float) -> AsyncIterator[dict[str, Any]]:
-        """Yield the neighbor's status every ``interval_s`` seconds, until the neighbor stops."""
-        call = self._watch(convert.pack_watch(interval_s))
+    async def watch_status(
+        self, interval_s: float, rounds_since: int | None = None
+    ) -> AsyncIterator[tuple[dict[str, Any], Batch]]:
+        """Yield the neighbor's status every ``interval_s`` seconds, until the neighbor stops.
+
+        Args:
+            interval_s: seconds.
+            rounds_since: with each status come the records of this round and later ones that did not come before; None: none.
+        """
+        call = self._watch(convert.pack_watch(interval_s, rounds_since))
         try:
             with self._failures("WatchStatus"):
                 async for data in call:
-                    yield convert.unpack_status(data)
+                    yield convert.unpack_watched(data)
         finally:
             call.cancel()
 
@@ -221,19 +233,22 @@ class NeighborLink:
 
     async def _ask(self, method: str, data: bytes) -> bytes:
         self._sent(data)
+        self._pacing.upload.count(len(data))
         with self._failures(method):
             reply: bytes = await self._unary[method](data, timeout=self._timeouts.suspicion_s)
         self._received(reply)
+        self._pacing.download.count(len(reply))
         return reply
 
     async def _write_model(self, call: Any, header: ModelHeader, payload: Payload) -> None:
         """Write frames until the model is sent or the receiver refuses; the refusal is in its reply."""
-        model = frames.model_frames(payload, self._limits.frame_bytes_max)
+        frame_bytes = self._pacing.frame_bytes(self.peer_id, self._limits.frame_bytes_max)
+        model = frames.model_frames(payload, frame_bytes)
         failpoints.reach("send.begin")
         try:
             await self._write(call, convert.pack_header(header), 0)
             await self._write(call, *next(model))
-            if header.size_bytes > self._limits.frame_bytes_max:
+            if header.size_bytes > frame_bytes:
                 accepted = ACCEPTED_METADATA in dict(await self._answer(call.initial_metadata()))
                 async with asyncio.timeout(self._timeouts.idle_transfer_s) as deadline:
                     if accepted:
@@ -262,6 +277,7 @@ class NeighborLink:
                 writing.cancel()
 
     async def _write(self, call: Any, frame: bytes, payload_bytes: int) -> None:
+        await self._pacing.upload.take(len(frame))
         await call.write(frame)
         self._sent(frame)
         self.payload_bytes_sent += payload_bytes
@@ -277,6 +293,7 @@ class NeighborLink:
         complete = False
         while not complete:
             frame = await self._read(call)
+            await self._pacing.download.take(frame.chunk.nbytes if frame.chunk is not None else 0)
             complete = writer.write(frame)
             self.payload_bytes_received += frame.chunk.nbytes if frame.chunk is not None else 0
         return header, payload

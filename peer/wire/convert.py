@@ -30,6 +30,7 @@ from peer.core.messages import (
 )
 from peer.wire.frames import Frame
 from peer.wire.generated import peer_pb2
+from peer.wire.round_ring import Batch
 
 COUNT_MAX = 2**31 - 1  # of rounds, steps, slots, totals: the largest signed 32-bit integer
 SAMPLES_MAX = 2**53  # up to here float64, and so every JSON reader, holds an integer exactly
@@ -207,18 +208,29 @@ def pack_pull(request: PullRequest) -> bytes:
     return _message(peer_pb2.PullRequest, request).SerializeToString()
 
 
-def unpack_watch(data: bytes) -> float:
-    """Read a WatchStatusRequest as the seconds between two replies; raises RemoteProtocolError MALFORMED."""
+def unpack_watch(data: bytes) -> tuple[float, int | None]:
+    """Read a WatchStatusRequest: seconds between two replies, and the round from which on records are wanted, or None.
+
+    Raises:
+        RemoteProtocolError: MALFORMED.
+    """
     message = parse(peer_pb2.WatchStatusRequest, data)
     interval_s = message.interval_s or 1.0
     if not INTERVAL_S_MIN <= interval_s <= INTERVAL_S_MAX:
         raise _wrong(message, "interval_s", interval_s, f"{INTERVAL_S_MIN} to {INTERVAL_S_MAX}, or 0 for 1")
-    return interval_s
+    return interval_s, message.rounds_since if message.HasField("rounds_since") else None
 
 
-def pack_watch(interval_s: float) -> bytes:
+def pack_watch(interval_s: float, rounds_since: int | None = None) -> bytes:
     """Write a WatchStatusRequest."""
-    return _build(peer_pb2.WatchStatusRequest, interval_s=interval_s).SerializeToString()
+    since = {} if rounds_since is None else {"rounds_since": rounds_since}
+    return _build(peer_pb2.WatchStatusRequest, interval_s=interval_s, **since).SerializeToString()
+
+
+def unpack_watched(data: bytes) -> tuple[dict[str, Any], Batch]:
+    """Read a reply of WatchStatus: the status, and the records of rounds that came with it, not validated."""
+    message = parse(peer_pb2.StatusReply, data)
+    return unpack_status(data), Batch(tuple(message.rounds), message.rounds_from)
 
 
 def unpack_status(data: bytes) -> dict[str, Any]:
@@ -233,11 +245,12 @@ def unpack_status(data: bytes) -> dict[str, Any]:
     return status
 
 
-def pack_status(status: dict[str, Any]) -> bytes:
+def pack_status(status: dict[str, Any], batch: Batch | None = None) -> bytes:
     """Write a StatusReply: ``status`` as JSON, with null for NaN and Infinity; its typed fields are keys of the same names."""
     typed = {name: status[name] for name in ("peer_id", "incarnation", "round_index") if status.get(name) is not None}
     phase = _number(peer_pb2.Phase, status["phase"]) if status.get("phase") else 0
-    return _build(peer_pb2.StatusReply, **typed, phase=phase, json=dumps(status)).SerializeToString()
+    told = {"rounds": batch.records, "rounds_from": batch.rounds_from} if batch else {}
+    return _build(peer_pb2.StatusReply, **typed, **told, phase=phase, json=dumps(status)).SerializeToString()
 
 
 def parse(kind: type[M], data: bytes) -> M:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.encoding import Payload
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply
+from peer.wire.round_ring import RoundRing
 
 EMPTY = np.empty(0, np.uint8)
 
@@ -50,7 +51,13 @@ class Arrival:
 
 
 class RequestHandler(Protocol):
-    """Implemented by the peer. ``caller`` is the authenticated peer id; None where the transport is plaintext."""
+    """Implemented by the peer. ``caller`` is the authenticated peer id; None where the transport is plaintext.
+
+    Attributes:
+        rounds: the round records that watchers may have.
+    """
+
+    rounds: RoundRing
 
     async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
         """Answer a handshake, with this peer's own hello even where it refuses."""

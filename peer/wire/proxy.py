@@ -54,6 +54,8 @@ class HttpProxy:
 
     def serves(self, address: str) -> bool:
         """Return whether a neighbor's ``host:port`` is dialed through the proxy."""
+        if address.startswith("unix:"):
+            return False
         host = split_address(address)[0]
         return not any(_matches(host, entry) for entry in self.exceptions)
 

@@ -16,6 +16,7 @@ from peer.wire.endpoint import target_of
 from peer.wire.handler import RequestHandler
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, server_options
+from peer.wire.pacing import UNLIMITED, Pacing
 from peer.wire.service import PeerService
 from peer.wire.standard import StandardServices
 from peer.wire.switchboard import Switchboard
@@ -34,6 +35,7 @@ class PeerServer:
             (see `security.MutualTls.identify`); without it every caller is None.
         switchboard: holds the offers of neighbors; default: one that refuses all.
         local: a unix socket on which the peer serves too; connections over its own offers come in there.
+        pacing: of this peer.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class PeerServer:
         identify: Identify | None = None,
         switchboard: Switchboard | None = None,
         local: Path | None = None,
+        pacing: Pacing = UNLIMITED,
     ) -> None:
+        self._pacing = pacing
         self._switchboard = switchboard or Switchboard()
         self._local = local
         self._handler = handler
@@ -67,7 +71,8 @@ class PeerServer:
             ConfigError: the address cannot be bound.
         """
         keep_frame_memory()
-        server = grpc.aio.server(options=server_options(self._timeouts, self._limits))
+        options = [*server_options(self._timeouts, self._limits), *self._pacing.options()]
+        server = grpc.aio.server(options=options)
         access = AccessControl(self._limits, self._timeouts, self._identify, self._handler.refused)
         service = PeerService(
             self._handler,
@@ -76,6 +81,7 @@ class PeerServer:
             timeouts=self._timeouts,
             stopping=self._stopping,
             switchboard=self._switchboard,
+            pacing=self._pacing,
         )
         standard = StandardServices(access, self._timeouts, self._health)
         server.add_generic_rpc_handlers((service.handlers(), *standard.handlers()))

@@ -21,9 +21,11 @@ from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.core.messages import Control, Heartbeat, Outcome, PushReply
 from peer.wire import convert, frames
 from peer.wire.access import AccessControl, abort, first_message, require_peer, require_sender
-from peer.wire.arrival_reader import ArrivalReader, too_slow, transfer_limit_s
+from peer.wire.arrival_reader import ArrivalReader, too_slow
 from peer.wire.handler import RequestHandler
 from peer.wire.options import SERVICE
+from peer.wire.pacing import UNLIMITED, Pacing
+from peer.wire.round_ring import Batch
 from peer.wire.switchboard import Switchboard
 
 M = TypeVar("M", bound=Heartbeat | Control)
@@ -41,8 +43,10 @@ class PeerService:
         timeouts: Timeouts,
         stopping: asyncio.Event,
         switchboard: Switchboard,
+        pacing: Pacing = UNLIMITED,
     ) -> None:
         self._switchboard = switchboard
+        self._pacing = pacing
         self._handler = handler
         self._access = access
         self._limits = limits
@@ -94,7 +98,9 @@ class PeerService:
         """Take one model."""
         subject: Subject | None = None
         caller: int | None = None
-        reader = ArrivalReader(self._handler, context, None, limits=self._limits, timeouts=self._timeouts)
+        reader = ArrivalReader(
+            self._handler, context, None, limits=self._limits, timeouts=self._timeouts, pacing=self._pacing
+        )
         try:
             subject = self._access.subject(context)
             reader.caller = caller = require_peer(subject)
@@ -131,10 +137,16 @@ class PeerService:
         """Send the peer's status repeatedly, until the caller cancels or the peer stops."""
         async with self._access.aborting(context):
             with self._access.stream(self._access.subject(context), context):
-                interval_s = convert.unpack_watch(await first_message(context, self._timeouts))
-                while not self._stopping.is_set():
-                    await context.write(convert.pack_status(self._handler.status()))
-                    await _wait_at_most(self._stopping, interval_s)
+                interval_s, since = convert.unpack_watch(await first_message(context, self._timeouts))
+                batch = Batch()
+                while True:
+                    stopping = self._stopping.is_set()
+                    batch = Batch() if since is None else self._handler.rounds.batch(since, batch.after)
+                    await context.write(convert.pack_status(self._handler.status(), batch))
+                    if stopping and not batch.more:  # the last reply has what came while the peer stopped
+                        return
+                    if not batch.more:
+                        await _wait_at_most(self._stopping, interval_s)
 
     async def offer_tunnel(self, _requests: AsyncIterator[bytes], context: Any) -> None:
         """Hold a neighbor's offer, and the connection over it, until it ends."""
@@ -184,11 +196,13 @@ class PeerService:
             await abort(context, answer, "the pull is refused")
         header, payload = answer
         clock, idle_s = asyncio.get_running_loop().time, self._timeouts.idle_transfer_s
-        latest = clock() + transfer_limit_s(header.size_bytes, self._timeouts)
+        latest = clock() + self._pacing.transfer_limit_s(request.sender, header.size_bytes, self._timeouts)
+        frame_bytes = self._pacing.frame_bytes(request.sender, self._limits.frame_bytes_max)
         try:
             async with asyncio.timeout_at(min(latest, clock() + idle_s)) as deadline:
                 await context.write(convert.pack_header(header))
-                for frame, _size in frames.model_frames(payload, self._limits.frame_bytes_max):
+                for frame, _size in frames.model_frames(payload, frame_bytes):
+                    await self._pacing.upload.take(len(frame))
                     await context.write(frame)
                     deadline.reschedule(min(latest, clock() + idle_s))
         except TimeoutError:

@@ -7,8 +7,6 @@ not change.
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.namespaces import Bridge, ip, why_not
 from tools.running import running_peer, until
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
@@ -23,11 +22,7 @@ from peer.deploy.keys import at_addresses, create_keys
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 
-missing = [program for program in ("ip", "iptables") if shutil.which(program) is None]
-pytestmark = [
-    pytest.mark.chaos,
-    pytest.mark.skipif(os.geteuid() != 0 or bool(missing), reason=f"needs root, ip and iptables; missing: {missing}"),
-]
+pytestmark = pytest.mark.chaos
 
 PEERS, PORT = 3, 7400
 RUN = {
@@ -37,42 +32,22 @@ RUN = {
 }
 
 
-def ip(*words: object) -> None:
-    """Run ip; its output is the error message if it fails."""
-    done = subprocess.run(["ip", *map(str, words)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"ip {words}: {done.stderr}"
-
-
 class Net:
     """Peers in namespaces, with their state below `home`."""
 
     def __init__(self, home: Path, stack: ExitStack) -> None:
-        self.home, self._stack = home, stack
-        self._name = f"cf{os.getpid()}"
+        self.home, self._stack, self._bridge = home, stack, Bridge(stack)
         graph = make_graph("complete", PEERS, manifest=parse_manifest(RUN, "test"))
         graph = at_addresses(graph, f"10.99.0.{{id}}:{PORT}")  # .0 is a host address in a /16
         save_graph(create_keys(graph, home / "keys"), home / "graph.json")
-        self._namespace("hub")
-        ip("-n", self.of("hub"), "link", "add", "hub", "type", "bridge")
-        ip("-n", self.of("hub"), "link", "set", "hub", "up")
+        self.of = self._bridge.of
         for i in range(PEERS):
-            self._namespace(i)
-            ip("link", "add", "wire", "netns", self.of(i), "type", "veth", "peer", f"to{i}", "netns", self.of("hub"))
-            ip("-n", self.of("hub"), "link", "set", f"to{i}", "master", "hub", "up")
-            ip("-n", self.of(i), "address", "add", f"10.99.0.{i}/16", "dev", "wire")
-            ip("-n", self.of(i), "link", "set", "wire", "up")
-
-    def of(self, which: int | str) -> str:
-        """Return the name of a namespace."""
-        return f"{self._name}-{which}"
-
-    def _namespace(self, which: int | str) -> None:
-        ip("netns", "add", self.of(which))
-        self._stack.callback(ip, "netns", "delete", self.of(which))
+            self._bridge.plug(i, f"10.99.0.{i}/16")
 
     def run(self, peer_id: int) -> None:
         """Start a peer; SIGTERM ends it after the test."""
-        certs, inside = self.home / "keys" / f"peer-{peer_id}", ("ip", "netns", "exec", self.of(peer_id))
+        certs = self.home / "keys" / f"peer-{peer_id}"
+        inside = self._bridge.inside(peer_id)
         self._stack.enter_context(running_peer(peer_id, self.home, "--certs", certs, prefix=inside))
 
     def history(self, peer_id: int, kind: str) -> list[dict[str, Any]]:
@@ -96,18 +71,10 @@ class Net:
         return bool(rounds) and neighbor in {row[0] for row in rounds[-1]["folded"]}
 
 
-@pytest.fixture(scope="module")
-def namespaces() -> None:
-    """Skip the tests where root cannot make network namespaces, as in most containers."""
-    name = f"cf{os.getpid()}-probe"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
-    if made.returncode:
-        pytest.skip(f"root cannot make network namespaces here: {made.stderr.strip()}")
-    ip("netns", "delete", name)
-
-
 @pytest.fixture
-def net(namespaces: None, tmp_path: Path) -> Iterator[Net]:
+def net(tmp_path: Path) -> Iterator[Net]:
+    if reason := why_not():
+        pytest.skip(reason)
     with ExitStack() as stack:
         yield Net(tmp_path, stack)
 

@@ -316,7 +316,7 @@ def test_observer_may_read_status_and_health_only() -> None:
             security = tls_of("laptop").channel(0)
             async with link_to(port, security) as link:
                 assert (await link.status())["peer_id"] == 0
-                async for status in link.watch_status(0.05):
+                async for status, _rounds in link.watch_status(0.05):
                     assert status["phase"] == "running"
                     break
                 with pytest.raises(

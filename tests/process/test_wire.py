@@ -569,7 +569,7 @@ def test_status_is_watched_until_the_peer_stops() -> None:
         server = PeerServer(recorder, "127.0.0.1:0", limits=LIMITS, timeouts=TIMEOUTS)
         link = NeighborLink(1, f"127.0.0.1:{await server.start()}", limits=LIMITS, timeouts=TIMEOUTS)
         seen = 0
-        async for status in link.watch_status(0.05):
+        async for status, _rounds in link.watch_status(0.05):
             assert status["peer_id"] == 1
             seen += 1
             if seen == 3:

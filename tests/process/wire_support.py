@@ -27,6 +27,7 @@ from peer.core.messages import (
 )
 from peer.wire.client import NeighborLink
 from peer.wire.handler import Arrival
+from peer.wire.round_ring import RoundRing
 from peer.wire.server import PeerServer
 
 LIMITS = Limits(frame_bytes_max=1 << 16)
@@ -94,6 +95,7 @@ class Recorder:
         self.answer: Refusal | None = None
         self.pulled: tuple[ModelHeader, Payload] | Refusal = Refusal.SLOT_OUT_OF_RANGE
         self.hello_refusal: Refusal | None = None
+        self.rounds = RoundRing()
 
     async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
         self.callers.add(caller)

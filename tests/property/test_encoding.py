@@ -203,7 +203,8 @@ MESSAGES: list[tuple[Reader, bytes, Any]] = [
     (lambda data: convert.first_header(frames.read_frame(data)), convert.pack_header(HEADER), HEADER),
     (convert.unpack_push_reply, convert.pack_push_reply(REPLY), REPLY),
     (convert.unpack_pull, convert.pack_pull(PullRequest(2, 7, 1)), PullRequest(2, 7, 1)),
-    (convert.unpack_watch, convert.pack_watch(0.5), 0.5),
+    (convert.unpack_watch, convert.pack_watch(0.5), (0.5, None)),
+    (convert.unpack_watch, convert.pack_watch(0.5, 0), (0.5, 0)),
     (convert.unpack_status, convert.pack_status(STATUS), STATUS),
 ]
 

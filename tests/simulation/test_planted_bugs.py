@@ -16,6 +16,8 @@ from tests.simulation.small_runs import (
     without_faults,
 )
 
+pytestmark = pytest.mark.slow
+
 SEEDS = 150  # of the swarm; four more in every ten have an encoding and screening
 KILLS = 24
 FOUND_AT = {

@@ -219,21 +219,27 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WatchStatusRequest(_message.Message):
-    __slots__ = ("interval_s",)
+    __slots__ = ("interval_s", "rounds_since")
     INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_SINCE_FIELD_NUMBER: _ClassVar[int]
     interval_s: float
-    def __init__(self, interval_s: _Optional[float] = ...) -> None: ...
+    rounds_since: int
+    def __init__(self, interval_s: _Optional[float] = ..., rounds_since: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("peer_id", "incarnation", "round_index", "phase", "json")
+    __slots__ = ("peer_id", "incarnation", "round_index", "phase", "json", "rounds", "rounds_from")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     JSON_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FROM_FIELD_NUMBER: _ClassVar[int]
     peer_id: int
     incarnation: int
     round_index: int
     phase: Phase
     json: str
-    def __init__(self, peer_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., json: _Optional[str] = ...) -> None: ...
+    rounds: _containers.RepeatedScalarFieldContainer[str]
+    rounds_from: int
+    def __init__(self, peer_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., json: _Optional[str] = ..., rounds: _Optional[_Iterable[str]] = ..., rounds_from: _Optional[int] = ...) -> None: ...

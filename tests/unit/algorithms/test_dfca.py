@@ -6,7 +6,7 @@ Whole runs are simulated: the real engine and host on a virtual clock, without f
 import numpy as np
 import pytest
 
-from coordinator_free_bootstrap import make_graph
+from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from peer.algorithms.base import FoldedArrival, Workspace
 from peer.algorithms.dfca import Dfca
@@ -18,6 +18,7 @@ from tests.simulation.network import Weather
 from tests.simulation.options import Options, manifest
 from tests.simulation.trainer import QuadraticLearner
 from tests.simulation.world import World
+from tests.tools.simulated import finish, peers_of
 
 STILL = 1e-12  # a learning rate at which training changes nothing in float32
 
@@ -289,12 +290,26 @@ def test_diverged_model_relays_a_loss_that_neighbors_accept(loss):
 def test_empty_cluster_gets_the_peers_of_high_loss_from_the_largest_cluster():
     algorithm, workspace = algorithm_and_workspace(k=2, options={"warmup_rounds": 4, "split_empty": True})
     workspace.state = {"trained": [], "sample_count": 4, "cluster_index": 0, "losses": [9.0, 20.0]}
-    workspace.state |= {"masses": [3.0, 0.0], "relayed_losses": [5.0, 0.0]}
+    workspace.state |= {"masses": [3.0, 0.0], "relayed_losses": [5.0, 0.0], "losses_before": [9.5, 20.0]}
     do(algorithm, workspace, "assign", round_index=2)
     assert workspace.state["trained"] == [1]
     assert np.array_equal(workspace.models.model(1), workspace.models.model(0)) and workspace.models.model(
         1
     ) is not workspace.models.model(0)
+
+
+def test_in_a_run_part_of_the_largest_cluster_moves_to_the_empty_one_and_all_clusters_are_found():
+    options = {"warmup_rounds": 4, "split_empty": True}
+    model = {"model": "mlp", "model_options": {"hidden": 16}, "learning_rate": 0.1, "local_epochs": 1}
+    data = {"task": "digits", "split": "rotated_hard", "split_options": {"k": 4}, "clusters": 4, "rounds": 4, "seed": 5}
+    made = make_graph("erdos-renyi", 12, degree=4, seed=5)
+    peers = peers_of(Graph(made.nodes, made.edges, Manifest(algorithm="dfca", options=options, **model, **data)))
+    trained: list[list[int]] = []
+    finish(peers, lambda round_index: trained.append([peer.state["trained"][0] for peer in peers]))
+    largest = [p for p in range(12) if trained[1][p] == 0]
+    moved = [p for p in largest if trained[2][p] == 1]
+    assert 1 not in trained[1] and len(largest) == 8 and 0 < len(moved) < len(largest)
+    assert [peer.state["cluster_index"] for peer in peers] == [2, 1, 0, 3] * 3
 
 
 @pytest.mark.parametrize("options", [{"warmup_round": 1}, {"relay_steps": 0}, {"initialization": "none"}])

@@ -1,11 +1,12 @@
 """`peer graph make | check | show`: results on stdout, messages on stderr, errors as PeerError."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
-from coordinator_free_bootstrap import load_graph, make_graph, parse_graph, save_graph
+from coordinator_free_bootstrap import load_graph, make_graph, parse_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.errors import ConfigError, GraphError, UsageError
 from peer.cli.graph import app
 
@@ -99,3 +100,15 @@ def test_every_verb_has_help_with_an_example(verb):
 
 def test_an_unknown_kind_is_a_usage_error():
     assert invoke("make", "--kind", "hypercube").exit_code == 2
+
+
+def test_check_warns_of_limits_that_a_model_cannot_cross(tmp_path):
+    """The model of the bundled digits has about 20 kB; a hidden layer of 6,000 makes it 1.8 MB, or 184 s at 10 kB/s."""
+    run = {"model_options": {"hidden": 6000}, "timeouts": {"round_deadline_s": 100.0}}
+    graph = make_graph("line", 2, manifest=parse_manifest(run, "test"))
+    for limit, warned in ((10_000, True), (100_000, False)):
+        nodes = (replace(graph.nodes[0], upload_limit=limit), graph.nodes[1])
+        save_graph(replace(graph, nodes=nodes), tmp_path / "g.json")
+        result = invoke("check", tmp_path / "g.json")
+        assert result.exit_code == 0
+        assert ("warning" in result.stderr and "at its limits" in result.stderr) is warned

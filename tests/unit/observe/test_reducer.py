@@ -50,7 +50,7 @@ ANSWER = ("status", {"status": {"stage": "running"}})
         ([START, ROUND, SUMMARY], "diverged", 1, 0.5),
         ([START, ROUND, LATER], "cut", 1, 0.5),
         ([START, ANSWER], "running", 0, None),
-        ([START, ANSWER, ("silent", {"reason": "no route"})], "cut", 0, None),
+        ([START, ANSWER, ("silent", {"reason": "no route"})], "silent", 0, None),
         ([START, ROUND, ("lost", {}), AGAIN, HELD], "running", 0, None),
         ([SUMMARY], "diverged", 0, None),
     ],

@@ -12,14 +12,16 @@ from coordinator_free_bootstrap import Manifest
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from coordinator_free_bootstrap.manifest import Limits
+from coordinator_free_bootstrap.rates import RATE_EXPECTED
 from peer.core.encoding import ENCODINGS, payload_size
 from peer.core.messages import WIRE_VERSION, Outcome
 from peer.core.schema import Schema, TensorSpec
 from peer.wire import convert, limits
 from peer.wire.access import REFUSAL_TRAILER
-from peer.wire.arrival_reader import ACCEPTED_METADATA, BYTES_PER_SECOND_MIN
+from peer.wire.arrival_reader import ACCEPTED_METADATA
 from peer.wire.generated import peer_pb2
 from peer.wire.options import SERVICE
+from peer.wire.round_ring import ROUNDS_KEPT
 from peer.wire.switchboard import CONNECTIONS_PER_OFFER
 
 TEXT = (Path(__file__).resolve().parents[3] / "proto/WIRE.md").read_text()
@@ -96,6 +98,7 @@ LIMITS = {
     "characters of `manifest`": f"{convert.MANIFEST_CHARS_MAX >> 20} Mi",
     "characters of `reason`": str(convert.REASON_CHARS_MAX),
     "`WatchStatusRequest.interval_s`": f"{convert.INTERVAL_S_MIN:g} to {convert.INTERVAL_S_MAX:g}, or 0 for 1",
+    "round records that a peer keeps for watchers": str(ROUNDS_KEPT),
 }
 
 
@@ -108,7 +111,7 @@ def test_limit_table_has_the_constants_of_the_code() -> None:
         else:
             assert value.startswith("`limits."), f"{first}: neither a constant nor a manifest key"
     assert set(LIMITS) <= set(found)
-    assert f"{BYTES_PER_SECOND_MIN >> 10} KiB/s" in TEXT
+    assert f"{RATE_EXPECTED >> 10} KiB/s" in TEXT
 
 
 def test_limit_table_has_every_limit_of_the_manifest() -> None:

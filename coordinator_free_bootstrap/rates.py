@@ -1,0 +1,123 @@
+"""Limits in bytes per second: how fast transfers between neighbors must be, and how large their frames are.
+
+A limit holds for all neighbors of a peer together. Limits in the graph file are known to all peers; a neighbor expects less of a
+peer that declares one, and sends it smaller frames. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.graph import RATE_MIN, Graph
+from coordinator_free_bootstrap.validation import counted
+
+RATE_EXPECTED = 32 << 10  # bytes/s of one transfer, 0.26 Mbit/s: a slower one is cancelled, unless a limit is declared
+FRAME_BYTES_MIN = 4 << 10
+UNDECLARED_FRAMES = (
+    4  # frames of full size per second; at fewer, the pace would vary by more than a tenth in ten seconds
+)
+FRAME_S = 0.1  # how long a frame takes at the limit
+_UNITS = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20}
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMG]i?B|B|)")
+
+
+def parse_rate(text: str, option: str) -> int:
+    """Return the bytes per second of ``2MB``, ``250kB`` or ``500000``.
+
+    Raises:
+        ConfigError: another form, or less than `RATE_MIN`.
+    """
+    found = _RATE.fullmatch(text.strip())
+    rate = round(float(found[1]) * _UNITS[found[2]]) if found and found[2] in _UNITS else 0
+    if rate < RATE_MIN:
+        raise ConfigError(
+            f"{option}: found {text!r}; allowed: bytes per second such as 2MB or 250kB, at least {RATE_MIN}"
+        )
+    return rate
+
+
+def expected_rate(graph: Graph, sender: int, receiver: int) -> float:
+    """Return the bytes per second below which a transfer is cancelled; half of a declared limit's share is enough."""
+    up, down = graph.node(sender).upload_limit, graph.node(receiver).download_limit
+    shares = [limit / (2 * graph.degree(end)) for limit, end in ((up, sender), (down, receiver)) if limit]
+    return min([RATE_EXPECTED, *shares])
+
+
+def frame_bytes(graph: Graph, sender: int, receiver: int, upload: int | None = None) -> int:
+    """Return the payload bytes of one frame, a multiple of 4: at a low limit small, so that it never stops for long.
+
+    Args:
+        graph: of the run.
+        sender: of the frames.
+        receiver: of the frames.
+        upload: the sender's own limit, if it is not that of the graph file.
+    """
+    timeouts, most = graph.manifest.timeouts, graph.manifest.limits.frame_bytes_max
+    limits = ((upload or graph.node(sender).upload_limit, sender), (graph.node(receiver).download_limit, receiver))
+    patience_s = min(timeouts.suspicion_s, timeouts.idle_transfer_s) / 4
+    sizes = [limit * min(FRAME_S, patience_s / graph.degree(end)) for limit, end in limits if limit]
+    return max(min(most, FRAME_BYTES_MIN), min([most, *map(int, sizes)])) & ~3
+
+
+def check_limits(graph: Graph, peer_id: int, upload: int | None, download: int | None) -> None:
+    """Refuse limits of ``--upload-limit`` and ``--download-limit`` at which neighbors would cancel transfers.
+
+    Raises:
+        ConfigError: a limit is too low for what the graph file lets neighbors expect.
+    """
+    node, degree = graph.node(peer_id), max(1, graph.degree(peer_id))
+    least = 2 * degree * RATE_EXPECTED
+    for name, found, declared, lowest in (
+        ("upload_limit", upload, node.upload_limit, least),
+        (
+            "download_limit",
+            download,
+            node.download_limit,
+            max(least, UNDECLARED_FRAMES * graph.manifest.limits.frame_bytes_max),
+        ),
+    ):
+        allowed = min(lowest, declared or lowest)
+        if found is not None and found < allowed:
+            raise ConfigError(
+                f"--{name.replace('_', '-')}: found {found} bytes/s for {counted(degree, 'neighbor')}; allowed: at least "
+                f'{allowed}, or less with "{name}": {found} at node {peer_id} in the graph file of all peers, because '
+                "neighbors cancel slower transfers"
+            )
+
+
+def round_s(
+    graph: Graph, peer_id: int, model_bytes: int, upload: int | None = None, download: int | None = None
+) -> float:
+    """Return the seconds that one model to and from each neighbor takes at a peer's limits; 0 without limits."""
+    node = graph.node(peer_id)
+    limits = (upload or node.upload_limit, download or node.download_limit)
+    return max(model_bytes * graph.degree(peer_id) / limit if limit else 0.0 for limit in limits)
+
+
+def problems(graph: Graph, model_bytes: int) -> Iterator[str]:
+    """Yield a sentence for each peer whose declared limits do not fit the round deadline or the suspicion time."""
+    for node in graph.nodes:
+        yield from problems_of(graph, node.id, model_bytes)
+
+
+def problems_of(
+    graph: Graph, peer_id: int, model_bytes: int, upload: int | None = None, download: int | None = None
+) -> Iterator[str]:
+    """Yield a sentence for each timeout that one peer's limits do not fit."""
+    timeouts, node, degree = graph.manifest.timeouts, graph.node(peer_id), graph.degree(peer_id)
+    seconds = round_s(graph, peer_id, model_bytes, upload, download)
+    if seconds > timeouts.round_deadline_s:
+        yield (
+            f"peer {peer_id}: one model of {model_bytes} bytes to and from {counted(degree, 'neighbor')} takes {seconds:.0f} s "
+            f"at its limits; run.timeouts.round_deadline_s is {timeouts.round_deadline_s:g}; raise it, choose a smaller "
+            "run.encoding, or raise the limits"
+        )
+    lowest = min(filter(None, (upload or node.upload_limit, download or node.download_limit)), default=None)
+    wait_s = degree * FRAME_BYTES_MIN / lowest if lowest else 0.0
+    if wait_s > timeouts.suspicion_s / 2:
+        yield (
+            f"peer {peer_id}: a heartbeat may wait {wait_s:.1f} s behind models at its limits; run.timeouts.suspicion_s is "
+            f"{timeouts.suspicion_s:g}; raise it to {2 * wait_s:.0f} or more"
+        )

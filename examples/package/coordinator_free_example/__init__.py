@@ -1,0 +1,1 @@
+"""An algorithm and a task, found by the entry points in ``pyproject.toml``."""

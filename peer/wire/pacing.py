@@ -1,0 +1,67 @@
+"""The pace of one peer's transfers: its own limits, and what it may expect of its neighbors."""
+
+from __future__ import annotations
+
+from coordinator_free_bootstrap import Graph
+from coordinator_free_bootstrap.manifest import Timeouts
+from coordinator_free_bootstrap.rates import RATE_EXPECTED, expected_rate, frame_bytes
+from peer.wire.security import Options
+from peer.wire.tokens import TokenBucket
+
+
+class Pacing:
+    """Two token buckets over all neighbors, and frame sizes and time limits by neighbor; without limits nothing waits.
+
+    Attributes:
+        upload: of models that this peer sends.
+        download: of models that this peer receives.
+    """
+
+    def __init__(self) -> None:
+        self.upload, self.download = TokenBucket(), TokenBucket()
+        self._frame_bytes: dict[int, int] = {}
+        self._rates: dict[int, float] = {}  # the lower one of both directions
+        self._declared: set[int] = set()  # neighbors with limits
+
+    @classmethod
+    def of(cls, graph: Graph, peer_id: int, upload: int | None = None, download: int | None = None) -> Pacing:
+        """Return the pacing of a peer.
+
+        Args:
+            graph: with the declared limits of all peers.
+            peer_id: of this peer.
+            upload: own limit, bytes per second; default: the declared one.
+            download: own limit, bytes per second; default: the declared one.
+        """
+        pacing, node = cls(), graph.node(peer_id)
+        upload, download = upload or node.upload_limit, download or node.download_limit
+        pacing.upload = TokenBucket(upload) if upload else pacing.upload
+        pacing.download = TokenBucket(download) if download else pacing.download
+        for neighbor in graph.neighbors(peer_id):
+            if graph.node(neighbor).upload_limit or graph.node(neighbor).download_limit:
+                pacing._declared.add(neighbor)
+            pacing._frame_bytes[neighbor] = frame_bytes(graph, peer_id, neighbor, upload)
+            pacing._rates[neighbor] = min(
+                expected_rate(graph, peer_id, neighbor), expected_rate(graph, neighbor, peer_id)
+            )
+        return pacing
+
+    def frame_bytes(self, receiver: int, most: int) -> int:
+        """Return the payload bytes of a frame to a neighbor."""
+        return min(most, self._frame_bytes.get(receiver, most))
+
+    def transfer_limit_s(self, neighbor: int, size_bytes: int, timeouts: Timeouts) -> float:
+        """Return the time limit of a whole transfer, seconds; it also ends a transfer of many tiny chunks."""
+        rate = self._rates.get(neighbor, RATE_EXPECTED)
+        return min(timeouts.round_deadline_s, timeouts.idle_transfer_s + size_bytes / rate)
+
+    def is_limited(self, neighbor: int) -> bool:
+        """Return whether transfers with a neighbor have a limit, an own one or one that the neighbor declares."""
+        return self.upload.limited or self.download.limited or neighbor in self._declared
+
+    def options(self) -> Options:
+        """Return options of channels and servers: gRPC reads no megabytes ahead of a peer that limits its downloads."""
+        return [("grpc.http2.bdp_probe", 0)] if self.download.limited else []
+
+
+UNLIMITED = Pacing()

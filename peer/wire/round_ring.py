@@ -1,0 +1,86 @@
+"""The last round records of a peer, for observers: they can reconnect and miss nothing that the peer still keeps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator_free_bootstrap.strict_json import dumps
+from peer.store.history import plain
+
+ROUNDS_KEPT = 512  # records of a peer; a record of a peer with 8 neighbors has about 1 kB
+BATCH_RECORDS, BATCH_CHARACTERS = 64, 1 << 20  # in one message, which gRPC limits to 4 MiB
+# What observers may know of a round: no state of the algorithm, which says how the data of a peer are distributed.
+FIELDS_TOLD = frozenset(
+    {
+        *(
+            "round_index",
+            "t",
+            "time",
+            "active",
+            "cluster_index",
+            "accuracy",
+            "metric_value",
+            "loss",
+            "train_loss",
+            "seconds",
+        ),
+        *("folded", "missing", "neighbors_alive", "models_sent", "models_folded", "models_unused", "models_rejected"),
+        *("duplicates_dropped", "stale_dropped", "payload_bytes_sent", "wire_bytes_sent", "control_messages_sent"),
+        *("selections_sent", "passes_sent", "sketch_bytes_sent"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some records, each a JSON object.
+
+    Attributes:
+        rounds_from: records of earlier rounds are not kept, or not any more.
+        after: number of the last of these records, for the next `RoundRing.batch`.
+        more: whether there are further records now.
+    """
+
+    records: tuple[str, ...] = ()
+    rounds_from: int = 0
+    after: int = -1
+    more: bool = False
+
+
+class RoundRing:
+    """The last `ROUNDS_KEPT` round records.
+
+    Args:
+        rounds_from: first round of this process; another process had the earlier ones.
+    """
+
+    def __init__(self, rounds_from: int = 0, size: int = ROUNDS_KEPT) -> None:
+        self.rounds_from = rounds_from
+        self._size = size
+        self._records: deque[tuple[int, int, str]] = deque()  # number, round_index, JSON
+        self._next = 0
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Keep what observers may know of a line of the history; the oldest record goes where there are too many."""
+        told = {key: value for key, value in line.items() if key in FIELDS_TOLD}
+        self._records.append((self._next, int(line["round_index"]), dumps(told, separators=(",", ":"), default=plain)))
+        self._next += 1
+        if len(self._records) > self._size:
+            self.rounds_from = max(self.rounds_from, self._records.popleft()[1] + 1)
+
+    def batch(self, since: int, after: int = -1) -> Batch:
+        """Return the next records of the round ``since`` and later ones, with numbers above ``after``."""
+        found: list[str] = []
+        characters = 0
+        for number, round_index, text in self._records:
+            if number <= after or round_index < since:
+                continue
+            if found and (len(found) == BATCH_RECORDS or characters + len(text) > BATCH_CHARACTERS):
+                return Batch(tuple(found), self.rounds_from, after, more=True)
+            found.append(text)
+            characters += len(text)
+            after = number
+        return Batch(tuple(found), self.rounds_from, after)

@@ -1,0 +1,201 @@
+"""Goal: peers behind address translation take full part, and no loss of a translation changes a bit.
+
+Method: real peers in network namespaces on a bridge, the internet of the test. A third of them sit behind routers: private
+addresses, iptables MASQUERADE, nothing comes in. The models equal, bit for bit, those of the simulated backend, which has no
+network. Then a router forgets its connections in the middle of a transfer, and gets another public address. Needs root, ip,
+iptables, tc, ss, conntrack and permission to make namespaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools.beds import same_models
+from tools.namespaces import Bridge, ip, why_not
+from tools.running import Running, behind_nat, running_peer, until
+
+from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
+from peer.deploy.keys import at_addresses, create_keys
+from peer.experiment.simulated import simulate
+from peer.store.history import read_history
+from peer.store.model_file import load_model
+from peer.store.state_dir import StateDir
+
+pytestmark = pytest.mark.chaos
+
+PORT = 7400
+RUN: dict[str, Any] = {
+    "rounds": 4,
+    "model_options": {"hidden": 16},
+    "split_options": {"samples_per_peer": 90, "test_per_peer": 40},
+    "start": {"rule": "all", "deadline_s": 120.0},
+    "timeouts": {"heartbeat_s": 1.0, "suspicion_s": 60.0, "round_deadline_s": 240.0},
+}
+
+
+FIREWALL = (
+    "-P INPUT DROP",
+    "-P FORWARD DROP",
+    "-A FORWARD -m conntrack --ctstate INVALID -j DROP",
+    "-A FORWARD -i lan -j ACCEPT",
+    "-A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT",
+    "-t nat -A POSTROUTING -o wire -j MASQUERADE",
+)
+
+
+class Internet:
+    """The peers of a graph: those that can be dialed on the bridge, each other one alone behind its router."""
+
+    def __init__(self, home: Path, stack: ExitStack, graph: Graph) -> None:
+        self.home, self._stack, self.bridge = home, stack, Bridge(stack)
+        dialers = [node.id for node in graph.nodes if node.dials_only]
+        addressed = at_addresses(graph, f"10.99.1.{{id}}:{PORT}")
+        nodes = (replace(node, address="") if node.dials_only else node for node in addressed.nodes)
+        self.graph = create_keys(replace(addressed, nodes=tuple(nodes)), home / "keys")
+        save_graph(self.graph, home / "graph.json")
+        for peer_id in graph.ids:
+            if peer_id in dialers:
+                self._behind_router(peer_id)
+            else:
+                self.bridge.plug(peer_id, f"10.99.1.{peer_id}/16")
+
+    def _behind_router(self, peer_id: int) -> None:
+        """Let a router translate what the peer sends; it drops what it cannot assign to a connection, without an answer."""
+        bridge, router = self.bridge, self.router(peer_id)
+        bridge.plug(router, f"10.99.1.{peer_id}/16")
+        bridge.add(peer_id)
+        bridge.wire(peer_id, "wire", router, "lan")
+        ip("-n", bridge.of(router), "address", "add", "192.168.1.1/24", "dev", "lan")
+        ip("-n", bridge.of(peer_id), "address", "add", "192.168.1.2/24", "dev", "wire")
+        ip("-n", bridge.of(peer_id), "route", "add", "default", "via", "192.168.1.1")
+        bridge.run(router, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.netfilter.nf_conntrack_tcp_loose=0")
+        for rule in FIREWALL:
+            bridge.run(router, "iptables", *rule.split())
+
+    def router(self, peer_id: int) -> str:
+        return f"r{peer_id}"
+
+    def start(self) -> list[Running]:
+        """Start all peers; SIGTERM ends them after the test."""
+        return [
+            self._stack.enter_context(
+                running_peer(
+                    peer_id,
+                    self.home,
+                    "--certs",
+                    self.home / "keys" / f"peer-{peer_id}",
+                    prefix=self.bridge.inside(peer_id),
+                )
+            )
+            for peer_id in self.graph.ids
+        ]
+
+    def history(self, peer_id: int, kind: str) -> list[dict[str, Any]]:
+        return [line for line in read_history(StateDir.of_peer(self.home, peer_id).history) if line["kind"] == kind]
+
+    def until(self, holds: Any, what: str) -> Any:
+        return until(holds, what, logs=self.home.glob("*.log"), poll_s=0.05)
+
+    def finish(self, processes: list[Running]) -> None:
+        """Wait for the end of all peers; all take part in every round, and the models are those without a network."""
+        self.until(lambda: all(process.poll() is not None for process in processes), "all peers end")
+        assert [process.returncode for process in processes] == [0] * len(processes)
+        for peer_id in self.graph.ids:
+            rounds = self.history(peer_id, "round")
+            assert [line["missing"] for line in rounds] == [[]] * self.graph.manifest.rounds
+            assert "dead" not in {line["state"] for line in self.history(peer_id, "neighbor")}
+        simulate(self.graph, self.home / "simulated")
+        same_models(*(models(place, self.graph) for place in (self.home, self.home / "simulated")))
+
+    def seen_from(self, peer_id: int) -> set[str]:
+        """Return the foreign ends of the connections that a peer has accepted, as host:port."""
+        rows = self.bridge.run(peer_id, "ss", "-Htn", "state", "established", "sport", "=", f":{PORT}").splitlines()
+        return {row.split()[3] for row in rows}
+
+    def bytes_out(self, peer_id: int) -> int:
+        """Return how many bytes a router has sent to the internet so far."""
+        place = "/sys/class/net/wire/statistics/tx_bytes"
+        return int(self.bridge.run(self.router(peer_id), "cat", place))
+
+
+def models(directory: Path, graph: Graph) -> dict[int, Any]:
+    places = {peer_id: StateDir.of_peer(directory, peer_id).models for peer_id in graph.ids}
+    return {p: {file.name: load_model(file)[0] for file in place.glob("*.safetensors")} for p, place in places.items()}
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    if reason := why_not("conntrack", "tc", "ss"):
+        pytest.skip(reason)
+    with ExitStack() as each:
+        yield each
+
+
+STAR = make_graph("star", 6, manifest=parse_manifest(RUN, "test"))
+RING = make_graph("ring", 6, manifest=parse_manifest(RUN, "test"))
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        pytest.param(behind_nat(STAR, 2, 4), id="star"),
+        pytest.param(
+            behind_nat(replace(RING, edges=(*RING.edges, (0, 2))), 1, 2, via=((1, 2, 0),)),
+            id="ring-with-a-relayed-pair",
+        ),
+    ],
+)
+def test_models_are_those_of_a_run_without_address_translation(stack: ExitStack, tmp_path: Path, graph: Graph) -> None:
+    net = Internet(tmp_path, stack, graph)
+    net.finish(net.start())
+
+
+SLOW_BITS = "8mbit"  # a model of 1 MB is under way for a second, so that a fault hits a transfer
+FAULTS_RUN: dict[str, Any] = {
+    **RUN,
+    "rounds": 8,
+    "model_options": {"hidden": 3000},
+    "timeouts": {"heartbeat_s": 1.0, "suspicion_s": 30.0, "idle_transfer_s": 10.0, "round_deadline_s": 240.0},
+}
+
+
+def test_forgotten_connections_and_a_new_public_address_change_no_bit(stack: ExitStack, tmp_path: Path) -> None:
+    """The router of peer 1 drops packets of connections that it does not know, so no packet tells the ends of the loss."""
+    graph = behind_nat(make_graph("line", 3, manifest=parse_manifest(FAULTS_RUN, "test")), 1)
+    net = Internet(tmp_path, stack, graph)
+    router = net.router(1)
+    for place, interface in ((router, "wire"), ("hub", f"to{router}")):
+        limit = ("rate", SLOW_BITS, "burst", "64kb", "latency", "400ms")
+        net.bridge.run(place, "tc", "qdisc", "add", "dev", interface, "root", "tbf", *limit)
+    processes = net.start()
+    net.until(lambda: len(net.history(1, "round")) >= 2, "two rounds")
+
+    before = net.seen_from(0)
+    in_transfer(net)
+    net.bridge.run(router, "conntrack", "-F")
+    net.until(lambda: net.seen_from(0) - before, "peer 1 connects again after its router forgot the connections")
+
+    rounds = len(net.history(1, "round"))
+    net.until(lambda: len(net.history(1, "round")) > rounds, "a round after it")
+    in_transfer(net)
+    ip("-n", net.bridge.of(router), "address", "delete", "10.99.1.1/16", "dev", "wire")
+    ip("-n", net.bridge.of(router), "address", "add", "10.99.200.1/16", "dev", "wire")
+    net.until(lambda: any("10.99.200.1:" in end for end in net.seen_from(0)), "peer 1 connects from its new address")
+    assert len(net.history(1, "round")) < graph.manifest.rounds, "the run was over before the last fault"
+    net.finish(processes)
+
+
+def in_transfer(net: Internet) -> None:
+    """Wait until peer 1 sends a model: many bytes leave its router between two looks."""
+    looks = [net.bytes_out(1)]
+
+    def moving() -> bool:
+        looks.append(net.bytes_out(1))
+        return looks[-1] - looks[-2] > 20_000
+
+    net.until(moving, "peer 1 sends a model")

@@ -1,0 +1,84 @@
+"""Goal: an installed package adds an algorithm and a task by entry points, for the command line and for Python.
+
+Method: pip installs examples/package into a folder of the test; programs with that folder on their path use both names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.process
+
+
+def run(*words: object, path: Path, cwd: Path) -> str:
+    environment = os.environ | {"PYTHONPATH": f"{path}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *map(str, words)]
+    found = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("package")
+    shutil.copytree(ROOT / "examples" / "package", home / "source")  # the build writes beside its source
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", home / "installed")
+    run("-m", "pip", "install", *options, home / "source", path=home, cwd=home)
+    return home / "installed"
+
+
+def test_both_are_listed(installed: Path, tmp_path: Path) -> None:
+    assert run("-m", "peer", "list", "algorithms", "gossip", path=installed, cwd=tmp_path).startswith(
+        "gossip: Train one"
+    )
+    assert "moons: " in run("-m", "peer", "list", "tasks", path=installed, cwd=tmp_path)
+
+
+def test_a_testbed_runs_them(installed: Path, tmp_path: Path) -> None:
+    settings = ("run.algorithm=gossip", "run.rounds=3", "run.task_options.noise=0.05", "run.start.rule=all")
+    options = [word for setting in settings for word in ("--set", setting)]
+    shape = ("--peers", 3, "--kind", "complete", "--task", "moons")
+    text = run("-m", "peer", "testbed", *shape, *options, "--insecure", "--json", path=installed, cwd=tmp_path)
+    report = json.loads(text)
+    assert (report["state"], report["algorithm"], report["task"]) == ("complete", "gossip", "moons")
+    assert report["models_sent"] == 3 * 3  # each of 3 peers to one neighbor in each of 3 rounds
+
+
+def test_python_runs_them(installed: Path, tmp_path: Path) -> None:
+    program = """
+import peer
+graph = peer.Graph.make("complete", peers=4, run={"algorithm": "gossip", "task": "moons", "rounds": 2})
+print(peer.simulate(graph, progress=False).metrics["models_sent"])
+"""
+    assert run("-c", program, path=installed, cwd=tmp_path) == "8\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        (
+            "dfca",
+            "from peer import Algorithm\nclass A(Algorithm):\n    name = 'dfca'\n",
+            "found the name of a built-in algorithm",
+        ),
+        ("mine", "1 / 0\n", "cannot be imported: found ZeroDivisionError"),
+        ("mine", "A = 3\n", "found a int; allowed: a subclass of peer.Algorithm"),
+    ],
+)
+def test_a_wrong_algorithm_of_a_package_is_named(tmp_path: Path, name: str, code: str, words: str) -> None:
+    info = tmp_path / "other-1.dist-info"
+    info.mkdir()
+    (tmp_path / "other_algorithm.py").write_text(code)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[coordinator_free.algorithms]\n{name} = other_algorithm:A\n")
+    program = "import peer\ntry:\n    peer.Graph.make('ring', peers=4)\nexcept Exception as error:\n    print(error)"
+    text = run("-c", program, path=tmp_path, cwd=tmp_path)
+    assert text.startswith(f"algorithm '{name}' of the package other: ") and words in text

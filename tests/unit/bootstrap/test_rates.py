@@ -1,0 +1,99 @@
+"""Limits in bytes per second: their text, what neighbors expect, frame sizes, and the timeouts that they do not fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator_free_bootstrap import Graph, Manifest, Node, dump_graph, parse_graph, parse_manifest
+from coordinator_free_bootstrap.errors import ConfigError, GraphError
+from coordinator_free_bootstrap.rates import (
+    FRAME_BYTES_MIN,
+    RATE_EXPECTED,
+    check_limits,
+    expected_rate,
+    frame_bytes,
+    parse_rate,
+    problems,
+    round_s,
+)
+
+
+def star(manifest: Manifest | None = None, **limits: int) -> Graph:
+    """Return peer 0, with limits, and four neighbors without."""
+    nodes = (Node(0, "a:1", **limits), *(Node(i, f"a:{i + 1}") for i in range(1, 5)))
+    return Graph(nodes, tuple((0, i) for i in range(1, 5)), manifest or Manifest())
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("2MB", 2_000_000),
+        ("250kB", 250_000),
+        ("1.5 MB", 1_500_000),
+        ("20000", 20_000),
+        ("64KiB", 65_536),
+        ("20000B", 20_000),
+    ],
+)
+def test_rates_are_read(text: str, rate: int) -> None:
+    assert parse_rate(text, "--upload-limit") == rate
+
+
+@pytest.mark.parametrize("text", ["", "0", "fast", "-2MB", "2MB/s", "9kB", "2Mbit", "1e6", "9" * 400 + "x"])
+def test_another_rate_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--upload-limit: found .*; allowed: bytes per second such as 2MB"):
+        parse_rate(text, "--upload-limit")
+
+
+def test_declared_limits_are_kept_in_the_graph_file_and_checked() -> None:
+    graph = star(upload_limit=250_000, download_limit=500_000)
+    assert parse_graph(dump_graph(graph)) == graph
+    assert graph.digest == star().digest  # a peer may change them alone
+    with pytest.raises(GraphError, match="node 0: upload_limit: found 9999; allowed: bytes per second, 10000 or more"):
+        star(upload_limit=9_999)
+
+
+def test_neighbors_expect_half_of_a_declared_share() -> None:
+    assert expected_rate(star(), 0, 1) == RATE_EXPECTED
+    graph = star(upload_limit=80_000, download_limit=40_000)
+    assert (expected_rate(graph, 0, 1), expected_rate(graph, 1, 0)) == (10_000, 5_000)
+
+
+def test_frames_are_small_where_either_end_is_slow() -> None:
+    graph = star(upload_limit=100_000, download_limit=2_000_000)
+    assert frame_bytes(star(), 0, 1) == Manifest().limits.frame_bytes_max
+    assert frame_bytes(graph, 0, 1) == 10_000  # a tenth of a second
+    assert frame_bytes(graph, 1, 0) == 200_000
+    assert frame_bytes(star(upload_limit=10_000), 0, 1) == FRAME_BYTES_MIN
+    assert frame_bytes(star(), 0, 1, upload=1_000_004) == 100_000
+    assert frame_bytes(star(), 0, 1, upload=99_999) % 4 == 0
+
+
+def test_own_limits_that_neighbors_would_cut_off_are_refused() -> None:
+    least = 2 * 4 * RATE_EXPECTED
+    check_limits(star(), 0, least, 4 << 20)
+    with pytest.raises(
+        ConfigError, match=rf'--upload-limit: .* at least {least}, or less with "upload_limit": 50000 at node 0'
+    ):
+        check_limits(star(), 0, 50_000, None)
+    with pytest.raises(ConfigError, match=r"--download-limit: found 2000000 .* at least 4194304"):
+        check_limits(star(), 0, None, 2_000_000)
+    check_limits(star(upload_limit=50_000), 0, 50_000, None)
+    with pytest.raises(ConfigError, match="at least 50000"):
+        check_limits(star(upload_limit=50_000), 0, 20_000, None)
+
+
+def test_a_model_that_cannot_cross_within_the_round_is_found() -> None:
+    graph = star(upload_limit=100_000, download_limit=1_000_000)
+    assert round_s(graph, 0, 15_000_000) == 600.0
+    assert round_s(graph, 1, 15_000_000) == 0.0
+    assert list(problems(graph, 15_000_000)) == []
+    (problem,) = problems(graph, 15_100_000)
+    assert problem.startswith("peer 0: one model of 15100000 bytes to and from 4 neighbors takes 604 s at its limits")
+
+
+def test_a_suspicion_time_shorter_than_a_wait_behind_models_is_found() -> None:
+    run = {"timeouts": {"heartbeat_s": 0.5, "suspicion_s": 2.0}}
+    (problem,) = problems(star(parse_manifest(run, "test"), upload_limit=10_000), 1000)
+    assert "a heartbeat may wait 1.6 s" in problem and "raise it to 3 or more" in problem
+    assert list(problems(star(upload_limit=10_000), 1000)) == []

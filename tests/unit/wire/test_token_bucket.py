@@ -1,0 +1,48 @@
+"""The token bucket on a virtual clock: ten seconds of many takers stay within a tenth of the rate."""
+
+from __future__ import annotations
+
+import heapq
+
+import pytest
+
+from peer.wire.pacing import Pacing
+from peer.wire.tokens import BURST_S, TokenBucket
+
+
+def passed(rate: int, takers: int, size: int, seconds: float, pauses_s: float = 0.0) -> int:
+    """Return the bytes that takers pass in some seconds; each takes again when its last bytes have passed, after a pause."""
+    bucket = TokenBucket(rate)
+    waiting = [(1.0, taker) for taker in range(takers)]
+    total = 0
+    while True:
+        now, taker = heapq.heappop(waiting)
+        if now >= 1.0 + seconds:
+            return total
+        done = now + bucket.spend(size, now)
+        total += size if done < 1.0 + seconds else 0
+        heapq.heappush(waiting, (done + pauses_s, taker))
+
+
+@pytest.mark.parametrize(("takers", "size"), [(1, 10_000), (1, 200_000), (8, 10_000), (8, 200_000), (3, 1_000)])
+def test_ten_seconds_are_within_a_tenth_of_the_rate(takers: int, size: int) -> None:
+    rate = 2_000_000
+    assert 0.9 * 10 * rate <= passed(rate, takers, size, 10.0) <= 1.1 * 10 * rate
+
+
+def test_takers_with_pauses_pass_no_more_than_the_rate_and_one_burst() -> None:
+    total = passed(1_000_000, 4, 100_000, 10.0, pauses_s=0.3)
+    assert 9_000_000 <= total <= (10.0 + BURST_S) * 1_000_000 + 100_000
+
+
+def test_a_pause_saves_up_no_more_than_one_burst() -> None:
+    bucket = TokenBucket(1_000)
+    assert bucket.spend(1_000, 10.0) == pytest.approx(1.0 - BURST_S)
+    assert bucket.spend(1_000, 1_000.0) == pytest.approx(1.0 - BURST_S)
+    assert bucket.spend(500, 1_000.0) == pytest.approx(1.5 - BURST_S)
+
+
+def test_without_a_limit_nothing_waits() -> None:
+    assert TokenBucket().spend(1 << 40, 5.0) == 0.0
+    pacing = Pacing()
+    assert not pacing.upload.limited and pacing.options() == [] and pacing.frame_bytes(3, 1 << 20) == 1 << 20

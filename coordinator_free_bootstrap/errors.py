@@ -40,6 +40,7 @@ class Refusal(StrEnum):
     TOO_LARGE = "too_large"
     WRONG_SIZE = "wrong_size"
     WRONG_ENCODING = "wrong_encoding"
+    NO_BASE = "no_base"
     ROUND_OUT_OF_RANGE = "round_out_of_range"
     ROUND_TOO_FAR_AHEAD = "round_too_far_ahead"
     SLOT_OUT_OF_RANGE = "slot_out_of_range"

@@ -157,7 +157,9 @@ class Manifest(_Section):
     stale_rounds_max: int = Field(1, ge=0, le=1000, description="highest age of an arrival for 'fold', in rounds")
     stale_weight: float = Field(0.5, gt=0, le=1, description="rho: an arrival of age a has weight rho ** a")
     dynamic_edges: float = Field(0.0, ge=0, lt=1, description="p: probability that an edge is down in a round")
-    encoding: Literal["float32", "float16", "bfloat16", "int8"] = Field("float32", description="of models on the wire")
+    encoding: Literal["float32", "float16", "bfloat16", "int8", "delta_int8", "delta_top10", "delta_top1"] = Field(
+        "float32", description="of models on the wire; peer list encodings"
+    )
     checkpoint_rounds: int = Field(1, ge=0, description="rounds between checkpoints; 0: one checkpoint at the end")
     diverged_restores: int = Field(
         0,

@@ -1,4 +1,6 @@
-"""Encodings of a model: float32 without a copy, float16, bfloat16, int8 with a scale per tensor. Pure.
+"""Encodings of a model: float32 without a copy, float16, bfloat16, int8 with a scale per tensor, the largest values. Pure.
+
+The encodings of `DELTAS` encode the change since a model that the receiver has; `peer.core.deltas` keeps these models.
 
 Payloads are little-endian on every machine. Their size depends on schema and encoding alone, so a receiver knows it before
 the first byte. The lossy encodings expect finite models; values beyond the range of an encoding saturate.
@@ -22,16 +24,24 @@ MEANINGS = {
     "float16": "2 bytes per value; half precision, largest value 65,504",
     "bfloat16": "2 bytes per value; the range of float32 with 8 bits of precision",
     "int8": "1 byte per value, and one scale per tensor",
+    "delta_int8": "the change since the last model, 1 byte per value; now and then a full model",
+    "delta_top10": "the largest tenth of the changes since the last model, 0.33 bytes per value; now and then a full model",
+    "delta_top1": "the largest hundredth of these changes, 0.15 bytes per value; now and then a full model",
 }
 ENCODINGS = tuple(MEANINGS)
 INT8_MAX = 127  # -128 is not used: the range is symmetric, and the codes of -x are the negated codes of x
 _BFLOAT16_MAX = np.uint16(0x7F7F)  # largest finite value
-_BYTES_PER_ELEMENT = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+_BYTES_PER_ELEMENT = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "delta_int8": 1}
+_KEPT = {"delta_top10": 10, "delta_top1": 100}  # one value of so many is sent
+DELTAS = ("delta_int8", *_KEPT)
+FULL = "float32"  # of a model whose receiver has no base for a delta
 
 
 def payload_size(schema: Schema, encoding: str) -> int:
     """Return the exact number of payload bytes of one model."""
-    scales = 4 * len(schema.tensors) if encoding == "int8" else 0
+    if encoding in _KEPT:
+        return -(-schema.size // 8) + 2 * _kept(schema, encoding)
+    scales = 4 * len(schema.tensors) if encoding in ("int8", "delta_int8") else 0
     return scales + schema.size * _bytes_per_element(encoding)
 
 
@@ -50,6 +60,8 @@ def encode(theta: NDArray[np.float32], schema: Schema, encoding: str) -> memoryv
         raise LocalProtocolError(
             f"model to encode: found {theta.dtype}{list(theta.shape)}; allowed: float32[{schema.size}], the schema's"
         )
+    if encoding in _KEPT:
+        return _encode_largest(theta, _kept(schema, encoding))
     _bytes_per_element(encoding)
     if encoding == "float32":
         return _bytes_of(theta.astype("<f4", copy=False))
@@ -66,7 +78,7 @@ def decode(payload: Payload, schema: Schema, encoding: str) -> NDArray[np.float3
 
     Raises:
         RemoteProtocolError: WRONG_ENCODING for an unknown encoding, WRONG_SIZE if the payload is not exactly the
-            schema's size, MALFORMED for an int8 scale that is negative or not finite.
+            schema's size, MALFORMED for an int8 scale that is negative or not finite, or a wrong number of largest values.
     """
     if encoding not in ENCODINGS:
         raise RemoteProtocolError(
@@ -81,7 +93,9 @@ def decode(payload: Payload, schema: Schema, encoding: str) -> NDArray[np.float3
     if encoding == "float16":
         return np.frombuffer(payload, "<f2").astype(np.float32)
     if encoding == "bfloat16":
-        return (np.frombuffer(payload, "<u2").astype(np.uint32) << 16).view(np.float32)
+        return _from_bfloat16(np.frombuffer(payload, "<u2"))
+    if encoding in _KEPT:
+        return _decode_largest(payload, schema.size, _kept(schema, encoding))
     return _decode_int8(payload, schema)
 
 
@@ -150,6 +164,40 @@ def _to_bfloat16(theta: NDArray[np.float32]) -> NDArray[np.uint16]:
     sign, magnitude = rounded & np.uint16(0x8000), rounded & np.uint16(0x7FFF)
     saturated = sign | np.minimum(magnitude, _BFLOAT16_MAX)
     return np.where(np.isnan(theta), np.uint16(0x7FC0), saturated).astype("<u2", copy=False)
+
+
+def _from_bfloat16(upper: NDArray[np.uint16]) -> NDArray[np.float32]:
+    return (upper.astype(np.uint32) << 16).view(np.float32)
+
+
+def _kept(schema: Schema, encoding: str) -> int:
+    return -(-schema.size // _KEPT[encoding])
+
+
+def _encode_largest(theta: NDArray[np.float32], kept: int) -> memoryview:
+    """Return one bit per value, whether it is among the ``kept`` largest, then these values as bfloat16.
+
+    Of equal magnitudes the first ones are kept, so that the payload is a function of the values alone.
+    """
+    sizes = np.abs(theta)
+    chosen = np.ones(theta.size, bool)
+    if kept < theta.size:
+        smallest = np.partition(sizes, theta.size - kept)[theta.size - kept]
+        chosen = sizes > smallest
+        chosen[np.flatnonzero(sizes == smallest)[: kept - int(np.count_nonzero(chosen))]] = True
+    values = _to_bfloat16(np.ascontiguousarray(theta[chosen]))
+    return memoryview(np.packbits(chosen, bitorder="little").tobytes() + values.tobytes())
+
+
+def _decode_largest(payload: Payload, size: int, kept: int) -> NDArray[np.float32]:
+    data = np.frombuffer(payload, np.uint8)
+    bits = np.unpackbits(data[: -(-size // 8)], bitorder="little").view(bool)
+    if np.count_nonzero(bits) != kept or bits[size:].any():
+        found = f"bits: found {np.count_nonzero(bits)} set; allowed: {kept}, among the first {size}"
+        raise RemoteProtocolError(Refusal.MALFORMED, found)
+    theta = np.zeros(size, np.float32)
+    theta[bits[:size]] = _from_bfloat16(np.frombuffer(data[-(-size // 8) :].tobytes(), "<u2"))
+    return theta
 
 
 def _encode_int8(theta: NDArray[np.float32], schema: Schema) -> memoryview:

@@ -104,6 +104,7 @@ class SendAnswered:
     outcome: Outcome
     refusal: Refusal | None = None
     reason: str = ""
+    size_bytes: int | None = None  # of the payload, where it is another one than the header in flight says
 
 
 @dataclass(frozen=True, slots=True)

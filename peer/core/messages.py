@@ -109,6 +109,7 @@ class ModelHeader:
     scalars: tuple[float, ...]
     size_bytes: int  # encoded payload
     encoding: str
+    base: int = 0  # name of the model that a delta starts from; 0: the payload is a whole model
 
     @property
     def key(self) -> tuple[int, int, int, int, int]:

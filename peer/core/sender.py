@@ -30,6 +30,7 @@ RETRIED = frozenset(
         Refusal.RATE_LIMITED,
         Refusal.TOO_SLOW,
         Refusal.DIGEST_MISMATCH,
+        Refusal.NO_BASE,
     }
 )
 
@@ -65,19 +66,21 @@ class Sender:
         self._contacts.changed(neighbor, neighbor.liveness.answered(now))
         if event.refusal in RETRIED:
             neighbor.outbox.failed(now)
+            if event.refusal is Refusal.NO_BASE:  # the neighbor has restarted: it gets the whole model
+                return
             if event.refusal is Refusal.ROUND_TOO_FAR_AHEAD:  # it was away: told our round, it catches up
                 self._contacts.send_heartbeat(neighbor, now)
                 return
         elif (message := neighbor.outbox.answered()) is not None:
-            self._count(message)
+            self._count(message, event.size_bytes)
         if event.refusal is not None:
             self._contacts.refused_by(neighbor, event.refusal, event.reason, now)
 
-    def _count(self, message: Select | Pass | ModelHeader) -> None:
+    def _count(self, message: Select | Pass | ModelHeader, size_bytes: int | None) -> None:
         totals = self._run.totals
         if isinstance(message, ModelHeader):
             totals["models_sent"] += 1
-            totals["payload_bytes_sent"] += message.size_bytes
+            totals["payload_bytes_sent"] += message.size_bytes if size_bytes is None else size_bytes
         elif isinstance(message, Select):
             totals["selections_sent"] += 1
             totals["sketch_bytes_sent"] += len(message.sketch)

@@ -22,7 +22,7 @@ from coordinator_free_bootstrap.errors import LocalProtocolError, RemoteProtocol
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import norm_squared
-from peer.core.encoding import decode, view_of
+from peer.core.encoding import Payload, decode, view_of
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
 from peer.core.model_store import SnapshotKey
 from peer.experiment.recording import Recording
@@ -37,10 +37,10 @@ ENDED = "it has ended"
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A model on its way: the same decoded, read-only array for all receivers, and its squared norm."""
+    """A model on its way: the same decoded, read-only array for all receivers, and its squared norm; a delta is not decoded."""
 
     received: ReceivedModel
-    norm_squared: float
+    norm_squared: float | None
 
 
 @dataclass
@@ -123,18 +123,21 @@ class SimulatedPeer:
 
     def push(self, neighbor: int, header: ModelHeader) -> None:
         """Offer a model."""
+        header, payload = self.host.message_to(neighbor, header)()
+        self.network.later(self._offer, self.network.peers[neighbor], header, self._sent(header, payload))
+
+    def _sent(self, header: ModelHeader, payload: Payload) -> Sent:
+        data = np.frombuffer(view_of(payload), np.uint8)
+        if header.base:
+            return Sent(ReceivedModel(data), None)  # each receiver adds it to its own base
         key = SnapshotKey(header.round_index, header.step, header.slot)
         if key not in self.sent:
             for old in [old for old in self.sent if old.round_index < header.round_index - 1]:
                 del self.sent[old]
-            self.sent[key] = self._received(header)
-        self.network.later(self._offer, self.network.peers[neighbor], header, self.sent[key])
-
-    def _received(self, header: ModelHeader) -> Sent:
-        payload = self.host.payload_of(header)()
-        model = decode(payload, self.host.schema, header.encoding).view()
-        model.flags.writeable = False
-        return Sent(ReceivedModel(np.frombuffer(view_of(payload), np.uint8), model), norm_squared(model))
+            model = decode(payload, self.host.schema, header.encoding).view()
+            model.flags.writeable = False
+            self.sent[key] = Sent(ReceivedModel(data, model), norm_squared(model))
+        return self.sent[key]
 
     def _offer(self, other: SimulatedPeer, header: ModelHeader, sent: Sent) -> None:
         if other.status:
@@ -151,6 +154,8 @@ class SimulatedPeer:
     def read_arrival(self, stream: int) -> None:
         """Screen a model; its bytes are here."""
         header, sent = self.arrivals[stream]
+        if header.base:
+            self.fold_all()  # the base may be among these models
         rejection = self.host.screen(header, sent.received, sent.norm_squared)
         if rejection is not None:
             self.answer_arrival(stream, PushReply(Outcome.REFUSED, rejection.code, rejection.reason))
@@ -163,8 +168,8 @@ class SimulatedPeer:
         header, _ = self.arrivals[stream]
         if reply.outcome is not Outcome.FOLDED:
             del self.arrivals[stream]
-        answer = ev.SendAnswered(self.peer_id, reply.outcome, reply.refusal, reply.reason)
-        self.network.later(self.network.peers[header.sender].host.post, answer)
+        sender = self.network.peers[header.sender].host
+        self.network.later(sender.post, sender.push_answered(self.peer_id, header, reply))
 
     def take_snapshot(self, effect: do.TakeSnapshot) -> None:
         """Snapshot what the folds so far have made."""

@@ -2,7 +2,7 @@
 
 A host holds engine, algorithm, models and encodings. It checks what neighbors send, gives the engine its events, and executes
 the engine's effects with the help of a `World`. Its methods are synchronous; a world with threads calls `work` on its compute
-thread, `payload_of(...)()`, `screen` and `fold` on its fold thread, and everything else on the thread of the engine.
+thread, `message_to(...)()`, `screen` and `fold` on its fold thread, and everything else on the thread of the engine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector, norm_squared
 from peer.core.decisions import Rejection
-from peer.core.encoding import ErrorFeedback, Payload, decode, encode, payload_size
+from peer.core.deltas import Received, Sent
+from peer.core.encoding import DELTAS, FULL, ErrorFeedback, Payload, decode, encode, payload_size
 from peer.core.engine import Engine, make_hello
 from peer.core.messages import (
     WIRE_VERSION,
@@ -35,6 +36,7 @@ from peer.core.messages import (
     HelloReply,
     ModelHeader,
     PullRequest,
+    PushReply,
     Select,
 )
 from peer.core.metric import Metric
@@ -97,7 +99,12 @@ class PeerHost:
     world: World
 
     def __init__(
-        self, engine: Engine, workspace: Workspace, digests: dict[str, str], clock: Callable[[], float]
+        self,
+        engine: Engine,
+        workspace: Workspace,
+        digests: dict[str, str],
+        clock: Callable[[], float],
+        published: dict[int, Vector] | None = None,
     ) -> None:
         self.engine = engine
         self.state = engine.state
@@ -122,6 +129,11 @@ class PeerHost:
         self._guard = DivergenceGuard(workspace, range(self.algorithm.slots, self.algorithm.held))
         self._payloads: dict[SnapshotKey, Payload] = {}
         self._feedback: dict[int, ErrorFeedback] = {}
+        self._deltas = self.manifest.encoding in DELTAS
+        self._whole = FULL if self._deltas else self.manifest.encoding  # encoding of a model without a base
+        self.whole_bytes = payload_size(self.schema, self._whole)
+        self._sent = Sent(self.schema, self.manifest.encoding, published or {})
+        self._kept = Received(self.schema)
         self._own_norms: dict[int, float] = {}  # squared norms and models at the start of the round, for screening
         self._centers: dict[int, Vector] = {}
         self._fold_seconds = 0.0
@@ -158,10 +170,11 @@ class PeerHost:
         algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)
         schema = algorithm.travelling(learner.schema)
         model_bytes = payload_size(schema, manifest.encoding)
-        if model_bytes > manifest.limits.model_bytes_max:
+        whole_bytes = payload_size(schema, FULL) if manifest.encoding in DELTAS else model_bytes
+        if whole_bytes > manifest.limits.model_bytes_max:
             raise ConfigError(
                 f"run.limits.model_bytes_max: {manifest.limits.model_bytes_max}, but one model of task '{manifest.task}' "
-                f"takes {model_bytes} bytes; raise the limit or take a smaller model"
+                f"takes {whole_bytes} bytes; raise the limit or take a smaller model"
             )
         first = initial or InitialModels.of(algorithm, learner)
         slots = [checkpoint.arrays[f"slot/{i}"] for i in range(algorithm.held)] if checkpoint else list(first.models)
@@ -199,7 +212,13 @@ class PeerHost:
             "schema": schema.digest,
             "initial_models": first.digest,
         }
-        return cls(engine, workspace, digests, clock)
+        saved = (
+            {name: array for name, array in checkpoint.arrays.items() if name.startswith("published/")}
+            if checkpoint
+            else {}
+        )
+        published = {int(name.removeprefix("published/")): array for name, array in saved.items()}
+        return cls(engine, workspace, digests, clock, published)
 
     # ---- events ---------------------------------------------------------------------------------------------------------
 
@@ -349,16 +368,28 @@ class PeerHost:
         """Free the snapshots and payloads of earlier rounds, and pulled models that were not adopted."""
         self.workspace.pulled.clear()
         self.workspace.models.drop_snapshots(before_round)
+        self._sent.drop(before_round)
         for key in [key for key in self._payloads if key.round_index < before_round]:
             del self._payloads[key]
 
-    def payload_of(self, header: ModelHeader) -> Callable[[], Payload]:
-        """Return a function that encodes the offered model, once for all neighbors; the snapshot is taken now."""
+    def message_to(self, neighbor: int, header: ModelHeader) -> Callable[[], tuple[ModelHeader, Payload]]:
+        """Return a function that gives the header to send and encodes the offered model, once for all neighbors.
+
+        The snapshot is taken now. The header differs from the given one where a whole model is sent in place of a delta.
+        """
         key = SnapshotKey(header.round_index, header.step, header.slot)
         if (payload := self._payloads.get(key)) is not None:
-            return lambda: payload
-        snapshot = self.workspace.models.get_snapshot(key)
-        return lambda: self._encoded(key, snapshot)
+            return lambda: (header, payload)
+        snapshot, incarnation = self.workspace.models.get_snapshot(key), self.state.neighbors[neighbor].incarnation
+        if self._deltas:
+            return lambda: self._sent.message(neighbor, incarnation, header, self._sent.publish(key, snapshot))
+        return lambda: (header, self._encoded(key, snapshot))
+
+    def push_answered(self, neighbor: int, header: ModelHeader, reply: PushReply) -> ev.SendAnswered:
+        """Note a neighbor's answer to a model of `message_to`, with the header that was sent; return the engine's event."""
+        if self._deltas:
+            self._sent.answered(neighbor, self.state.neighbors[neighbor].incarnation, header, reply)
+        return ev.SendAnswered(neighbor, reply.outcome, reply.refusal, reply.reason, header.size_bytes)
 
     def _encoded(self, key: SnapshotKey, snapshot: Vector) -> Payload:
         if key not in self._payloads:
@@ -389,13 +420,13 @@ class PeerHost:
             sample_count=int(self.state.algorithm_state.get("sample_count", 1)),  # as in offers: 1 in private runs
             mass=1.0,
             scalars=(),
-            size_bytes=self.state.model_bytes,
-            encoding=self.manifest.encoding,
+            size_bytes=self.whole_bytes,
+            encoding=self._whole,
         )
         return header, lambda: self._published(request.slot)
 
     def _published(self, slot: int) -> Payload:
-        return encode(self.algorithm.published(self.workspace, slot), self.schema, self.manifest.encoding)
+        return encode(self.algorithm.published(self.workspace, slot), self.schema, self._whole)
 
     # ---- receiving ------------------------------------------------------------------------------------------------------
 
@@ -412,18 +443,21 @@ class PeerHost:
         return rejection
 
     def _rejects_size(self, header: ModelHeader) -> Rejection | None:
-        if header.encoding != self.manifest.encoding:
+        if header.encoding not in (self.manifest.encoding, self._whole):
             found = f"encoding {header.encoding!r}; the encoding of this run is {self.manifest.encoding}"
             return Rejection(Refusal.WRONG_ENCODING, found)
-        if header.size_bytes != self.state.model_bytes:
-            found = f"a model of {header.size_bytes} bytes; a model of this schema takes {self.state.model_bytes}"
+        expected = self.state.model_bytes if header.encoding == self.manifest.encoding else self.whole_bytes
+        if header.size_bytes != expected:
+            found = f"a model of {header.size_bytes} bytes; a model of this schema takes {expected}"
             return Rejection(Refusal.WRONG_SIZE, found)
+        if (header.base != 0) != (header.encoding in DELTAS):
+            return Rejection(Refusal.MALFORMED, f"base {header.base:016x} with encoding {header.encoding}")
         return None
 
-    def reserve(self) -> ReceivedModel:
+    def reserve(self, header: ModelHeader) -> ReceivedModel:
         """Return a buffer for one arrival."""
-        if self.manifest.encoding != "float32":
-            return ReceivedModel(np.empty(self.state.model_bytes, np.uint8))
+        if header.encoding != "float32":
+            return ReceivedModel(np.empty(header.size_bytes, np.uint8))
         model = self.workspace.models.acquire_buffer()
         return ReceivedModel(model.view(np.uint8), model)
 
@@ -443,7 +477,7 @@ class PeerHost:
         if known_norm is not None and self.screens_by_norm():
             return check_norm(known_norm, 0.0, None)
         try:
-            model = self._model_of(received)
+            model = self._model_of(header, received)
         except RemoteProtocolError as error:
             return Rejection(error.code, error.sentence)
         found = norm_squared(model) if known_norm is None else known_norm
@@ -456,6 +490,8 @@ class PeerHost:
         """Tell the engine what screening found about a complete arrival."""
         if rejection is None:
             self.post(ev.ArrivalComplete(stream))
+        elif rejection.code is Refusal.NO_BASE:  # a restart causes it; the sender sends the whole model
+            self.post(ev.ArrivalLost(stream))
         else:
             self._reject(sender, rejection)
             self.post(ev.ArrivalLost(stream, rejection.code))
@@ -468,7 +504,9 @@ class PeerHost:
     def fold(self, effect: do.FoldArrival, received: ReceivedModel) -> None:
         """Clip an arrival and fold it into its targets, or keep it until the round closes."""
         began = self._clock()
-        arrival = self._model_of(received)
+        arrival = self._model_of(effect.header, received)
+        if self._deltas:
+            self._kept.keep(effect.header, arrival)
         radius, center = self.manifest.screening.clip, self._centers.get(effect.header.slot)
         clips = radius is not None and center is not None
         if not arrival.flags.writeable and (clips or not effect.targets):
@@ -490,7 +528,7 @@ class PeerHost:
         """
         models = []
         for slot, (header, payload) in enumerate(replies):
-            if header.encoding != self.manifest.encoding:
+            if header.encoding != self._whole:
                 raise RemoteProtocolError(Refusal.WRONG_ENCODING, f"a pulled model has encoding {header.encoding!r}")
             model = decode(payload, self.schema, header.encoding)
             own = norm_squared(self.workspace.models.model(slot))
@@ -501,10 +539,10 @@ class PeerHost:
         self.workspace.pulled[neighbor] = models
         self.post(ev.PullDone(neighbor, True, max((header.round_index for header, _ in replies), default=0)))
 
-    def _model_of(self, received: ReceivedModel) -> Vector:
-        if received.model is not None:
-            return received.model
-        return decode(received.payload, self.schema, self.manifest.encoding)
+    def _model_of(self, header: ModelHeader, received: ReceivedModel) -> Vector:
+        if received.model is None and header.encoding in DELTAS:
+            received.model = self._kept.restore(header, received.payload)
+        return decode(received.payload, self.schema, header.encoding) if received.model is None else received.model
 
     # ---- work, checkpoints, records -------------------------------------------------------------------------------------
 
@@ -532,6 +570,8 @@ class PeerHost:
         """Return what a checkpoint keeps, as of now."""
         models = self.workspace.models
         arrays: dict[str, NDArray[Any]] = {f"slot/{slot}": models.share(slot) for slot in range(len(models))}
+        if self._deltas:
+            arrays |= {f"published/{slot}": model for slot, model in self._sent.models().items()}
         arrays |= {f"array/{name}": array.copy() for name, array in self.workspace.arrays.items()}
         return Checkpoint(effect.round_index, arrays, effect.state)
 

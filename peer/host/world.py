@@ -63,7 +63,7 @@ class World(Protocol):
         """Send a selection or a pass."""
 
     def push(self, neighbor: int, header: ModelHeader) -> None:
-        """Send the model of `PeerHost.payload_of`."""
+        """Send the model of `PeerHost.message_to`."""
 
     def cancel_send(self, neighbor: int) -> None:
         """Give up the control message or push in flight."""

@@ -159,7 +159,7 @@ class Requests:
 
     def read(self, number: int) -> None:
         """Let a stream be read into a reserved buffer."""
-        stream, received = self._streams[number], self._host.reserve()
+        stream, received = self._streams[number], self._host.reserve(self._streams[number].header)
         stream.received, stream.read_at = received, asyncio.get_running_loop().time()
         stream.arrival = Arrival(stream.header, received.payload, on_frame=lambda: self._frame(number))
         self._stream_of[id(stream.arrival)] = number, stream

@@ -262,13 +262,14 @@ class AsyncioWorld:
 
     def push(self, neighbor: int, header: ModelHeader) -> None:
         """Send a model."""
-        payload = self.host.payload_of(header)  # now: its snapshot may be freed before the fold thread is
-        self._sending[neighbor] = self._spawn(self._deliver(neighbor, self._push(neighbor, header, payload)))
+        message = self.host.message_to(neighbor, header)  # now: its snapshot may be freed before the fold thread is
+        self._sending[neighbor] = self._spawn(self._deliver(neighbor, self._push(neighbor, message)))
 
-    async def _push(self, neighbor: int, header: ModelHeader, payload: Callable[[], Any]) -> PushReply:
-        return await self._links[neighbor].push(header, await self._on(self._fold, payload))
+    async def _push(self, neighbor: int, message: Callable[[], Any]) -> ev.SendAnswered:
+        header, payload = await self._on(self._fold, message)
+        return self.host.push_answered(neighbor, header, await self._links[neighbor].push(header, payload))
 
-    async def _deliver(self, neighbor: int, call: Coroutine[Any, Any, PushReply | Refusal | None]) -> None:
+    async def _deliver(self, neighbor: int, call: Coroutine[Any, Any, ev.SendAnswered | Refusal | None]) -> None:
         try:
             answer = await call
         except NeighborUnavailable as error:
@@ -276,8 +277,8 @@ class AsyncioWorld:
         except RemoteProtocolError as error:
             event = ev.SendAnswered(neighbor, Outcome.REFUSED, error.code, error.sentence)
         else:
-            if isinstance(answer, PushReply):
-                event = ev.SendAnswered(neighbor, answer.outcome, answer.refusal, answer.reason)
+            if isinstance(answer, ev.SendAnswered):
+                event = answer
             else:
                 event = ev.SendAnswered(neighbor, Outcome.REFUSED if answer else Outcome.FOLDED, answer)
         if self._sending.get(neighbor) is asyncio.current_task():
@@ -306,7 +307,7 @@ class AsyncioWorld:
             async with asyncio.timeout(self._pull_limit_s(neighbor)):
                 for slot in range(self.host.algorithm.slots):
                     request = PullRequest(self.peer_id, self.host.state.incarnation, slot)
-                    size_bytes = self.host.state.model_bytes
+                    size_bytes = self.host.whole_bytes
                     replies.append(await self._links[neighbor].pull(request, size_bytes=size_bytes))
             self.host.pulled(neighbor, replies)
         except (NeighborUnavailable, RemoteProtocolError, TimeoutError) as error:
@@ -316,7 +317,7 @@ class AsyncioWorld:
 
     def _pull_limit_s(self, neighbor: int) -> float:
         """Return how long a pull of all slots may take: four times what the measured speed needs, if there is one."""
-        timeouts, size_bytes = self.manifest.timeouts, self.host.state.model_bytes
+        timeouts, size_bytes = self.manifest.timeouts, self.host.whole_bytes
         slots, speed = self.host.algorithm.slots, self.requests.bytes_per_second
         one_s = self._pacing.transfer_limit_s(neighbor, size_bytes, timeouts)
         if speed and not self._pacing.is_limited(neighbor):

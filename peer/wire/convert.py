@@ -169,6 +169,7 @@ def read_header(message: peer_pb2.ModelHeader) -> ModelHeader:
         scalars=_scalars(message),
         size_bytes=message.size_bytes,
         encoding=_choice(message, "encoding", _Encoding, Refusal.WRONG_ENCODING).value,
+        base=message.base,
     )
 
 
@@ -267,6 +268,9 @@ class _Encoding(StrEnum):
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
     INT8 = "int8"
+    DELTA_INT8 = "delta_int8"
+    DELTA_TOP10 = "delta_top10"
+    DELTA_TOP1 = "delta_top1"
 
 
 def _hello(message: peer_pb2.HelloRequest) -> Hello:

@@ -11,6 +11,7 @@ import pytest
 from target import ATTACKER, GOOD, call, under_attack, until
 from target import push as push_frames
 
+from peer.core.messages import ModelHeader
 from peer.core.stages import Stage
 from peer.host import ReceivedModel
 from peer.wire import convert, frames
@@ -30,8 +31,8 @@ def test_running_peer_keeps_at_most_the_buffers_that_its_engine_counts(tmp_path:
             reserved: asyncio.Queue[None] = asyncio.Queue()
             buffers: list[weakref.ref[Any]] = []
 
-            def watched() -> ReceivedModel:
-                received = reserve()
+            def watched(header: ModelHeader) -> ReceivedModel:
+                received = reserve(header)
                 buffers.append(weakref.ref(received.model))
                 reserved.put_nowait(None)
                 return received

@@ -116,6 +116,9 @@ def plain_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], di
         ("dfca", {"encoding": "int8"}),
         ("dfca", {"encoding": "float16"}),
         ("dfca", {"encoding": "bfloat16"}),
+        ("dfca", {"encoding": "delta_top10"}),
+        ("dfedavg", {"encoding": "delta_int8", "screening": {"clip": 0.02, "norm_bound": 1.01, "trimmed_mean": 0.3}}),
+        ("fedspd", {"encoding": "delta_top1"}),
         ("dfedavg", {"encoding": "int8", "screening": {"clip": 0.02, "norm_bound": 1.01, "trimmed_mean": 0.3}}),
         # Noise comes from the system's entropy and differs in every run; this epsilon puts it below float32's resolution.
         ("fedspd", {"options": {"min_cluster_samples": 10, "dp_epsilon": 1e30, "dp_clip": 0.02}}),

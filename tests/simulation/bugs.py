@@ -16,6 +16,7 @@ from peer.core import effects as do
 from peer.core.arrivals import Arrivals
 from peer.core.contacts import Contacts
 from peer.core.decisions import Rejection
+from peer.core.deltas import Received, Sent, name_of
 from peer.core.encoding import ErrorFeedback
 from peer.core.engine import Engine
 from peer.core.liveness import Liveness, NeighborState
@@ -268,6 +269,28 @@ def what_int8_leaves_out_is_lost(original, feedback, theta, name):
 def what_int8_leaves_out_is_subtracted(original, feedback, theta, name):
     feedback.residual *= np.float32(-1)
     return original(feedback, theta, name)
+
+
+@plant(Received, "restore")
+def a_delta_is_added_to_any_base(original, kept, header, payload):
+    name, _ = kept._bases.get((header.sender, header.slot), (header.base, None))
+    return original(kept, replace(header, base=name), payload)
+
+
+@plant(Received, "keep")
+def the_first_base_is_kept_forever(original, kept, header, model):
+    if (header.sender, header.slot) not in kept._bases:
+        original(kept, header, model)
+    base = kept._bases[header.sender, header.slot][1]
+    kept._bases[header.sender, header.slot] = name_of(model), base
+
+
+@plant(Sent, "publish")
+def what_a_delta_leaves_out_is_taken_as_sent(original, sent, key, snapshot):
+    published = original(sent, key, snapshot)
+    if published.change is not None:
+        sent._last[key.slot] = sent._by_key[key] = replace(published, model=snapshot, name=name_of(snapshot))
+    return sent._by_key[key]
 
 
 @plant(encoding, "_to_bfloat16")

@@ -43,6 +43,7 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector, fold
 from peer.core.decisions import Rejection
+from peer.core.encoding import DELTAS
 from peer.core.liveness import NeighborState
 from peer.core.messages import ModelHeader, PushReply
 from peer.core.model_store import SnapshotKey
@@ -90,6 +91,7 @@ class Shadow:
     exact: NDArray[np.float64] | None = None  # what it should give
     unsent: dict[int, NDArray[np.float64]] = field(default_factory=dict)  # by slot: what payloads have left out so far
     encoded: set[SnapshotKey] = field(default_factory=set)
+    kept: dict[tuple[int, int], Vector] = field(default_factory=dict)  # by sender and slot: the last folded model
 
 
 class Checker:
@@ -99,7 +101,9 @@ class Checker:
         self.world = world
         self.marks: Counter[str] = Counter()
         self.shadows: dict[Process, Shadow] = {}
-        self.sent: dict[tuple[int, ...], bytes] = {}
+        self.sent: dict[tuple[tuple[int, ...], str], bytes] = {}  # by key and encoding
+        self.published: dict[int, Vector] = {}  # by name: what receivers have after a model of a run with deltas
+        self.meant: dict[tuple[int, ...], bytes] = {}  # by key: the same, whether it is sent whole or as a delta
         self.lives: dict[int, int] = {}
         self.final: dict[int, list[Vector]] = {}
         self.furthest = 0  # the highest round of any honest peer so far
@@ -311,10 +315,13 @@ class Checker:
         if self.selections:
             self.selections.sends(process, neighbor, header)
         data = payload.tobytes()
-        known = self.sent.setdefault(header.key, data)
+        known = self.sent.setdefault((header.key, header.encoding), data)
         self.require(known == data, "I3", f"the snapshot {header.key} has changed")
         self.require(header.incarnation == process.engine.state.incarnation, "I7", "sent in the name of another life")
-        self._adds_up(process, header, data)
+        if self.world.manifest.encoding in DELTAS:
+            self._publishes(process, header, data)
+        else:
+            self._adds_up(process, header, data)
         engine, disk = process.engine, process.machine.disk
         if self.world.manifest.checkpoint_rounds == 1 and not engine.state.storage_error and not disk.failing:
             rounds = (disk.durable_round, header.round_index)
@@ -339,14 +346,43 @@ class Checker:
         if header.encoding != "float32":
             self.mark(f"sent {header.encoding}")
 
+    def _publishes(self, process: Process, header: ModelHeader, payload: bytes) -> None:
+        """In a run with deltas, every message of a key leaves the same model, which is the snapshot but for what was left out."""
+        schema = process.host.schema
+        change = encodings.decoded(payload, schema, header.encoding)
+        base = self.published.get(header.base, np.zeros(schema.size, np.float32))
+        self.require(header.base == 0 or header.base in self.published, "I10", f"{header.key}: a delta from nothing")
+        published = base + change.astype(np.float32) if header.base else change.astype(np.float32)
+        self.published[encodings.name(published)] = published
+        meant = self.meant.setdefault(header.key, published.tobytes())
+        self.require(meant == published.tobytes(), "I10", f"{header.key} leaves another model than before")
+        self.mark(f"sent {header.encoding} of {self.world.manifest.encoding}")
+        if header.base:
+            key = SnapshotKey(header.round_index, header.step, header.slot)
+            wanted = process.workspace.models.get_snapshot(key) - base
+            step = encodings.steps(payload, schema, header.encoding, wanted)
+            left = np.abs(wanted - change)
+            self.require(
+                bool((left <= 1.0001 * step + 1e-30).all()), "I10", f"{header.key} leaves out {left.max():.3g}"
+            )
+
+    def _exact(self, process: Process, header: ModelHeader, payload: bytes) -> NDArray[np.float64]:
+        """Return what a payload stands for at its receiver."""
+        found = encodings.decoded(payload, process.host.schema, header.encoding)
+        if not header.base:
+            return found
+        base = self.shadows[process].kept.get((header.sender, header.slot))
+        self.require(base is not None, "I10", f"{header.key}: a delta is used without a base")
+        return (base + found.astype(np.float32)).astype(np.float64)
+
     def screens(
         self, process: Process, header: ModelHeader, received: ReceivedModel, rejection: Rejection | None
     ) -> None:
         """A complete model was screened."""
         bound, shadow = self.world.manifest.screening.norm_bound, self.shadows[process]
-        if bound is None:
+        if bound is None or (rejection is not None and rejection.code is Refusal.NO_BASE):
             return
-        found = encodings.decoded(received.payload.tobytes(), process.host.schema, header.encoding)
+        found = self._exact(process, header, received.payload.tobytes())
         allowed = bound * float(np.linalg.norm(shadow.centers[header.slot].astype(np.float64)))
         norm, refused = float(np.linalg.norm(found)), rejection is not None and rejection.code is Refusal.NORM_BOUND
         if abs(norm - allowed) > 1e-5 * allowed and (rejection is None or refused):
@@ -368,9 +404,17 @@ class Checker:
             not shadow.tensors_busy, "I1", f"a fold runs beside other work on tensors ({process.engine.stage})"
         )
         payload = received.payload.tobytes()
-        shadow.exact = encodings.decoded(payload, process.host.schema, header.encoding)
+        shadow.exact = self._exact(process, header, payload)
+        shadow.kept[header.sender, header.slot] = shadow.exact.astype(np.float32)
+        if self.world.manifest.encoding in DELTAS:
+            kept = shadow.kept[header.sender, header.slot].tobytes()
+            self.require(
+                self.meant[header.key] == kept, "I10", f"{header.key} is another model here than at its sender"
+            )
         self.require(bool(np.isfinite(shadow.exact).all()), "I3", "an incomplete model is folded")
-        self.require(self.sent.get(header.key) == payload, "I3", f"{header.key} is not what was sent")
+        self.require(
+            self.sent.get((header.key, header.encoding)) == payload, "I3", f"{header.key} is not what was sent"
+        )
         key = (header.sender, header.round_index, header.step, header.slot)
         self.require(key not in process.lineage, "I2", f"peer {process.peer_id} folds {key} twice")
         process.lineage.add(key)

@@ -217,7 +217,8 @@ class Process(Probe):
 
     def push(self, neighbor: int, header: ModelHeader) -> None:
         """Send a model."""
-        payload = np.frombuffer(view_of(self.host.payload_of(header)()), np.uint8)
+        header, encoded = self.host.message_to(neighbor, header)()
+        payload = np.frombuffer(view_of(encoded), np.uint8)
         self.world.checker.sends(self, neighbor, header, payload)
         self._sending[neighbor] = self.network.push(self, neighbor, header, payload)
 
@@ -229,7 +230,7 @@ class Process(Probe):
         if reply is None:
             self.host.post(ev.SendFailed(push.target, "broken"))
         else:
-            self.host.post(ev.SendAnswered(push.target, reply.outcome, reply.refusal, reply.reason))
+            self.host.post(self.host.push_answered(push.target, push.header, reply))
 
     def cancel_send(self, neighbor: int) -> None:
         """Cancel the message in flight."""
@@ -274,7 +275,7 @@ class Process(Probe):
 
     def read_arrival(self, stream: int) -> None:
         """Let the bytes flow into a buffer whose content would be noticed before it is complete."""
-        received = self.host.reserve()
+        received = self.host.reserve(self.streams[stream].header)
         received.payload.fill(0xFF)  # NaN in every encoding that has one
         self.buffers[stream] = received
         self.network.transfer(self.streams[stream])

@@ -16,9 +16,10 @@ from tools.beds import Bed
 
 from coordinator_free_bootstrap import load_graph
 from peer.core import effects as do
+from peer.core import events as ev
 from peer.core.averaging import Vector
 from peer.core.encoding import Payload, decode, encode
-from peer.core.messages import ModelHeader, PushReply
+from peer.core.messages import ModelHeader
 from peer.host import PeerHost, ReceivedModel
 from peer.runtime.assembly import LocalSettings, assemble
 from peer.runtime.process import transport_security
@@ -50,7 +51,7 @@ class ByzantinePeer(AsyncioWorld):
         self._bed, self._attack = bed, attack
         self.host.fold = self._record_and_fold  # type: ignore[method-assign]
         self.sent: dict[Place, Vector] = {}
-        self.replies: dict[Place, PushReply] = {}
+        self.replies: dict[Place, ev.SendAnswered] = {}
         self.received: dict[Place, Vector] = {}
         initial = self.host.workspace.models.model(
             0
@@ -73,12 +74,13 @@ class ByzantinePeer(AsyncioWorld):
             self._read_checkpoint(self.manifest.rounds, neighbor)
         return result
 
-    async def _push(self, neighbor: int, header: ModelHeader, payload: Callable[[], Payload]) -> PushReply:
+    async def _push(self, neighbor: int, message: Callable[[], tuple[ModelHeader, Payload]]) -> ev.SendAnswered:
+        header, payload = message()
         place = header.round_index, neighbor
-        trained = decode(payload(), self.host.schema, header.encoding)
+        trained = decode(payload, self.host.schema, header.encoding)
         self.sent[place] = self._attack(trained, *place)
         false_payload = encode(self.sent[place], self.host.schema, header.encoding)
-        self.replies[place] = await super()._push(neighbor, header, lambda: false_payload)
+        self.replies[place] = await super()._push(neighbor, lambda: (header, false_payload))
         return self.replies[place]
 
     def _record_and_fold(self, effect: do.FoldArrival, received: ReceivedModel) -> None:

@@ -22,6 +22,9 @@ class Encoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ENCODING_FLOAT16: _ClassVar[Encoding]
     ENCODING_BFLOAT16: _ClassVar[Encoding]
     ENCODING_INT8: _ClassVar[Encoding]
+    ENCODING_DELTA_INT8: _ClassVar[Encoding]
+    ENCODING_DELTA_TOP10: _ClassVar[Encoding]
+    ENCODING_DELTA_TOP1: _ClassVar[Encoding]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -41,6 +44,9 @@ ENCODING_FLOAT32: Encoding
 ENCODING_FLOAT16: Encoding
 ENCODING_BFLOAT16: Encoding
 ENCODING_INT8: Encoding
+ENCODING_DELTA_INT8: Encoding
+ENCODING_DELTA_TOP10: Encoding
+ENCODING_DELTA_TOP1: Encoding
 OUTCOME_UNSPECIFIED: Outcome
 OUTCOME_FOLDED: Outcome
 OUTCOME_DUPLICATE: Outcome
@@ -135,7 +141,7 @@ class Acknowledgement(_message.Message):
     def __init__(self, refusal: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ModelHeader(_message.Message):
-    __slots__ = ("sender", "incarnation", "round_index", "step", "slot", "index", "total", "sample_count", "mass", "scalars", "size_bytes", "encoding")
+    __slots__ = ("sender", "incarnation", "round_index", "step", "slot", "index", "total", "sample_count", "mass", "scalars", "size_bytes", "encoding", "base")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +154,7 @@ class ModelHeader(_message.Message):
     SCALARS_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     ENCODING_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
     sender: int
     incarnation: int
     round_index: int
@@ -160,7 +167,8 @@ class ModelHeader(_message.Message):
     scalars: _containers.RepeatedScalarFieldContainer[float]
     size_bytes: int
     encoding: Encoding
-    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., slot: _Optional[int] = ..., index: _Optional[int] = ..., total: _Optional[int] = ..., sample_count: _Optional[int] = ..., mass: _Optional[float] = ..., scalars: _Optional[_Iterable[float]] = ..., size_bytes: _Optional[int] = ..., encoding: _Optional[_Union[Encoding, str]] = ...) -> None: ...
+    base: int
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., slot: _Optional[int] = ..., index: _Optional[int] = ..., total: _Optional[int] = ..., sample_count: _Optional[int] = ..., mass: _Optional[float] = ..., scalars: _Optional[_Iterable[float]] = ..., size_bytes: _Optional[int] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., base: _Optional[int] = ...) -> None: ...
 
 class ModelEnd(_message.Message):
     __slots__ = ("digest",)

@@ -237,7 +237,7 @@ def test_buffer_of_a_shared_arrival_is_not_reused() -> None:
     host, _ = host_of()
     received = read_only(1.0)
     host.fold(do.FoldArrival(1, header_from(host, 1), (do.Target(0),)), received)
-    assert host.reserve().model is not received.model
+    assert host.reserve(header_from(host, 0)).model is not received.model
 
 
 @pytest.mark.parametrize(
@@ -326,8 +326,8 @@ def test_snapshot_is_encoded_once_for_all_neighbors_and_dropped_with_its_round(e
     connect(host, 1, 2)
     host.take_snapshot(do.TakeSnapshot(0, 0, (0,)))
     header = header_from(host, 0)
-    first, second = host.payload_of(header), host.payload_of(header)
-    assert first() is second() is host.payload_of(header)()
+    first, second = host.message_to(1, header), host.message_to(2, header)
+    assert first()[1] is second()[1] is host.message_to(1, header)()[1]
     host.drop_snapshots(1)
     with pytest.raises(LocalProtocolError, match="no snapshot"):
-        host.payload_of(header)
+        host.message_to(1, header)

@@ -1,0 +1,134 @@
+"""Deltas: a model is sent as its change since the last model that its receiver has acknowledged. Pure.
+
+A sender has one *published* model per slot. What it sends next is the published model plus the encoded change to the new one, and
+that is the next published model: what an encoding leaves out is in the next change by itself (error feedback, as in EF21:
+Richtarik et al. 2021, arXiv:2106.05203). Whether a neighbor gets the change or the whole published model, it has the same model
+afterwards, bit for bit, so faults change the bytes sent and no result.
+
+A model that deltas start from, the *base*, is named by the hash of its bytes. A receiver without the named base refuses with
+`no_base` and gets the whole model. So both ends agree after a restart, a lost acknowledgment or a duplicate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xxhash
+
+from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
+from peer.core.averaging import Vector
+from peer.core.encoding import FULL, Payload, decode, encode, payload_size
+from peer.core.messages import ModelHeader, Outcome, PushReply
+from peer.core.model_store import SnapshotKey
+from peer.core.schema import Schema
+
+
+def name_of(model: Vector) -> int:
+    """Return the name of a base: XXH3-64 of the little-endian float32 values; never 0, which means no base."""
+    return xxhash.xxh3_64_intdigest(model.astype("<f4", copy=False).data) or 1
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """A slot as its receivers have it.
+
+    Attributes:
+        model: float32 [d], never mutated.
+        name: of the model.
+        base: name of the published model before; 0 for the first one.
+        change: payload of the change since then; None for the first one.
+    """
+
+    model: Vector
+    name: int
+    base: int = 0
+    change: Payload | None = None
+
+
+class Sent:
+    """What this peer has published, and which models its neighbors have.
+
+    Args:
+        schema: of the models.
+        encoding: one of `peer.core.encoding.DELTAS`.
+        published: the last published model of each slot, of a checkpoint.
+    """
+
+    def __init__(self, schema: Schema, encoding: str, published: dict[int, Vector]) -> None:
+        self._schema, self._encoding = schema, encoding
+        self._last = {slot: Published(model, name_of(model)) for slot, model in published.items()}
+        self._by_key: dict[SnapshotKey, Published] = {}  # of the rounds whose snapshots are kept
+        self._known: dict[tuple[int, int], tuple[int, int]] = {}  # (neighbor, slot) -> (its incarnation, name)
+
+    def models(self) -> dict[int, Vector]:
+        """Return the last published model of each slot, for a checkpoint."""
+        return {slot: last.model for slot, last in self._last.copy().items()}
+
+    def publish(self, key: SnapshotKey, snapshot: Vector) -> Published:
+        """Return what is published of a snapshot; computed once."""
+        if key not in self._by_key:
+            last = self._last.get(key.slot)
+            if last is None:
+                new = Published(snapshot, name_of(snapshot))
+            else:
+                change = encode(snapshot - last.model, self._schema, self._encoding)
+                model = last.model + decode(change, self._schema, self._encoding)
+                new = Published(model, name_of(model), last.name, change)
+            self._by_key[key] = self._last[key.slot] = new
+        return self._by_key[key]
+
+    def message(
+        self, neighbor: int, incarnation: int, header: ModelHeader, published: Published
+    ) -> tuple[ModelHeader, Payload]:
+        """Return header and payload for a neighbor in its incarnation: the change if it has the base, else the whole model."""
+        if published.change is not None and self._known.get((neighbor, header.slot)) == (incarnation, published.base):
+            return replace(header, base=published.base), published.change
+        size_bytes = payload_size(self._schema, FULL)
+        return replace(header, encoding=FULL, size_bytes=size_bytes), encode(published.model, self._schema, FULL)
+
+    def answered(self, neighbor: int, incarnation: int, header: ModelHeader, reply: PushReply) -> None:
+        """Note which model a neighbor has now; a wrong note costs one refusal."""
+        place = neighbor, header.slot
+        published = self._by_key.get(SnapshotKey(header.round_index, header.step, header.slot))
+        if published is not None and reply.outcome in (Outcome.FOLDED, Outcome.DUPLICATE):
+            self._known[place] = incarnation, published.name
+        elif reply.refusal is Refusal.NO_BASE:
+            self._known.pop(place, None)
+
+    def drop(self, before_round: int) -> None:
+        """Free what was published of earlier rounds, except the last of each slot."""
+        for key in [key for key in self._by_key if key.round_index < before_round]:
+            del self._by_key[key]
+
+
+class Received:
+    """The last folded model of each neighbor and slot: the bases of their next deltas. Memory: one model for each."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._bases: dict[tuple[int, int], tuple[int, Vector]] = {}
+
+    def restore(self, header: ModelHeader, payload: Payload) -> Vector:
+        """Return the model of a delta, float32 [d], new.
+
+        Raises:
+            RemoteProtocolError: NO_BASE, or a fault of the payload.
+        """
+        name, base = self._bases.get((header.sender, header.slot), (0, None))
+        if base is None or name != header.base:
+            found = f"{name:016x}" if name else "none"
+            sentence = f"ModelHeader.base: found {header.base:016x}; the model of this slot here is {found}; send the whole model"
+            raise RemoteProtocolError(Refusal.NO_BASE, sentence)
+        change = decode(payload, self._schema, header.encoding)
+        with np.errstate(over="ignore"):  # an infinity is refused by `norm_squared`
+            restored: Vector = np.add(base, change, out=change)
+        return restored
+
+    def keep(self, header: ModelHeader, model: Vector) -> None:
+        """Keep a copy of a model that is folded."""
+        _, base = self._bases.get((header.sender, header.slot), (0, None))
+        if base is None:
+            base = np.empty_like(model)
+        np.copyto(base, model)
+        self._bases[header.sender, header.slot] = name_of(base), base

@@ -77,6 +77,18 @@ def run(
             "--require-own-address", help="Exit if this peer's address in the graph file leads to another host or port."
         ),
     ] = False,
+    when: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Work only at this time of day: HH:MM-HH:MM, and a time zone if it is not this machine's: "
+            "'22:00-06:00 Europe/Berlin'. Repeat it for more windows.",
+            metavar="WINDOW",
+        ),
+    ] = None,
+    when_command: Annotated[
+        str | None,
+        typer.Option(help="Work only while this command exits with 0; it is run every 10 s.", metavar="COMMAND"),
+    ] = None,
     stay: Annotated[
         Literal["never", "completed", "error"],
         typer.Option(help="Wait for SIGTERM instead of exiting, after a completed run or after an error."),
@@ -87,7 +99,8 @@ def run(
     """Run one peer until the run is completed or SIGTERM asks it to leave.
 
     With the same --state-dir it resumes from its last checkpoint. Before the start it trains one step and evaluates, so
-    that a fault of the task is reported at once.
+    that a fault of the task is reported at once. Outside the windows of --when and --when-command it leaves with a goodbye,
+    no neighbor waits for it, and it resumes in the next window.
 
     Example: peer run --id 3 --neighbors graph.json
     """
@@ -101,6 +114,8 @@ def run(
         from peer.observe.logs import setup_logging
         from peer.runtime.assembly import LocalSettings
         from peer.runtime.process import run_peer
+        from peer.runtime.schedule import Schedule, parse_window
+        from peer.runtime.windows import run_in_windows
         from peer.store.state_dir import StateDir
         from peer.tasks.effect import warn_without_effect
         from peer.wire.proxy import HttpProxy
@@ -140,7 +155,11 @@ def run(
             logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)
         graph = load_graph(neighbors)
         warn_without_effect(graph.manifest, [], logging.getLogger("peer").warning)
-        code = run_peer(peer_id, graph, settings)
+        if when or when_command:
+            schedule = Schedule([parse_window(text) for text in when or ()], when_command or "")
+            code = run_in_windows(peer_id, graph, settings, schedule, exit_on_signals)
+        else:
+            code = run_peer(peer_id, graph, settings)
     except PeerError as error:
         logging.getLogger("peer").error("%s", error, exc_info=settings.traceback)
         code = error.exit_code

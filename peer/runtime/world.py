@@ -64,6 +64,7 @@ class AsyncioWorld:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped: asyncio.Future[str] | None = None
         self._stop_training = False
+        self.signaled = False  # SIGTERM or SIGINT came
         self.progress = TrainingProgress(self.manifest.rounds)
         self._compute = ThreadPoolExecutor(1, "compute")
         self._fold = ThreadPoolExecutor(1, "fold")
@@ -128,6 +129,7 @@ class AsyncioWorld:
         self._edges.reached(neighbor)
 
     def _on_signal(self) -> None:
+        self.signaled = True
         if self._stop_training:
             log.warning("second signal: stopping at once")
             self.stop("left")

@@ -1,0 +1,72 @@
+"""Run one peer while its schedule allows it: leave with a goodbye at the end of a window, come back in the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+
+from coordinator_free_bootstrap import Graph
+from coordinator_free_bootstrap.errors import ConfigError, PeerError
+from peer.runtime.assembly import LocalSettings
+from peer.runtime.process import opened, run_to_end
+from peer.runtime.schedule import Schedule
+from peer.runtime.world import AsyncioWorld
+
+log = logging.getLogger("peer")
+
+
+def run_in_windows(
+    peer_id: int, graph: Graph, settings: LocalSettings, schedule: Schedule, between: Callable[[], None]
+) -> int:
+    """Run one peer to its end, in the windows of its schedule, and return its exit code; each window resumes from the last one.
+
+    Args:
+        peer_id: which node of the graph this process is.
+        graph: the run's graph file.
+        settings: local choices.
+        schedule: when the peer may work.
+        between: called after each window; installs the handlers of signals that hold until the next one.
+    """
+    try:
+        while True:
+            asyncio.run(_until_open(schedule))
+            status, again = asyncio.run(_one_window(opened(peer_id, graph, settings), schedule, between))
+            if not again:
+                return ConfigError.exit_code if status == "refused" else 0
+    except PeerError as error:
+        log.error("%s", error, exc_info=settings.traceback)
+        return error.exit_code
+
+
+async def _until_open(schedule: Schedule) -> None:
+    if not await schedule.is_open():
+        log.info("outside the windows of work: waiting")
+        await schedule.until(True)
+
+
+async def _one_window(world: AsyncioWorld, schedule: Schedule, between: Callable[[], None]) -> tuple[str, bool]:
+    """Return how the peer ended, and whether it works again in the next window: the schedule, and no signal, made it leave."""
+    closed = False
+
+    async def close() -> None:
+        nonlocal closed
+        await schedule.until(False)
+        closed = True
+        log.info("the window of work is over: leaving until the next one")
+        world.leave()
+
+    closing = asyncio.ensure_future(close())
+    try:
+        status = await run_to_end(world)
+    finally:
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        for number in (
+            signal.SIGTERM,
+            signal.SIGINT,
+        ):  # not by the end of the loop, which would lose a signal before it
+            asyncio.get_running_loop().remove_signal_handler(number)
+        between()
+    return status, closed and status == "left" and not world.signaled

@@ -1,0 +1,113 @@
+"""Windows of work on an injected clock, and the command that says yes."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from coordinator_free_bootstrap.errors import ConfigError
+from peer.runtime import schedule as module
+from peer.runtime.schedule import CHECK_S, Schedule, parse_window
+
+
+def at(hour: int, minute: int = 0, day: int = 10, month: int = 1) -> datetime:
+    return datetime(2026, month, day, hour, minute, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [
+        ("09:00-17:30 UTC", [at(9), at(17, 29)], [at(8, 59), at(17, 30), at(0)]),
+        ("22:00-06:00 UTC", [at(22), at(0), at(5, 59)], [at(6), at(21, 59)]),
+        ("00:00-24:00 UTC", [at(0), at(23, 59)], []),
+        ("22:00-24:00 UTC", [at(23, 59)], [at(0)]),
+        ("00:00-00:01 UTC", [at(0)], [at(0, 1), at(23, 59)]),
+        ("22:00-06:00 Europe/Berlin", [at(21), at(4, 59), at(20, month=7)], [at(20), at(5), at(4, month=7)]),
+    ],
+)
+def test_windows_hold_their_begin_and_not_their_end(text: str, inside: list[datetime], outside: list[datetime]) -> None:
+    window = parse_window(text)
+    assert all(window.holds(now) for now in inside)
+    assert not any(window.holds(now) for now in outside)
+
+
+def test_a_window_without_a_zone_is_in_that_of_the_machine() -> None:
+    now = datetime.now().astimezone()
+    text = f"{now:%H:%M}-{now + timedelta(minutes=1):%H:%M}"
+    assert parse_window(text).holds(now)
+    assert not parse_window(text).holds(now + timedelta(minutes=1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "22-06",
+        "22:00",
+        "25:00-06:00",
+        "22:60-23:00",
+        "06:00-06:00",
+        "24:00-06:00",
+        "1:00-2:00",
+        "22:00-06:00 Mars/X",
+    ],
+)
+def test_another_window_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--when: found"):
+        parse_window(text)
+
+
+def test_it_waits_for_the_next_of_several_windows_and_for_their_end() -> None:
+    now = at(7)
+
+    async def pause(seconds: float) -> None:
+        nonlocal now
+        now += timedelta(seconds=seconds)
+
+    windows = [parse_window("12:00-12:30 UTC"), parse_window("22:00-06:00 UTC")]
+    schedule = Schedule(windows, clock=lambda: now, pause=pause)
+    seen = []
+    for wanted in (True, False, True, False):
+        asyncio.run(schedule.until(wanted))
+        seen.append(now)
+    expected = [at(12), at(12, 30), at(22), at(6, day=11)]
+    assert all(
+        timedelta(0) <= found - due < timedelta(seconds=CHECK_S) for found, due in zip(seen, expected, strict=True)
+    )
+
+
+def python(code: str) -> str:
+    return shlex.join([sys.executable, "-c", code])
+
+
+@pytest.mark.parametrize(("code", "answer"), [("exit(0)", True), ("exit(1)", False), ("import os; os.abort()", False)])
+def test_exit_code_zero_is_yes(code: str, answer: bool) -> None:
+    assert asyncio.run(Schedule(command=python(code)).is_open()) is answer
+
+
+def test_windows_and_command_must_both_allow_it(tmp_path: Path) -> None:
+    flag = tmp_path / "on battery"
+    command = shlex.join(["test", "!", "-e", str(flag)])
+    inside, outside = (Schedule([parse_window("09:00-17:00 UTC")], command, clock=lambda h=h: at(h)) for h in (9, 18))  # type: ignore[misc]
+    assert asyncio.run(inside.is_open()) and not asyncio.run(outside.is_open())
+    flag.touch()
+    assert not asyncio.run(inside.is_open())
+
+
+def test_a_command_that_does_not_end_says_no_and_is_killed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "COMMAND_S", 0.05)
+    assert not asyncio.run(Schedule(command="sleep 1000").is_open())
+    assert "has not ended in 0.05 s, which counts as no" in caplog.text
+
+
+@pytest.mark.parametrize("command", ["no-such-program --now", "test 'unclosed"])
+def test_a_command_that_cannot_be_run_is_refused(command: str) -> None:
+    with pytest.raises(ConfigError, match="--when-command: found"):
+        Schedule(command=command)

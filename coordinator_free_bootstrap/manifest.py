@@ -69,6 +69,9 @@ class Limits(_Section):
     rounds_ahead: int = Field(2, ge=1, le=16, description="lockstep: rounds that a neighbor may be ahead")
     weight_max: float = Field(1e6, gt=0, description="largest weight or sample count accepted from a neighbor")
     weight_min: float = Field(1e-9, ge=1e-12, description="smallest weight; a model of less weight is not sent")
+    kept_bytes_max: int = Field(
+        1 << 30, ge=1, description="memory for arrivals that wait for the round's close, as a trimmed mean needs them"
+    )
     models_per_round: int = Field(
         2,
         ge=1,

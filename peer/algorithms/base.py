@@ -273,6 +273,13 @@ class Algorithm:
         """Return the schema of the models that travel, given that of a whole model: the same; the handshake compares it."""
         return schema
 
+    def kept_models(self) -> int:
+        """Return how many arrivals this peer keeps at most until a step closes, by `targets` of (): none.
+
+        The host checks the memory for them at the start (limits.kept_bytes_max), and that a step keeps no more.
+        """
+        return 0
+
     # ---- decisions (pure): see peer.core.decisions ------------------------------------------------------------
 
     def steps(self, round_index: int) -> int:

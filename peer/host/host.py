@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap import Graph, canonical_json, check_hello, digest
-from coordinator_free_bootstrap.errors import ConfigError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import ConfigError, LocalProtocolError, Refusal, RemoteProtocolError
 from peer.algorithms.base import Algorithm, FoldedArrival, Learner, Workspace
 from peer.algorithms.registry import algorithm_named
 from peer.algorithms.work import perform
@@ -41,6 +41,7 @@ from peer.core.messages import (
 )
 from peer.core.metric import Metric
 from peer.core.model_store import SPARE_BUFFERS_MAX, ModelStore, SnapshotKey
+from peer.core.schema import Schema
 from peer.core.screening import check_norm, clip
 from peer.core.stages import Stage
 from peer.core.state import State
@@ -78,6 +79,24 @@ class ReceivedModel:
 
     payload: NDArray[np.uint8]
     model: Vector | None = None
+
+
+def check_kept_memory(algorithm: Algorithm, travelling: Schema) -> None:
+    """Check that the arrivals which wait for the close of a step fit the limit: the algorithm's own, and a trimmed mean's.
+
+    Raises:
+        ConfigError: they take more than run.limits.kept_bytes_max.
+    """
+    manifest = algorithm.manifest
+    trimmed = algorithm.slots * algorithm.degree if manifest.screening.trimmed_mean else 0
+    count = algorithm.kept_models() + trimmed
+    needed, most = count * 4 * travelling.size, manifest.limits.kept_bytes_max
+    if needed > most:
+        raise ConfigError(
+            f"run.limits.kept_bytes_max: found {most}, but peer {algorithm.peer_id} keeps up to {count} arrivals until a step "
+            f"closes (algorithm '{manifest.algorithm}', trimmed mean {manifest.screening.trimmed_mean}), {needed} bytes; raise "
+            "the limit, or take a graph with fewer neighbors or a smaller model"
+        )
 
 
 class Probe:
@@ -176,6 +195,7 @@ class PeerHost:
                 f"run.limits.model_bytes_max: {manifest.limits.model_bytes_max}, but one model of task '{manifest.task}' "
                 f"takes {whole_bytes} bytes; raise the limit or take a smaller model"
             )
+        check_kept_memory(algorithm, schema)
         first = initial or InitialModels.of(algorithm, learner)
         slots = [checkpoint.arrays[f"slot/{i}"] for i in range(algorithm.held)] if checkpoint else list(first.models)
         store = ModelStore(
@@ -513,6 +533,13 @@ class PeerHost:
             arrival = arrival.copy()
         if radius is not None and center is not None:
             clip(arrival, center, radius)
+        if not effect.targets:
+            kept = sum(other.model is not None for other in self.workspace.arrivals)
+            if kept >= self.algorithm.kept_models():
+                raise LocalProtocolError(
+                    f"algorithm '{self.algorithm.name}' keeps arrival {kept + 1} of a step; its kept_models says "
+                    f"{self.algorithm.kept_models()}"
+                )
         for target in effect.targets:
             self.workspace.models.fold(target.slot, arrival, target.weight)
         self.workspace.arrivals.append(FoldedArrival(effect.header, None if effect.targets else arrival))

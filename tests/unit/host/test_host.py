@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import make_graph
-from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import ConfigError, LocalProtocolError, Refusal, RemoteProtocolError
+from peer.algorithms.dfedavg import DFedAvg
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.encoding import decode
@@ -224,8 +225,8 @@ def test_shared_arrival_is_copied_before_it_is_clipped() -> None:
     assert np.linalg.norm(host.workspace.models.model(0) - center) == pytest.approx(0.25, rel=1e-4)
 
 
-def test_shared_arrival_is_copied_before_it_is_kept() -> None:
-    host, _ = host_of()
+def test_shared_arrival_is_copied_before_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = keeping(monkeypatch, 1000)
     received = read_only(1.0, 2.0)
     host.fold(do.FoldArrival(1, header_from(host, 1), ()), received)
     (kept,) = host.workspace.arrivals
@@ -331,3 +332,46 @@ def test_snapshot_is_encoded_once_for_all_neighbors_and_dropped_with_its_round(e
     host.drop_snapshots(1)
     with pytest.raises(LocalProtocolError, match="no snapshot"):
         host.message_to(1, header)
+
+
+class Keeps(DFedAvg):
+    """Keeps the model of each neighbor until the round closes."""
+
+    def kept_models(self) -> int:
+        return self.degree
+
+    def targets(self, state: Any, header: ModelHeader) -> tuple[do.Target, ...]:
+        return ()
+
+
+def keeping(monkeypatch: pytest.MonkeyPatch, most: int, kept: int | None = None) -> PeerHost:
+    monkeypatch.setattr("peer.host.host.algorithm_named", lambda name: Keeps)
+    if kept is not None:
+        monkeypatch.setattr(Keeps, "kept_models", lambda self: kept)
+    return host_of(algorithm="dfedavg", limits={"kept_bytes_max": most})[0]
+
+
+def test_memory_for_kept_arrivals_is_checked_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeping(monkeypatch, 2 * 4 * SIZE)
+    with pytest.raises(ConfigError, match=r"keeps up to 2 arrivals .* 48 bytes"):
+        keeping(monkeypatch, 2 * 4 * SIZE - 1)
+
+
+def test_memory_for_a_trimmed_mean_is_checked_at_the_start() -> None:
+    needed, screening = 3 * 2 * 4 * SIZE, {"trimmed_mean": 0.2}
+    host_of(clusters=3, screening=screening, limits={"kept_bytes_max": needed})
+    with pytest.raises(ConfigError, match=r"keeps up to 6 arrivals .* trimmed mean 0\.2"):
+        host_of(clusters=3, screening=screening, limits={"kept_bytes_max": needed - 1})
+
+
+def test_an_algorithm_keeps_no_more_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = keeping(monkeypatch, 1000, kept=1)
+    for place, sender in enumerate((1, 2)):
+        effect = do.FoldArrival(place, header_from(host, sender), ())
+        received = ReceivedModel(np.zeros(4 * SIZE, np.uint8), np.ones(SIZE, np.float32))
+        if place == 0:
+            host.fold(effect, received)
+            assert [arrival.model is not None for arrival in host.workspace.arrivals] == [True]
+        else:
+            with pytest.raises(LocalProtocolError, match="kept_models says 1"):
+                host.fold(effect, received)

@@ -118,7 +118,10 @@ def test_limit_table_has_the_constants_of_the_code() -> None:
 
 def test_limit_table_has_every_limit_of_the_manifest() -> None:
     named = {name.removeprefix("limits.") for row in rows("limit") for name in CODE.findall(row[1])}
-    assert set(Limits.model_fields) - named == {"models_per_round"}  # a fold rule of async pace, no limit of a message
+    assert set(Limits.model_fields) - named == {
+        "models_per_round",
+        "kept_bytes_max",
+    }  # of folds, no limits of a message
 
 
 def test_codes_beyond_a_limit_are_refusals() -> None:

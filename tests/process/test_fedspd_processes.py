@@ -10,11 +10,8 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from coordinator_free_bootstrap.graph import Node
 from peer.observe.report import build_report
 from peer.store.model_file import load_model
-from peer.store.state_dir import StateDir
-from peer.testbed.testbed import Testbed, free_ports, warm_up
 from tests.tools.simulated import run
 
 pytestmark = pytest.mark.process
@@ -27,18 +24,7 @@ BASE = dict(
 
 def graph_of(peers: int, kind: str = "ring", **manifest) -> Graph:
     made = make_graph(kind, peers, seed=3)
-    nodes = tuple(Node(i, f"127.0.0.1:{port}") for i, port in zip(made.ids, free_ports(peers), strict=True))
-    return Graph(nodes, made.edges, Manifest(**(BASE | manifest)))
-
-
-def run_processes(graph: Graph, directory: Path) -> None:
-    warm_up(graph, None)
-    bed = Testbed(graph, directory, threads=1)
-    bed.start()
-    try:
-        assert set(bed.run().values()) == {0}
-    finally:
-        bed.stop()
+    return Graph(made.nodes, made.edges, Manifest(**(BASE | manifest)))
 
 
 def flat(path: Path, schema) -> np.ndarray:
@@ -63,26 +49,27 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_processes_equal_the_simulated_backend_bit_for_bit(name, tmp_path):
+def test_processes_equal_the_simulated_backend_bit_for_bit(name, bed):
     graph = graph_of(5, **CASES[name])
-    run_processes(graph, tmp_path)
+    processes = bed(graph=graph, insecure=False)
+    assert processes.finish()["failed"] == {}
     peers = run(graph)
     for peer in peers:
-        place, schema = StateDir.of_peer(tmp_path, peer.peer_id), peer.learner.schema
+        place, schema = processes.place(peer.peer_id), peer.learner.schema
         for slot, model in enumerate(peer.models):
             assert flat(place.cluster_model(slot), schema).tobytes() == model.tobytes(), (peer.peer_id, slot)
         assert flat(place.personalized_model, schema).tobytes() == peer.personalized.tobytes()
-    report = build_report(tmp_path).values
+    report = build_report(processes.directory).values
     for key in ("models_sent", "models_folded", "payload_bytes_sent", "selections_sent"):
         assert report[key] == sum(peer.totals[key] for peer in peers), key
 
 
 @pytest.mark.parametrize("name", ["fedspd", "fedem"])
-def test_async_runs_to_its_end(name, tmp_path):
-    graph = graph_of(5, algorithm=name, pace="async", rounds=12, local_epochs=10)
-    run_processes(graph, tmp_path)
-    report = build_report(tmp_path).values
+def test_async_runs_to_its_end(name, bed):
+    processes = bed(graph=graph_of(5, algorithm=name, pace="async", rounds=12, local_epochs=10), insecure=False)
+    assert processes.finish()["failed"] == {}
+    report = build_report(processes.directory).values
     assert report["state"] == "complete" and report["rounds"] == 12
     assert report["models_folded"] > 0 and report["accuracy_mean"] > 0.2  # chance is 0.1
-    refused = {peer.peer_id: peer.summary["refusals"] for peer in build_report(tmp_path).run.peers}
+    refused = {peer.peer_id: peer.summary["refusals"] for peer in build_report(processes.directory).run.peers}
     assert {code for codes in refused.values() for code in codes} <= {"shutting_down"}, refused

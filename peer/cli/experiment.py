@@ -54,14 +54,6 @@ def run(
 ) -> None:
     """Run the cases of an experiment for each seed; runs that exist with the same settings are skipped."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     from coordinator_free_bootstrap.errors import UsageError
     from coordinator_free_bootstrap.validation import counted
@@ -70,6 +62,7 @@ def run(
     from peer.experiment.simulated import SimulatedSettings
     from peer.experiment.spec import load_experiment
     from peer.experiment.table import metric_of
+    from peer.observe.rounds_bar import RoundsBar
 
     if backend not in ("simulated", "processes"):
         raise UsageError(f"--backend: found {backend!r}; allowed: simulated, processes")
@@ -94,23 +87,17 @@ def run(
     if len(left) < len(jobs):
         console.print(f"{len(jobs) - len(left)} of {counted(len(jobs), 'run')} done already")
     command = shlex.join(["peer", *sys.argv[1:]])
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False), console=console
-    ) as progress:
-        bar = progress.add_task("rounds", total=sum(job.rounds() for job in left))
+    with RoundsBar(console, sum(job.rounds() for job in left)) as bar:
         before = 0
         for job in left:
             label = f"{job.case.name}, seed {job.seed}"
-            progress.update(bar, description=label)
 
             def on_round(completed: int, metric: float | None, before: int = before, label: str = label) -> None:
-                shown = "" if metric is None else f" {metric:.4g}"
-                progress.update(bar, completed=before + completed, description=label + shown)
+                bar.update(before + completed, label if metric is None else f"{label} {metric:.4g}")
 
             result = run_job(job, out, keep=keep, command=command, on_round=on_round)
             before += job.rounds()
-            progress.update(bar, completed=before)
+            bar.update(before, label)
             metric, found = metric_of(result), result["measured"]
             unit = " %" if metric.share else ""
             shown = f"no {metric.name}" if found is None else f"{metric.name} {metric.scaled_text(found, 2)}{unit}"

@@ -47,6 +47,8 @@ def listed(ids: list[int]) -> str:
 
 
 def _state_roots(directory: Path, depth: int = 2) -> Iterator[Path]:
+    if not directory.is_dir():
+        return
     if any((directory / name).is_file() for name in ("history.jsonl", "summary.json")):
         yield directory
     elif depth:

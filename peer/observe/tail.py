@@ -144,14 +144,14 @@ class RunTail:
         notes: what is not used, as sentences.
 
     Raises:
-        UsageError: there is no such directory.
+        UsageError: there is no such directory, and no graph.
         GraphError: the graph file is not valid.
         StorageError: a file exists and cannot be read; `refresh` raises it too.
     """
 
     def __init__(self, directory: Path, graph: Graph | None = None) -> None:
         self.directory = Path(directory)
-        if not self.directory.is_dir():
+        if graph is None and not self.directory.is_dir():
             raise UsageError(f"{directory}: found no such directory; allowed: {PLACES}")
         file = self.directory / "graph.json"
         self.graph = graph or (load_graph(file) if file.is_file() else None)

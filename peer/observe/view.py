@@ -68,7 +68,7 @@ class View:
             "header": self.header(state),
             "peers": [self.peer(peer) for peer in peers.values()],
             "edges": self.edges(state, only),
-            "timeline": timeline(state.news)[-TIMELINE_MAX:],
+            "timeline": self.timeline(state),
         }
 
     # ---- parts ----------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class View:
             "until_s": wait.until_s,
             "stage": wait.stage,
             "silent": printable(peer.silent),
-            "alive": sum(state == "alive" for state in peer.neighbors.values()) if peer.neighbors else None,
+            "alive": alive(peer),
             "neighbors": {str(neighbor): state for neighbor, state in peer.neighbors.items()},
             "seconds": {phase: round(spent, 3) for phase, spent in peer.phase_seconds().items()},
             "seconds_per_round": None if peer.pace_s is None else round(peer.pace_s, 3),
@@ -143,6 +143,10 @@ class View:
         """Return each edge of the graph (of these peers): its state, and models and bytes both ways."""
         pairs = self.graph.edges if self.graph else known_edges(state)
         return [edge(state, a, b) for a, b in pairs if only is None or a in only or b in only]
+
+    def timeline(self, state: RunState) -> list[JSON]:
+        """Return the newest `TIMELINE_MAX` entries of the timeline."""
+        return timeline(state.news)[-TIMELINE_MAX:]
 
     def picture(self) -> JSON | None:
         """Return ids, positions and edges of the graph; None without a graph file."""
@@ -230,6 +234,13 @@ def seconds_left(peers: list[PeerState], total: int | None) -> float | None:
         if peer.status == "running" and peer.pace_s is not None
     ]
     return round(max(left), 1) if left else None
+
+
+def alive(peer: PeerState) -> int | None:
+    """Return the number of live neighbors: of the last round, or of the later changes of their states."""
+    return (
+        sum(state == "alive" for state in peer.neighbors.values()) if peer.neighbors else peer.latest("neighbors_alive")
+    )
 
 
 def known_edges(state: RunState) -> list[tuple[int, int]]:

@@ -1,173 +1,109 @@
-"""Live progress of a testbed, read from the new lines of the peers' history files."""
+"""Live progress of a run, from the new lines of its files: a screen on a terminal, a few plain lines in a pipe."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.strict_json import printable
-from coordinator_free_bootstrap.validation import counted
-from peer.core.metric import Metric, plain_keys
-from peer.observe.records import problem_of_line
-from peer.observe.tables import ROWS_MAX, shown
-from peer.store.history import parse_lines
-from peer.store.state_dir import StateDir
+from peer.core.metric import Metric
+from peer.observe.screen import duration, run_screen
+from peer.observe.tail import RunTail
+from peer.observe.view import View
 
-READ_BYTES_MAX = 1 << 20  # per peer and refresh
+REFRESH_S = 0.25  # of a terminal
+FIRST_PAUSE_S, PAUSE_GROWTH, LAST_PAUSE_S = 1.0, 1.5, 60.0  # between two lines in a pipe
 
 
-@dataclass
-class PeerProgress:
-    """The progress of one peer, as of its last history line."""
+class LinePace:
+    """When the next line of progress is due in a pipe: often at first, later once a minute."""
 
-    state: str = "starting"
-    rounds_completed: int = 0
-    cluster_index: int | None = None
-    accuracy: float | None = None
-    neighbors_alive: int | None = None
-    payload_bytes_sent: int = 0
-    metric: Metric | None = None  # of the task, once the peer has started
+    def __init__(self, pause_s: float = FIRST_PAUSE_S) -> None:
+        self._pause_s, self._at = pause_s, float("-inf")
 
-    def update(self, line: dict[str, Any]) -> None:
-        """Update the progress from one history line."""
-        kind = line["kind"]
-        self.payload_bytes_sent += int(line.get("payload_bytes_sent") or 0)
-        if kind == "start":
-            self.state = "running"
-            self.metric = Metric.from_json(line["metric"]) if line.get("metric") else self.metric
-        elif kind == "round":
-            self.state = "running"
-            self.rounds_completed = int(line["round_index"]) + 1
-            self.neighbors_alive = line.get("neighbors_alive", self.neighbors_alive)
-            self._take(line)
-        elif kind == "end":
-            self.state = "completed"
-            self._take(line)
-        elif kind == "leave":
-            self.state = "left"
-
-    def _take(self, line: dict[str, Any]) -> None:
-        self.cluster_index = self.cluster_index if line.get("cluster_index") is None else line["cluster_index"]
-        self.accuracy = self.accuracy if line.get("accuracy") is None else line["accuracy"]
+    def due(self, now: float) -> bool:
+        """Return whether a line is due at ``now`` (monotonic, seconds); the next one is due later."""
+        if now - self._at < self._pause_s:
+            return False
+        self._at, self._pause_s = now, min(LAST_PAUSE_S, self._pause_s * PAUSE_GROWTH)
+        return True
 
 
 class TestbedWatcher:
-    """The progress of all peers of a testbed directory; `refresh` reads only new lines."""
+    """The progress of all peers of a run's directory; `refresh` reads only new lines."""
 
     __test__ = False  # pytest collects classes named Test*
 
-    def __init__(self, directory: Path, graph: Graph) -> None:
-        self.graph = graph
-        self.progress = {peer_id: PeerProgress() for peer_id in graph.ids}
-        self._paths = {peer_id: StateDir.of_peer(directory, peer_id).history for peer_id in graph.ids}
-        self._offsets = dict.fromkeys(graph.ids, 0)
+    def __init__(self, directory: Path, graph: Graph | None = None) -> None:
+        self.tail = RunTail(directory, graph)
+        self.view = View(self.tail.log, self.tail.graph)
 
-    def refresh(self) -> None:
-        """Read the new complete lines of each history file."""
-        for peer_id, path in self._paths.items():
-            offset = self._offsets[peer_id]
-            try:
-                size = path.stat().st_size
-                if size < offset:  # an incomplete line was removed, or the peer lost its disk
-                    offset = self._offsets[peer_id] = 0 if size == 0 else size
-                if size == offset:
-                    continue
-                with open(path, "rb") as file:
-                    file.seek(offset)
-                    data = file.read(READ_BYTES_MAX)
-            except OSError:  # does not exist, now; the next refresh tries again
-                continue
-            self._offsets[peer_id] += data.rfind(b"\n") + 1
-            for line in filter(lambda line: not problem_of_line(line), parse_lines(data)):
-                self.progress[peer_id].update(plain_keys(line))
+    def refresh(self) -> bool:
+        """Read the new complete lines of each file; return whether there were any."""
+        return self.tail.refresh()
 
     def rounds_completed(self) -> int:
         """Return the largest number of completed rounds, as of the last refresh."""
-        return max((peer.rounds_completed for peer in self.progress.values()), default=0)
+        return max((peer.rounds_completed for peer in self.tail.log.peers.values()), default=0)
 
     def rounds_of_all(self) -> int:
         """Return how many rounds every peer has completed, as of the last refresh."""
-        return min((peer.rounds_completed for peer in self.progress.values()), default=0)
+        return min((peer.rounds_completed for peer in self.tail.log.peers.values()), default=0)
 
     def mean_metric(self) -> float | None:
         """Return the mean over peers of the last metric; None before the first evaluation."""
-        known = [peer.accuracy for peer in self.progress.values() if peer.accuracy is not None]
+        known = [v for peer in self.tail.log.peers.values() if (v := peer.latest("accuracy")) is not None]
         return sum(known) / len(known) if known else None
 
     @property
     def metric(self) -> Metric:
         """The task's metric; not named until a peer has started."""
-        started = any(peer.state != "starting" for peer in self.progress.values())
-        default = Metric() if started else Metric("metric")
-        return next((peer.metric for peer in self.progress.values() if peer.metric), default)
+        started = any(peer.lines for peer in self.tail.log.peers.values())
+        return self.view.metric() if started else Metric("metric")
 
-    def render(self) -> Group:
-        """Return a line about all peers and a table with a row per peer, at most `ROWS_MAX`."""
-        table = Table(header_style="bold")
-        for name in (
-            "peer",
-            "state",
-            "round",
-            "cluster",
-            escape(printable(self.metric.name, 64)),
-            "neighbors alive",
-            "MB sent",
-        ):
-            table.add_column(name, justify="left" if name == "state" else "right")
-        for peer_id, peer in list(self.progress.items())[:ROWS_MAX]:
-            table.add_row(
-                str(peer_id),
-                peer.state,
-                f"{peer.rounds_completed}/{self.graph.manifest.rounds}",
-                shown(peer.cluster_index),
-                self.metric.text(peer.accuracy),
-                f"{shown(peer.neighbors_alive)}/{self.graph.degree(peer_id)}",
-                f"{peer.payload_bytes_sent / 1e6:.1f}",
-            )
-        if len(self.progress) > ROWS_MAX:
-            table.caption = f"and {counted(len(self.progress) - ROWS_MAX, 'more peer')}"
-        return Group(Text(self.line(), no_wrap=True, overflow="ellipsis"), table)
+    def render(self) -> RenderableType:
+        """Return a line about all peers, and a table with a row per peer."""
+        return run_screen(self.view, self.line(), self.metric)
 
     def line(self) -> str:
         """Return the state of the run in one line."""
-        peers = list(self.progress.values())
-        rounds = sorted(peer.rounds_completed for peer in peers)
-        states = ", ".join(f"{count} {state}" for state, count in sorted(Counter(p.state for p in peers).items()))
-        span = str(rounds[0]) if rounds[0] == rounds[-1] else f"{rounds[0]}..{rounds[-1]}"
-        clusters = Counter(peer.cluster_index for peer in peers if peer.cluster_index is not None)
+        state = self.view.log.state()
+        header, peers = self.view.header(state), list(state.peers.values())
+        low, high, total = header["rounds_min"], header["rounds_max"], header["rounds_total"]
+        span = str(low) if low == high else f"{low}..{high}"
+        clusters = Counter(found for peer in peers if (found := peer.latest("cluster_index")) is not None)
         sizes = "+".join(str(count) for _, count in sorted(clusters.items())) or "-"
-        sent = sum(peer.payload_bytes_sent for peer in peers) / 1e6
+        words = {"missing": "not started", "cut": "killed"}
+        states = ", ".join(f"{count} {words.get(word, word)}" for word, count in header["states"].items())
+        left = "" if header["seconds_left"] is None else f"  {duration(header['seconds_left'])} left"
         return (
-            f"round {span}/{self.graph.manifest.rounds}  {printable(self.metric.name, 64)} {self.metric.text(self.mean_metric())}"
-            f"  clusters {sizes}  {sent:.1f} MB sent  {states}"
+            f"round {span}/{'?' if total is None else total}"
+            f"  {printable(self.metric.name, 64)} {self.metric.text(header['mean'])}"
+            f"  clusters {sizes}  {header['payload_bytes'] / 1e6:.1f} MB sent  {states}{left}"
         )
 
 
 class LiveProgress:
-    """Print the progress: a live table on a terminal, else at most a line per ``interval_s``; call `update` often."""
+    """Print the progress: a live table on a terminal, else lines that become rare; call `update` often."""
 
-    def __init__(self, watcher: TestbedWatcher, console: Console, *, interval_s: float = 1.0) -> None:
-        self.watcher, self.console, self.interval_s = watcher, console, interval_s
-        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    def __init__(self, watcher: TestbedWatcher, console: Console, *, full_screen: bool = False) -> None:
+        self.watcher, self.console = watcher, console
+        terminal = console.is_terminal
+        self._live = Live(console=console, auto_refresh=False, screen=full_screen) if terminal else None
+        self._pace = LinePace()
         self._shown_at = float("-inf")
         self._last_line = ""
 
     def update(self, *, force: bool = False) -> None:
-        """Refresh and print if the interval is over; equal lines are not repeated."""
+        """Refresh and print if it is time; equal lines are not repeated."""
         now = time.monotonic()
-        pause_s = 0.25 if self._live else self.interval_s
-        if not force and now - self._shown_at < pause_s:
+        if not force and (now - self._shown_at < REFRESH_S if self._live else not self._pace.due(now)):
             return
         self._shown_at = now
         self.watcher.refresh()

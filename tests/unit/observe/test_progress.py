@@ -3,14 +3,19 @@
 import io
 import json
 
+import pytest
 from fake_run import FINAL, ROUNDS, round_fields, write_graph, write_peer
 from rich.console import Console
 
 from peer.core.metric import Metric
 from peer.observe.report import build_report
+from peer.observe.rounds_bar import RoundsBar
+from peer.observe.screen import duration
 from peer.observe.tables import ROWS_MAX, peers_table, report_view
-from peer.observe.watch import LiveProgress, TestbedWatcher
+from peer.observe.watch import LinePace, LiveProgress, TestbedWatcher
 from peer.store.history import HistoryWriter
+from peer.store.identity_files import StateLock
+from peer.store.state_dir import StateDir
 
 
 def text_of(renderable, width=140) -> str:
@@ -22,12 +27,12 @@ def text_of(renderable, width=140) -> str:
 def test_watcher_follows_appended_lines(tmp_path):
     watcher = TestbedWatcher(tmp_path, write_graph(tmp_path))
     watcher.refresh()
-    assert "4 starting" in watcher.line()
+    assert "4 not started" in watcher.line()
     place = write_peer(tmp_path, 0, rounds=2, end=False)
     watcher.refresh()
-    peer = watcher.progress[0]
-    assert (peer.state, peer.rounds_completed, peer.cluster_index, peer.payload_bytes_sent) == (
-        "running",
+    peer = watcher.tail.log.newest(0)
+    assert (peer.phase, peer.rounds_completed, peer.latest("cluster_index"), peer.total("payload_bytes_sent")) == (
+        "start",
         2,
         1,
         128_000,
@@ -37,7 +42,8 @@ def test_watcher_follows_appended_lines(tmp_path):
         history.write("end", accuracy=0.5)
     watcher.refresh()
     watcher.refresh()
-    assert (peer.state, peer.rounds_completed, peer.accuracy, peer.payload_bytes_sent) == ("completed", 3, 0.5, 192_000)
+    found = (peer.status, peer.rounds_completed, peer.latest("accuracy"), peer.total("payload_bytes_sent"))
+    assert found == ("completed", 3, 0.5, 192_000)
 
 
 def test_an_incomplete_line_is_read_when_it_is_complete(tmp_path):
@@ -46,10 +52,10 @@ def test_an_incomplete_line_is_read_when_it_is_complete(tmp_path):
     whole = place.history.read_bytes()
     place.history.write_bytes(whole[:-10])
     watcher.refresh()
-    assert watcher.progress[0].state == "running" and watcher.progress[0].rounds_completed == 0
+    assert watcher.tail.log.newest(0).phase == "start" and watcher.rounds_completed() == 0
     place.history.write_bytes(whole)
     watcher.refresh()
-    assert watcher.progress[0].rounds_completed == 1
+    assert watcher.rounds_completed() == 1
 
 
 def test_the_history_of_a_peer_that_lost_its_disk_is_read_from_the_start(tmp_path):
@@ -60,7 +66,7 @@ def test_the_history_of_a_peer_that_lost_its_disk_is_read_from_the_start(tmp_pat
     watcher.refresh()
     write_peer(tmp_path, 0, rounds=1, end=False)
     watcher.refresh()
-    assert watcher.progress[0].rounds_completed == 1
+    assert watcher.rounds_completed() == 1
 
 
 def test_a_terminal_shows_a_table_and_a_pipe_lines(run_directory):
@@ -74,6 +80,48 @@ def test_a_terminal_shows_a_table_and_a_pipe_lines(run_directory):
         progress.update(force=True)
     lines = pipe.file.getvalue().splitlines()
     assert lines == [f"round {ROUNDS}/{ROUNDS}  accuracy 0.900  clusters 2+2  1.5 MB sent  4 completed"]
+
+
+def test_lines_in_a_pipe_become_rare():
+    pace = LinePace()
+    lines = [second for second in range(3600) if pace.due(second)]
+    assert lines[:4] == [0, 2, 5, 9] and 60 < len(lines) < 75
+
+
+def test_rounds_of_several_runs_are_a_bar_on_a_terminal_and_lines_in_a_pipe():
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=140)
+    pipe = Console(file=io.StringIO(), width=20)
+    for console in (terminal, pipe):
+        with RoundsBar(console, 50) as bar:
+            for completed in range(1, 51):
+                bar.update(completed, "dfca, seed 1")
+    assert "50/50" in terminal.file.getvalue() and "left" in terminal.file.getvalue()
+    lines = pipe.file.getvalue().splitlines()
+    assert lines[0].startswith("dfca, seed 1: 1 of 50 rounds, ") and lines[0].endswith(" left")
+    assert len(lines) < 25
+
+
+def test_time_left_is_that_of_the_slowest_peer(tmp_path):
+    graph = write_graph(tmp_path)
+    for peer_id, seconds in ((0, 1), (1, 10)):
+        place = StateDir.of_peer(tmp_path, peer_id)
+        place.create()
+        with HistoryWriter(place.history) as history:
+            for index in range(-1, 3):
+                kind, fields = ("start", {"peer_id": peer_id}) if index < 0 else ("round", round_fields(peer_id, index))
+                history.write(kind, **fields, time=f"2026-01-01T00:00:{seconds * (index + 1):02d}Z")
+    watcher = TestbedWatcher(tmp_path, graph)
+    with StateLock(StateDir.of_peer(tmp_path, 0).root), StateLock(StateDir.of_peer(tmp_path, 1).root):
+        watcher.refresh()
+    assert watcher.line().endswith("30 s left") and "2 not started, 2 running" in watcher.line()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.6, "1 min"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (86_400, "1 d"), (100_000, "1 d 3 h")],
+)
+def test_durations_in_words(seconds, text):
+    assert duration(seconds) == text
 
 
 def test_report_view_shows_every_peer_and_every_note(run_directory):

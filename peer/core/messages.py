@@ -41,11 +41,15 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class HelloReply:
-    """Answer to a hello: the receiver's own hello, or a refusal with a reason."""
+    """Answer to a hello: the receiver's own hello, or a refusal with a reason.
+
+    ``cannot_dial``: the receiver's own hellos do not reach the sender, which should offer it a tunnel.
+    """
 
     hello: Hello
     refusal: Refusal | None = None
     reason: str = ""
+    cannot_dial: bool = False
 
 
 @dataclass(frozen=True, slots=True)

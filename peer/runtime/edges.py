@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,9 @@ from peer.wire.pipe import join_socket
 from peer.wire.proxy import HttpProxy
 from peer.wire.security import MutualTls
 from peer.wire.switchboard import Switchboard, until
+
+log = logging.getLogger("peer")
+UNDIALED_HELLOS = 2  # unanswered in a row, though the neighbor's come in: it cannot be dialed
 
 
 class Edges:
@@ -39,62 +43,101 @@ class Edges:
         proxy: HttpProxy | None = None,
         pacing: Pacing = UNLIMITED,
     ) -> None:
-        self._pacing = pacing
         self.links: dict[int, NeighborLink] = {}
         self._peer_id, self._graph, self._tls, self._proxy = peer_id, graph, tls, proxy
+        self._pacing = pacing
         self._held_at = {n: offered_at(graph, peer_id, n) for n in graph.neighbors(peer_id)}
         self._offers = offers(graph, peer_id)
-        self._folder = SocketFolder() if self._offers or any(at is not None for at in self._held_at.values()) else None
-        self._endpoints: list[Endpoint] = []
-        self._offering: list[asyncio.Future[None]] = []
+        self._folder = SocketFolder()
+        self._endpoints: dict[int, Endpoint] = {}
+        self._offering: dict[tuple[int, int], asyncio.Future[None]] = {}
+        self._incarnations: dict[int, int] = {}  # of the neighbors, as far as they said hello
+        self._redirected: set[int] = set()  # neighbors that are called over their tunnel because dialing fails
         self.switchboard = Switchboard(
             peer_id,
-            owners=[n for n, at in self._held_at.items() if at == peer_id],
+            owners=graph.neighbors(peer_id),
             relayed=relayed_by(graph, peer_id),
             limits=graph.node(peer_id).relay,
-            offered=self.reached,
+            offered=self._offered,
         )
 
     @property
-    def service(self) -> Path | None:
-        """The unix socket on which the peer must serve too, because neighbors call it over tunnels."""
-        return self._folder.service if self._folder and self._offers else None
+    def service(self) -> Path:
+        """The unix socket on which the peer must serve too: neighbors that call it over tunnels come in there."""
+        return self._folder.service
 
     def open(self) -> None:
         """Make the links and start the tunnels; the server must be up."""
         for neighbor, holder in self._held_at.items():
             self.links[neighbor] = self._link(neighbor, holder)
         for holder, user in self._offers:
-            link = self.links[holder]
-            offering = Offering(
-                link, user, self._peer_id, self._socket(None), self._graph.manifest.timeouts.heartbeat_s
-            )
-            self._offering.append(asyncio.ensure_future(offering.run()))
+            self._offer(holder, user)
 
-    def reached(self, neighbor: int) -> None:
-        """Reconnect to a neighbor that has just shown that it can be reached."""
-        if neighbor in self.links:  # its message may come before the links are open
+    def reached(self, neighbor: int, incarnation: int) -> bool:
+        """Note an accepted hello: reconnect to the neighbor; return whether it should offer a tunnel, since dialing it fails."""
+        link = self.links.get(neighbor)
+        if link is None:  # its message may come before the links are open
+            return False
+        if incarnation != self._incarnations.get(neighbor):
+            self._incarnations[neighbor] = incarnation
+            link.unanswered_hellos = 0
+            if neighbor in self._redirected:  # it may have become reachable
+                self._redirected.remove(neighbor)
+                link.redirect(self._graph.node(neighbor).address)
+        link.reconnect()
+        return self._cannot_dial(neighbor) and not self._redirect(neighbor)
+
+    def offer_to(self, neighbor: int) -> None:
+        """Offer a tunnel to a neighbor that says that it cannot dial this peer."""
+        if self._held_at[neighbor] is None and (neighbor, neighbor) not in self._offering:
+            log.info(
+                "peer %d cannot dial this peer, which opens a tunnel to it; write dials_only at this peer in the graph file",
+                neighbor,
+                extra={"neighbor": neighbor, "message_kind": "tunnel"},
+            )
+            self._offer(neighbor, neighbor)
+
+    def _offer(self, holder: int, user: int) -> None:
+        retry_s = self._graph.manifest.timeouts.heartbeat_s
+        offering = Offering(self.links[holder], user, self._peer_id, self.service, retry_s)
+        self._offering[holder, user] = asyncio.ensure_future(offering.run())
+
+    def _offered(self, neighbor: int) -> None:
+        """Use a new offer of a neighbor where it is needed."""
+        if neighbor in self.links and not self._redirect(neighbor):
             self.links[neighbor].reconnect()
+
+    def _cannot_dial(self, neighbor: int) -> bool:
+        dialed = self._held_at[neighbor] is None and neighbor not in self._redirected
+        return dialed and self.links[neighbor].unanswered_hellos >= UNDIALED_HELLOS
+
+    def _redirect(self, neighbor: int) -> bool:
+        """Call a neighbor that cannot be dialed over its offer, if there is one; return whether that was done now."""
+        if not (self._cannot_dial(neighbor) and self.switchboard.holds(neighbor, self._peer_id)):
+            return False
+        self._redirected.add(neighbor)
+        if neighbor not in self._endpoints:
+            self._listen(neighbor, self._peer_id)
+        self.links[neighbor].redirect(target_of(self._folder.neighbor(neighbor)), _place(self._peer_id, self._peer_id))
+        return True
 
     async def close(self) -> None:
         """End the tunnels and close the links."""
-        for task in self._offering:
+        for task in self._offering.values():
             task.cancel()
         if self._offering:
-            await asyncio.wait(self._offering)
+            await asyncio.wait(self._offering.values())
         for link in self.links.values():
             await link.close()
-        for endpoint in self._endpoints:
+        for endpoint in self._endpoints.values():
             await endpoint.close()
-        if self._folder is not None:
-            self._folder.remove()
+        self._folder.remove()
 
     def _link(self, neighbor: int, holder: int | None) -> NeighborLink:
         address = self._graph.node(neighbor).address
         if holder is not None:
-            address = target_of(self._socket(neighbor))
-            carry = self._over_offer if holder == self._peer_id else partial(self._over_relay, holder)
-            self._endpoints.append(Endpoint(self._socket(neighbor), partial(carry, neighbor)))
+            address = target_of(self._folder.neighbor(neighbor))
+            self._listen(neighbor, holder)
         return NeighborLink(
             neighbor,
             address,
@@ -107,9 +150,10 @@ class Edges:
             pacing=self._pacing,
         )
 
-    def _socket(self, neighbor: int | None) -> Path:
-        assert self._folder is not None, "there is a tunnel"
-        return self._folder.service if neighbor is None else self._folder.neighbor(neighbor)
+    def _listen(self, neighbor: int, holder: int) -> None:
+        """Make the local socket that stands for a neighbor whose offer is held here or at a relay."""
+        carry = self._over_offer if holder == self._peer_id else partial(self._over_relay, holder)
+        self._endpoints[neighbor] = Endpoint(self._folder.neighbor(neighbor), partial(carry, neighbor))
 
     async def _over_offer(self, neighbor: int, local: socket.socket) -> None:
         async with self.switchboard.connection(neighbor, self._peer_id) as (stream, lost):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coordinator_free_bootstrap.errors import Refusal
@@ -53,7 +53,8 @@ class Requests:
         host: the peer.
         post: gives the host an event.
         on_fold_thread: runs a function on the fold thread.
-        reached: told each neighbor whose hello was accepted: it can be called now.
+        reached: told each neighbor whose hello was accepted, and its incarnation: it can be called now; returns whether this
+            peer nevertheless cannot dial it.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Requests:
         host: PeerHost,
         post: Callable[[ev.Event], None],
         on_fold_thread: OnFoldThread,
-        reached: Callable[[int], None],
+        reached: Callable[[int, int], bool],
     ) -> None:
         self._host = host
         self._post = post
@@ -80,7 +81,7 @@ class Requests:
         """Answer a handshake."""
         reply = self._host.answer_hello(hello)
         if reply.refusal is None:
-            self._reached(hello.sender)
+            return replace(reply, cannot_dial=self._reached(hello.sender, hello.incarnation))
         return reply
 
     async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:

@@ -124,9 +124,9 @@ class AsyncioWorld:
         )
         return {**fields, "port": port, "resumed_from": self.parts.resumed_from}
 
-    def _reached(self, neighbor: int) -> None:
+    def _reached(self, neighbor: int, incarnation: int) -> bool:
         failpoints.reach("hello.end")
-        self._edges.reached(neighbor)
+        return self._edges.reached(neighbor, incarnation)
 
     def _on_signal(self) -> None:
         self.signaled = True
@@ -232,6 +232,8 @@ class AsyncioWorld:
             self.post(ev.HandshakeFailed(neighbor, error.code, error.sentence))
         else:
             failpoints.reach("hello.end")
+            if reply.cannot_dial:
+                self._edges.offer_to(neighbor)
             self.host.hello_answered(neighbor, reply)
 
     def raise_incarnation(self, above: int) -> int | None:

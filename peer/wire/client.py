@@ -59,6 +59,7 @@ class NeighborLink:
         payload_bytes_received: encoded model bytes of pulls.
         wire_bytes_sent: bytes of all messages with gRPC's 5-byte prefixes, without HTTP/2 and TCP headers.
         wire_bytes_received: the same of received messages.
+        unanswered_hellos: in a row, up to now.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class NeighborLink:
         self.payload_bytes_received = 0
         self.wire_bytes_sent = 0
         self.wire_bytes_received = 0
+        self.unanswered_hellos = 0
         self._limits = limits
         self._timeouts = timeouts
         self._security = security
@@ -111,6 +113,14 @@ class NeighborLink:
         if limited or self._channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
             return
         self._reconnected_at.append(now)
+        self._reopen()
+
+    def redirect(self, address: str, place: str = "") -> None:
+        """Call the neighbor elsewhere from now on; calls in flight raise NeighborUnavailable."""
+        self.address, self._place = address, place or f"at {address}"
+        self._reopen()
+
+    def _reopen(self) -> None:
         closing = asyncio.ensure_future(self._channel.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
@@ -125,12 +135,14 @@ class NeighborLink:
         try:
             reply = convert.unpack_hello_reply(await self._ask("Hello", convert.pack_hello(hello)))
         except NeighborUnavailable as error:
+            self.unanswered_hellos += 1
             cause = error.__cause__
             details = cause.details() or "" if isinstance(cause, grpc.aio.AioRpcError) else ""
             if any(sign in details for sign in UNTRUSTED):
                 sentence = f"the server {self._place} has no certificate of peer {self.peer_id}: {error}"
                 raise RemoteProtocolError(Refusal.IDENTITY_MISMATCH, sentence) from error
             raise
+        self.unanswered_hellos = 0
         if reply.hello.sender != self.peer_id:
             sentence = f"found peer {reply.hello.sender} {self._place}, where peer {self.peer_id} should be"
             raise RemoteProtocolError(Refusal.IDENTITY_MISMATCH, sentence)

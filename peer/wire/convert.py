@@ -58,13 +58,16 @@ def pack_hello(hello: Hello) -> bytes:
 def unpack_hello_reply(data: bytes) -> HelloReply:
     """Read a HelloReply; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.HelloReply, data)
-    return HelloReply(_hello(message.hello), _refusal(message), _reason(message))
+    return HelloReply(_hello(message.hello), _refusal(message), _reason(message), message.cannot_dial)
 
 
 def pack_hello_reply(reply: HelloReply) -> bytes:
     """Write a HelloReply; a reason longer than the limit is cut."""
     message = _build(
-        peer_pb2.HelloReply, hello=_message(peer_pb2.HelloRequest, reply.hello), **_why(reply.refusal, reply.reason)
+        peer_pb2.HelloReply,
+        hello=_message(peer_pb2.HelloRequest, reply.hello),
+        cannot_dial=reply.cannot_dial,
+        **_why(reply.refusal, reply.reason),
     )
     return message.SerializeToString()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.beds import same_models
+from tools.beds import final_models, same_models
 from tools.namespaces import Bridge, ip, why_not
 from tools.running import Running, behind_nat, running_peer, until
 
@@ -23,7 +23,6 @@ from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_g
 from peer.deploy.keys import at_addresses, create_keys
 from peer.experiment.simulated import simulate
 from peer.store.history import read_history
-from peer.store.model_file import load_model
 from peer.store.state_dir import StateDir
 
 pytestmark = pytest.mark.chaos
@@ -110,7 +109,7 @@ class Internet:
             assert [line["missing"] for line in rounds] == [[]] * self.graph.manifest.rounds
             assert "dead" not in {line["state"] for line in self.history(peer_id, "neighbor")}
         simulate(self.graph, self.home / "simulated")
-        same_models(*(models(place, self.graph) for place in (self.home, self.home / "simulated")))
+        same_models(*(final_models(place, self.graph) for place in (self.home, self.home / "simulated")))
 
     def seen_from(self, peer_id: int) -> set[str]:
         """Return the foreign ends of the connections that a peer has accepted, as host:port."""
@@ -121,11 +120,6 @@ class Internet:
         """Return how many bytes a router has sent to the internet so far."""
         place = "/sys/class/net/wire/statistics/tx_bytes"
         return int(self.bridge.run(self.router(peer_id), "cat", place))
-
-
-def models(directory: Path, graph: Graph) -> dict[int, Any]:
-    places = {peer_id: StateDir.of_peer(directory, peer_id).models for peer_id in graph.ids}
-    return {p: {file.name: load_model(file)[0] for file in place.glob("*.safetensors")} for p, place in places.items()}
 
 
 @pytest.fixture

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.beds import Bed, Models, same_models
+from tools.beds import Bed, Models, final_models, same_models
 
 from coordinator_free_bootstrap import Graph, load_graph, make_graph, parse_manifest
 from peer.experiment.simulated import simulate
 from peer.observe.report import build_report
-from peer.store.model_file import load_model
-from peer.store.state_dir import StateDir
 
 pytestmark = pytest.mark.process
 
@@ -34,12 +32,6 @@ SMALL: dict[str, Any] = {
 
 def six_peers(**run: Any) -> Graph:
     return make_graph("erdos-renyi", 6, p=0.5, seed=3, manifest=parse_manifest({**SMALL, **run}, "test"))
-
-
-def final_models(directory: Path, graph: Graph) -> dict[int, Models]:
-    """Return the final models of a run directory, as `Bed.models` does."""
-    places = {peer_id: StateDir.of_peer(directory, peer_id).models for peer_id in graph.ids}
-    return {p: {file.name: load_model(file)[0] for file in place.glob("*.safetensors")} for p, place in places.items()}
 
 
 def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:

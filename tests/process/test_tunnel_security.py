@@ -94,7 +94,7 @@ def test_stranger_cannot_open_or_use_a_tunnel(method: str) -> None:
 @pytest.mark.parametrize(
     ("subject", "method", "sender", "other", "code"),
     [
-        pytest.param(NEIGHBOR, "OfferTunnel", NEIGHBOR, RELAY, "not_a_neighbor", id="offer-where-none-is-needed"),
+        pytest.param(NEIGHBOR, "OfferTunnel", NEIGHBOR, LEFT, "not_a_neighbor", id="offer-without-a-relayed-edge"),
         pytest.param(NEIGHBOR, "OfferTunnel", LEFT, RELAY, "identity_mismatch", id="offer-in-anothers-name"),
         pytest.param(
             LEFT, "OfferTunnel", LEFT, NEIGHBOR, "not_a_neighbor", id="offer-to-a-peer-without-a-relayed-edge"

@@ -184,11 +184,7 @@ class Bed:
 
     def models(self) -> dict[int, Models]:
         """Return the final models of all peers."""
-        found = {}
-        for peer_id in self.graph.ids:
-            place = self.place(peer_id)
-            found[peer_id] = {path.name: load_model(path)[0] for path in sorted(place.models.glob("*.safetensors"))}
-        return found
+        return final_models(self.directory, self.graph)
 
     def logs(self) -> str:
         """Return the end of each log, for error messages."""
@@ -205,6 +201,12 @@ class Bed:
                 raise AssertionError(f"the testbed crashed\n{self.logs()}")
             return True
         return False
+
+
+def final_models(directory: Path, graph: Graph) -> dict[int, Models]:
+    """Return the final models of a run directory."""
+    places = {peer_id: StateDir.of_peer(directory, peer_id).models for peer_id in graph.ids}
+    return {p: {file.name: load_model(file)[0] for file in place.glob("*.safetensors")} for p, place in places.items()}
 
 
 def same_models(left: dict[int, Models], right: dict[int, Models]) -> None:

@@ -81,14 +81,16 @@ class HelloRequest(_message.Message):
     def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., wire_version: _Optional[int] = ..., manifest_digest: _Optional[str] = ..., graph_digest: _Optional[str] = ..., schema_digest: _Optional[str] = ..., initial_models_digest: _Optional[str] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., manifest: _Optional[str] = ..., seen_incarnation: _Optional[int] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("hello", "refusal", "reason")
+    __slots__ = ("hello", "refusal", "reason", "cannot_dial")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CANNOT_DIAL_FIELD_NUMBER: _ClassVar[int]
     hello: HelloRequest
     refusal: str
     reason: str
-    def __init__(self, hello: _Optional[_Union[HelloRequest, _Mapping]] = ..., refusal: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    cannot_dial: bool
+    def __init__(self, hello: _Optional[_Union[HelloRequest, _Mapping]] = ..., refusal: _Optional[str] = ..., reason: _Optional[str] = ..., cannot_dial: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("sender", "incarnation", "round_index", "phase")

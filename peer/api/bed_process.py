@@ -20,6 +20,8 @@ from coordinator_free_bootstrap import parse_graph
 from coordinator_free_bootstrap.errors import PeerError
 from peer.api.bed_run import BedRun, BedSettings
 
+log = logging.getLogger("peer")
+
 
 def main() -> None:
     """Run the testbed of the request on stdin."""
@@ -38,11 +40,17 @@ def main() -> None:
 
 def _run(request: dict[str, Any], answers: Any) -> None:
     paths = {key: Path(request[key]) for key in ("out", "data_root") if request[key] is not None}
-    settings = BedSettings(**{**request["settings"], **paths})
+    settings = BedSettings(**{**request["settings"], **paths}, exports=tuple(request["exports"]))
     run = BedRun(parse_graph(request["graph"]), settings)
     _say(answers, started=True)
     failed = run.run(lambda: run.watcher.refresh() if _caller_lives() else run.bed.stop())
-    _say(answers, failed={peer_id: [code, run.failure(peer_id, code)] for peer_id, code in failed.items()})
+    if run.problem:
+        log.warning(run.problem)
+    _say(
+        answers,
+        problem=run.problem,
+        failed={peer_id: [code, run.failure(peer_id, code)] for peer_id, code in failed.items()},
+    )
 
 
 def _caller_lives() -> bool:

@@ -12,6 +12,7 @@ from peer.chaos.network import FaultyNetwork
 from peer.chaos.runner import FaultRunner
 from peer.chaos.script import Script
 from peer.observe.logs import last_error
+from peer.observe.trackers.export import LiveExport
 from peer.observe.watch import TestbedWatcher
 from peer.store.state_dir import StateDir
 from peer.testbed.testbed import Testbed, check_same_run, check_task_first, warm_up
@@ -28,6 +29,7 @@ class BedSettings:
         insecure: plaintext in place of TLS with generated keys.
         proxy: connect peers through fault proxies, which faults of edges need.
         traceback: log whole traces of errors.
+        exports: trackers that get the rounds while they come, as ``--export`` takes them.
         source: name of the script of faults, for messages.
     """
 
@@ -37,6 +39,7 @@ class BedSettings:
     insecure: bool = False
     proxy: bool = False
     traceback: bool = False
+    exports: tuple[str, ...] = ()
     source: str = "script"
 
 
@@ -50,6 +53,7 @@ class BedRun:
 
     def __init__(self, graph: Graph, settings: BedSettings, script: Script | None = None) -> None:
         self.graph, self.settings, self.script = graph, settings, script or Script()
+        self._export = LiveExport(settings.out, settings.exports)
         check_same_run(graph, settings.out)
         self.script.check(graph, settings.source)
         warm_up(graph, settings.data_root)
@@ -69,8 +73,14 @@ class BedRun:
 
     def run(self, on_progress: Callable[[], Any] = lambda: None) -> dict[int, int]:
         """Start the peers, wait until all have ended, and return the exit codes of those that failed."""
-        self.bed.start(*(set(self.graph.ids) - self._runner.late))
-        return self._runner.run(on_progress)
+        with self._export:
+            self.bed.start(*(set(self.graph.ids) - self._runner.late))
+            return self._runner.run(on_progress)
+
+    @property
+    def problem(self) -> str:
+        """What is missing in the trackers, as a sentence; empty if nothing is."""
+        return self._export.problem
 
     def failure(self, peer_id: int, code: int) -> str:
         """Return the sentence about a peer that failed: exit code, last error, log."""

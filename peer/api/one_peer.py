@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import ConfigError, UsageError
+from coordinator_free_bootstrap.rates import parse_rate
+from coordinator_free_bootstrap.validation import refuse_without
 from peer.api.choices import AlgorithmChoice, TaskChoice, chosen
 from peer.api.results import Run
 
@@ -34,9 +38,13 @@ class LocalOptions(TypedDict, total=False):
     ca: str | Path
     insecure: bool
     insecure_anywhere: bool
+    upload_limit: str
+    download_limit: str
     metrics_port: int
     metrics_host: str
     require_own_address: bool
+    proxy: bool
+    export: str | Sequence[str]
 
 
 _PATHS = frozenset({"state_dir", "data_root", "shard", "cert", "key", "certs", "ca"})
@@ -84,11 +92,21 @@ async def run_async(
 
     Data are loaded on another thread, and the peer trains on threads of its own, so the loop stays responsive.
     """
+    from peer.observe.trackers.export import LiveExport
     from peer.runtime.process import opened, run_to_end
 
     graph, task_object = chosen(graph, task, algorithm)
+    exports = options.pop("export", ())
     settings = _settings(peer_id, options, task_object)
-    status = await run_to_end(await asyncio.to_thread(opened, peer_id, graph, settings))
+    live = LiveExport(settings.state_dir, [exports] if isinstance(exports, str) else exports)
+    world = await asyncio.to_thread(opened, peer_id, graph, settings)
+    live.start()
+    try:
+        status = await run_to_end(world)
+    finally:
+        await asyncio.to_thread(live.finish)
+    if live.problem:
+        log.warning(live.problem)
     if status == "refused":
         raise ConfigError(
             f"peer {peer_id}: refused by every neighbor, because its manifest, graph, schema or release is another; "
@@ -99,6 +117,7 @@ async def run_async(
 
 def _settings(peer_id: int, options: LocalOptions, task: Any) -> LocalSettings:
     from peer.runtime.assembly import LocalSettings
+    from peer.wire.proxy import HttpProxy
 
     if unknown := sorted(options.keys() - LocalOptions.__annotations__.keys()):
         raise UsageError(
@@ -107,5 +126,14 @@ def _settings(peer_id: int, options: LocalOptions, task: Any) -> LocalSettings:
     given: dict[str, Any] = {
         key: Path(str(value)) if key in _PATHS else value for key, value in options.items() if value is not None
     }
+    plaintext = bool(given.get("insecure") or given.get("insecure_anywhere"))
+    refuse_without("with --metrics-port", "metrics_port" in given, metrics_host=given.get("metrics_host"))
+    refuse_without(
+        "without plaintext", not plaintext, **{key: given.get(key) for key in ("cert", "key", "certs", "ca")}
+    )
+    for key in ("upload_limit", "download_limit"):
+        if key in given:
+            given[key] = parse_rate(str(given[key]), f"--{key.replace('_', '-')}")
+    given["proxy"] = HttpProxy.of(os.environ) if given.get("proxy") else None
     given.setdefault("state_dir", Path("state") / f"peer-{peer_id}")
     return LocalSettings(**given, task=task, signals=False, check_task=True)

@@ -89,6 +89,17 @@ class Run:
 
         return series_figure(self._report.run, metric)
 
+    def export(self, *exports: str) -> None:
+        """Copy the rounds to trackers: ``tensorboard:LOGDIR``, ``mlflow:URI``, ``csv:FILE``, ``parquet:FILE``.
+
+        Raises:
+            UsageError: a tracker is unknown or not installed.
+            StorageError: a tracker cannot write.
+        """
+        from peer.observe.trackers.export import export
+
+        export(self._report, exports)
+
     @property
     def models(self) -> Mapping[int, Mapping[str, dict[str, np.ndarray]]]:
         """The models that each peer left: ``models[3]["personalized"]``, ``models[3]["cluster-0"]``; read when asked for.

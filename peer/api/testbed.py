@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +54,7 @@ class Testbed:
         fresh: delete an earlier run in ``out``.
         insecure: plaintext between peers, in place of TLS with generated keys.
         proxy: connect peers through fault proxies, which `cut` and `heal` need.
+        export: trackers that get the rounds while they come, such as ``tensorboard:LOGDIR``.
         progress: show a progress bar in `wait`.
     """
 
@@ -69,6 +72,7 @@ class Testbed:
         fresh: bool = False,
         insecure: bool = False,
         proxy: bool = False,
+        export: str | Sequence[str] = (),
         progress: bool = True,
     ) -> None:
         if not (task is None or isinstance(task, str)):
@@ -78,6 +82,7 @@ class Testbed:
             )
         self.graph = chosen(graph, task, algorithm)[0]
         self.directory = Path(out)
+        self._exports = [export] if isinstance(export, str) else [*export]
         self._fresh, self._progress = fresh, progress
         self._settings = {"threads": threads, "insecure": insecure, "proxy": proxy}
         self._data_root = None if data_root is None else str(Path(data_root).resolve())
@@ -124,6 +129,7 @@ class Testbed:
             "out": str(self.directory),
             "data_root": self._data_root,
             "settings": self._settings,
+            "exports": self._exports,
         }
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -171,8 +177,11 @@ class Testbed:
                     continue
             watcher.refresh()
             bar.update(watcher.rounds_of_all(), watcher.mean_metric())
-        failed = self._answer("failed")
+        answer = self._answer("failed")
         self._end()
+        if answer["problem"]:
+            warnings.warn(answer["problem"], RuntimeWarning, stacklevel=2)
+        failed = answer["failed"]
         if failed:
             raise RunFailed("\n".join(sentence for _, sentence in failed.values()))
         return Run(self.directory)
@@ -196,8 +205,8 @@ class Testbed:
             raise UsageError("Testbed: found no running peers; use: with peer.Testbed(graph) as bed: ...")
         return self._process
 
-    def _answer(self, key: str) -> Any:
-        """Return a value of the next answer of the parent process, or raise the error in it."""
+    def _answer(self, key: str) -> dict[str, Any]:
+        """Return the next answer of the parent process, which has this key, or raise the error in it."""
         process = self._running()
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -210,7 +219,9 @@ class Testbed:
             for note in found["notes"]:
                 error.add_note(note)
             raise error
-        return answer[key]
+        if key not in answer:
+            raise LocalProtocolError(f"testbed process: found the answer {answer}; allowed: {key}")
+        return dict(answer)
 
     def _end(self) -> None:
         """Close the pipes, which tells the parent process to stop the peers, and wait for its end."""

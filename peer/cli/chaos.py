@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from coordinator_free_bootstrap.validation import refuse_without
 from peer.chaos.faults import FAULTS
-from peer.cli.problem import refuse_without
 
 HELP_OF_FAULTS = "\n\n".join(
     ["Faults (do), keys, [optional keys]:", *(f"{name} {fault.keys}: {fault.help}" for name, fault in FAULTS.items())]

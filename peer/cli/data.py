@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peer.cli.problem import AsJson, Problem, problem_options, refuse_without
+from coordinator_free_bootstrap.validation import refuse_without
+from peer.cli.problem import AsJson, Problem, problem_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.problem import DataRoot, Settings, refuse_without
+from coordinator_free_bootstrap.validation import refuse_without
+from peer.cli.problem import DataRoot, Settings
 
 app = typer.Typer(
     name="experiment",

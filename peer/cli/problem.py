@@ -24,6 +24,14 @@ Settings = Annotated[
 ]
 DataRoot = Annotated[Path | None, typer.Option("--data-root", help="Folder of the built-in data sets.")]
 Download = Annotated[bool, typer.Option("--download", help="Let torchvision download missing data sets.")]
+Exports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--export",
+        metavar="TRACKER:PLACE",
+        help="Copy the rounds to a tracker: tensorboard:LOGDIR, mlflow:URI, csv:FILE or parquet:FILE. Repeatable.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
@@ -109,21 +117,3 @@ def task_settings(task: str | None, settings: list[str] | None) -> list[str]:
 def set_keys(settings: list[str]) -> frozenset[str]:
     """Return the keys that settings in the form of ``--set`` name."""
     return frozenset(setting.partition("=")[0] for setting in settings)
-
-
-def refuse_without(wanted: str, present: bool, **options: object) -> None:
-    """Refuse options that have an effect only together with another one.
-
-    Args:
-        wanted: the other option, and how to say it, for example ``--seed``.
-        present: whether it was given.
-        options: name and value of each option; None or False: not given.
-
-    Raises:
-        UsageError: an option was given without the other one.
-    """
-    from coordinator_free_bootstrap.errors import UsageError
-
-    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value not in (None, False)]
-    if given and not present:
-        raise UsageError(f"{given[0]}: found an option that has an effect only {wanted}; remove {given[0]}")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from peer.cli.problem import Exports
+
 
 def report(
     directory: Annotated[
@@ -30,6 +32,7 @@ def report(
         float | None,
         typer.Option("--target", help="Also report when the mean of the task's metric reached this value."),
     ] = None,
+    exports: Exports = None,
 ) -> None:
     """Report the task's metric, clusters, bytes and seconds of a finished, running or interrupted run.
 
@@ -45,6 +48,10 @@ def report(
     if against is not None and html is None:
         raise UsageError("peer report: found --against without --html; allowed: both, or --html alone")
     found = build_report(directory, target)
+    if exports:
+        from peer.observe.trackers.export import export
+
+        export(found, exports)
     if json:
         from coordinator_free_bootstrap.strict_json import dumps
 

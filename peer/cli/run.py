@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from peer.cli.problem import DataRoot, Download, refuse_without
+from coordinator_free_bootstrap.validation import refuse_without
+from peer.cli.problem import DataRoot, Download, Exports
 from peer.cli.trace import traceback_wanted
 from peer.runtime.imports import importing
 
@@ -93,6 +94,7 @@ def run(
         Literal["never", "completed", "error"],
         typer.Option(help="Wait for SIGTERM instead of exiting, after a completed run or after an error."),
     ] = "never",
+    exports: Exports = None,
     log_level: Annotated[LogLevel, typer.Option(help="Lowest level of log lines.")] = "info",
     log_format: Annotated[Literal["text", "json"], typer.Option(help="Format of log lines on stderr.")] = "text",
 ) -> None:
@@ -112,6 +114,7 @@ def run(
         from coordinator_free_bootstrap.errors import PeerError
         from coordinator_free_bootstrap.rates import parse_rate
         from peer.observe.logs import setup_logging
+        from peer.observe.trackers.export import LiveExport
         from peer.runtime.assembly import LocalSettings
         from peer.runtime.process import run_peer
         from peer.runtime.schedule import Schedule, parse_window
@@ -155,11 +158,14 @@ def run(
             logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)
         graph = load_graph(neighbors)
         warn_without_effect(graph.manifest, [], logging.getLogger("peer").warning)
-        if when or when_command:
-            schedule = Schedule([parse_window(text) for text in when or ()], when_command or "")
-            code = run_in_windows(peer_id, graph, settings, schedule, exit_on_signals)
-        else:
-            code = run_peer(peer_id, graph, settings)
+        with LiveExport(settings.state_dir, exports or ()) as live:
+            if when or when_command:
+                schedule = Schedule([parse_window(text) for text in when or ()], when_command or "")
+                code = run_in_windows(peer_id, graph, settings, schedule, exit_on_signals)
+            else:
+                code = run_peer(peer_id, graph, settings)
+        if live.problem:
+            logging.getLogger("peer").warning(live.problem)
     except PeerError as error:
         logging.getLogger("peer").error("%s", error, exc_info=settings.traceback)
         code = error.exit_code

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.problem import DataRoot, Settings, TaskOption, refuse_without, set_keys, task_settings
+from coordinator_free_bootstrap.validation import refuse_without
+from peer.cli.problem import DataRoot, Exports, Settings, TaskOption, set_keys, task_settings
 from peer.cli.trace import traceback_wanted
 
 
@@ -37,6 +38,7 @@ def testbed(
     page: Annotated[
         bool, typer.Option("--page", help="Serve a page of the run while it lasts; see peer watch --help.")
     ] = False,
+    exports: Exports = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Run all peers of a graph as processes on this machine and report; Ctrl-C stops all of them.
@@ -76,7 +78,9 @@ def testbed(
     )
     sizes = f"{counted(len(graph.nodes), 'peer')}, {counted(len(graph.edges), 'edge')}"
     console.print(f"{sizes}, algorithm {graph.manifest.algorithm}, in {out}")
-    local = BedSettings(out, data_root, threads, insecure, proxy, traceback_wanted(), source=str(chaos))
+    local = BedSettings(
+        out, data_root, threads, insecure, proxy, traceback_wanted(), tuple(exports or ()), source=str(chaos)
+    )
     run = BedRun(graph, local, load_script(chaos) if chaos else Script())
     try:
         with beside(out) if page else nullcontext(), LiveProgress(run.watcher, console) as progress:
@@ -87,6 +91,8 @@ def testbed(
         console.print(f"interrupted; to resume the run: {command}", soft_wrap=True)
         raise typer.Exit(130) from None
     report(out, json=as_json)
+    if run.problem:
+        console.print(f"warning: {run.problem}", soft_wrap=True)
     for peer_id, code in failed.items():
         console.print(run.failure(peer_id, code), style="red", soft_wrap=True)
     raise typer.Exit(1 if failed else 0)

@@ -9,6 +9,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ import pytest
 
 import peer
 from coordinator_free_bootstrap.errors import ConfigError, RunFailed, StorageError, TaskError, UsageError
+from peer.api.one_peer import LocalOptions
+from peer.cli.run import run as peer_run
 from peer.store.history import read_history
 from peer.testbed.testbed import on_free_ports
 
 pytestmark = pytest.mark.process
+OF_A_PROCESS = {"stay", "log_level", "log_format", "when", "when_command"}
 START = {"deadline_s": 20.0}
 
 
@@ -157,6 +161,25 @@ def test_run_raises_what_peer_run_would_print(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError):
         peer.run(0, graph, state_dir=tmp_path / "file" / "x", insecure=True)
+
+
+def test_options_of_run_are_those_of_the_command_line() -> None:
+    local = signature(peer_run).parameters.keys() - {"peer_id", "neighbors", "exports"} - OF_A_PROCESS
+    assert set(LocalOptions.__annotations__) == local | {"export"}
+    with pytest.raises(UsageError, match="--certs: found an option that has an effect only without plaintext"):
+        peer.run(0, graph_of("line", 2), insecure=True, certs="certs")
+    with pytest.raises(UsageError, match="--export: found 'x'"):
+        peer.run(0, graph_of("line", 2), insecure=True, export="x")
+
+
+def test_trackers_get_the_rounds_of_a_testbed_and_of_a_peer(tmp_path: Path) -> None:
+    graph = graph_of("line", 2, start={"rule": "all"})
+    with peer.Testbed(graph, out=tmp_path / "bed", insecure=True, export=f"csv:{tmp_path / 'bed.csv'}") as bed:
+        bed.wait()
+    assert len((tmp_path / "bed.csv").read_text().splitlines()) == 1 + 2 * 6
+    alone = peer.Graph.of(on_free_ports(graph_of("line", 2, rounds=3, start={"rule": "deadline", "deadline_s": 0.1})))
+    peer.run(1, alone, state_dir=tmp_path / "peer-1", insecure=True, export=f"csv:{tmp_path / 'peer.csv'}")
+    assert len((tmp_path / "peer.csv").read_text().splitlines()) == 1 + 3
 
 
 def test_run_in_a_running_loop_names_the_asyncio_form(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""MLflow: a run for the federation with settings and report, and below it a run per peer with its rounds and its model."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from mlflow.entities import Metric, Param
+from mlflow.tracking import MlflowClient
+
+from peer.observe.history_table import flat
+from peer.observe.report import Report
+from peer.observe.trackers.tracker import Row, Tracker, numbers
+
+EXPERIMENT = "coordinator-free"
+PARAM_CHARACTERS_MAX = 500
+BATCH = 1000  # metrics in one request, the limit of MLflow's servers
+_FOLDER_ALLOWED = "MLFLOW_ALLOW_FILE_STORE"
+
+
+class Mlflow(Tracker):
+    """Metrics named as the columns of the history; the step is the number of completed rounds.
+
+    Args:
+        place: tracking URI of a server, or a folder.
+    """
+
+    def __init__(self, place: str) -> None:
+        if "://" not in place:
+            os.environ.setdefault(_FOLDER_ALLOWED, "true")  # MLflow refuses folders unless one says so; the user has
+        self._client = MlflowClient(tracking_uri=place)
+        found = self._client.get_experiment_by_name(EXPERIMENT)
+        self._experiment = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
+        self._all = self._run("federation")
+        self._peers: dict[int, str] = {}
+
+    def take(self, rows: Sequence[Row]) -> None:
+        """Log the numbers of each row."""
+        by_peer: dict[int, list[Metric]] = {}
+        for row in rows:
+            at = round(datetime.fromisoformat(row["time"]).timestamp() * 1000)
+            step = row["round_index"] + 1
+            found = by_peer.setdefault(row["peer_id"], [])
+            found += [Metric(_key(name), value, at, step) for name, value in numbers(row).items()]
+        for peer_id, metrics in by_peer.items():
+            if peer_id not in self._peers:
+                self._peers[peer_id] = self._run(f"peer-{peer_id}", {"mlflow.parentRunId": self._all})
+            self._log(self._peers[peer_id], metrics)
+
+    def close(self, report: Report) -> None:
+        """Log the settings, the report's numbers, and each peer's personalized model; end all runs."""
+        run = report.run
+        if run.manifest is not None:
+            keys = flat(run.manifest.model_dump(), "run.")
+            self._client.log_batch(
+                self._all, params=[Param(key, str(value)[:PARAM_CHARACTERS_MAX]) for key, value in keys]
+            )
+        values = {key: value for key, value in flat(report.as_json()) if not isinstance(value, bool)}
+        now = round(time.time() * 1000)
+        rounds = int(report.values["rounds"])
+        self._log(self._all, [Metric(_key(name), value, now, rounds) for name, value in numbers(values).items()])
+        for peer in run.peers:
+            if (run_id := self._peers.get(peer.peer_id)) is None:
+                continue
+            if peer.place.personalized_model.is_file():
+                self._client.log_artifact(run_id, str(peer.place.personalized_model), "models")
+            self._client.set_terminated(run_id, "FINISHED" if peer.status in ("completed", "left") else "FAILED")
+        self._client.set_terminated(self._all, "FINISHED" if report.values["state"] == "complete" else "FAILED")
+
+    def _run(self, name: str, tags: dict[str, str] | None = None) -> str:
+        made: Any = self._client.create_run(self._experiment, run_name=name, tags=tags or {})
+        return str(made.info.run_id)
+
+    def _log(self, run_id: str, metrics: list[Metric]) -> None:
+        for first in range(0, len(metrics), BATCH):
+            self._client.log_batch(run_id, metrics=metrics[first : first + BATCH])
+
+
+def _key(name: str) -> str:
+    """Return a name with the characters that MLflow allows."""
+    return "".join(c if c.isalnum() or c in "_-./ :" else "_" for c in name)

@@ -26,6 +26,7 @@ from peer.experiment.simulated import OnRound, SimulatedSettings, simulate
 from peer.experiment.spec import Case, Experiment, check_algorithm
 from peer.observe.report import build_report
 from peer.observe.run_files import PeerRun, Run, metric_curve
+from peer.observe.soft_clusters import best_center
 from peer.runtime.assembly import device_named
 from peer.store.files import write_json
 from peer.tasks.effect import used_data_root
@@ -226,6 +227,9 @@ def machine() -> str:
 
 def _measured(case: Case, run: Run) -> float | None:
     """Return the number to compare with the published one: the mean over peers; a share in percent."""
+    if case.metric.startswith("best_center_"):
+        best = best_center(run, int(case.metric.rpartition("_")[2]))
+        return None if best is None else run.metric.factor * best
     found = run.latest(case.metric)
     return run.metric.factor * sum(map(float, found)) / len(found) if found else None
 

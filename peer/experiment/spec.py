@@ -90,8 +90,10 @@ class Case(_Section):
         "peers",
         description="peers of this runtime, IFCA with a server, run.algorithm with a server, or a published number without a run",
     )
-    metric: Literal["accuracy", "accuracy_before_final", "accuracy_shared"] = Field(
-        "accuracy", description="the measured number"
+    metric: str = Field(
+        "accuracy",
+        pattern=r"^(accuracy|accuracy_before_final|accuracy_shared|best_center_\d)$",
+        description="the measured number; best_center_N: of the best FedSoft center on true distribution N",
     )
     run: dict[str, Any] = Field(default_factory=dict, description="manifest keys beside the file's own")
     graph: GraphSpec | None = Field(None, description="instead of the file's own")

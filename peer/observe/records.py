@@ -19,6 +19,10 @@ Record = dict[str, Any]
 Text = Annotated[str, Field(max_length=4096)]
 CLUSTERS_MAX = 4096
 PROBLEMS_MAX = 3  # per file; the others are counted
+CenterScores = Annotated[  # [center][true cluster]: sum of the test samples' scores, and their number
+    list[Annotated[list[Annotated[list[Number], Field(min_length=2, max_length=2)]], Field(min_length=1)]],
+    Field(min_length=1, max_length=CLUSTERS_MAX),
+]
 Weights = Annotated[list[Number], Field(min_length=1, max_length=CLUSTERS_MAX)]
 
 
@@ -67,6 +71,7 @@ class AlgorithmState(_Record):
 
     mixture: Weights | None = None
     soft_mixture: Weights | None = None
+    center_scores: CenterScores | None = None
     confusion: (
         Annotated[
             list[Annotated[list[Small], Field(max_length=CLUSTERS_MAX)]],

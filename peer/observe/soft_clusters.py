@@ -91,6 +91,24 @@ def sample_cluster_accuracy(run: Run) -> float | None:
     return sample_accuracy(tables) if tables else None
 
 
+def best_center(run: Run, true_cluster: int) -> float | None:
+    """Return the score of the best center on the test samples of one true distribution, pooled over the peers.
+
+    The score of center s is the share of correct predictions (in regression the mean loss) when each peer uses its own center s:
+    centers differ a little between peers without a server. None without `state.center_scores`.
+    Source: FedSoft (arXiv 2112.06053), Tables 1 to 4.
+    """
+    tables = [table for table in _states(run, "center_scores") if len(table[0]) > true_cluster]
+    if not tables:
+        return None
+    slots = range(min(map(len, tables)))
+    sums = np.array([[table[s][true_cluster] for s in slots] for table in tables], dtype=np.float64).sum(axis=0)
+    scores = sums[sums[:, 1] > 0, 0] / sums[sums[:, 1] > 0, 1]
+    if not len(scores):
+        return None
+    return float(scores.max() if run.metric.higher_is_better else scores.min())
+
+
 def collapsed(run: Run) -> bool | None:
     """Return `collapse` of the last mixtures; None for an algorithm without mixtures."""
     mixtures = _states(run, "mixture")

@@ -1,11 +1,13 @@
 """Experiment cases with `method = "server"`: run, report, and what is refused. The arithmetic is in tests/unit/algorithms."""
 
+import numpy as np
 import pytest
 
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.experiment.runner import Job, run_job
 from peer.experiment.scaling import Scale
 from peer.experiment.spec import load_experiment
+from peer.observe.report import build_report
 
 FILE = """
 title = "small"
@@ -45,6 +47,21 @@ def test_a_server_case_runs_and_is_measured(tmp_path, case):
     assert result["backend"] == "server" and result["rounds"] == 2
     assert 10 < result["measured"] <= 100
     assert 4 <= result["models_sent"] <= 8
+
+
+def test_the_best_center_of_a_distribution_is_measured(tmp_path):
+    measured = []
+    for cluster in (0, 1):
+        loaded = experiment(tmp_path, f'metric = "best_center_{cluster}"\nrun = {{ algorithm = "fedsoft" }}')
+        job = Job(loaded, loaded.case[0], 1, Scale(), "simulated")
+        out = tmp_path / str(cluster)
+        result = run_job(job, out, keep=True, command="", on_round=lambda done, accuracy: None)
+        run = build_report(job.place(out).with_suffix("")).run
+        tables = np.array([peer.last["state"]["center_scores"] for peer in run.peers])[:, :, cluster].sum(axis=0)
+        assert result["measured"] == pytest.approx(100 * (tables[:, 0] / tables[:, 1]).max())
+        assert tables[0, 1] > 0 and len(tables) == 2
+        measured.append(result["measured"])
+    assert measured[0] != measured[1]
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,12 @@ async def statuses(graph: Graph, tls: MutualTls | None, directory: Path | None =
     places = state_directories(directory) if directory is not None else {}
 
     async def one(peer_id: int) -> Answer:
+        address = graph.node(peer_id).address
         try:
+            if not address:
+                raise NeighborUnavailable("it only dials, so nobody can ask it; its neighbors say whether it is alive")
             channel = tls.channel(peer_id) if tls else None
-            return await status_of(peer_id, graph.node(peer_id).address, graph.manifest, channel)
+            return await status_of(peer_id, address, graph.manifest, channel)
         except NeighborUnavailable as error:
             reason = _reason(error)
         except RemoteProtocolError as error:

@@ -175,3 +175,11 @@ def test_a_diverged_peer_is_shown_as_such(run_directory):
 )
 def test_a_duration_has_at_most_five_characters(seconds, text):
     assert age(seconds) == text and len(text) <= 5
+
+
+def test_a_peer_that_only_dials_is_said_to_be_out_of_reach(tmp_path):
+    rows = [{"id": 0, "address": "127.0.0.1:1"}, {"id": 1, "dials_only": True}]
+    file = tmp_path / "graph.json"
+    file.write_text(json.dumps({"nodes": rows, "edges": [{"source": 0, "target": 1}]}))
+    found = answers(str(file))
+    assert isinstance(found[1], Silent) and "it only dials" in sentence(found[1])

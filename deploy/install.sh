@@ -15,7 +15,7 @@ fi
 /opt/peer/bin/python - >requirements.txt <<'END'
 import tomllib
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]
-print(*project["dependencies"], *project["optional-dependencies"]["chaos"], sep="\n")
+print(*project["dependencies"], *project["optional-dependencies"]["chaos"], *project["optional-dependencies"]["page"], sep="\n")
 END
 if [ -z "${PIP_NO_INDEX:-}" ]; then # first and separately, so that no other index supplies another build of torch
     $install --index-url "$2" -c constraints.txt torch torchvision

@@ -5,6 +5,7 @@ The page computes no state: what it shows of a past round are the cells of this 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from statistics import median
 from typing import Any
@@ -137,8 +138,10 @@ class Film:
             "alive": [line.get("neighbors_alive") for line in lines],
             "folded": [folded(line, neighbors) for line in lines],
             "missing": [line.get("missing") or [] for line in lines],
-            **{phase: [rounded((line.get("seconds") or {}).get(phase)) for line in lines] for phase in PHASES},
         }
+        spent = [line.get("seconds") or {} for line in lines]
+        for phase in PHASES:
+            columns[phase] = [None if (s := row.get(phase)) is None else round(s, 3) for row in spent]
         mixtures = [mixture(line) for line in lines]
         return columns | ({"mixture": mixtures} if any(mixtures) else {})
 
@@ -173,11 +176,8 @@ def neighbors_of(edges: list[tuple[int, int]]) -> dict[int, list[int]]:
 
 def folded(line: JSON, neighbors: list[int]) -> str:
     """Return how many models a round folded from each neighbor: one digit of base 36 a neighbor, at most 35."""
-    counts = dict.fromkeys(neighbors, 0)
-    for arrival in line.get("folded") or ():
-        if arrival[0] in counts:
-            counts[arrival[0]] += 1
-    return "".join(_BASE_36[min(count, FOLDED_MAX)] for count in counts.values())
+    counts = Counter([arrival[0] for arrival in line.get("folded") or ()])
+    return "".join([_BASE_36[min(counts[neighbor], FOLDED_MAX)] for neighbor in neighbors])
 
 
 def mixture(line: JSON) -> list[float] | None:

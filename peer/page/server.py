@@ -43,6 +43,7 @@ class Streams:
         self.epoch = secrets.token_hex(4)  # cursors of another start of this server number other events
         self._thread = ThreadPoolExecutor(1, "page")  # one: nothing reads the run while it grows
         self._moved = asyncio.Condition()
+        self._film = (0, "")  # the cursor of the last message with all of the run, and that message
 
     @property
     def _newest(self) -> int:
@@ -56,6 +57,8 @@ class Streams:
             if self._newest != before:
                 async with self._moved:
                     self._moved.notify_all()
+            elif self._film[0] != before:  # time to prepare what the next tab will ask for
+                await self._apart(partial(self._message, 0))
             await asyncio.sleep(REFRESH_S)
 
     async def messages(self, last: str) -> AsyncIterator[str]:
@@ -79,9 +82,14 @@ class Streams:
 
     def _message(self, cursor: int) -> tuple[str, int]:
         film, newest = self.source.film, self._newest
+        if not cursor and newest == self._film[0]:
+            return self._film[1], newest
         kind, message = film.message(cursor)
         data = dumps(message, separators=(",", ":"))
-        return f"event: {kind}\nid: {self.epoch}-{newest}\ndata: {data}\n\n", newest
+        text = f"event: {kind}\nid: {self.epoch}-{newest}\ndata: {data}\n\n"
+        if kind == "film":
+            self._film = newest, text
+        return text, newest
 
     async def _apart(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

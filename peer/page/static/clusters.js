@@ -25,7 +25,7 @@ export class Clusters {
     });
   }
 
-  draw(film, cursor, theme) {
+  draw(film, cursor, _peers, theme) {
     this.columns = Math.max(film.newest + 1, 1);
     const key = `${film.version}|${theme}`;
     if (key !== this.shown) this.#picture(film);

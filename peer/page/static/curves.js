@@ -22,7 +22,7 @@ export class Curves {
     new ResizeObserver(() => this.#resize()).observe(place("curves"));
   }
 
-  draw(film, cursor, theme) {
+  draw(film, cursor, _peers, theme) {
     this.film = film;
     const key = `${film.version}|${theme}|${this.axis}|${this.each}`;
     if (key !== this.shown) this.#build();

@@ -17,7 +17,7 @@ export class Film {
     this.frames = [];
     this.state = { header: {}, peers: [], events: [], warnings: [] };
     this.statuses = this.run.peers.map(() => []);
-    this.links = new Map(); // "peer>neighbor", by id
+    this.links = new Map(); // linkKey -> what a peer said of a neighbor, and when
     this.kinds = new Map(); // "a-b", by id: direct, tunnel, relay
     this.indexOf = new Map(this.run.peers.map((peer, index) => [peer.id, index]));
     this.neighbors = this.run.peers.map(() => []);
@@ -36,7 +36,7 @@ export class Film {
     for (const frame of message.frames || []) this.frames[frame.round] = frame;
     for (const [at, peer, status] of message.statuses || []) this.statuses[this.indexOf.get(peer)]?.push({ at, status });
     for (const [at, peer, neighbor, state] of message.links || []) {
-      const key = `${peer}>${neighbor}`;
+      const key = this.#linkKey(this.indexOf.get(peer), this.indexOf.get(neighbor));
       if (!this.links.has(key)) this.links.set(key, []);
       this.links.get(key).push({ at, state });
     }
@@ -138,7 +138,11 @@ export class Film {
   foldedFrom(peer, neighbor, round) {
     const text = this.texts.folded[peer][round];
     const at = text ? this.neighbors[peer].indexOf(neighbor) : -1;
-    return at >= 0 && at < text.length ? parseInt(text[at], 36) : 0;
+    return at >= 0 && at < text.length && text[at] !== "0" ? parseInt(text[at], 36) : 0;
+  }
+
+  #linkKey(peer, neighbor) {
+    return peer * this.size + neighbor;
   }
 
   /** Return the mixture of clusters of a peer in its latest round with one, or null. */
@@ -162,8 +166,8 @@ export class Film {
 
   /** Return what a peer says of a neighbor at a time: alive, suspect, dead, left or unknown. */
   linkAt(peer, neighbor, seconds) {
-    const { peers } = this.run;
-    const entry = this.entryAt(this.links.get(`${peers[peer].id}>${peers[neighbor].id}`), seconds);
+    const said = this.links.get(this.#linkKey(peer, neighbor));
+    const entry = said ? this.entryAt(said, seconds) : null;
     return entry ? entry.state : "unknown";
   }
 }

@@ -10,9 +10,13 @@ export function peerAt(film, peer, round) {
   return round === null ? newestPeer(film, peer) : replayedPeer(film, peer, round);
 }
 
-/** Return the numbers of the whole run at a round of a replay. */
-export function runAt(film, round) {
-  const peers = film.run.peers.map((_, peer) => replayedPeer(film, peer, round));
+/** Return what the page shows of all peers. */
+export function peersAt(film, round) {
+  return film.run.peers.map((_, peer) => peerAt(film, peer, round));
+}
+
+/** Return the numbers of the whole run at a round of a replay, in which the peers are these. */
+export function runAt(film, round, peers) {
   const rounds = peers.map((peer) => peer.round);
   return {
     ...film.frames[round],

@@ -5,7 +5,7 @@ import { graphLegend } from "./graph_legend.js";
 import { CanvasGraph } from "./graph_canvas.js";
 import { SvgGraph } from "./graph_svg.js";
 import { counted } from "./format.js";
-import { isDown, peerAt } from "./frame.js";
+import { isDown } from "./frame.js";
 
 const SVG_MOST = 300; // peers; above it a canvas
 
@@ -17,8 +17,7 @@ export class Graph {
     this.legend = graphLegend(film);
   }
 
-  draw(film, cursor) {
-    const peers = film.run.peers.map((_, peer) => peerAt(film, peer, cursor.round));
+  draw(film, cursor, peers) {
     const edges = film.run.edges.map(([a, b]) => edgeAt(film, a, b, cursor, peers));
     this.drawing.draw(peers, edges);
     this.legend(peers);

@@ -37,12 +37,12 @@ export class CanvasGraph {
   }
 
   #edges(pen, edges, colors) {
+    const byState = Map.groupBy(edges.keys(), (at) => edges[at].state);
     const looks = { none: [colors.line, 0.5], one: [colors.edge, 0.5], both: [colors.edge, 0.8], suspect: [colors.warn, 1], dead: [colors.bad, 0.8] };
     pen.globalAlpha = this.film.run.edges.length > 1500 ? 0.35 : 0.7;
     for (const [state, [color, width]] of Object.entries(looks)) {
       pen.beginPath();
-      edges.forEach((edge, at) => {
-        if (edge.state !== state) return;
+      (byState.get(state) || []).forEach((at) => {
         const [a, b] = this.film.run.edges[at];
         pen.moveTo(...this.spots[a]);
         pen.lineTo(...this.spots[b]);

@@ -38,13 +38,13 @@ export class Header {
     this.tiles.get("rounds").more.replaceWith(element("span", { class: "bar", "aria-hidden": "true" }, this.bar));
   }
 
-  draw(film, cursor, mode) {
+  draw(film, cursor, peers, mode) {
     this.#titles(film);
     const shown = !film.running && ["live", "stale"].includes(mode) ? "ended" : mode;
     const pill = document.querySelector("[data-field=mode]");
     mark(pill, "data-mode", cursor.live ? shown : "replay");
     write(pill, cursor.live ? (MODES[shown]) : `replay, round ${cursor.position + 1}`);
-    const numbers = cursor.live ? film.state.header : runAt(film, cursor.position);
+    const numbers = cursor.live ? film.state.header : runAt(film, cursor.position, peers);
     this.#numbers(film, numbers, cursor);
   }
 

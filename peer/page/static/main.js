@@ -6,6 +6,7 @@ import { Cursor } from "./cursor.js";
 import { Curves } from "./curves.js";
 import { place } from "./dom.js";
 import { Film } from "./film.js";
+import { peersAt } from "./frame.js";
 import { Graph } from "./graph.js";
 import { Header } from "./header.js";
 import { Panel } from "./panel.js";
@@ -53,14 +54,17 @@ function redraw() {
 }
 
 function draw() {
-  header.draw(film, cursor, mode);
+  const began = performance.now();
+  const peers = peersAt(film, cursor.round);
+  header.draw(film, cursor, peers, mode);
   bar.draw(film, cursor);
-  for (const view of views) view.draw(film, cursor, theme);
+  for (const view of views) view.draw(film, cursor, peers, theme);
   const { dataset } = document.body;
   dataset.ready = "yes";
   dataset.position = cursor.position;
   dataset.frames = cursor.shown;
   dataset.films = film.version;
+  document.dispatchEvent(new CustomEvent("drawn", { detail: performance.now() - began })); // milliseconds, for benchmarks
 }
 
 followTheme(() => { theme += 1; redraw(); });

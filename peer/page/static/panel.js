@@ -3,7 +3,7 @@
 import { element, mark, place, vector } from "./dom.js";
 import { bytesText, counted, decimal, durationText, known, whole } from "./format.js";
 import { PHASES } from "./film.js";
-import { peerAt, statusWord } from "./frame.js";
+import { statusWord } from "./frame.js";
 import { colorClass, shapeName } from "./palette.js";
 import { sentenceOf } from "./timeline.js";
 import { foldedTotals } from "./traffic.js";
@@ -39,7 +39,7 @@ export class Panel {
     if (this.back && this.back.isConnected) this.back.focus();
   }
 
-  draw(film, cursor) {
+  draw(film, cursor, peers) {
     const aside = place("panel");
     mark(aside, "hidden", this.peer === null ? "" : null);
     if (this.peer === null) return;
@@ -47,7 +47,7 @@ export class Panel {
     const truth = film.truth(this.peer);
     mark(aside, "data-peer", id);
     this.title.textContent = `Peer ${id}`;
-    const peer = peerAt(film, this.peer, cursor.round);
+    const peer = peers[this.peer];
     const spent = PHASES.map((phase) => `${phase} ${durationText(film.sum(phase, this.peer, cursor.position))}`).join(", ");
     const facts = [
       ["status", statusWord(peer)],

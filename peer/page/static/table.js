@@ -2,7 +2,7 @@
 
 import { element, mark, place, write } from "./dom.js";
 import { bytesText, known, whole } from "./format.js";
-import { isDown, peerAt, statusWord } from "./frame.js";
+import { isDown, statusWord } from "./frame.js";
 import { colorClass } from "./palette.js";
 
 const COLUMNS = [
@@ -17,6 +17,8 @@ const COLUMNS = [
   ["payload_bytes", "sent", "number"],
   ["waits", "waits for, why, and until when", ""],
 ];
+
+const ALWAYS = 100; // rows that a replay writes in each frame
 
 export class Table {
   constructor(film, open) {
@@ -41,13 +43,14 @@ export class Table {
       const row = element("tr", { "data-peer": peer.id }, ...COLUMNS.map(([key]) => cells[key]));
       return { index, row, cells: { ...cells, cluster }, swatch, values: { id: peer.id } };
     });
+    this.byRow = new Map(this.rows.map((row) => [row.row, row]));
     this.body = element("tbody", {}, ...this.rows.map(({ row }) => row));
     place("table").replaceChildren(element("table", {}, element("thead", {}, element("tr", {}, ...heads)), this.body));
   }
 
-  draw(film, cursor) {
-    for (const row of this.rows) {
-      const peer = peerAt(film, row.index, cursor.round);
+  draw(film, cursor, peers) {
+    for (const row of cursor.playing ? this.#visible() : this.rows) {
+      const peer = peers[row.index];
       Object.assign(row.values, peer, { true_cluster: film.truth(row.index) });
       const { cells } = row;
       write(cells.status, statusWord(peer));
@@ -66,6 +69,15 @@ export class Table {
     }
     write(place("peers-note"), `${cursor.live ? "Newest state." : `After round ${cursor.position + 1}.`} A peer's number opens its page.`);
     if (this.sorted.key !== "id" && !cursor.playing) this.#order();
+  }
+
+  /** Return the rows that a reader can see; the others are written when the replay stops. */
+  #visible() {
+    if (this.rows.length <= ALWAYS) return this.rows;
+    const { scrollTop, clientHeight } = place("table");
+    const height = this.body.firstElementChild.offsetHeight || 1;
+    const first = Math.max(0, Math.floor(scrollTop / height) - 2);
+    return [...this.body.children].slice(first, first + Math.ceil(clientHeight / height) + 4).map((row) => this.byRow.get(row));
   }
 
   #sortBy(key) {

@@ -13,7 +13,7 @@ export class Traffic {
     place("traffic").replaceChildren(element("div", { class: "matrix-frame" }, this.canvas), this.lists);
   }
 
-  draw(film, cursor, theme) {
+  draw(film, cursor, _peers, theme) {
     if (cursor.playing && film.size > 100) return; // counts over all rounds of many edges: when the replay stops
     const key = `${film.version}|${theme}|${cursor.position}`;
     if (key === this.shown) return;

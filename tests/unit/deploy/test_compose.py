@@ -37,16 +37,24 @@ def test_every_node_is_a_service_with_its_own_volumes(ring):
         assert set(own) <= set(content["volumes"])
 
 
-def test_every_service_is_hardened_and_only_monitoring_publishes_ports(ring):
+def test_every_service_is_hardened_and_only_observers_publish_ports(ring):
     for name, row in services(compose_file(ring)).items():
         if name in ("prometheus", "grafana"):
             assert all(port.startswith("127.0.0.1:") for port in row["ports"])
             continue
-        assert "ports" not in row
+        assert row.get("ports", []) == (["127.0.0.1:7480:7480"] if name == "page" else [])
         assert row["read_only"] is True
         assert row["cap_drop"] == ["ALL"]
         assert "user" not in row  # the user of the image, which is not root
         assert ("cap_add" in row) == (name == "report")
+
+
+def test_the_page_reads_every_state_and_is_not_in_the_network_of_the_peers(ring):
+    row = services(compose_file(ring))["page"]
+    assert row["networks"] == ["observers"]
+    assert row["profiles"] == ["page"]  # without it, `up` ends with the run
+    assert [volume for volume in row["volumes"] if not volume.endswith(":ro")] == []
+    assert {f"peer-{i}-state:/federation/peer-{i}:ro" for i in range(5)} < set(row["volumes"])
 
 
 def test_the_federation_network_is_internal(ring):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from peer.api.results import Run as Run
     from peer.api.simulation import simulate as simulate
     from peer.api.testbed import Testbed as Testbed
+    from peer.api.watching import watch as watch
     from peer.tasks import Preprocessing as Preprocessing
     from peer.tasks import Shard as Shard
     from peer.tasks import Task as Task
@@ -39,6 +40,7 @@ _PLACES = {
     "run": "peer.api.one_peer",
     "run_async": "peer.api.one_peer",
     "simulate": "peer.api.simulation",
+    "watch": "peer.api.watching",
 }
 __all__ = sorted(_PLACES)  # noqa: PLE0605
 

@@ -15,7 +15,7 @@ import peer
 ROOT = Path(__file__).parents[3]
 NAMES = [
     *("Algorithm", "Graph", "Manifest", "Preprocessing", "Run", "Shard", "Task", "Testbed"),
-    *("run", "run_async", "simulate"),
+    *("run", "run_async", "simulate", "watch"),
 ]
 WITH_EXAMPLES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

@@ -159,6 +159,11 @@ def test_an_option_without_effect_is_refused(graph):
         peer.simulate(graph, data_root="data", progress=False)
 
 
+def test_watch_of_no_run_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="no such directory"):
+        peer.watch(tmp_path / "none")
+
+
 def test_progress_counts_rounds(graph, capsys):
     peer.simulate(graph)
     assert "3/3" in capsys.readouterr().err

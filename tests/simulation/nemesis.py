@@ -19,6 +19,7 @@ class Nemesis:
     def __init__(self, world: World) -> None:
         self.world = world
         self._rng, self._rare = world.random("nemesis"), world.random("rare nemesis")
+        self._tunnels = world.random("tunnel nemesis")
         self._doomed: set[int] = set()  # peers that lose power in the middle of their next write
         self._called_away: set[int] = set()  # peers that are asked to leave in the middle of their next piece of work
 
@@ -145,6 +146,13 @@ class Nemesis:
 
         let(True)
         self.world.after(self._rng.choice((3.0, 10.0, 100.0)), let, False)
+
+    def _tunnel_loss(self, machine: Machine) -> None:
+        """The connection of a tunnel is gone: no call in either direction until its dialing end is back."""
+        links = self.world.network.links
+        tunnels = sorted(edge for edge, link in links.items() if link.holder is not None)
+        self._fired("tunnel_loss")
+        self.world.network.lose_tunnel(self._tunnels.choice(tunnels))
 
     def _clog(self, machine: Machine) -> None:
         self._fired("clog")

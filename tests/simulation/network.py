@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.routes import offered_at
 from peer.core.messages import ModelHeader, PushReply
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ class Link:
     down_since: float | None = None
     clogged_until: float = 0.0
     refused: bool = False  # connections in this direction: its source cannot call, but answers and is sent answers
+    holder: int | None = None  # who holds the offer over which the source calls; None: it dials
+    offer_at: float = 0.0  # no connection before: the tunnel, or the connection that carries it, comes up then
+    ends: tuple[object, ...] = ()  # the processes of that offer; a new process has to make a new one
 
 
 @dataclass(eq=False)
@@ -71,6 +75,9 @@ class Network:
         self._rng = world.random("network")
         self._fate = world.random("forgotten")
         self.links = {edge: Link() for a, b in world.graph.edges for edge in ((a, b), (b, a))}
+        self._tunnels = world.random("tunnels")
+        for edge, link in self.links.items():
+            link.holder = offered_at(world.graph, *edge)
         self.pushes: list[Push] = []
         self._said: list[Callable[[], None]] = []
 
@@ -90,12 +97,30 @@ class Network:
         for edge in edges:
             self.links[edge].down_since = None
 
+    def lose_tunnel(self, edge: tuple[int, int]) -> None:
+        """Cut both directions of an edge until its dialing end is back: a tunnel runs in the connection of that end."""
+        again = self.world.now + self._tunnels.uniform(0.1, 2.0) * self.world.manifest.timeouts.suspicion_s
+        for direction in (edge, edge[::-1]):
+            self.links[direction].offer_at = again
+        for push in [p for p in self.pushes if {p.source, p.target} == set(edge)]:
+            self._break(push, at_once=True)
+
+    def _has_offer(self, source: int, target: int) -> bool:
+        """Return whether a connection can be made: by dialing, or over an offer of the process that runs now."""
+        link, now = self.links[source, target], self.world.now
+        if link.holder is not None:
+            ends = tuple(self.world.running(peer_id) for peer_id in (source, target, link.holder))
+            if ends != link.ends:
+                link.ends = ends
+                link.offer_at = max(link.offer_at, now + self._tunnels.uniform(0.0, 0.5))
+        return now >= link.offer_at
+
     def heal(self) -> None:
         """Be perfect from now on."""
         self.weather = Weather()
         self._said.clear()
         for link in self.links.values():
-            link.down_since, link.clogged_until, link.refused = None, 0.0, False
+            link.down_since, link.clogged_until, link.refused, link.offer_at = None, 0.0, False, 0.0
 
     def _keepalive_s(self) -> float:
         return self._rng.uniform(0.5, 1.5) * self.world.manifest.timeouts.suspicion_s
@@ -124,6 +149,9 @@ class Network:
         """Return how long the first message of a call takes, or None if it is lost or no connection can be made."""
         if self.links[source, target].refused:
             self.world.fired["connection_refused"] += 1
+            return None
+        if not self._has_offer(source, target):
+            self.world.fired["no_tunnel"] += 1
             return None
         return self.travel_s(source, target)
 

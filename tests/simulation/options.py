@@ -5,11 +5,11 @@ What was added later draws from generators of its own, and seldom, so that most 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Literal
 
-from coordinator_free_bootstrap import Manifest, make_graph
+from coordinator_free_bootstrap import Manifest, Relay, make_graph
 from coordinator_free_bootstrap.graph import Graph
 from peer.core.encoding import DELTAS
 from tests.simulation.network import Weather
@@ -97,6 +97,9 @@ def draw(seed: int) -> Options:
     later = Random(f"{seed}:later")
     actions = [(action, rng.randint(1, 5 if action == "crash" else 3)) for action in chosen]
     actions += [(action, later.randint(1, 2)) for action in ACTIONS_LATER if later.random() < 0.3]
+    graph = behind_nat(seed, graph)
+    if any(node.dials_only for node in graph.nodes):
+        actions.append(("tunnel_loss", later.randint(1, 4)))
     rare = Random(f"{seed}:reads")
     actions += [(action, rare.randint(1, 2)) for action in ACTIONS_RARE if rare.random() < 0.06]
     return Options(
@@ -109,6 +112,27 @@ def draw(seed: int) -> Options:
         core_loses=rng.choice((0, 0, 0, 1)) if peers > 2 else 0,
         liars=_liars(seed, graph),
     )
+
+
+def behind_nat(seed: int, graph: Graph) -> Graph:
+    """Return the graph with peers that only dial, in a seventh of the seeds; common neighbors relay for two of them."""
+    rng = Random(f"{seed}:nat")
+    if rng.random() >= 0.15:
+        return graph
+    for peer_id in rng.sample(graph.ids, len(graph.ids)):
+        dialers = {node.id for node in graph.nodes if node.dials_only} | {peer_id}
+        nodes = tuple(replace(n, dials_only=n.id in dialers, relay=None) for n in graph.nodes)
+        via = []
+        for a, b in graph.edges:
+            if {a, b} <= dialers:
+                common = sorted(set(graph.neighbors(a)) & set(graph.neighbors(b)) - dialers)
+                via.append((a, b, rng.choice(common)) if common else None)
+        if None in via or rng.random() < 0.3:
+            continue
+        relays = {relay for _, _, relay in via}
+        nodes = tuple(replace(n, relay=Relay(1 << 20, 8) if n.id in relays else None) for n in nodes)
+        graph = replace(graph, nodes=nodes, via=tuple(via))
+    return graph
 
 
 def _liars(seed: int, graph: Graph) -> tuple[int, ...]:

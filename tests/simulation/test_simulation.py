@@ -28,7 +28,7 @@ from tests.simulation.small_runs import (
 from tests.simulation.world import EPOCH_S, World
 
 FAULTS = {"loss", "cut", "replay", "corrupt", "delay", "swallowed", "keepalive", "loss_for_good", *ACTIONS}
-FAULTS |= {"connection_refused", *ACTIONS_LATER, *ACTIONS_RARE}
+FAULTS |= {"tunnel_loss", "no_tunnel", "connection_refused", *ACTIONS_LATER, *ACTIONS_RARE}
 FAULTS |= {"write kept", "write dropped", "write torn"}
 MARKS = {
     *("folded", "folded late", "stream cut", "resumed", "incarnation raised"),

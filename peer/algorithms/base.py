@@ -70,6 +70,8 @@ class Evaluation(Protocol):
     def loss(self) -> float: ...  # noqa: D102
     @property
     def samples(self) -> int: ...  # noqa: D102
+    @property
+    def metric_name(self) -> str: ...  # noqa: D102
 
 
 class Learner(Protocol):
@@ -224,6 +226,9 @@ class Algorithm:
     name: ClassVar[str]
     Options: ClassVar[type[BaseModel]] = NoOptions
     default_mix: ClassVar[str] = "uniform"
+    validation_share: ClassVar[float] = (
+        0.0  # of a peer's training samples, held out where its shard has no validation data
+    )
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         self.manifest = manifest

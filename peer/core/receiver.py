@@ -191,11 +191,15 @@ class Receiver:
         elif self._is_stale(header):
             run.totals["stale_dropped"] += 1
             run.answer(stream, Outcome.STALE)
-        elif run.declines(header.sender) or self._pace.is_unwanted(header):
+        elif self._is_declined(header) or self._pace.is_unwanted(header):
             self._answer_unused(stream)
         else:
             return False
         return True
+
+    def _is_declined(self, header: ModelHeader) -> bool:
+        """Return whether this peer declines the sender's models; one of a round in which nobody asks may come early."""
+        return self._run.declines(header.sender) and self._run.algorithm.asking(header.round_index)
 
     def _answer_unused(self, stream: int) -> None:
         self._run.totals["models_unused"] += 1

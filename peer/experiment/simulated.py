@@ -29,7 +29,7 @@ from peer.store.state_dir import StateDir
 from peer.tasks.effect import used_data_root
 from peer.tasks.loading import load_task
 from peer.tasks.task import Task
-from peer.tasks.user_code import shard_of
+from peer.tasks.training_shard import training_shard
 
 OnRound = Callable[[int, float | None], None]
 
@@ -104,7 +104,7 @@ def simulated_peers(graph: Graph, settings: SimulatedSettings, network: VirtualN
     memory: FlatModule | None = None
     common: InitialModels | None = None
     for peer_id in graph.ids:
-        shard = shard_of(task, peer_id)
+        shard = training_shard(task, peer_id, manifest)
         learner = Learner(task, shard, device=device, batch_size=manifest.batch_size, model=memory)
         memory = learner.model
         algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)

@@ -69,6 +69,8 @@ class StartLine(Line):
 class AlgorithmState(_Record):
     """The parts of an algorithm's state that reports compute with."""
 
+    candidates: Annotated[list[PeerId], Field(max_length=ENTRIES_MAX)] | None = None
+    collaborators: Annotated[list[PeerId], Field(max_length=ENTRIES_MAX)] | None = None
     mixture: Weights | None = None
     soft_mixture: Weights | None = None
     center_scores: CenterScores | None = None

@@ -19,6 +19,7 @@ from coordinator_free_bootstrap.strict_json import finite, printable
 from peer.core.metric import Metric
 from peer.observe import soft_clusters
 from peer.observe.agreement import agreement
+from peer.observe.collaboration import collaboration
 from peer.observe.consensus import consensus_distances
 from peer.observe.peer_state import PHASES
 from peer.observe.places import listed
@@ -268,5 +269,6 @@ METRICS: dict[str, Callable[[Run], Any]] = {
     **{key: _total(key) for key in TOTALS},
     "seconds": seconds,
     "algorithm_state": algorithm_state,
+    "collaboration": collaboration,
     **soft_clusters.METRICS,
 }

@@ -61,10 +61,23 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     apart = [f"{j}: {number(a, 4)} ({number(r, 4)} relative)" for j, (a, r) in enumerate(distances)]
     yield "consensus distance", ", ".join(apart)
     yield from _mixture_rows(values)
+    yield from _collaboration_rows(values["collaboration"])
     if "reached" in values:
         found = values["reached"]
         after = "never" if found["rounds"] is None else f"after {found['rounds']} rounds, {found['seconds']:.1f} s"
         yield f"mean {metric.name} {found['target']}", after
+
+
+def _collaboration_rows(found: dict[str, Any] | None) -> Iterable[tuple[str, str]]:
+    """Yield the rows of algorithms whose peers choose collaborators."""
+    if found is None:
+        return
+    candidates = number(found["candidates_mean"], 1)
+    yield "collaborators", f"{number(found['collaborators_mean'], 1)} of {candidates} candidates (mean over peers)"
+    links = f"{percent(found['symmetry'])} mutual, {percent(found['links_to_other_clusters'])} to another true cluster"
+    if found["links_to_renamed"] is not None:
+        links += f", {percent(found['links_to_renamed'])} of the others' to peers with renamed labels"
+    yield "links", links
 
 
 def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:

@@ -18,7 +18,7 @@ from peer.store.identity_files import IncarnationFile, StateLock
 from peer.store.state_dir import StateDir
 from peer.tasks.loading import load_task
 from peer.tasks.task import Task
-from peer.tasks.user_code import shard_of
+from peer.tasks.training_shard import training_shard
 from peer.wire.proxy import HttpProxy
 
 
@@ -88,7 +88,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
         download=settings.download,
     )
     device = device_named(settings.device)
-    learner = Learner(task, shard_of(task, peer_id), device=device, batch_size=manifest.batch_size)
+    learner = Learner(task, training_shard(task, peer_id, manifest), device=device, batch_size=manifest.batch_size)
     if settings.check_task:
         try_learner(learner, manifest.learning_rate)
     directory = StateDir(settings.state_dir)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import ShardError
+from coordinator_free_bootstrap.seeds import generator
 from peer.tasks.preprocessing import Preprocessing
 
 Kind = Literal["classification", "regression"]
@@ -64,6 +65,29 @@ class Shard:
         if self.val_x is None or self.val_y is None:
             return self.train_x[:0], self.train_y[:0]
         return self.val_x, self.val_y
+
+    def holding_out(self, share: float, seed: int) -> Shard:
+        """Return the shard with validation data: its own, or a share of its training samples, drawn by ``seed``.
+
+        Args:
+            share: in [0, 1); 0 changes nothing. At least one sample is held out if `TRAIN_SAMPLES_MIN` remain.
+            seed: of the draw; the same at each start of a peer.
+        """
+        count = len(self.train_x)
+        held = min(max(1, round(share * count)), count - TRAIN_SAMPLES_MIN)
+        if not share or held < 1 or len(self.part("validation")[0]):
+            return self
+        order = generator(seed, "validation").permutation(count)
+        kept, out = np.sort(order[held:]), np.sort(order[:held])
+        return replace(
+            self,
+            train_x=self.train_x[kept],
+            train_y=self.train_y[kept],
+            val_x=self.train_x[out],
+            val_y=self.train_y[out],
+            true_cluster=None if self.true_cluster is None else self.true_cluster[kept],
+            turns=None if self.turns is None else self.turns[kept],
+        )
 
     def checked(self, kind: Kind, classes: int | None) -> Shard:
         """Return the shard with float32 or int64 arrays.

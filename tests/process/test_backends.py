@@ -72,6 +72,11 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
         pytest.param(
             {"algorithm": "fedsoft", "options": {"variant": "select"}, "aggregation": "batch"}, id="fedsoft-select"
         ),
+        pytest.param({"algorithm": "dpfl", "options": {"budget": 2, "rebuild_every": 2}}, id="dpfl-budget-rebuild"),
+        pytest.param(
+            {"algorithm": "dpfl", "options": {"period": 2}, "participation": 0.8, "encoding": "int8"},
+            id="dpfl-participation",
+        ),
     ],
 )
 def test_both_backends_end_with_the_same_models(bed: Make, tmp_path: Path, run: dict[str, Any]) -> None:

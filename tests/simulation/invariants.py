@@ -523,7 +523,10 @@ class Checker:
     def _own_weight(self, process: Process, slot: int, folded: float) -> float:
         algorithm, state, round_index = process.algorithm, process.workspace.state, process.workspace.round_index
         engine = process.engine
-        if algorithm.steps(round_index) > 1 or ("masses" in state and algorithm.warming_up(engine.round_index)):
+        relays = algorithm.steps(round_index) > 1 or (
+            algorithm.name == "dfca" and algorithm.warming_up(engine.round_index)
+        )
+        if relays and "masses" in state:
             up = [n for n in process.effect_present if engine.state.edge_is_up(n, engine.round_index)]
             return (1.0 - sum(algorithm.metropolis(n) for n in up)) * state["masses"][slot]
         if isinstance(algorithm, FedSoft):

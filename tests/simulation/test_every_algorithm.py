@@ -21,7 +21,9 @@ from tests.simulation.world import World
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedspd": {"u_min": 0.4, "align_every": 2, "sketch_size": 16, "final_epochs": 1},
     "pfedme": {"strength": 1.0},
+    "dpfl": {"budget": 2, "rebuild_every": 2},  # rounds in which peers ask, and others of many steps
 }
+LOCKSTEP_ONLY = {"dpfl"}
 NAMES = sorted(algorithms())
 
 
@@ -49,7 +51,7 @@ def test_kill_and_restart_of_a_peer_changes_no_bit_of_any_model(name: str, seed:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_invariants_hold_under_faults_in_both_paces(name: str) -> None:
-    paces = {"lockstep", "async"}
+    paces = {"lockstep"} if name in LOCKSTEP_ONLY else {"lockstep", "async"}
     for seed in range(40):
         options = draw(seed)
         run = options.graph.manifest
@@ -61,4 +63,4 @@ def test_invariants_hold_under_faults_in_both_paces(name: str) -> None:
         assert outcome.error is None, report(outcome)
         assert sum(outcome.fired.values()), "no fault fired"
         paces.remove(run.pace)
-    assert not paces, "both paces must have run"
+    assert not paces, "each pace must have run"

@@ -26,6 +26,7 @@ class Result:
     samples: int = SAMPLES
     steps: int = 1
     metric: float = 0.0
+    metric_name: str = "minus loss"
 
 
 class QuadraticLearner:

@@ -1,0 +1,299 @@
+"""DPFL: the greedy choice against an oracle over sets, whole runs against a loop in float64, bytes, budgets."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from coordinator_free_bootstrap import Graph, Manifest, make_graph
+from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.seeds import generator
+from peer.algorithms.dpfl import Dpfl
+from peer.algorithms.greedy import GreedyChoice
+from peer.algorithms.local import Local
+from peer.core.encoding import payload_size
+from tests.oracle import dpfl as oracle
+from tests.oracle.fedspd import Data, descend, losses
+from tests.tools.simulated import finish, peers_of, run
+
+SMALL = {"samples_per_peer": 60, "test_per_peer": 20}
+BASE = dict(algorithm="dpfl", task="digits", split="rotated_hard", split_options=SMALL, rounds=4, model="mlr")
+
+
+def graph_of(peers=5, kind="complete", options=None, **manifest) -> Graph:
+    made = make_graph(kind, peers, seed=3)
+    return Graph(made.nodes, made.edges, Manifest(**BASE | {"options": options or {}} | manifest))
+
+
+# ---- the greedy choice ------------------------------------------------------------------------------------------------
+
+
+def numbers(*shape):
+    size = math.prod(shape)
+    values = st.floats(-3, 3, width=32, allow_subnormal=False)
+    return st.lists(values, min_size=size, max_size=size).map(lambda v: np.array(v, np.float32).reshape(shape))
+
+
+@st.composite
+def cases(draw):
+    candidates = draw(st.integers(1, 8))
+    models = draw(numbers(candidates + 1, 3))
+    counts = draw(st.lists(st.integers(1, 50), min_size=candidates + 1, max_size=candidates + 1))
+    budget = draw(st.none() | st.integers(1, candidates + 1))
+    return models, counts, budget, draw(numbers(3)), draw(st.integers(0, 999)), draw(st.integers(1, candidates))
+
+
+def quadratic(target):
+    return lambda theta: float(0.5 * ((theta.astype(np.float64) - target) ** 2).sum())
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases())
+def test_theorem_1_batches_decide_as_the_oracle_over_sets_does(case):
+    models, counts, budget, target, seed, size = case
+    order = [int(j) + 1 for j in generator(seed, "order").permutation(len(models) - 1)]
+    by_peer = {j: model.astype(np.float64) for j, model in enumerate(models)}
+    weights = dict(enumerate(map(float, counts)))
+    coins = iter(generator(seed, "coins").random(100).tolist())
+    loss = quadratic(target)
+    expected = oracle.ggc(0, order, by_peer, weights, loss, coins, math.inf if budget is None else budget)
+    assume(expected.margin > 1e-5)
+    evaluated = []
+
+    def counted(theta):
+        evaluated.append(theta)
+        return loss(theta)
+
+    choice = GreedyChoice(models[0], weights[0], counted, generator(seed, "coins"), budget)
+    for read in (choice.expect, choice.consider):  # BGGC reads every candidate twice, in batches of any size
+        for start in range(0, len(order), size):
+            for j in order[start : start + size]:
+                read(j, models[j].copy(), weights[j])
+    assert choice.chosen == expected.chosen
+    assert len(evaluated) == (expected.evaluations if budget != 1 else 0)
+    wanted = oracle.average(by_peer, weights, [0, *expected.chosen])
+    np.testing.assert_allclose(choice.average(), wanted, atol=1e-5)
+    assert len(choice.chosen) <= (budget or len(models)) - 1
+    gain = loss(by_peer[0]) - loss(wanted)
+    assert choice.gain == pytest.approx(gain, abs=1e-4)
+
+
+def test_a_model_whose_loss_is_not_finite_is_not_chosen():
+    def loss(theta):
+        return math.nan if np.abs(theta).max() > 10 else quadratic(np.ones(1))(theta)
+
+    choice = GreedyChoice(np.zeros(1, np.float32), 1.0, loss, generator(1, "coins"), None)
+    models = {1: np.full(1, 1e9, np.float32), 2: np.ones(1, np.float32)}
+    for read in (choice.expect, choice.consider):
+        for peer, model in models.items():
+            read(peer, model, 1.0)
+    assert choice.chosen == [2] and choice.gain == pytest.approx(0.5 - 0.125)
+
+
+def test_a_candidate_is_considered_once_and_only_if_expected():
+    choice = GreedyChoice(np.zeros(1, np.float32), 1.0, quadratic(np.ones(1)), generator(1, "coins"), None)
+    model = np.ones(1, np.float32)
+    choice.consider(1, model, 1.0)
+    assert choice.chosen == []
+    for _ in range(2):
+        choice.expect(1, model, 1.0)
+        choice.consider(1, model, 1.0)
+    assert choice.chosen == [1] and choice.average() == [0.5]
+
+
+# ---- whole runs -------------------------------------------------------------------------------------------------------
+
+
+class Reference:
+    """The rounds of Algorithm 1 in float64 for full-batch softmax regression; orders and coins are given."""
+
+    def __init__(self, graph, peers):
+        self.graph, self.options = graph, graph.manifest.options
+        self.train, self.held, self.w = {}, {}, {}
+        for i, peer in enumerate(peers):
+            shard = peer.learner.shard
+            flat = lambda x: x.reshape(len(x), -1).astype(np.float64)  # noqa: E731
+            self.train[i] = Data(flat(shard.train_x), shard.train_y)
+            self.held[i] = Data(flat(shard.val_x), shard.val_y)
+            self.w[i] = peer.models[0].astype(np.float64)
+        self.counts = {i: float(len(data.y)) for i, data in self.train.items()}
+        self.omega, self.chosen = {}, {}
+
+    def round(self, t, plan):
+        m = self.graph.manifest
+        epochs = 2 * m.local_epochs if t == 0 else m.local_epochs
+        trained = {i: descend(w, self.train[i], epochs, m.learning_rate) for i, w in self.w.items()}
+        margins = []
+        for i in self.graph.ids:
+            if t == 0:
+                order = [j for step in plan(i) for j in step]
+                order = list(dict.fromkeys(order))
+            else:
+                pool = sorted(self.omega[i])
+                order = generator(m.seed, "shuffle", i, t).permutation(pool).tolist()
+            coins = iter(generator(m.seed, "coins", i, t).random(100).tolist())
+            loss = lambda theta, i=i: losses(theta, self.held[i]).mean()  # noqa: E731
+            found = oracle.ggc(i, order, trained, self.counts, loss, coins, self.options.get("budget", math.inf))
+            margins.append(found.margin)
+            self.chosen[i] = sorted(found.chosen)
+            if t == 0:
+                self.omega[i] = self.chosen[i]
+            self.w[i] = oracle.average(trained, self.counts, [i, *found.chosen])
+        return min(margins)
+
+
+@pytest.mark.parametrize("budget", [None, 2, 3])
+@pytest.mark.parametrize("kind", ["complete", "star"])
+def test_a_run_equals_the_oracle(budget, kind):
+    options = {} if budget is None else {"budget": budget}
+    graph = graph_of(5, kind, options, local_epochs=2, batch_size=1000, learning_rate=0.3, seed=6)
+    peers = peers_of(graph)
+    reference, margins = Reference(graph, peers), []
+
+    def compare(t):
+        margins.append(reference.round(t, lambda i: peers[0].algorithm.plan(i, 0)))
+        assert margins[-1] > 1e-6, "a decision that rounding can turn: take another seed"
+        for i, peer in enumerate(peers):
+            assert peer.state["candidates"] == reference.omega[i]
+            assert peer.state["collaborators"] == reference.chosen[i]
+            np.testing.assert_allclose(peer.models[0], reference.w[i], atol=5e-6)
+
+    finish(peers, compare)
+    assert len(margins) == 4
+    assert any(reference.chosen.values())
+
+
+def test_bytes_fall_with_the_budget_as_the_formula_says():
+    """Preprocessing: deg models, or 2 deg where they exceed the budget; then |Omega_k| <= B_c - 1 in each round."""
+    sent = []
+    for budget in (None, 4, 2, 1):
+        graph = graph_of(7, options={} if budget is None else {"budget": budget}, batch_size=20)
+        peers = run(graph)
+        size = payload_size(peers[0].learner.schema, "float32")
+        wanted = 0
+        for peer in peers:
+            preprocessing = {None: 6, 1: 0}.get(budget, 12)
+            omega = len(peer.state.get("candidates", []))
+            assert omega <= 6 if budget is None else omega <= budget - 1
+            assert peer.totals["models_folded"] == preprocessing + 3 * omega
+            wanted += preprocessing + 3 * omega
+        assert sum(peer.totals["payload_bytes_sent"] for peer in peers) == wanted * size
+        assert not sum(peer.totals["models_unused"] for peer in peers)
+        sent.append(wanted)
+    assert sent[1] > sent[2] > sent[3] == 0 < sent[0]
+
+
+def test_rounds_without_choice_take_models_of_collaborators_only():
+    graph = graph_of(6, options={"period": 3}, rounds=8, batch_size=20)
+    peers, asked = peers_of(graph), {}
+
+    def note(t):
+        for i, peer in enumerate(peers):
+            row = peer.history[t]
+            asked[i, t] = sorted(sender for sender, *_ in row["folded"]), list(peer.state["collaborators"])
+            assert peer.state["candidates"] == asked[i, 0][1]
+
+    finish(peers, note)
+    for (i, t), (folded, collaborators) in asked.items():
+        if t in (1, 4, 7):
+            assert folded == asked[i, 0][1], "GGC sees all of Omega"
+        elif t:
+            assert folded == collaborators == asked[i, t - 1][1]
+
+
+def test_the_preprocessing_is_repeated():
+    graph = graph_of(6, options={"rebuild_every": 2, "budget": 3}, rounds=5, batch_size=20)
+    rows = [peer.history for peer in run(graph)]
+    for peer_rows in rows:
+        counts = [len(row["folded"]) for row in peer_rows]
+        assert counts[0] == counts[2] == counts[4] == 10 and max(counts[1], counts[3]) <= 2
+
+
+def test_partial_participation_takes_a_share_of_the_models():
+    options = {"preprocess_share": 0.5, "round_share": 0.5}
+    for peer in run(graph_of(9, options=options, batch_size=20)):
+        counts = [len(row["folded"]) for row in peer.history]
+        assert counts[0] == 4
+        assert counts[1:] == [round(0.5 * len(peer.state["candidates"]))] * 3
+
+
+def test_budget_1_equals_local(monkeypatch):
+    mine = run(graph_of(3, options={"budget": 1, "initial_epochs": 1}, local_epochs=1, batch_size=20))
+    monkeypatch.setattr(Local, "validation_share", Dpfl.validation_share)  # the same samples for training
+    for peer, other in zip(mine, run(graph_of(3, algorithm="local", local_epochs=1, batch_size=20)), strict=True):
+        assert peer.models[0].tobytes() == other.models[0].tobytes()
+        assert not (peer.totals["models_sent"] or peer.totals["models_folded"] or peer.totals["selections_sent"])
+        assert len(peer.learner.shard.val_y) == 12
+
+
+def test_the_result_is_the_best_model_on_validation_data():
+    graph = graph_of(4, rounds=6, batch_size=20, learning_rate=0.5)
+    peers, scores = peers_of(graph), []
+
+    def note(t):
+        scores.append([peer.state["best"] for peer in peers])
+
+    finish(peers, note)
+    assert all((np.diff(np.array(scores), axis=0) >= 0).ravel())
+    for peer in peers:
+        assert peer.personalized.tobytes() == peer.models[1].tobytes()
+        assert peer.learner.evaluate(peer.personalized, "validation").metric == peer.state["best"]
+        assert peer.final["accuracy"] == peer.learner.evaluate(peer.personalized).metric
+
+
+def test_peers_with_renamed_labels_are_no_collaborators_of_the_others():
+    options = {"q": 0.5, "base": "iid", "samples_per_peer": 100, "test_per_peer": 50}
+    graph = graph_of(
+        8, split="label_flip", split_options=options, rounds=5, learning_rate=0.3, local_epochs=5, batch_size=10
+    )
+    peers = run(graph)
+    group = [int(peer.learner.true_cluster[0]) for peer in peers]
+    links = [(group[i], group[j]) for i, peer in enumerate(peers) for j in peer.state["collaborators"]]
+    assert sum(group) == 4 and len(links) > 8
+    assert [link for link in links if link[0] != link[1]] == []
+
+
+def test_guard_keeps_the_own_model_where_the_average_is_worse():
+    class Worse(GreedyChoice):
+        gain = -1.0
+
+    graph = graph_of(2)
+    peers = run(graph)
+    workspace, algorithm = peers[0].workspace, Dpfl(graph_of(2, options={"guard_self": True}).manifest, 0, graph)
+    before = peers[0].models[0].tobytes()
+    choice = Worse(peers[0].models[0], 1.0, lambda theta: 0.0, generator(1, "coins"), None)
+    choice.expect(1, peers[1].models[0] + 1, 1.0)
+    choice.consider(1, peers[1].models[0] + 1, 1.0)
+    assert choice.chosen == [1]
+    assert algorithm._chosen(workspace, choice)["collaborators"] == []
+    assert peers[0].models[0].tobytes() == before
+
+
+def test_a_peer_without_preprocessing_takes_neighbors_at_random():
+    graph = graph_of(6, options={"budget": 3})
+    algorithm = Dpfl(graph.manifest, 0, graph)
+    drawn = algorithm.candidates({})
+    assert len(drawn) == 2 and set(drawn) <= set(graph.neighbors(0))
+    assert algorithm.asks({}, 1) == set(drawn)
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"pace": "async"}, "run.pace: found 'async'"),
+        ({"encoding": "int8", "options": {"budget": 3}}, "run.encoding: found 'int8'"),
+        ({"limits": {"kept_bytes_max": 4 * 650}}, "keeps up to 4 arrivals"),
+        ({"limits": {"kept_bytes_max": 4 * 650}, "options": {"budget": 2}}, "keeps up to 2 arrivals"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(changes, found):
+    with pytest.raises(ConfigError, match=found):
+        peers_of(graph_of(5, **changes))
+
+
+def test_limits_hold_at_their_value():
+    assert len(run(graph_of(5, limits={"kept_bytes_max": 4 * 4 * 650}, rounds=1))) == 5
+    assert len(run(graph_of(5, limits={"kept_bytes_max": 4 * 2 * 650}, options={"budget": 2}, rounds=1))) == 5
+    assert len(run(graph_of(5, encoding="int8", rounds=2))) == 5

@@ -11,7 +11,9 @@ A model that deltas start from, the *base*, is named by the hash of its bytes. A
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import xxhash
@@ -46,8 +48,35 @@ class Published:
     change: Payload | None = None
 
 
+class Offer:
+    """A snapshot, published when it is first needed. A function of what was offered before, so two threads may compute it."""
+
+    def __init__(self, snapshot: Vector, before: Offer | None, published: Published | None = None) -> None:
+        self._source: tuple[Vector, Offer | None] | None = (snapshot, before)
+        self._published = published
+
+    def published(self, schema: Schema, encoding: str) -> Published:
+        """Return what is published of the snapshot: the model before plus the encoded change."""
+        source = self._source  # read first: it is freed once the result is there
+        if self._published is not None or source is None:
+            assert self._published is not None
+            return self._published
+        snapshot, before = source
+        if before is None:
+            self._published = Published(snapshot, name_of(snapshot))
+        else:
+            last = before.published(schema, encoding)
+            change = encode(snapshot - last.model, schema, encoding)
+            model = last.model + decode(change, schema, encoding)
+            self._published = Published(model, name_of(model), last.name, change)
+        self._source = None
+        return self._published
+
+
 class Sent:
     """What this peer has published, and which models its neighbors have.
+
+    Every offered snapshot is published, also one that no neighbor takes any more: what follows depends on it.
 
     Args:
         schema: of the models.
@@ -57,26 +86,21 @@ class Sent:
 
     def __init__(self, schema: Schema, encoding: str, published: dict[int, Vector]) -> None:
         self._schema, self._encoding = schema, encoding
-        self._last = {slot: Published(model, name_of(model)) for slot, model in published.items()}
-        self._by_key: dict[SnapshotKey, Published] = {}  # of the rounds whose snapshots are kept
+        self._last = {slot: Offer(model, None, Published(model, name_of(model))) for slot, model in published.items()}
+        self._offers: dict[SnapshotKey, Offer] = {}  # of the rounds whose snapshots are kept
         self._known: dict[tuple[int, int], tuple[int, int]] = {}  # (neighbor, slot) -> (its incarnation, name)
 
     def models(self) -> dict[int, Vector]:
         """Return the last published model of each slot, for a checkpoint."""
-        return {slot: last.model for slot, last in self._last.copy().items()}
+        return {slot: last.published(self._schema, self._encoding).model for slot, last in self._last.items()}
 
-    def publish(self, key: SnapshotKey, snapshot: Vector) -> Published:
-        """Return what is published of a snapshot; computed once."""
-        if key not in self._by_key:
-            last = self._last.get(key.slot)
-            if last is None:
-                new = Published(snapshot, name_of(snapshot))
-            else:
-                change = encode(snapshot - last.model, self._schema, self._encoding)
-                model = last.model + decode(change, self._schema, self._encoding)
-                new = Published(model, name_of(model), last.name, change)
-            self._by_key[key] = self._last[key.slot] = new
-        return self._by_key[key]
+    def offer(self, key: SnapshotKey, snapshot: Vector) -> None:
+        """Offer a snapshot, which is never mutated again."""
+        self._last[key.slot] = self._offers[key] = Offer(snapshot, self._last.get(key.slot))
+
+    def published(self, key: SnapshotKey) -> Callable[[], Published]:
+        """Return a function that publishes an offered snapshot, once."""
+        return partial(self._offers[key].published, self._schema, self._encoding)
 
     def message(
         self, neighbor: int, incarnation: int, header: ModelHeader, published: Published
@@ -90,16 +114,16 @@ class Sent:
     def answered(self, neighbor: int, incarnation: int, header: ModelHeader, reply: PushReply) -> None:
         """Note which model a neighbor has now; a wrong note costs one refusal."""
         place = neighbor, header.slot
-        published = self._by_key.get(SnapshotKey(header.round_index, header.step, header.slot))
-        if published is not None and reply.outcome in (Outcome.FOLDED, Outcome.DUPLICATE):
-            self._known[place] = incarnation, published.name
+        offer = self._offers.get(SnapshotKey(header.round_index, header.step, header.slot))
+        if offer is not None and reply.outcome in (Outcome.FOLDED, Outcome.DUPLICATE):
+            self._known[place] = incarnation, offer.published(self._schema, self._encoding).name
         elif reply.refusal is Refusal.NO_BASE:
             self._known.pop(place, None)
 
     def drop(self, before_round: int) -> None:
-        """Free what was published of earlier rounds, except the last of each slot."""
-        for key in [key for key in self._by_key if key.round_index < before_round]:
-            del self._by_key[key]
+        """Free what was offered in earlier rounds, except the last published model of each slot."""
+        for key in [key for key in self._offers if key.round_index < before_round]:
+            self._offers.pop(key).published(self._schema, self._encoding)
 
 
 class Received:

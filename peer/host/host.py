@@ -383,6 +383,8 @@ class PeerHost:
         for slot in effect.slots:
             key = SnapshotKey(effect.round_index, effect.step, slot)
             self.workspace.models.take_snapshot(key, self.algorithm.outgoing(self.workspace, slot))
+            if self._deltas:
+                self._sent.offer(key, self.workspace.models.get_snapshot(key))
 
     def drop_snapshots(self, before_round: int) -> None:
         """Free the snapshots and payloads of earlier rounds, and pulled models that were not adopted."""
@@ -402,7 +404,8 @@ class PeerHost:
             return lambda: (header, payload)
         snapshot, incarnation = self.workspace.models.get_snapshot(key), self.state.neighbors[neighbor].incarnation
         if self._deltas:
-            return lambda: self._sent.message(neighbor, incarnation, header, self._sent.publish(key, snapshot))
+            published = self._sent.published(key)
+            return lambda: self._sent.message(neighbor, incarnation, header, published())
         return lambda: (header, self._encoded(key, snapshot))
 
     def push_answered(self, neighbor: int, header: ModelHeader, reply: PushReply) -> ev.SendAnswered:

@@ -16,7 +16,7 @@ from peer.core import effects as do
 from peer.core.arrivals import Arrivals
 from peer.core.contacts import Contacts
 from peer.core.decisions import Rejection
-from peer.core.deltas import Received, Sent, name_of
+from peer.core.deltas import Offer, Received, name_of
 from peer.core.encoding import ErrorFeedback
 from peer.core.engine import Engine
 from peer.core.liveness import Liveness, NeighborState
@@ -285,12 +285,13 @@ def the_first_base_is_kept_forever(original, kept, header, model):
     kept._bases[header.sender, header.slot] = name_of(model), base
 
 
-@plant(Sent, "publish")
-def what_a_delta_leaves_out_is_taken_as_sent(original, sent, key, snapshot):
-    published = original(sent, key, snapshot)
-    if published.change is not None:
-        sent._last[key.slot] = sent._by_key[key] = replace(published, model=snapshot, name=name_of(snapshot))
-    return sent._by_key[key]
+@plant(Offer, "published")
+def what_a_delta_leaves_out_is_taken_as_sent(original, offer, schema, name):
+    snapshot = offer._source[0] if offer._source else None
+    published = original(offer, schema, name)
+    if snapshot is not None and published.change is not None:
+        offer._published = replace(published, model=snapshot, name=name_of(snapshot))
+    return offer._published
 
 
 @plant(encoding, "_to_bfloat16")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
-from peer.core.deltas import Received, Sent, name_of
+from peer.core.deltas import Published, Received, Sent, name_of
 from peer.core.encoding import DELTAS, FULL, decode, payload_size
 from peer.core.messages import ModelHeader, Outcome, PushReply
 from peer.core.model_store import SnapshotKey
@@ -30,8 +30,15 @@ def models(count: int) -> list[np.ndarray]:
     return list(np.cumsum(steps, axis=0, dtype=np.float32))
 
 
+def publish(sender: Sent, round_index: int, model: np.ndarray) -> Published:
+    key = SnapshotKey(round_index, 0, 0)
+    if key not in sender._offers:
+        sender.offer(key, model)
+    return sender.published(key)()
+
+
 def sent(sender: Sent, encoding: str, round_index: int, model: np.ndarray, life: int = LIFE):
-    published = sender.publish(SnapshotKey(round_index, 0, 0), model)
+    published = publish(sender, round_index, model)
     return *sender.message(NEIGHBOR, life, header(encoding, round_index), published), published.model
 
 
@@ -57,9 +64,9 @@ def test_both_ends_have_the_same_model_after_every_message(encoding: str) -> Non
 def test_what_is_left_out_is_sent_later(encoding: str) -> None:
     """A model that stays as it is arrives completely: delta_top1 sends the largest hundredth of what is missing."""
     sender, last = Sent(SCHEMA, encoding, {}), models(2)
-    sender.publish(SnapshotKey(0, 0, 0), last[0])
+    publish(sender, 0, last[0])
     for t in range(1, 300):
-        published = sender.publish(SnapshotKey(t, 0, 0), last[1])
+        published = publish(sender, t, last[1])
         sender.drop(t)
     np.testing.assert_allclose(published.model, last[1], rtol=0, atol=1e-5)
 
@@ -113,10 +120,25 @@ def test_a_restarted_sender_publishes_the_same_models() -> None:
     first, second, third = models(3)
     before = Sent(SCHEMA, "delta_top10", {})
     for t, model in enumerate((first, second)):
-        before.publish(SnapshotKey(t, 0, 0), model)
+        publish(before, t, model)
     after = Sent(SCHEMA, "delta_top10", before.models())
-    key = SnapshotKey(2, 0, 0)
-    assert after.publish(key, third).model.tobytes() == before.publish(key, third).model.tobytes()
+    assert publish(after, 2, third).model.tobytes() == publish(before, 2, third).model.tobytes()
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_models_that_no_neighbor_took_are_published_too(dropped: bool) -> None:
+    """As a restarted peer does, whose neighbors have closed the round: its next models must be those of the first life."""
+    taken, untaken = Sent(SCHEMA, "delta_top10", {}), Sent(SCHEMA, "delta_top10", {})
+    for t, model in enumerate(models(4)):
+        wanted = publish(taken, t, model)
+        untaken.offer(SnapshotKey(t, 0, 0), model)
+        if dropped:
+            untaken.drop(t)
+    assert (
+        untaken.models()[0].tobytes()
+        == wanted.model.tobytes()
+        == untaken.published(SnapshotKey(3, 0, 0))().model.tobytes()
+    )
 
 
 def test_slots_and_senders_have_bases_of_their_own() -> None:

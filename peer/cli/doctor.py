@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from peer.observe.doctor import Check
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -22,23 +25,50 @@ def doctor(
         typer.Option("--state-dir", help="Folder on the disk to check.", show_default="the temporary directory"),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
-    json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
+    certs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with the own key, to test the edges.", show_default="identity in the peer's state directory"
+        ),
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="The peers use plaintext, on loopback.")] = False,
+    listen: Annotated[str | None, typer.Option(help="host:port, as for peer run.")] = None,
+    proxy: Annotated[
+        bool, typer.Option("--proxy", help="Dial neighbors through https_proxy, as peer run does.")
+    ] = False,
+    shard: Annotated[Path | None, typer.Option(help="Own data, for the size of the model in run.split=shard.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the checks and edges as JSON.")] = False,
 ) -> None:
     """Check Python, torch, device, clock, disk, ports and neighbors; exit 1 if a check fails.
 
-    Example: peer doctor --neighbors graph.json --id 3
+    With --neighbors, --id and the peer's key it tests each edge in both directions, over the route that a run takes (direct,
+    proxy, tunnel or relay), and says what a round will cost. If the peer does not run, it listens in its place for some seconds.
+
+    Example: peer doctor --neighbors graph.json --id 3 --certs certs
     """
     from dataclasses import asdict
 
-    from peer.observe.doctor import examine
+    from peer.observe.doctor import Check, examine
 
     checks = examine(graph_path=neighbors, peer_id=peer_id, state_dir=state_dir, device=device)
+    edges: dict[str, Any] = {}
+    if neighbors is not None and peer_id is not None and all(c.name != "graph file" or c.level == "ok" for c in checks):
+        from coordinator_free_bootstrap.errors import PeerError
+
+        home = state_dir or Path("state") / f"peer-{peer_id}"
+        settings = {"certs": certs, "insecure": insecure, "listen": listen, "shard": shard}
+        try:
+            tested, edges = _edges(neighbors, peer_id, home, proxy, settings)
+        except PeerError as error:
+            fix = "give the folder with the key of this peer with --certs, or --insecure"
+            tested = [Check("edges", "warn", f"not tested: {error}", fix)]
+        checks += tested
     healthy = all(check.level != "fail" for check in checks)
     if json:
         import json as json_library
 
         rows = [asdict(check) for check in checks]
-        typer.echo(json_library.dumps({"healthy": healthy, "checks": rows}, indent=2))
+        typer.echo(json_library.dumps({"healthy": healthy, "checks": rows, **edges}, indent=2))
     else:
         from rich.console import Console
         from rich.markup import escape
@@ -55,3 +85,32 @@ def doctor(
         Console().print(table)
     if not healthy:
         raise typer.Exit(1)
+
+
+def _edges(
+    path: Path, peer_id: int, home: Path, proxied: bool, given: dict[str, Any]
+) -> tuple[list[Check], dict[str, Any]]:
+    """Return the checks of all edges and of a round's cost, and the same as JSON-ready values.
+
+    Raises:
+        PeerError: keys, proxy or task cannot be used.
+    """
+    import asyncio
+    import os
+    from dataclasses import asdict
+
+    from coordinator_free_bootstrap import load_graph
+    from peer.learning.size import model_bytes
+    from peer.runtime.assembly import LocalSettings
+    from peer.runtime.edge_costs import cost_check, edge_check, round_cost
+    from peer.runtime.edge_tests import edge_tests
+    from peer.runtime.process import transport_security
+    from peer.wire.proxy import HttpProxy
+
+    graph, settings = load_graph(path), LocalSettings(home, **given)
+    tls = transport_security(peer_id, graph, settings)
+    proxy = HttpProxy.of(os.environ) if proxied else None
+    tests = asyncio.run(edge_tests(graph, peer_id, tls, proxy=proxy, listen=settings.listen))
+    cost = round_cost(tests, graph, peer_id, model_bytes(graph, peer_id, shard=settings.shard))
+    checks = [*map(edge_check, tests), cost_check(cost, graph, peer_id)]
+    return checks, {"edges": [asdict(test) for test in tests], "round": asdict(cost) if cost else None}

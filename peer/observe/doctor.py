@@ -160,9 +160,9 @@ def check_network(graph_path: Path, peer_id: int | None) -> list[Check]:
         return [Check("graph file", "fail", str(error), "correct the file; peer graph check shows the problems")]
     found = f"{counted(len(graph.ids), 'peer')}, {counted(len(graph.edges), 'edge')}, digest {graph.digest[:12]}"
     checks = [Check("graph file", "ok", found), check_open_files(len(others))]
-    if peer_id is not None:
+    if peer_id is not None and graph.node(peer_id).address:  # a peer that only dials may have none
         checks.append(check_port(graph.node(peer_id).address))
-    return checks + list(_probe_all(graph, others))
+    return checks + list(_probe_all(graph, tuple(other for other in others if graph.node(other).address)))
 
 
 def check_open_files(neighbor_count: int) -> Check:

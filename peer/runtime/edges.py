@@ -66,11 +66,19 @@ class Edges:
         """The unix socket on which the peer must serve too: neighbors that call it over tunnels come in there."""
         return self._folder.service
 
-    def open(self) -> None:
-        """Make the links and start the tunnels; the server must be up."""
+    def route(self, neighbor: int) -> str:
+        """Return how a neighbor is called: ``direct``, ``proxy HOST:PORT``, ``tunnel`` or ``via peer N``."""
+        holder = self._held_at[neighbor]
+        if holder is not None:
+            return "tunnel" if holder == self._peer_id else f"via peer {holder}"
+        proxied = self._proxy is not None and self._proxy.serves(self._graph.node(neighbor).address)
+        return f"proxy {self._proxy}" if proxied else "direct"
+
+    def open(self, *, offers: bool = True) -> None:
+        """Make the links and start the tunnels (without ``offers``, none that this peer opens); the server must be up."""
         for neighbor, holder in self._held_at.items():
             self.links[neighbor] = self._link(neighbor, holder)
-        for holder, user in self._offers:
+        for holder, user in self._offers if offers else ():
             self._offer(holder, user)
 
     def reached(self, neighbor: int, incarnation: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -164,9 +164,13 @@ class NeighborLink:
         """Return the neighbor's status."""
         return convert.unpack_status(await self._ask("Status", b""))
 
+    async def exchange_padding(self, sent_bytes: int, received_bytes: int) -> int:
+        """Ask for the status with so much padding in both directions; return the bytes of the reply."""
+        return len(await self._ask("Status", convert.pack_status_request(sent_bytes, received_bytes)))
+
     async def watch_status(
         self, interval_s: float, rounds_since: int | None = None
-    ) -> AsyncIterator[tuple[dict[str, Any], Batch]]:
+    ) -> AsyncGenerator[tuple[dict[str, Any], Batch], None]:
         """Yield the neighbor's status every ``interval_s`` seconds, until the neighbor stops.
 
         Args:

@@ -39,6 +39,7 @@ SKETCH_BYTES_MAX = 1 << 20
 DIGEST_CHARS_MAX = 128  # SHA-512 in hex
 MANIFEST_CHARS_MAX = 1 << 20
 REASON_CHARS_MAX = 4096
+PADDING_BYTES_MAX = 1 << 20
 INTERVAL_S_MIN, INTERVAL_S_MAX = 0.05, 60.0
 
 M = TypeVar("M", bound=Message)
@@ -237,6 +238,19 @@ def unpack_watched(data: bytes) -> tuple[dict[str, Any], Batch]:
     return unpack_status(data), Batch(tuple(message.rounds), message.rounds_from)
 
 
+def unpack_status_request(data: bytes) -> int:
+    """Read the bytes of padding that a StatusRequest asks for; raises RemoteProtocolError MALFORMED."""
+    message = parse(peer_pb2.StatusRequest, data)
+    if message.reply_bytes > PADDING_BYTES_MAX:
+        raise _wrong(message, "reply_bytes", str(message.reply_bytes), f"at most {PADDING_BYTES_MAX}")
+    return message.reply_bytes
+
+
+def pack_status_request(padding_bytes: int = 0, reply_bytes: int = 0) -> bytes:
+    """Write a StatusRequest with so much padding, which asks for so much padding."""
+    return peer_pb2.StatusRequest(padding=bytes(padding_bytes), reply_bytes=reply_bytes).SerializeToString()
+
+
 def unpack_status(data: bytes) -> dict[str, Any]:
     """Read the JSON object of a StatusReply; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.StatusReply, data)
@@ -249,11 +263,13 @@ def unpack_status(data: bytes) -> dict[str, Any]:
     return status
 
 
-def pack_status(status: dict[str, Any], batch: Batch | None = None) -> bytes:
+def pack_status(status: dict[str, Any], batch: Batch | None = None, padding_bytes: int = 0) -> bytes:
     """Write a StatusReply: ``status`` as JSON, with null for NaN and Infinity; its typed fields are keys of the same names."""
     typed = {name: status[name] for name in ("peer_id", "incarnation", "round_index") if status.get(name) is not None}
     phase = _number(peer_pb2.Phase, status["phase"]) if status.get("phase") else 0
-    told = {"rounds": batch.records, "rounds_from": batch.rounds_from} if batch else {}
+    told: dict[str, Any] = {"rounds": batch.records, "rounds_from": batch.rounds_from} if batch else {}
+    if padding_bytes:
+        told["padding"] = bytes(padding_bytes)
     return _build(peer_pb2.StatusReply, **typed, **told, phase=phase, json=dumps(status)).SerializeToString()
 
 

@@ -130,8 +130,13 @@ class PeerService:
     async def status(self, _requests: AsyncIterator[bytes], context: Any) -> bytes:
         """Return the peer's status."""
         async with self._access.aborting(context):
-            await self._access.request(self._access.subject(context), context)
-            return convert.pack_status(self._handler.status())
+            caller = self._access.subject(context)
+            request = await self._access.request(caller, context)
+            await self._pacing.download.take(len(request))
+            wanted = 0 if isinstance(caller, str) else convert.unpack_status_request(request)
+            reply = convert.pack_status(self._handler.status(), padding_bytes=wanted)
+            await self._pacing.upload.take(len(reply))
+            return reply
 
     async def watch(self, _requests: AsyncIterator[bytes], context: Any) -> None:
         """Send the peer's status repeatedly, until the caller cancels or the peer stops."""

@@ -225,8 +225,12 @@ class PullRequest(_message.Message):
     def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., slot: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("padding", "reply_bytes")
+    PADDING_FIELD_NUMBER: _ClassVar[int]
+    REPLY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    padding: bytes
+    reply_bytes: int
+    def __init__(self, padding: _Optional[bytes] = ..., reply_bytes: _Optional[int] = ...) -> None: ...
 
 class WatchStatusRequest(_message.Message):
     __slots__ = ("interval_s", "rounds_since")
@@ -237,7 +241,7 @@ class WatchStatusRequest(_message.Message):
     def __init__(self, interval_s: _Optional[float] = ..., rounds_since: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("peer_id", "incarnation", "round_index", "phase", "json", "rounds", "rounds_from")
+    __slots__ = ("peer_id", "incarnation", "round_index", "phase", "json", "rounds", "rounds_from", "padding")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -245,6 +249,7 @@ class StatusReply(_message.Message):
     JSON_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FROM_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     peer_id: int
     incarnation: int
     round_index: int
@@ -252,4 +257,5 @@ class StatusReply(_message.Message):
     json: str
     rounds: _containers.RepeatedScalarFieldContainer[str]
     rounds_from: int
-    def __init__(self, peer_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., json: _Optional[str] = ..., rounds: _Optional[_Iterable[str]] = ..., rounds_from: _Optional[int] = ...) -> None: ...
+    padding: bytes
+    def __init__(self, peer_id: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., json: _Optional[str] = ..., rounds: _Optional[_Iterable[str]] = ..., rounds_from: _Optional[int] = ..., padding: _Optional[bytes] = ...) -> None: ...

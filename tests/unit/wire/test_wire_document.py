@@ -99,6 +99,7 @@ LIMITS = {
     "characters of a digest": str(convert.DIGEST_CHARS_MAX),
     "characters of `manifest`": f"{convert.MANIFEST_CHARS_MAX >> 20} Mi",
     "characters of `reason`": str(convert.REASON_CHARS_MAX),
+    "`StatusRequest.reply_bytes`": f"{convert.PADDING_BYTES_MAX >> 20} MiB",
     "`WatchStatusRequest.interval_s`": f"{convert.INTERVAL_S_MIN:g} to {convert.INTERVAL_S_MAX:g}, or 0 for 1",
     "round records that a peer keeps for watchers": str(ROUNDS_KEPT),
 }

@@ -1,0 +1,219 @@
+"""Test every edge of a peer in both directions, over the routes that a run takes: `peer doctor --neighbors graph.json --id N`.
+
+Out: the doctor calls each neighbor with the peer's own key and measures round-trip time and throughput. In: if the peer does not
+run, the doctor listens in its place, opens its tunnels and notes which neighbors call it; it refuses their messages. If the
+peer runs, each neighbor says how it sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from coordinator_free_bootstrap import Graph
+from coordinator_free_bootstrap.errors import ConfigError, NeighborUnavailable, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.strict_json import loads, printable
+from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply
+from peer.runtime.edges import Edges
+from peer.wire.client import NeighborLink
+from peer.wire.handler import Arrival
+from peer.wire.proxy import HttpProxy
+from peer.wire.round_ring import RoundRing
+from peer.wire.security import MutualTls
+from peer.wire.server import PeerServer
+
+CALLS = 5  # of which the median round-trip time is taken
+PADDING_BYTES = 1 << 20
+INTERVAL_S = 60.0  # of watching; one reply is enough
+PAUSE_S = 0.2  # between two attempts to reach a neighbor
+
+
+@dataclass(frozen=True)
+class EdgeTest:
+    """The result of one edge; None where it could not be measured.
+
+    Attributes:
+        neighbor: its id.
+        route: ``direct``, ``proxy HOST:PORT``, ``tunnel`` or ``via peer N``.
+        outgoing: "" if the neighbor answers, else why not.
+        incoming: "" if the neighbor reaches this peer, else what is known.
+        round_trip_s: seconds, the median of `CALLS` calls.
+        upload: bytes per second to the neighbor.
+        download: bytes per second from it.
+        round_s: seconds of one of the neighbor's last rounds, their median.
+    """
+
+    neighbor: int
+    route: str
+    outgoing: str
+    incoming: str
+    round_trip_s: float | None = None
+    upload: float | None = None
+    download: float | None = None
+    round_s: float | None = None
+
+
+async def edge_tests(
+    graph: Graph, peer_id: int, tls: MutualTls | None, *, proxy: HttpProxy | None = None, listen: str | None = None
+) -> list[EdgeTest]:
+    """Test the edges of a peer; takes about the suspicion time where a neighbor does not answer.
+
+    Args:
+        graph: of the run.
+        peer_id: of the peer.
+        tls: its keys; None is plaintext.
+        proxy: as of `peer run --proxy`.
+        listen: as of `peer run --listen`.
+    """
+    manifest, edges, place = graph.manifest, Edges(peer_id, graph, tls, proxy), _Place()
+    server = PeerServer(
+        place,
+        listen or graph.node(peer_id).address,
+        limits=manifest.limits,
+        timeouts=manifest.timeouts,
+        credentials=tls.server_credentials() if tls else None,
+        identify=tls.identify if tls else None,
+        switchboard=edges.switchboard,
+        local=edges.service,
+    )
+    runs = False
+    try:
+        await server.start()
+    except ConfigError:  # most likely the peer itself
+        runs = True
+    edges.open(offers=not runs)
+    try:
+        patience_s = manifest.timeouts.suspicion_s + manifest.timeouts.heartbeat_s
+        tests = (_test(edges, neighbor, peer_id, None if runs else place, patience_s) for neighbor in edges.links)
+        return list(await asyncio.gather(*tests))
+    finally:
+        await edges.close()
+        await server.stop(0)
+
+
+async def _test(edges: Edges, neighbor: int, peer_id: int, place: _Place | None, patience_s: float) -> EdgeTest:
+    link, route = edges.links[neighbor], edges.route(neighbor)
+    status, outgoing = await _reach(link, patience_s)
+    if status is None:
+        return EdgeTest(neighbor, route, outgoing, "unknown, since it does not answer")
+    incoming = _seen_by(status, peer_id) if place is None else await place.called_by(neighbor, patience_s)
+    try:
+        trips = [await _seconds(link.status) for _ in range(CALLS)]
+        trip_s = statistics.median(trips)
+        up_s = await _seconds(lambda: link.exchange_padding(PADDING_BYTES, 0))
+        received, down_s = 0, 0.0
+
+        async def download() -> None:
+            nonlocal received
+            received = await link.exchange_padding(0, PADDING_BYTES)
+
+        down_s = await _seconds(download)
+        round_s = await _round_s(link, status)
+    except (NeighborUnavailable, RemoteProtocolError) as error:
+        return EdgeTest(neighbor, route, f"it answered, then failed: {printable(str(error))}", incoming)
+    upload = PADDING_BYTES / max(1e-6, up_s - trip_s)
+    down = PADDING_BYTES / max(1e-6, down_s - trip_s) if received >= PADDING_BYTES else None
+    return EdgeTest(neighbor, route, "", incoming, trip_s, upload, down, round_s)
+
+
+async def _reach(link: NeighborLink, patience_s: float) -> tuple[dict[str, Any] | None, str]:
+    """Return the neighbor's status, or None and why there is none; a tunnel may need some seconds until it is open."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + patience_s
+    while True:
+        try:
+            return await link.status(), ""
+        except RemoteProtocolError as error:
+            return None, printable(str(error))
+        except NeighborUnavailable as error:
+            if loop.time() >= end:
+                return None, printable(str(error).rpartition(": Status: ")[2])
+        await asyncio.sleep(PAUSE_S)
+
+
+async def _round_s(link: NeighborLink, status: dict[str, Any]) -> float | None:
+    """Return the median seconds of a neighbor's last rounds; None if it tells none."""
+    done = status.get("round_index")
+    if not isinstance(done, int) or done < 1:
+        return None
+    async with aclosing(link.watch_status(INTERVAL_S, max(0, done - CALLS))) as watched:
+        async for _, batch in watched:
+            records = [loads(record) for record in batch.records]
+            phases = [found for record in records if isinstance(found := record.get("seconds"), dict)]
+            seconds = [sum(spent for spent in phase.values() if isinstance(spent, float)) for phase in phases]
+            return statistics.median(seconds) if seconds else None
+    return None
+
+
+def _seen_by(status: dict[str, Any], peer_id: int) -> str:
+    states = status.get("neighbors")
+    state = states.get(str(peer_id)) if isinstance(states, dict) else None
+    return "" if state == "alive" else f"it says that this peer is {printable(str(state or 'unknown'))}"
+
+
+async def _seconds(call: Callable[[], Awaitable[Any]]) -> float:
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    await call()
+    return clock() - began
+
+
+class _Place:
+    """Implements `RequestHandler` in the place of a peer that does not run: notes the callers and refuses every message."""
+
+    def __init__(self) -> None:
+        self.rounds = RoundRing()
+        self._callers: dict[int, asyncio.Event] = {}
+
+    async def called_by(self, neighbor: int, patience_s: float) -> str:
+        """Wait for a hello of a neighbor; return "" or that there was none."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self._event(neighbor).wait()
+                return ""
+        return (
+            f"it has not called in {patience_s:g} s; it may have another address of this peer, or a firewall is between"
+        )
+
+    def _event(self, neighbor: int) -> asyncio.Event:
+        return self._callers.setdefault(neighbor, asyncio.Event())
+
+    async def hello(self, caller: int | None, hello: Hello) -> HelloReply:
+        """Note the caller; refuse, so that no neighbor waits for this peer."""
+        self._event(hello.sender).set()
+        raise RemoteProtocolError(Refusal.SHUTTING_DOWN, "peer doctor tests this address; the peer does not run yet")
+
+    async def heartbeat(self, caller: int | None, heartbeat: Heartbeat) -> Refusal | None:
+        """Note the caller and refuse."""
+        self._event(heartbeat.sender).set()
+        return Refusal.SHUTTING_DOWN
+
+    async def control(self, caller: int | None, message: Control) -> Refusal | None:
+        """Refuse."""
+        return Refusal.SHUTTING_DOWN
+
+    async def offered(self, caller: int | None, header: ModelHeader) -> Arrival | PushReply:
+        """Refuse."""
+        raise RemoteProtocolError(Refusal.SHUTTING_DOWN, "peer doctor tests this address")
+
+    async def complete(self, arrival: Arrival) -> PushReply:
+        """Refuse; no model is accepted, so none becomes complete."""
+        raise RemoteProtocolError(Refusal.SHUTTING_DOWN, "peer doctor tests this address")
+
+    def lost(self, arrival: Arrival, reason: str, code: Refusal | None) -> None:
+        """Forget nothing: no model is accepted."""
+
+    async def pull(self, caller: int | None, request: PullRequest) -> Refusal:
+        """Refuse."""
+        return Refusal.SHUTTING_DOWN
+
+    def status(self) -> dict[str, Any]:
+        """Return that nothing runs here."""
+        return {"phase": "starting"}
+
+    def refused(self, caller: int | None, code: Refusal, sentence: str) -> None:
+        """Do not count."""

@@ -1,0 +1,110 @@
+"""Goal: `peer doctor` tests every edge of a peer over its route, in both directions, and marks no neighbor's record.
+
+Method: real peers with keys run without the peer under test. Times are not asserted, only that they were measured.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tools.running import behind_nat, on_loopback, running_peer, until
+
+from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
+from peer.deploy.keys import create_keys
+from peer.store.history import read_history
+from peer.store.state_dir import StateDir
+
+pytestmark = pytest.mark.process
+
+RUN = {
+    "rounds": 100_000,
+    "model_options": {"hidden": 16},
+    "start": {"rule": "deadline", "deadline_s": 2.0},
+    "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 10.0, "round_deadline_s": 100.0},
+}
+
+
+def prepared(home: Path, graph: Graph) -> Graph:
+    graph = create_keys(graph, home / "keys")
+    save_graph(graph, home / "graph.json")
+    return graph
+
+
+def rounds(home: Path, peer_id: int) -> list[dict[str, Any]]:
+    place = StateDir.of_peer(home, peer_id).history
+    return [line for line in read_history(place) if line["kind"] == "round"] if place.exists() else []
+
+
+def doctor(home: Path, peer_id: int, *options: object) -> dict[str, Any]:
+    command = [sys.executable, "-m", "peer", "doctor", "--neighbors", home / "graph.json", "--id", peer_id]
+    command += ["--certs", home / f"keys/peer-{peer_id}", "--state-dir", home, "--json", *options]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1) and done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
+def start(stack: ExitStack, home: Path, *peers: int) -> None:
+    for i in peers:
+        stack.enter_context(running_peer(i, home, "--certs", home / f"keys/peer-{i}"))
+    logs = [home / f"{i}.log" for i in peers]
+    for i in peers:
+        until(lambda i=i: len(rounds(home, i)) >= 2, f"peer {i} completes rounds", logs=logs)
+
+
+def test_both_directions_of_direct_edges_are_measured(tmp_path: Path) -> None:
+    prepared(tmp_path, on_loopback(make_graph("complete", 4, manifest=parse_manifest(RUN, "test"))))
+    with ExitStack() as stack:
+        start(stack, tmp_path, 1, 2)  # peer 3 does not run
+        found = doctor(tmp_path, 0)
+        edges = {edge["neighbor"]: edge for edge in found["edges"]}
+        for neighbor in (1, 2):
+            edge = edges[neighbor]
+            assert (edge["route"], edge["outgoing"], edge["incoming"]) == ("direct", "", "")
+            assert edge["round_trip_s"] > 0 and edge["upload"] > 0 and edge["download"] > 0 and edge["round_s"] > 0
+        assert edges[3]["outgoing"] == "connection refused" and edges[3]["upload"] is None
+        levels = {check["name"]: check["level"] for check in found["checks"]}
+        assert (levels["edge to peer 1"], levels["edge to peer 3"], levels["cost of a round"]) == ("ok", "warn", "ok")
+        cost = found["round"]
+        model_bytes = rounds(tmp_path, 1)[-1]["payload_bytes_sent"]  # one model to one live neighbor
+        assert cost["sent_bytes"] == 3 * model_bytes
+        assert cost["round_s"] >= cost["transfer_s"] > 0 and cost["day_bytes"] > 0
+        for neighbor in (1, 2):
+            lines = read_history(StateDir.of_peer(tmp_path, neighbor).history)
+            assert not any(
+                line["kind"] == "neighbor" and line["neighbor"] == 0 and line["state"] == "alive" for line in lines
+            )
+
+
+def test_a_running_peer_is_tested_by_what_its_neighbors_see(tmp_path: Path) -> None:
+    prepared(tmp_path, on_loopback(make_graph("line", 2, manifest=parse_manifest(RUN, "test"))))
+    with ExitStack() as stack:
+        start(stack, tmp_path, 0, 1)
+        until(lambda: rounds(tmp_path, 1)[-1]["folded"], "they fold each other")
+        (edge,) = doctor(tmp_path, 0)["edges"]
+        assert (edge["route"], edge["outgoing"], edge["incoming"]) == ("direct", "", "")
+
+
+def test_a_tunnel_and_a_relay_are_named_and_tested(tmp_path: Path) -> None:
+    """Peer 0 only dials. It is called over its tunnel, and reaches peer 2, which only dials too, via peer 1."""
+    graph = on_loopback(make_graph("complete", 3, manifest=parse_manifest(RUN, "test")))
+    prepared(tmp_path, behind_nat(graph, 0, 2, via=[(0, 2, 1)]))
+    with ExitStack() as stack:
+        start(stack, tmp_path, 1, 2)
+        edges = {edge["neighbor"]: edge for edge in doctor(tmp_path, 0)["edges"]}
+        assert {n: edge["route"] for n, edge in edges.items()} == {1: "direct", 2: "via peer 1"}
+        for edge in edges.values():
+            assert (edge["outgoing"], edge["incoming"]) == ("", "")
+            assert edge["upload"] > 0 and edge["download"] > 0
+
+
+def test_without_a_key_the_edges_are_not_tested_and_it_says_why(tmp_path: Path) -> None:
+    prepared(tmp_path, on_loopback(make_graph("line", 2)))
+    found = doctor(tmp_path, 0, "--certs", tmp_path)
+    (check,) = [check for check in found["checks"] if check["name"] == "edges"]
+    assert check["level"] == "warn" and "not tested" in check["found"] and "--certs" in check["fix"]

@@ -1,0 +1,49 @@
+"""What a round costs over measured edges, and the sentences of the checks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator_free_bootstrap import make_graph, parse_manifest
+from peer.runtime.edge_costs import cost_check, edge_check, round_cost
+from peer.runtime.edge_tests import EdgeTest
+
+GRAPH = make_graph("complete", 3, manifest=parse_manifest({"timeouts": {"round_deadline_s": 100.0}}, "test"))
+FAST = EdgeTest(1, "direct", "", "", 0.010, 2e6, 4e6, 6.0)
+SLOW = EdgeTest(2, "via peer 1", "", "", 0.100, 1e6, 4e6, 8.0)
+DEAD = EdgeTest(2, "direct", "connection refused", "unknown, since it does not answer")
+
+
+def test_cost_is_that_of_the_slower_direction_and_of_the_slowest_round() -> None:
+    cost = round_cost([FAST, SLOW], GRAPH, 0, 2_000_000)
+    assert cost is not None
+    assert (cost.sent_bytes, cost.transfer_s, cost.round_s) == (4_000_000, 3.0, 8.0)
+    assert cost.day_bytes == pytest.approx(2 * 4e6 * 86_400 / 8.0)
+
+
+def test_an_edge_without_a_measurement_counts_as_the_others() -> None:
+    cost = round_cost([FAST, DEAD], GRAPH, 0, 2_000_000)
+    assert cost is not None and cost.transfer_s == 2.0 and cost.round_s == 6.0
+    assert round_cost([DEAD], GRAPH, 0, 2_000_000) is None
+
+
+def test_a_declared_limit_is_part_of_the_cost() -> None:
+    limited = replace(GRAPH, nodes=(replace(GRAPH.nodes[0], upload_limit=50_000), *GRAPH.nodes[1:]))
+    cost = round_cost([FAST, SLOW], limited, 0, 5_000_000)
+    assert cost is not None and cost.transfer_s == cost.round_s == 200.0
+    check = cost_check(cost, limited, 0)
+    assert check.level == "warn" and "round_deadline_s" in check.fix and "200.0 s of transfers" in check.found
+
+
+def test_checks_say_how_a_neighbor_is_reached_and_what_to_do() -> None:
+    assert edge_check(SLOW).level == "ok"
+    assert edge_check(SLOW).found.startswith(
+        "via peer 1; out: answers, 100.0 ms round trip, up 1.00 MB/s, down 4.00 MB/s; in: it"
+    )
+    dead = edge_check(DEAD)
+    assert dead.level == "warn" and "connection refused" in dead.found and "start that peer" in dead.fix
+    deaf = edge_check(replace(FAST, incoming="it has not called in 5.5 s"))
+    assert deaf.level == "warn" and "in: it has not called" in deaf.found and "own port" in deaf.fix
+    assert cost_check(None, GRAPH, 0).level == "warn"

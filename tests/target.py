@@ -147,7 +147,7 @@ class Target:
             "sample_count": 10,
             "mass": 1.0,
             "scalars": (),
-            "size_bytes": self.host.state.model_bytes,
+            "size_bytes": self.model().nbytes,
             "encoding": "float32",
         }
         return ModelHeader(**(fields | changes))

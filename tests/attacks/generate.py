@@ -16,6 +16,7 @@ from peer.wire.generated import peer_pb2
 
 CORPUS = Path(__file__).parent / "corpus"
 MODEL_BYTES = 76_840  # of the model of task digits, float32; checked by the tests
+DELTA_BYTES = 19_226  # of its change in int8: a byte for each of 19,210 values, and a scale for each of four tensors
 CHUNK = {"chunk": {"slot": 0}}
 END = {"end": "true"}
 
@@ -188,6 +189,19 @@ def scripts() -> dict[Refusal, Script]:
                 push(header(encoding=99), CHUNK, END),
                 push(header(encoding=0), CHUNK, END),
             ],
+        },
+        Refusal.NO_BASE: {
+            "title": "a delta from a model that the peer does not have",
+            "run": {"encoding": "delta_int8"},
+            "steps": [
+                push(
+                    header(encoding=peer_pb2.ENCODING_DELTA_INT8, base=base, size_bytes=DELTA_BYTES),
+                    {"chunk": {"slot": 0, "to": DELTA_BYTES}},
+                    END,
+                )
+                for base in (1, (1 << 64) - 1)
+            ],
+            "counted": 0,  # a restart causes it too
         },
         Refusal.ROUND_OUT_OF_RANGE: {
             "title": "rounds and steps that the run does not have",

@@ -12,7 +12,7 @@ import grpc.aio
 import numpy as np
 import pytest
 import xxhash
-from generate import CORPUS, MODEL_BYTES, texts
+from generate import CORPUS, DELTA_BYTES, MODEL_BYTES, texts
 from target import ATTACKER, GOOD, Target, call, push, under_attack, until
 
 from coordinator_free_bootstrap.errors import Refusal
@@ -106,7 +106,8 @@ def test_attack_is_refused_and_changes_nothing(path: Path, tmp_path: Path) -> No
             if script.get("handshake", True):
                 await target.connect(ATTACKER, GOOD)
                 await target.reach(Stage.EXCHANGING)
-            assert target.host.state.model_bytes == MODEL_BYTES
+            deltas = "encoding" in script.get("run", {})
+            assert target.host.state.model_bytes == (DELTA_BYTES if deltas else MODEL_BYTES)
             if script.get("leaving"):
                 stop, target.world.stop = target.world.stop, lambda _status: None  # type: ignore[method-assign]
                 target.world.post(ev.LeaveRequested())

@@ -230,9 +230,9 @@ def test_a_peer_with_another_manifest_is_refused_and_the_others_continue(bed: Ma
     assert not any(line["kind"] == "neighbor" and line["neighbor"] == 3 for line in run.history(0))
 
 
-def test_the_wall_clock_is_read_for_timestamps_and_certificates_only() -> None:
-    """A jump of the clock changes no round: only timestamps and the validity of certificates depend on it."""
-    stamps = {"store/history.py", "runtime/results.py", "wire/security.py"}
+def test_the_wall_clock_is_read_for_timestamps_certificates_and_windows_of_work_only() -> None:
+    """A jump of the clock changes no round: only timestamps, the validity of certificates and --when depend on it."""
+    stamps = {"store/history.py", "runtime/results.py", "wire/security.py", "runtime/schedule.py"}
     root = Path(peer.__file__).parent
     reading = re.compile(r"\btime\.(time|time_ns|gmtime|localtime)\(|\bdatetime\.(now|utcnow|today)\(")
     found = {str(path.relative_to(root)) for path in root.rglob("*.py") if reading.search(path.read_text())}

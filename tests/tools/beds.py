@@ -180,7 +180,7 @@ class Bed:
             except FileNotFoundError:
                 return None
 
-        return self.until(found, 10, f"a checkpoint of peer {peer_id}")
+        return self.until(found, f"a checkpoint of peer {peer_id}")
 
     def models(self) -> dict[int, Models]:
         """Return the final models of all peers."""

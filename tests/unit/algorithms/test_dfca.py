@@ -144,7 +144,8 @@ def test_on_a_complete_graph_trainers_of_a_cluster_end_with_their_mean(aggregati
     """And a peer that did not train a cluster with (old + sum of the trained) / (n_j + 1)."""
     assigned = {0: 0, 1: 0, 2: 1, 3: 0, 4: 1}
     world = play("complete", 5, rounds=1, clusters=2, aggregation=aggregation, assigned=assigned)
-    trained = {key[0]: np.frombuffer(data, np.float32).astype(np.float64) for key, data in world.checker.sent.items()}
+    sent = world.checker.sent.items()
+    trained = {key[0]: np.frombuffer(data, np.float32).astype(np.float64) for (key, _encoding), data in sent}
     for j in range(2):
         group = [trained[i] for i in assigned if assigned[i] == j]
         old = initial(world, j)[0]
@@ -190,7 +191,8 @@ def test_on_a_complete_graph_one_relay_step_is_the_server_average(aggregation):
     assigned = {0: 0, 1: 1, 2: 0, 3: 0}
     options = {"warmup_rounds": 1, "relay_steps": 1}
     world = play("complete", 4, rounds=1, clusters=2, options=options, assigned=assigned, aggregation=aggregation)
-    trained = {key[0]: np.frombuffer(data, np.float32).astype(np.float64) for key, data in world.checker.sent.items()}
+    sent = world.checker.sent.items()
+    trained = {key[0]: np.frombuffer(data, np.float32).astype(np.float64) for (key, _encoding), data in sent}
     for j in range(2):
         mean = np.mean([trained[i] for i in assigned if assigned[i] == j], axis=0)
         assert np.abs(stack(world, j) - mean).max() < 2e-6

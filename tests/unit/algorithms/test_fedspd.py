@@ -332,7 +332,8 @@ def test_all_peers_find_the_same_partition_from_their_data():
 
 @pytest.mark.parametrize("name", sorted(set(algorithms()) - {"local"}))
 def test_models_are_sent_only_over_edges_that_are_up(name):
-    graph = graph_of(6, "complete", algorithm=name, dynamic_edges=0.5, options={}, rounds=4, local_epochs=1)
+    model = {"model": "mlp", "model_options": {"hidden": 8}}  # fedrep shares all but the last layer
+    graph = graph_of(6, "complete", algorithm=name, dynamic_edges=0.5, options={}, rounds=4, local_epochs=1, **model)
     peers, seen, down = peers_of(graph), [], 0
 
     def note_arrivals(peer):

@@ -23,7 +23,7 @@ class Calls(Requests):
     def __init__(self) -> None:
         self.events: list[ev.Event] = []
         host: Any = SimpleNamespace(
-            rejects_offer=lambda _header: None, reserve=lambda: ReceivedModel(np.zeros(8, np.uint8))
+            rejects_offer=lambda _header: None, reserve=lambda _header: ReceivedModel(np.zeros(8, np.uint8))
         )
         super().__init__(host, self.events.append, None, lambda _neighbor: None)  # type: ignore[arg-type]
 

@@ -139,10 +139,13 @@ class ArrivalReader:
                 while (frame := await read()) is not grpc.aio.EOF:
                     failpoints.reach("receive.frame")
                     arrival.on_frame()
+                    if self._writer is None:
+                        continue  # given up: the deadline is not extended
                     deadline.reschedule(latest)  # waiting for the own limit is not idle time of the sender
                     await self._pacing.download.take(len(frame))
                     if self._writer is None:
-                        continue  # given up: the deadline is not extended
+                        deadline.reschedule(min(latest, clock() + idle_s))
+                        continue
                     if self._writer.write(frames.read_frame(frame)):
                         arrival.norm_squared = self._writer.norm_squared
                         return True

@@ -159,7 +159,12 @@ def fetch_wheels(folder: Path) -> None:
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["chaos"], "setuptools>=77"]
+    wanted = [
+        *project["dependencies"],
+        *project["optional-dependencies"]["chaos"],
+        *project["optional-dependencies"]["page"],
+        "setuptools>=77",
+    ]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "-d", folder]
     run(*pip, "-c", ROOT / "constraints.txt", "torch")  # first and alone, as in the Makefile
     run(*pip, "-c", ROOT / "constraints.txt", "--find-links", folder, *wanted)

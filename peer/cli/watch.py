@@ -1,7 +1,8 @@
-"""`peer watch`: a page of a run, while it runs and afterwards."""
+"""`peer watch`: a page of a run, or a full screen of a terminal, while it runs and afterwards."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -9,10 +10,24 @@ import typer
 
 
 def watch(
-    directory: Annotated[
+    where: Annotated[
         Path,
-        typer.Argument(help="The --out of a testbed, one state directory, or a folder with several; running or ended."),
+        typer.Argument(
+            help="The --out of a testbed, one state directory, or a folder with several; running or ended. Or the graph file "
+            "of peers on other machines: the command then asks them, with an observer's key."
+        ),
     ],
+    terminal: Annotated[
+        bool, typer.Option("--terminal", help="Show the run in this terminal instead of a page; in a pipe, as lines.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="With a graph file: folder for what the peers say. Default: watched beside the file."),
+    ] = None,
+    certs: Annotated[
+        Path | None,
+        typer.Option(help="With a graph file: folder with an observer's key. Default: certs beside the file."),
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port of the page; 0: any free one.")] = 0,
     host: Annotated[
         str, typer.Option(help="Address to listen on. The page is plain HTTP: keep it on this machine.")
@@ -28,8 +43,37 @@ def watch(
     It prints a link. A link works once; when it is used up, the next one is printed.
     From another machine: ssh -L PORT:127.0.0.1:PORT, and the link as printed.
 
-    Example: peer watch out
-    """
-    from peer.page.process import watch_directory
+    With a graph file, what the peers say becomes a run directory (--out), which peer report and peer watch read like any other.
+    Started again with the same folder, the command asks for the rounds that it does not have. A peer keeps its last 512.
 
-    watch_directory(directory, typer.echo, host=host, port=port, names=tuple(name or ()))
+    Example: peer watch graph.json --certs certs --terminal
+    """
+    from coordinator_free_bootstrap.errors import UsageError
+
+    asked = where.is_file()
+    if not asked and (out is not None or certs is not None):
+        option = "--out" if out is not None else "--certs"
+        raise UsageError(f"{option}: found an option that has an effect only with a graph file; remove {option}")
+    directory = (out or where.parent / "watched") if asked else where
+    with ExitStack() as stack:
+        going_on = None
+        if asked:
+            from peer.observe.ask import observer_of
+            from peer.observe.listen import Listener, ListenerThread
+
+            listening = stack.enter_context(ListenerThread(Listener(*observer_of(where, certs), directory)))
+            typer.echo(f"writing what the peers say to {directory}", err=True)
+
+            def going_on() -> bool:
+                return listening.running
+
+        if terminal:
+            from rich.console import Console
+
+            from peer.observe.watch import follow
+
+            follow(directory, Console(highlight=False, markup=False), going_on)
+            return
+        from peer.page.process import watch_directory
+
+        watch_directory(directory, typer.echo, host=host, port=port, names=tuple(name or ()))

@@ -133,7 +133,13 @@ def testbed_statuses(directory: Path) -> dict[int, Answer]:
 
 
 def graph_statuses(path: Path, certs: Path | None) -> dict[int, Answer]:
-    """Return the status of each peer of a graph file.
+    """Return the status of each peer of a graph file; see `observer_of`."""
+    graph, tls = observer_of(path, certs)
+    return asyncio.run(statuses(graph, tls, path.parent))
+
+
+def observer_of(path: Path, certs: Path | None) -> tuple[Graph, MutualTls | None]:
+    """Return a graph file and the identity with which an observer asks its peers.
 
     Args:
         path: the graph file of the run.
@@ -146,7 +152,7 @@ def graph_statuses(path: Path, certs: Path | None) -> dict[int, Answer]:
     """
     graph = load_graph(path)
     if not any(node.pins for node in graph.nodes):
-        return asyncio.run(statuses(graph, None, path.parent))
+        return graph, None
     folder = certs or path.parent / "certs"
     names = [observer.name for observer in graph.observers]
     name = next((name for name in names if KeyFiles.of(folder, name).exist()), None)
@@ -156,7 +162,7 @@ def graph_statuses(path: Path, certs: Path | None) -> dict[int, Answer]:
             f"key with `peer keygen --observer me --out {folder}`, pin it with `peer graph pin {path} {folder}/me.pem`, and "
             "copy the new graph file to all peers"
         )
-    return asyncio.run(statuses(graph, load_tls(graph, name, KeyFiles.of(folder, name), certs=folder), path.parent))
+    return graph, load_tls(graph, name, KeyFiles.of(folder, name), certs=folder)
 
 
 def plaintext_status(address: str) -> PeerStatus:

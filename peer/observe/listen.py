@@ -7,9 +7,12 @@ rounds after the last one that it has; what the peer does not keep any more is a
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RemoteProtocolError, UsageError
@@ -127,7 +130,8 @@ class PeerNotes:
         status = self._last
         if status is None or status.phase not in ENDS:
             return False
-        kind, word = ENDS[status.phase]
+        completed = status.round_index >= status.rounds_total  # a peer says goodbye after its last round too
+        kind, word = ENDS["finished" if completed else status.phase]
         self._line(kind, rounds_completed=status.round_index)
         summary = {
             "peer_id": self.peer_id,
@@ -240,6 +244,58 @@ class Listener:
     def _write(self, line: Record) -> None:
         with storage_errors("append to", self._observed), open(self._observed, "a", encoding="utf-8") as file:
             file.write(dumps(line) + "\n")
+
+
+class ListenerThread:
+    """A listener in a thread of its own, for the length of a block; its error is raised at the end of the block.
+
+    Args:
+        listener: of the run.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
+
+    @property
+    def running(self) -> bool:
+        """Whether it listens: false once all peers have ended, or after an error."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except asyncio.CancelledError:
+            return
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._started.set()
+
+    async def _main(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._started.set()
+        await self._listener.run()
+
+    def __enter__(self) -> ListenerThread:
+        self._thread.start()
+        self._started.wait()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._loop is not None and self._task is not None and self._thread.is_alive():
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join()
+        if self._error is not None and kind is None:
+            found = self._error
+            raise found.exceptions[0] if isinstance(found, BaseExceptionGroup) else found
 
 
 def round_line(text: str) -> Record:

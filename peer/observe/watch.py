@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -55,6 +56,11 @@ class TestbedWatcher:
     def rounds_of_all(self) -> int:
         """Return how many rounds every peer has completed, as of the last refresh."""
         return min((peer.rounds_completed for peer in self.tail.log.peers.values()), default=0)
+
+    def ended(self) -> bool:
+        """Return whether no peer runs any more."""
+        state = self.view.log.state()
+        return bool(self.view.header(state)["ended"])
 
     def mean_metric(self) -> float | None:
         """Return the mean over peers of the last metric; None before the first evaluation."""
@@ -125,3 +131,27 @@ class LiveProgress:
         self.update(force=True)
         if self._live:
             self._live.stop()
+
+
+def follow(directory: Path, console: Console, going_on: Callable[[], bool] | None = None) -> None:
+    """Show a run on a terminal, full screen, until Ctrl-C or its end; in a pipe, as lines.
+
+    Args:
+        directory: of the run.
+        console: where.
+        going_on: whether an observer still writes the run; None: until no peer runs.
+
+    Raises:
+        UsageError, GraphError, StorageError: see `RunTail`.
+    """
+    watcher = TestbedWatcher(directory)
+    goes_on = going_on or (lambda: not watcher.ended())
+    try:
+        with LiveProgress(watcher, console, full_screen=True) as progress:
+            while goes_on():
+                progress.update()
+                time.sleep(REFRESH_S)
+    except KeyboardInterrupt:
+        pass
+    if console.is_terminal:  # the full screen is gone
+        console.print(watcher.render())

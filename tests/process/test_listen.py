@@ -160,6 +160,22 @@ def test_a_listener_hears_a_restarted_peer_and_the_end_of_its_run(tmp_path: Path
     assert kinds.count("start") == 2
 
 
+def test_a_goodbye_after_the_last_round_is_a_completed_run(tmp_path: Path) -> None:
+    async def test() -> None:
+        graph, peer = graph_of(), Told()
+        peer.complete(99)
+        peer.phase = "leaving"
+        async with listening(graph, tmp_path) as listener:
+            async with served(peer, graph):
+                await heard(listener, 100)
+            async with asyncio.timeout(PATIENCE_S):
+                while not listener.notes[0].ended:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(test())
+    assert run_in(tmp_path).log.newest(0).status == "completed"
+
+
 def test_the_reason_of_a_peer_without_an_answer_is_written_once(tmp_path: Path) -> None:
     async def test() -> None:
         async with listening(graph_of(), tmp_path), asyncio.timeout(PATIENCE_S):

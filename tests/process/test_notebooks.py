@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 PLACE = Path(__file__).parents[2] / "examples"
 NAMES = ["compare_algorithms.ipynb", "write_an_algorithm.ipynb", "your_own_data.ipynb"]
 

@@ -105,7 +105,7 @@ def test_simulated_run_that_diverges_ends_with_the_same_error() -> None:
 
 def test_peers_of_different_manifests_end_with_a_configuration_error(tmp_path: Path) -> None:
     ports = free_ports(2)
-    peers = [start(tmp_path, i, graph_of(ports, rounds=4 + i)) for i in (0, 1)]
+    peers = [start(tmp_path, i, graph_of(ports, rounds=4 + i, start={"deadline_s": 10.0})) for i in (0, 1)]
     results = [ended(p) for p in peers]
     refused = [errors for code, errors in results if code == ConfigError.exit_code]
     assert refused, results

@@ -16,7 +16,7 @@ from tools.running import behind_nat
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 Make = Callable[..., Bed]
 SMALL: dict[str, Any] = {

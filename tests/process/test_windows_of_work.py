@@ -18,7 +18,7 @@ from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 PART_TIME = 1
 RUN = {

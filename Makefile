@@ -26,7 +26,7 @@ test: $(VENV)/.test
 test-slow: $(VENV)/.test
 	$(PYTEST) -m 'slow or chaos'
 
-test-all: test test-slow test-compose
+test-all: test test-slow test-browser test-compose
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -33,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     epilog="Exit codes: 0 success, 1 a peer failed, 2 usage, 10-13 config, graph, task, shard, 20 identity, "
-    "30-31 storage, 40 no answer from a peer, 70 internal error.",
+    "30-31 storage, 40 no answer from a peer, 50 a model diverged, 70 internal error.",
 )
 for verb in (run, health, testbed, chaos, status, watch, keygen, report, evaluate, predict, doctor):
     app.command(epilog=HELP_OF_FAULTS if verb is chaos else None)(verb)

@@ -37,9 +37,9 @@ def watch(
         typer.Option("--name", help="Another host name under which a browser may ask for the page. Repeatable."),
     ] = None,
 ) -> None:
-    """Serve a page of a run until Ctrl-C: graph, accuracy, clusters, waits, times, traffic, faults, and replay.
+    r"""Serve a page of a run until Ctrl-C: graph, accuracy, clusters, waits, times, traffic, faults, and replay.
 
-    The page only reads; peers do not know of it. It needs pip install 'coordinator-free[page]'.
+    The page only reads; peers do not know of it. It needs pip install 'coordinator-free\[page]'.
     It prints a link. A link works once; when it is used up, the next one is printed.
     From another machine: ssh -L PORT:127.0.0.1:PORT, and the link as printed.
 

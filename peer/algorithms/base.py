@@ -226,6 +226,7 @@ class Algorithm:
     name: ClassVar[str]
     Options: ClassVar[type[BaseModel]] = NoOptions
     default_mix: ClassVar[str] = "uniform"
+    clustered: ClassVar[bool] = True  # False: one model travels, and run.clusters has no effect
     validation_share: ClassVar[float] = (
         0.0  # of a peer's training samples, held out where its shard has no validation data
     )
@@ -262,7 +263,7 @@ class Algorithm:
     @classmethod
     def slot_count(cls, manifest: Manifest) -> int:
         """Return how many models of a peer travel: neighbors may get them by push or pull."""
-        return manifest.clusters
+        return manifest.clusters if cls.clustered else 1
 
     @classmethod
     def private_count(cls, manifest: Manifest) -> int:

@@ -40,6 +40,7 @@ class DFedAvg(Algorithm):
     """DFedAvg; with momentum, DFedAvgM."""
 
     name = "dfedavg"
+    clustered = False
     Options = DFedAvgOptions
     default_mix = "metropolis"
 
@@ -47,11 +48,6 @@ class DFedAvg(Algorithm):
         super().__init__(manifest, peer_id, graph)
         if self.options.partners:
             self.mix = manifest.mix or "uniform"
-
-    @classmethod
-    def slot_count(cls, manifest: Manifest) -> int:
-        """Return 1: ``run.clusters`` has no effect."""
-        return 1
 
     def asking(self, round_index: int) -> bool:
         """Return whether ``partners`` is set."""

@@ -64,6 +64,7 @@ class Dpfl(Algorithm):
     """DPFL; the model of highest validation accuracy is private and is the result."""
 
     name = "dpfl"
+    clustered = False
     Options = DpflOptions
     validation_share = 0.2
 
@@ -82,11 +83,6 @@ class Dpfl(Algorithm):
                 "in the preprocessing, and the second int8 payload corrects the first; allowed: float32, float16, bfloat16, "
                 "or no budget"
             )
-
-    @classmethod
-    def slot_count(cls, manifest: Manifest) -> int:
-        """Return 1: ``run.clusters`` has no effect."""
-        return 1
 
     @classmethod
     def private_count(cls, manifest: Manifest) -> int:

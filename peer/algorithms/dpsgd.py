@@ -20,12 +20,8 @@ class DPsgd(Algorithm):
     """D-PSGD: one mini-batch step a round, added to the average of the neighbors' models."""
 
     name = "dpsgd"
+    clustered = False
     default_mix: ClassVar[str] = "metropolis"
-
-    @classmethod
-    def slot_count(cls, manifest: Manifest) -> int:
-        """Return 1: ``run.clusters`` has no effect."""
-        return 1
 
     @classmethod
     def private_count(cls, manifest: Manifest) -> int:

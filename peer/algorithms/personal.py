@@ -16,11 +16,7 @@ class Personal(Algorithm):
     """Slot 0 travels and is averaged as in DFedAvg; slot 1, if there is one, is private. ``run.mix`` is metropolis by default."""
 
     default_mix: ClassVar[str] = "metropolis"
-
-    @classmethod
-    def slot_count(cls, manifest: Manifest) -> int:
-        """Return 1: ``run.clusters`` has no effect."""
-        return 1
+    clustered = False
 
     @classmethod
     def private_count(cls, manifest: Manifest) -> int:

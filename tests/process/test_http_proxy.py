@@ -10,13 +10,13 @@ import asyncio
 import os
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tools.packages import unpacked
 from tools.running import ends, on_loopback, running, running_peer, until
 from wire_support import LIMITS, TIMEOUTS, Recorder, hello_of, serving
 
@@ -53,16 +53,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return tinyproxy: the installed one, or that of Debian's package, unpacked."""
     if installed := shutil.which("tinyproxy", path=f"{os.environ['PATH']}:/usr/sbin:/usr/bin"):
         return Path(installed)
-    if shutil.which("apt-get") is None:
-        pytest.skip("tinyproxy is not installed, and there is no apt-get to download it")
-    folder = tmp_path_factory.mktemp("tinyproxy")
-    done = subprocess.run(
-        ["apt-get", "download", "-q", "tinyproxy-bin"], check=False, cwd=folder, capture_output=True, text=True
-    )
-    packages = list(folder.glob("*.deb"))
-    if done.returncode or not packages:
-        pytest.skip(f"tinyproxy is not installed, and cannot be downloaded: {done.stderr[-200:]}")
-    subprocess.run(["dpkg", "-x", packages[0], folder], check=True)
+    folder = unpacked("tinyproxy", "tinyproxy-bin", tmp_path_factory.mktemp("tinyproxy"))
     return next(folder.glob("usr/*bin/tinyproxy"))
 
 

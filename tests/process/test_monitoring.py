@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tools.packages import unpacked
 from tools.running import on_loopback, running, running_peer, until
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
@@ -27,17 +28,7 @@ def programs(tmp_path_factory):
     installed = shutil.which("prometheus")
     if installed and shutil.which("promtool"):
         return Path(installed).parent
-    if shutil.which("apt-get") is None:
-        pytest.skip("prometheus is not installed, and there is no apt-get to download it")
-    folder = tmp_path_factory.mktemp("prometheus")
-    downloaded = subprocess.run(
-        ["apt-get", "download", "-q", "prometheus"], check=False, cwd=folder, capture_output=True, text=True
-    )
-    packages = list(folder.glob("*.deb"))
-    if downloaded.returncode or not packages:
-        pytest.skip(f"prometheus is not installed, and cannot be downloaded: {downloaded.stderr[-200:]}")
-    subprocess.run(["dpkg", "-x", packages[0], folder], check=True)
-    return folder / "usr" / "bin"
+    return unpacked("prometheus", "prometheus", tmp_path_factory.mktemp("prometheus")) / "usr" / "bin"
 
 
 def promtool(programs, *arguments):

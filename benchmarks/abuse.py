@@ -99,6 +99,7 @@ class Attacker:
             digest(manifest),
             self.graph.digest,
             said["schema"],
+            said["frozen"],
             said["initial_models"],
             int(status["round_index"]),
             Phase.RUNNING,

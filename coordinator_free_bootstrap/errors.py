@@ -33,6 +33,7 @@ class Refusal(StrEnum):
     MANIFEST_MISMATCH = "manifest_mismatch"
     GRAPH_MISMATCH = "graph_mismatch"
     SCHEMA_MISMATCH = "schema_mismatch"
+    FROZEN_MISMATCH = "frozen_mismatch"
     INITIAL_MODELS_MISMATCH = "initial_models_mismatch"
     OLD_INCARNATION = "old_incarnation"
     NO_HANDSHAKE = "no_handshake"

@@ -33,6 +33,8 @@ class HelloFields(Protocol):
     @property
     def schema_digest(self) -> str: ...  # noqa: D102
     @property
+    def frozen_digest(self) -> str: ...  # noqa: D102
+    @property
     def initial_models_digest(self) -> str: ...  # noqa: D102
     @property
     def manifest(self) -> str: ...  # noqa: D102
@@ -43,7 +45,8 @@ def check_hello(
 ) -> tuple[Refusal, str] | None:
     """Return None if the hello is acceptable, else the refusal code and a sentence with both values.
 
-    The first mismatch is reported. Order: sender, wire version, incarnation, manifest, graph, schema, initial models.
+    The first mismatch is reported. Order: sender, wire version, incarnation, manifest, graph, schema, frozen weights,
+    initial models.
 
     Args:
         mine: this peer's own hello.
@@ -57,7 +60,7 @@ def check_hello(
             f"its neighbors are {sorted(neighbors)}; add the edge to the graph file of every peer"
         )
     if theirs.wire_version != mine.wire_version:
-        return Refusal.WIRE_VERSION, _both(mine, theirs, "wire version", mine.wire_version, theirs.wire_version)
+        return Refusal.WIRE_VERSION, _both(mine, theirs, "wire versions", mine.wire_version, theirs.wire_version)
     if theirs.incarnation < last_incarnation:
         return Refusal.OLD_INCARNATION, (
             f"peer {theirs.sender} claims incarnation {shown(theirs.incarnation)}, but peer {mine.sender} has seen "
@@ -68,11 +71,12 @@ def check_hello(
             f"peer {theirs.sender} claims incarnation {shown(theirs.incarnation)}; allowed: 1 to {INCARNATION_MAX}"
         )
     if theirs.manifest_digest != mine.manifest_digest:
-        sentence = _both(mine, theirs, "manifest", mine.manifest_digest, theirs.manifest_digest)
+        sentence = _both(mine, theirs, "manifests", mine.manifest_digest, theirs.manifest_digest)
         return Refusal.MANIFEST_MISMATCH, f"{sentence}; {_differences(mine, theirs)}"
     digests = (
-        (Refusal.GRAPH_MISMATCH, "graph", mine.graph_digest, theirs.graph_digest),
-        (Refusal.SCHEMA_MISMATCH, "model schema", mine.schema_digest, theirs.schema_digest),
+        (Refusal.GRAPH_MISMATCH, "graphs", mine.graph_digest, theirs.graph_digest),
+        (Refusal.SCHEMA_MISMATCH, "model schemas", mine.schema_digest, theirs.schema_digest),
+        (Refusal.FROZEN_MISMATCH, "frozen weights", mine.frozen_digest, theirs.frozen_digest),
         (Refusal.INITIAL_MODELS_MISMATCH, "initial models", mine.initial_models_digest, theirs.initial_models_digest),
     )
     for refusal, what, ours, other in digests:
@@ -83,16 +87,17 @@ def check_hello(
 
 def _both(mine: HelloFields, theirs: HelloFields, what: str, ours: object, other: object) -> str:
     return (
-        f"{what}s differ: peer {mine.sender} has {shown(ours)}, peer {theirs.sender} has {shown(other)}; "
+        f"{what} differ: peer {mine.sender} has {shown(ours)}, peer {theirs.sender} has {shown(other)}; "
         f"give both the same {_SOURCE[what]}"
     )
 
 
 _SOURCE = {
-    "wire version": "release of this program",
-    "manifest": "graph file",
-    "graph": "graph file",
-    "model schema": "task and model code",
+    "wire versions": "release of this program",
+    "manifests": "graph file",
+    "graphs": "graph file",
+    "model schemas": "task and model code",
+    "frozen weights": "file of the base model (parameters that are not trained), model code and library versions",
     "initial models": "run.seed, model code and library versions",
 }
 

@@ -120,6 +120,7 @@ class Target:
             "manifest_digest": digests["manifest"],
             "graph_digest": digests["graph"],
             "schema_digest": digests["schema"],
+            "frozen_digest": digests["frozen"],
             "initial_models_digest": digests["initial_models"],
             "round_index": 0,
             "phase": Phase.RUNNING,

@@ -82,6 +82,10 @@ class Learner(Protocol):
         """Names, shapes and roles of a model vector."""
 
     @property
+    def frozen_digest(self) -> str:
+        """Digest of what a model needs beside its vector (`peer.learning.frozen`); "" where it needs nothing."""
+
+    @property
     def true_cluster(self) -> npt.NDArray[np.int64] | None:
         """The cluster that each training sample was drawn from, int64 [n], where known; for metrics only."""
 

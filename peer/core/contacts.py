@@ -21,6 +21,7 @@ MISCONFIGURED = frozenset(  # refusals that no retry cures: the two peers do not
         Refusal.MANIFEST_MISMATCH,
         Refusal.GRAPH_MISMATCH,
         Refusal.SCHEMA_MISMATCH,
+        Refusal.FROZEN_MISMATCH,
         Refusal.INITIAL_MODELS_MISMATCH,
         Refusal.NOT_A_NEIGHBOR,
         Refusal.IDENTITY_MISMATCH,

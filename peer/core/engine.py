@@ -499,6 +499,7 @@ def make_hello(engine: Engine, digests: dict[str, str], manifest: str, neighbor:
         manifest_digest=digests["manifest"],
         graph_digest=digests["graph"],
         schema_digest=digests["schema"],
+        frozen_digest=digests["frozen"],
         initial_models_digest=digests["initial_models"],
         round_index=run.round.index,
         phase=engine.phase(),

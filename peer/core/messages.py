@@ -32,6 +32,7 @@ class Hello:
     manifest_digest: str
     graph_digest: str
     schema_digest: str
+    frozen_digest: str  # of weights that are neither trained nor sent; "" where the model has none
     initial_models_digest: str  # "" where each peer draws its own models
     round_index: int  # the round the sender is in; the number of rounds when it has finished
     phase: Phase

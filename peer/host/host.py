@@ -230,6 +230,7 @@ class PeerHost:
             "manifest": digest(manifest),
             "graph": graph.digest,
             "schema": schema.digest,
+            "frozen": learner.frozen_digest,
             "initial_models": first.digest,
         }
         saved = (

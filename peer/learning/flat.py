@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from coordinator_free_bootstrap.errors import TaskError
 from peer.core.schema import Schema, TensorSpec
+from peer.learning.frozen import frozen_digest
 
 Vector = NDArray[np.float32]
 
@@ -78,6 +80,11 @@ class FlatModule:
             view.copy_(tensor.data)
             tensor.data = view
         self._integers = [(b, b.clone()) for b in self.module.buffers() if not b.is_floating_point()]
+
+    @cached_property
+    def frozen_digest(self) -> str:
+        """`peer.learning.frozen.frozen_digest` of the module, as it is at the first call."""
+        return frozen_digest(self.module)
 
     def load(self, theta: Vector) -> None:
         """Copy a model vector, float32 [d], into the module.

@@ -78,6 +78,7 @@ class Learner:
         self.batch_size = batch_size
         with user_code("make_model"), seeded(0, self.device):  # the values of the working memory have no meaning
             self.model = model or FlatModule(task.make_model(), self.device)
+        self.frozen_digest = self.model.frozen_digest  # before the first call of the model
         self._data = {part: self._tensors(part) for part in PARTS}
         self._evaluation_batch = EVALUATION_BATCH.get(self.device.type, 256)
         self._probe()

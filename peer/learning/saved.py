@@ -43,6 +43,7 @@ def model_metadata(learner: Learner, manifest: Manifest, peers: int) -> dict[str
         "outputs": str(learner.predict(learner.initial_model(0), shard.train_x[:1]).shape[-1]),
         "metric": task.metric_name,
         "metric_better": "higher" if task.higher_is_better else "lower",
+        "frozen_digest": learner.frozen_digest,
     }
     if preprocessing is not None:
         about["preprocessing"] = preprocessing.to_json()
@@ -137,8 +138,22 @@ class SavedModel:
             0, cpu
         ):  # parameters that are not trained are not in the file; `Learner` makes them from this seed too
             model = FlatModule(task.make_model() if task is not None else self._make(manifest), cpu)
+        self.check_frozen(model.frozen_digest)
         model.load(self.vector(model.schema))
         return model.module.eval()
+
+    def check_frozen(self, digest: str) -> None:
+        """Compare the digest of the frozen weights that the model was trained with; older files have none.
+
+        Raises:
+            StorageError: they are others.
+        """
+        trained = self.metadata.get("frozen_digest", digest)
+        if trained != digest:
+            raise StorageError(
+                f"{self.path}: trained with frozen weights of digest {trained!r}; the model that the task makes here has "
+                f"{digest!r}; give this machine the same file of the base model, model code and library versions"
+            )
 
     def predictions(self, manifest: Manifest, inputs: NDArray[Any]) -> list[dict[str, Any]]:
         """Return for each of ``inputs`` [n, ...] the class and its probability; in regression the value, or a list.
@@ -270,6 +285,7 @@ def evaluated(
     if part not in {"train", "validation", "test"}:
         raise UsageError(f"--part: found {part!r}; allowed: train, validation, test")
     learner = Learner(task, saved.check_shard(manifest, task, task.load_shard(peer_id)), device=device)
+    saved.check_frozen(learner.frozen_digest)
     result = learner.evaluate(saved.vector(learner.schema), part)
     return {
         "model": str(saved.path),

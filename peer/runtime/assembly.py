@@ -101,6 +101,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
         manifest_digest=digest(manifest),
         graph_digest=graph.digest,
         schema_digest=learner.schema.digest,
+        frozen_digest=learner.frozen_digest,
     )
     saved = checkpoints.load_latest()
     checkpoint = Checkpoint(saved.round_index, saved.arrays, saved.state) if saved else None

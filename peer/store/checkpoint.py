@@ -56,7 +56,14 @@ class CheckpointStore:
     """
 
     def __init__(
-        self, directory: Path, *, peer_id: int, manifest_digest: str, graph_digest: str, schema_digest: str
+        self,
+        directory: Path,
+        *,
+        peer_id: int,
+        manifest_digest: str,
+        graph_digest: str,
+        schema_digest: str,
+        frozen_digest: str = "",
     ) -> None:
         self.directory = Path(directory)
         self.rejected: list[tuple[Path, str]] = []
@@ -66,6 +73,7 @@ class CheckpointStore:
             "manifest_digest": manifest_digest,
             "graph_digest": graph_digest,
             "schema_digest": schema_digest,
+            "frozen_digest": frozen_digest,
         }
 
     def save(self, round_index: int, arrays: dict[str, np.ndarray], state: dict[str, Any]) -> Path:
@@ -157,6 +165,7 @@ class CheckpointStore:
             raise CheckpointCorrupt("misplaced: manifest.json is not the manifest of a checkpoint")
         if manifest["version"] != FORMAT_VERSION:
             raise CheckpointCorrupt(f"newer format: found {manifest['version']}; this release reads {FORMAT_VERSION}")
+        manifest.setdefault("frozen_digest", "")  # absent in checkpoints of earlier releases
         _check_form(manifest)
         for key, expected in self._owner.items():
             if manifest[key] != expected:
@@ -178,7 +187,7 @@ class CheckpointStore:
 
 def _check_form(manifest: dict[str, Any]) -> None:
     """Check that the manifest has every field with its type; other files of this program are sealed too."""
-    form: dict[str, type] = dict.fromkeys(("manifest_digest", "graph_digest", "schema_digest"), str)
+    form: dict[str, type] = dict.fromkeys(("manifest_digest", "graph_digest", "schema_digest", "frozen_digest"), str)
     form |= {"sequence": int, "round_index": int, "peer_id": int, "arrays": dict, "state": dict}
     wrong = [key for key, kind in form.items() if not isinstance(manifest.get(key), kind)]
     if not wrong and not {"size_bytes", "sha256"} <= manifest["arrays"].keys():

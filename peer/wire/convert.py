@@ -300,6 +300,7 @@ def _hello(message: peer_pb2.HelloRequest) -> Hello:
         manifest_digest=_text(message, "manifest_digest", DIGEST_CHARS_MAX),
         graph_digest=_text(message, "graph_digest", DIGEST_CHARS_MAX),
         schema_digest=_text(message, "schema_digest", DIGEST_CHARS_MAX),
+        frozen_digest=_text(message, "frozen_digest", DIGEST_CHARS_MAX),
         initial_models_digest=_text(message, "initial_models_digest", DIGEST_CHARS_MAX),
         round_index=_count(message, "round_index"),
         phase=_choice(message, "phase", Phase, Refusal.MALFORMED),

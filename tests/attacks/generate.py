@@ -121,6 +121,7 @@ def scripts() -> dict[Refusal, Script]:
         },
         Refusal.GRAPH_MISMATCH: {"title": "another graph", "steps": [hello(graph_digest="0" * 64)]},
         Refusal.SCHEMA_MISMATCH: {"title": "another model", "steps": [hello(schema_digest="0" * 64)]},
+        Refusal.FROZEN_MISMATCH: {"title": "another frozen base", "steps": [hello(frozen_digest="0" * 32)]},
         Refusal.INITIAL_MODELS_MISMATCH: {
             "title": "other initial models",
             "steps": [hello(initial_models_digest="0" * 64), hello(initial_models_digest="")],

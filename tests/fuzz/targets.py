@@ -99,7 +99,7 @@ def encodings(data: bytes) -> None:
         return
 
 
-MINE = Hello(0, 1, WIRE_VERSION, "m", "g", "s", "", 0, Phase.RUNNING, canonical_json(Manifest()))
+MINE = Hello(0, 1, WIRE_VERSION, "m", "g", "s", "", "", 0, Phase.RUNNING, canonical_json(Manifest()))
 
 
 def handshake(data: bytes) -> None:

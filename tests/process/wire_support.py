@@ -42,6 +42,7 @@ def hello_of(sender: int, **changes: Any) -> Hello:
         manifest_digest="m" * 64,
         graph_digest="g" * 64,
         schema_digest="s" * 64,
+        frozen_digest="",
         initial_models_digest="",
         round_index=3,
         phase=Phase.RUNNING,

@@ -212,6 +212,7 @@ class Liar:
             manifest_digest=digests["manifest"],
             graph_digest=digests["graph"],
             schema_digest=digests["schema"],
+            frozen_digest=digests["frozen"],
             initial_models_digest=digests["initial_models"],
             round_index=self._claim[victim],
             phase=Phase.FINISHED if self._part[victim] is END else Phase.RUNNING,

@@ -55,7 +55,7 @@ OUTCOME_UNUSED: Outcome
 OUTCOME_REFUSED: Outcome
 
 class HelloRequest(_message.Message):
-    __slots__ = ("sender", "incarnation", "wire_version", "manifest_digest", "graph_digest", "schema_digest", "initial_models_digest", "round_index", "phase", "manifest", "seen_incarnation")
+    __slots__ = ("sender", "incarnation", "wire_version", "manifest_digest", "graph_digest", "schema_digest", "initial_models_digest", "round_index", "phase", "manifest", "seen_incarnation", "frozen_digest")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,7 @@ class HelloRequest(_message.Message):
     PHASE_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     SEEN_INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FROZEN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     sender: int
     incarnation: int
     wire_version: int
@@ -78,7 +79,8 @@ class HelloRequest(_message.Message):
     phase: Phase
     manifest: str
     seen_incarnation: int
-    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., wire_version: _Optional[int] = ..., manifest_digest: _Optional[str] = ..., graph_digest: _Optional[str] = ..., schema_digest: _Optional[str] = ..., initial_models_digest: _Optional[str] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., manifest: _Optional[str] = ..., seen_incarnation: _Optional[int] = ...) -> None: ...
+    frozen_digest: str
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., wire_version: _Optional[int] = ..., manifest_digest: _Optional[str] = ..., graph_digest: _Optional[str] = ..., schema_digest: _Optional[str] = ..., initial_models_digest: _Optional[str] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., manifest: _Optional[str] = ..., seen_incarnation: _Optional[int] = ..., frozen_digest: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
     __slots__ = ("hello", "refusal", "reason", "cannot_dial")

@@ -24,7 +24,14 @@ from peer.core.state import State
 LOST = None
 Message = Control | ModelHeader
 Rule = Callable[[int, int, Message], float | None]  # (sender, receiver, message) -> seconds, or LOST
-DIGESTS = {"wire_version": str(WIRE_VERSION), "manifest": "", "graph": "", "schema": "", "initial_models": ""}
+DIGESTS = {
+    "wire_version": str(WIRE_VERSION),
+    "manifest": "",
+    "graph": "",
+    "schema": "",
+    "frozen": "",
+    "initial_models": "",
+}
 
 
 class World:

@@ -16,6 +16,7 @@ MINE = Hello(
     manifest_digest=digest(MANIFEST),
     graph_digest="graph-a",
     schema_digest="schema-a",
+    frozen_digest="frozen-a",
     initial_models_digest="models-a",
     round_index=0,
     phase=Phase.STARTING,
@@ -42,6 +43,12 @@ def test_equal_hellos_are_accepted():
         ({"incarnation": 8}, Refusal.OLD_INCARNATION, ("incarnation 8", "incarnation 9", "take 10")),
         ({"graph_digest": "graph-b"}, Refusal.GRAPH_MISMATCH, ('peer 1 has "graph-a"', 'peer 2 has "graph-b"')),
         ({"schema_digest": "schema-b"}, Refusal.SCHEMA_MISMATCH, ('"schema-a"', '"schema-b"')),
+        (
+            {"frozen_digest": "frozen-b"},
+            Refusal.FROZEN_MISMATCH,
+            ('frozen weights differ: peer 1 has "frozen-a"', '"frozen-b"'),
+        ),
+        ({"frozen_digest": ""}, Refusal.FROZEN_MISMATCH, ('peer 2 has ""', "base model")),
         ({"initial_models_digest": ""}, Refusal.INITIAL_MODELS_MISMATCH, ('"models-a"', 'peer 2 has ""')),
     ],
 )
@@ -90,13 +97,16 @@ def test_a_reason_is_one_short_printable_line_for_any_manifest_text(manifest):
 
 
 def test_checks_run_in_the_documented_order():
-    wrong = replace(THEIRS, sender=4, wire_version=2, incarnation=0, graph_digest="", schema_digest="")
+    wrong = replace(
+        THEIRS, sender=4, wire_version=2, incarnation=0, graph_digest="", schema_digest="", frozen_digest=""
+    )
     steps = [
         ({"sender": 2}, Refusal.NOT_A_NEIGHBOR),
         ({"wire_version": 1}, Refusal.WIRE_VERSION),
         ({"incarnation": 9}, Refusal.OLD_INCARNATION),
         ({"graph_digest": "graph-a"}, Refusal.GRAPH_MISMATCH),
         ({"schema_digest": "schema-a"}, Refusal.SCHEMA_MISMATCH),
+        ({"frozen_digest": "frozen-a"}, Refusal.FROZEN_MISMATCH),
     ]
     for repair, refusal in steps:
         assert check_hello(MINE, wrong, neighbors=(2,), last_incarnation=9)[0] is refusal

@@ -37,7 +37,7 @@ class Driven:
         return self.engine.step(event, self.now)
 
     def hello(self, sender, incarnation=1, round_index=0, phase=Phase.RUNNING, *, answered=True, seen=0):
-        hello = Hello(sender, incarnation, WIRE_VERSION, "", "", "", "", round_index, phase, "", seen)
+        hello = Hello(sender, incarnation, WIRE_VERSION, "", "", "", "", "", round_index, phase, "", seen)
         return self.step(ev.HandshakeDone(hello, answered))
 
     def header(self, sender=1, **changes):
@@ -802,7 +802,7 @@ def test_equal_event_sequences_give_equal_effects():
 
 def test_hello_is_made_only_for_a_neighbor():
     driven = Driven()
-    digests = {"wire_version": "2", "manifest": "m", "graph": "g", "schema": "s", "initial_models": "i"}
+    digests = {"wire_version": "2", "manifest": "m", "graph": "g", "schema": "s", "frozen": "", "initial_models": "i"}
     hello = make_hello(driven.engine, digests, "{}", 1)
     assert (hello.sender, hello.incarnation, hello.wire_version, hello.phase) == (0, 7, 2, Phase.STARTING)
     with pytest.raises(LocalProtocolError, match="no neighbor"):

@@ -36,7 +36,7 @@ class Driven:
         return self.engine.step(event, self.now)
 
     def hello(self, n, round_index=0, incarnation=1):
-        hello = Hello(n, incarnation, WIRE_VERSION, "", "", "", "", round_index, Phase.RUNNING, "")
+        hello = Hello(n, incarnation, WIRE_VERSION, "", "", "", "", "", round_index, Phase.RUNNING, "")
         return self.step(ev.HandshakeDone(hello, answered=True))
 
     def heartbeat(self, n, round_index=0, after=0.0):

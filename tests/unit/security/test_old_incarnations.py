@@ -16,7 +16,7 @@ from peer.core.messages import Heartbeat, Hello, Phase
 from peer.core.state import State
 
 GRAPH = make_graph("ring", 3)
-DIGESTS = {"wire_version": "2", "manifest": "m", "graph": "g", "schema": "s", "initial_models": ""}
+DIGESTS = {"wire_version": "2", "manifest": "m", "graph": "g", "schema": "s", "frozen": "", "initial_models": ""}
 
 
 def engine_of(peer_id: int, incarnation: int, resume=None) -> Engine:

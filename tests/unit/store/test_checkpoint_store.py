@@ -15,7 +15,8 @@ from coordinator_free_bootstrap.errors import StorageError
 from peer.store.checkpoint import FORMAT_VERSION, CheckpointStore
 from peer.store.files import seal, storage_error, unseal
 
-OWNER = {"peer_id": 3, "manifest_digest": "m" * 64, "graph_digest": "g" * 64, "schema_digest": "s" * 64}
+DIGESTS = {"manifest_digest": "m" * 64, "graph_digest": "g" * 64, "schema_digest": "s" * 64, "frozen_digest": "f" * 32}
+OWNER = {"peer_id": 3, **DIGESTS}
 
 
 def store_at(directory: Path, **changes) -> CheckpointStore:

@@ -33,7 +33,7 @@ from coordinator_free_bootstrap.seeds import derive_seed
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.effects import Target
-from peer.core.messages import ModelHeader, Select
+from peer.core.messages import ModelHeader, Pass, Select
 from peer.core.model_store import ModelStore
 from peer.core.schema import Schema
 
@@ -168,6 +168,7 @@ class Workspace:
     step: int = 0
     present: tuple[int, ...] = ()  # neighbors that delivered or passed in the step being closed
     selections: dict[int, Select] = field(default_factory=dict)  # by neighbor
+    told: dict[int, tuple[float, ...]] = field(default_factory=dict)  # numbers in place of models, by neighbor
     true_cluster: npt.NDArray[np.int64] | None = None  # of each training sample, if known; for metrics only
     scratch: dict[str, Any] = field(default_factory=dict)  # kept between two calls; not in checkpoints
     arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
@@ -309,6 +310,20 @@ class Algorithm:
     def expected(self, state: AlgorithmState, select: Select) -> int | None:
         """Return how many models follow a selection: unknown, the first header says it."""
         return None
+
+    def tells(self, state: AlgorithmState, round_index: int, step: int) -> tuple[float, ...]:
+        """Return the numbers to send in a step to each neighbor that gets no model in it, at most 4096: none.
+
+        They go with the pass. Neighbors find those of a step in ``workspace.told`` when they end or close it.
+        """
+        return ()
+
+    def rejects_pass(self, state: AlgorithmState, message: Pass) -> Rejection | None:
+        """Refuse numbers in a pass: without `tells`, no peer sends any."""
+        if not message.scalars:
+            return None
+        found = f"{len(message.scalars)} numbers in a pass"
+        return Rejection(Refusal.MALFORMED, f"{found}; algorithm '{self.name}' has none in this step")
 
     def asking(self, round_index: int) -> bool:
         """Return False: every neighbor sends its models unasked. Depends on the round alone, as all peers must agree.

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.effects import Target
-from peer.core.messages import ModelHeader, Select
+from peer.core.messages import ModelHeader, Pass, Select
 
 AlgorithmState = dict[str, Any]  # JSON values: decisions read it, work replaces it, checkpoints keep it
 
@@ -62,6 +62,12 @@ class Decisions(Protocol):
         self, state: AlgorithmState, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
         """Return what a neighbor gets in a step; ``select`` is what it selected, if known."""
+
+    def tells(self, state: AlgorithmState, round_index: int, step: int) -> tuple[float, ...]:
+        """Return the numbers that go with the pass to each neighbor that gets no model in a step; (): none."""
+
+    def rejects_pass(self, state: AlgorithmState, message: Pass) -> Rejection | None:
+        """Return why a pass cannot be right; its round and step are checked already."""
 
     def expected(self, state: AlgorithmState, select: Select) -> int | None:
         """Return how many models follow a neighbor's selection; None: not known yet."""

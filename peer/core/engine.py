@@ -364,9 +364,9 @@ class Engine:
         last = step + 1 >= run.steps or run.leaving
         due = (t + 1) % run.manifest.evaluate_every == 0 or t + 1 == run.manifest.rounds
         kind: Literal["close", "end_step"] = "close" if last else "end_step"
-        selections = tuple(self.pace.selections())
+        selections, told = tuple(self.pace.selections()), self.pace.told()
         run.take(Trigger.ROUND_OVER if last else Trigger.STEP_OVER)
-        run.emit(do.Work(kind, t, step, run.round.active, tuple(present), selections, evaluate=last and due))
+        run.emit(do.Work(kind, t, step, run.round.active, tuple(present), selections, told, evaluate=last and due))
 
     def _note_missing(self, missing: list[int]) -> None:
         run = self.state

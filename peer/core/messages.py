@@ -87,12 +87,16 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The sender sends this neighbor no (more) models in one exchange step."""
+    """The sender sends this neighbor no (more) models in one exchange step; it may carry numbers in their place.
+
+    ``scalars`` are finite numbers that the algorithm defines.
+    """
 
     sender: int
     incarnation: int
     round_index: int
     step: int
+    scalars: tuple[float, ...] = ()
 
 
 Control = Select | Pass

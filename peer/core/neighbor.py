@@ -46,7 +46,7 @@ class Neighbor:
     pull_failures: int = 0
 
     selections: dict[int, Select] = field(default_factory=dict)  # by round
-    passed: set[Place] = field(default_factory=set)
+    passed: dict[Place, tuple[float, ...]] = field(default_factory=dict)  # the numbers of each pass
     totals: dict[Place, int] = field(default_factory=dict)  # models that a step brings, as the first header says
     delivered: dict[Place, set[int]] = field(default_factory=dict)  # indices that need not come (again)
 
@@ -65,7 +65,7 @@ class Neighbor:
         done = self.delivered.get(place)
         self.delivered = {place: done} if done else {}
         self.totals = {place: total} if done and (total := self.totals.get(place)) is not None else {}
-        self.selections, self.passed = {}, set()
+        self.selections, self.passed = {}, {}
 
     def note_model(self, round_index: int) -> None:
         """Note a model that passed screening."""
@@ -83,12 +83,12 @@ class Neighbor:
             del self.selections[min(self.selections)]
 
     def note_pass(self, message: Pass) -> None:
-        """Note that a step brings no (more) models; an earlier incarnation may have begun to send some."""
+        """Note that a step brings no (more) models, and its numbers; an earlier incarnation may have begun to send some."""
         place = message.round_index, message.step
         self.totals.pop(place, None)
-        self.passed.add(place)
+        self.passed[place] = message.scalars
         if len(self.passed) > SELECTIONS_MAX:
-            self.passed.remove(min(self.passed))
+            del self.passed[min(self.passed)]
 
     def note_delivered(self, header: ModelHeader) -> None:
         """Note that a model need not come (again): it is folded, answered or refused for good."""
@@ -106,7 +106,7 @@ class Neighbor:
             for key in [key for key in table if key < place]:
                 del table[key]
         oldest = place if selections_from is None else min(place, (selections_from, 0))
-        self.passed = {key for key in self.passed if key >= oldest}
+        self.passed = {key: numbers for key, numbers in self.passed.items() if key >= oldest}
         self.selections = {r: s for r, s in self.selections.items() if (r, 0) >= oldest}
 
     def newest_selection(self, from_round: int = 0) -> Select | None:

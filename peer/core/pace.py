@@ -126,6 +126,14 @@ class Pace:
         found = (neighbor.newest_selection(oldest) for neighbor in self.run.neighbors.values())
         return [select for select in found if select is not None]
 
+    def told(self) -> tuple[tuple[int, tuple[float, ...]], ...]:
+        """Return the numbers that count in the present step, by neighbor: in async pace the newest ones."""
+        found = []
+        for n, neighbor in self.run.neighbors.items():
+            if spoken := [place for place, numbers in neighbor.passed.items() if numbers]:
+                found.append((n, neighbor.passed[max(spoken)]))
+        return tuple(found)
+
     def selection_of(self, neighbor: Neighbor, round_index: int) -> Select | None:
         """Return what a neighbor selected, to decide what it is offered in a round."""
         return neighbor.last_selection()
@@ -228,6 +236,11 @@ class Lockstep(Pace):
             return []
         found = (neighbor.selections.get(self.run.round.index) for neighbor in self.run.neighbors.values())
         return [select for select in found if select is not None]
+
+    def told(self) -> tuple[tuple[int, tuple[float, ...]], ...]:
+        """Those of the present step."""
+        place, neighbors = self.run.round.place, self.run.neighbors.items()
+        return tuple((n, neighbor.passed[place]) for n, neighbor in neighbors if neighbor.passed.get(place))
 
     def selection_of(self, neighbor: Neighbor, round_index: int) -> Select | None:
         """Of the same round."""

@@ -47,7 +47,11 @@ class Receiver:
             or self._rejects_place(message.round_index, message.step)
             or self._pace.too_far_ahead(message.round_index)
         )
-        return rejection or (self._rejects_select(message) if isinstance(message, Select) else None)
+        if rejection is not None:
+            return rejection
+        if isinstance(message, Select):
+            return self._rejects_select(message)
+        return self._run.algorithm.rejects_pass(self._run.algorithm_state, message)
 
     def _rejects_select(self, select: Select) -> Rejection | None:
         run = self._run

@@ -148,14 +148,19 @@ class Sender:
             self._open = (*self._open, OpenOffers(place, state, offered_to))[-self._pace.rounds_open :]
         if wanted:
             run.emit(do.TakeSnapshot(*place, tuple(sorted(wanted))))
+        numbers = run.algorithm.tells(state, *place)
         for n, offers in plan.items():
             neighbor = run.neighbors[n]
             self._pace.before_offers(neighbor)
             has_selection = selected is not None and place[1] == 0 and run.offers_to(n)
-            if self._pace.sends_passes and not offers and not has_selection:
-                neighbor.outbox.post(Pass(run.peer_id, run.incarnation, *place))
+            if not offers and not has_selection:
+                self._post_pass(neighbor, place, numbers if run.edge_is_up(n, place[0]) else ())
             self._post_models(neighbor, offers, place)
         run.round.offered = True
+
+    def _post_pass(self, neighbor: Neighbor, place: Place, numbers: tuple[float, ...]) -> None:
+        if numbers or self._pace.sends_passes:
+            neighbor.outbox.post(Pass(self._run.peer_id, self._run.incarnation, *place, numbers))
 
     def _offers(self, state: AlgorithmState, neighbor: Neighbor) -> tuple[Offer, ...]:
         run, place = self._run, self._run.round.place

@@ -132,7 +132,11 @@ def unpack_pass(data: bytes) -> Pass:
     """Read a PassRequest; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.PassRequest, data)
     return Pass(
-        message.sender, message.incarnation, round_index=_count(message, "round_index"), step=_count(message, "step")
+        sender=message.sender,
+        incarnation=message.incarnation,
+        round_index=_count(message, "round_index"),
+        step=_count(message, "step"),
+        scalars=_scalars(message),
     )
 
 

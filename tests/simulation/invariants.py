@@ -13,6 +13,7 @@ I9  the result of a round depends on what was folded, in which order, and on not
     trimmed means)
 I10 the payloads of a slot add up to its models, up to half a step of the encoding
 I12 where peers ask for models, only those of a neighbor that was asked in the round are folded, or offered to one that asks
+I13 in lockstep, work reads the numbers that a neighbor's pass of the same step carries
 I11 a model is refused by the norm bound if, and only if, its norm exceeds the bound
 L1  every peer of the healed core finishes within a bound, and no round of it waits for its deadline
 L2  consensus: in its own test
@@ -45,7 +46,7 @@ from peer.core.averaging import Vector, fold
 from peer.core.decisions import Rejection
 from peer.core.encoding import DELTAS
 from peer.core.liveness import NeighborState
-from peer.core.messages import ModelHeader, PushReply
+from peer.core.messages import ModelHeader, Pass, PushReply
 from peer.core.model_store import SnapshotKey
 from peer.core.pace import Lockstep
 from peer.core.stages import Stage
@@ -108,6 +109,7 @@ class Checker:
         self.final: dict[int, list[Vector]] = {}
         self.furthest = 0  # the highest round of any honest peer so far
         self.history: dict[int, list[dict[str, Any]]] = defaultdict(list)
+        self.told: dict[tuple[int, int, int], set[tuple[float, ...]]] = defaultdict(set)  # by sender, round and step
         self.selections = Selections(self) if world.manifest.algorithm == "fedspd" else None
 
     def mark(self, name: str) -> None:
@@ -216,6 +218,8 @@ class Checker:
         if isinstance(event, ev.Tick):
             self._nobody_waits_for_the_dead(process)
         for effect in effects:
+            if isinstance(effect, do.SendControl) and isinstance(said := effect.message, Pass):
+                self.told[said.sender, said.round_index, said.step].add(said.scalars)
             if isinstance(effect, do.Pull):
                 shadow.caught_up = engine.round_index
             if isinstance(effect, do.Work) and effect.kind == "assign":
@@ -459,6 +463,10 @@ class Checker:
     def works(self, process: Process, effect: do.Work) -> None:
         """Work on tensors begins."""
         shadow = self.shadows[process]
+        for n, numbers in effect.told if self.world.manifest.pace == "lockstep" else ():
+            self.mark("numbers told")
+            place = (n, effect.round_index, effect.step)
+            self.require(numbers in self.told[place], "I13", f"{process.peer_id} reads numbers that {place} never had")
         if effect.kind in ("end_step", "close"):
             if isinstance(process.algorithm, FedSoft):
                 self._own_model_counts(process, process.algorithm)

@@ -125,16 +125,18 @@ class SelectRequest(_message.Message):
     def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., selected: _Optional[int] = ..., scalars: _Optional[_Iterable[float]] = ..., sketch: _Optional[bytes] = ..., declines: _Optional[bool] = ...) -> None: ...
 
 class PassRequest(_message.Message):
-    __slots__ = ("sender", "incarnation", "round_index", "step")
+    __slots__ = ("sender", "incarnation", "round_index", "step", "scalars")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_INDEX_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
+    SCALARS_FIELD_NUMBER: _ClassVar[int]
     sender: int
     incarnation: int
     round_index: int
     step: int
-    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+    scalars: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., round_index: _Optional[int] = ..., step: _Optional[int] = ..., scalars: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Acknowledgement(_message.Message):
     __slots__ = ("refusal", "reason")

@@ -1,0 +1,174 @@
+"""Exchange steps that carry numbers without models, by an algorithm of this file: gossip of one number in each round."""
+
+import numpy as np
+import pytest
+
+from coordinator_free_bootstrap import make_graph
+from coordinator_free_bootstrap.errors import Refusal
+from peer.algorithms import registry
+from peer.algorithms.base import Algorithm
+from peer.core import effects as do
+from peer.core import events as ev
+from peer.core.decisions import Rejection
+from peer.core.engine import make_hello
+from peer.core.messages import ModelHeader, Pass
+from tests.simulation.network import Weather
+from tests.simulation.options import Options, manifest
+from tests.simulation.world import World
+from tests.unit.algorithms.engines import DIGESTS
+from tests.unit.algorithms.engines import World as Engines
+
+STEPS = 12
+
+
+class Gossip(Algorithm):
+    """Step 0 exchanges models. In the other steps, each peer's number becomes the Metropolis mean of its neighborhood's."""
+
+    name = "gossip"
+    clustered = False
+
+    def steps(self, round_index):
+        return 1 + STEPS
+
+    def offers(self, state, round_index, step, neighbor, select):
+        return () if step else super().offers(state, round_index, step, neighbor, select)
+
+    def tells(self, state, round_index, step):
+        return (state["number"], float(step)) if step else ()
+
+    def rejects_pass(self, state, message):
+        if not message.step:
+            return super().rejects_pass(state, message)
+        wrong = message.scalars and (len(message.scalars) != 2 or not 0 <= message.scalars[0] <= 100)
+        return Rejection(Refusal.MALFORMED, "two numbers are allowed") if wrong else None
+
+    def begin(self, workspace):
+        return super().begin(workspace) | {"number": float(self.peer_id)}
+
+    def mixed(self, workspace):
+        state = dict(workspace.state)
+        for neighbor, (number, step) in workspace.told.items():
+            assert self.manifest.pace == "async" or step == workspace.step, "the numbers of another step"
+            state["number"] += self.metropolis(neighbor) * (number - workspace.state["number"])
+        return state
+
+    def end_step(self, workspace):
+        self.merge(workspace)
+        return self.mixed(workspace)
+
+    def close(self, workspace):
+        self.merge(workspace)
+        state = self.mixed(workspace)
+        workspace.models.replace(0, np.full(workspace.models.size, state["number"], np.float32))
+        return state
+
+
+class Told(Engines):
+    """Engines of such peers; `closed` is what each neighbor told in a step, by peer, round and step."""
+
+    def __init__(self, graph):
+        self.closed = {}
+        super().__init__(graph, lambda peer, round_index: 0, algorithm=Gossip)
+
+    def worked(self, peer, work):
+        if work.kind in ("end_step", "close"):
+            self.closed[peer, work.round_index, work.step] = dict(work.told)
+        trained = [0] if work.active else []
+        return {"trained": trained, "sample_count": 1, "number": peer + 10.0 * work.round_index + 0.5 * work.step}
+
+
+def graph_of(peers=5, kind="ring", **run):
+    return make_graph(kind, peers, seed=1, manifest=manifest(algorithm="gossip", clusters=1, **run))
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    monkeypatch.setitem(registry._registered, "gossip", Gossip)
+
+
+def test_numbers_reach_every_neighbor_in_their_step_and_no_model_goes_with_them():
+    graph = graph_of()
+    world = Told(graph).run()
+    assert set(world.stopped.values()) == {"completed"} and len(world.stopped) == 5
+    assert not any(engine.state.refusals for engine in world.engines.values())
+    rounds = range(graph.manifest.rounds)
+    assert set(world.closed) == {(i, t, s) for i in graph.ids for t in rounds for s in range(1 + STEPS)}
+    for (peer, t, step), told in world.closed.items():
+        before = 0.5 * (step - 1)  # the state after the step before
+        wanted = {n: (n + 10.0 * t + before, float(step)) for n in graph.neighbors(peer)} if step else {}
+        assert told == wanted, (peer, t, step)
+    assert {m.step for *_, m in world.sent if isinstance(m, ModelHeader)} == {0}
+
+
+def test_async_peers_read_the_newest_numbers():
+    world = Told(graph_of(pace="async")).run()
+    assert set(world.stopped.values()) == {"completed"}
+    heard = [told for told in world.closed.values() if told]
+    assert len(heard) > 5
+    assert all(isinstance(m.step, int) and m.scalars for *_, m in world.sent if isinstance(m, Pass))
+
+
+def test_an_edge_that_is_down_carries_no_numbers():
+    graph = graph_of(6, "complete", dynamic_edges=0.4)
+    world = Told(graph).run()
+    assert set(world.stopped.values()) == {"completed"}
+    down = 0
+    for (peer, t, step), told in world.closed.items():
+        up = {n for n in graph.neighbors(peer) if world.engines[peer].state.edge_is_up(n, t)}
+        assert set(told) == (up if step else set())
+        down += len(graph.neighbors(peer)) - len(up)
+    assert down > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gossip_agrees_on_the_mean_and_a_kill_changes_no_bit(seed):
+    def world():
+        return World(Options(seed, graph_of(), weather=Weather(delay_s=0.01), train_s=(0.05, 0.4)))
+
+    calm, killed = world(), world()
+    calm.run()
+    for models in calm.checker.final.values():
+        np.testing.assert_allclose(models[0], 2.0, atol=1e-3)
+    machine, rng = killed.machines[seed], killed.random("victim")
+    for moment in sorted(rng.uniform(1.0, 3.0) for _ in range(2)):
+        killed.after(moment, machine.crash)
+        killed.after(moment + rng.uniform(0.05, 0.4), machine.start)
+    killed.run()
+    assert machine.lives > 1
+    for i, models in calm.checker.final.items():
+        assert np.array_equal(models[0], killed.checker.final[i][0])
+
+
+@pytest.mark.parametrize(
+    ("step", "scalars", "code"),
+    [
+        (1, (3.0, 1.0), None),
+        (1, (), None),
+        (1, (3.0,), Refusal.MALFORMED),
+        (1, (101.0, 1.0), Refusal.MALFORMED),
+        (0, (3.0, 1.0), Refusal.MALFORMED),
+        (1 + STEPS, (3.0, 1.0), Refusal.ROUND_OUT_OF_RANGE),
+    ],
+)
+def test_numbers_are_checked(step, scalars, code):
+    world = Told(graph_of(3, "line"))
+    engine = world.engines[0]
+    engine.step(ev.Tick(), 100.0)
+    engine.step(ev.HandshakeDone(make_hello(world.engines[1], DIGESTS, "", 0), answered=True), 100.0)
+    rejection = engine.rejects_control(Pass(1, 1, 0, step, scalars))
+    assert (rejection and rejection.code) == code
+
+
+def test_a_restarted_neighbor_tells_again():
+    world = Told(graph_of(2, "line"))
+    engine = world.engines[0]
+    while engine.state.round.place < (0, 3):
+        world.run(until=world.events[0][0])
+    neighbor = engine.state.neighbors[1]
+    engine.step(ev.PassReceived(Pass(1, 1, 0, 3, (7.0, 3.0))), world.now)
+    assert dict(engine.pace.told()) == {1: (7.0, 3.0)}
+    neighbor.note_restart(2, 0, engine.state.round.place)
+    assert engine.pace.told() == () and not engine.state.has_delivered(1)
+    effects = engine.step(ev.PassReceived(Pass(1, 2, 0, 3, (8.0, 3.0))), world.now)
+    work = [effect for effect in effects if isinstance(effect, do.Work)]
+    assert not work or dict(work[0].told) == {1: (8.0, 3.0)}

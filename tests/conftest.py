@@ -9,3 +9,4 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 from tools.fixtures import bed, warm_parent  # noqa: F401  after OMP_NUM_THREADS
+from tools.http_proxies import proxies  # noqa: F401

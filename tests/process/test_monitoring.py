@@ -28,7 +28,7 @@ def programs(tmp_path_factory):
     installed = shutil.which("prometheus")
     if installed and shutil.which("promtool"):
         return Path(installed).parent
-    return unpacked("prometheus", "prometheus", tmp_path_factory.mktemp("prometheus")) / "usr" / "bin"
+    return unpacked("prometheus", tmp_path_factory.mktemp("prometheus"), "prometheus") / "usr" / "bin"
 
 
 def promtool(programs, *arguments):

@@ -1,21 +1,25 @@
-"""Goal: peers behind address translation take full part, and no loss of a translation changes a bit.
+"""Goal: peers behind address translation and proxies take full part, and no loss of a connection changes a bit.
 
 Method: real peers in network namespaces on a bridge, the internet of the test. A third of them sit behind routers: private
-addresses, iptables MASQUERADE, nothing comes in. The models equal, bit for bit, those of the simulated backend, which has no
-network. Then a router forgets its connections in the middle of a transfer, and gets another public address. Needs root, ip,
-iptables, tc, ss, conntrack and permission to make namespaces.
+addresses, iptables MASQUERADE, nothing comes in. One more reaches nothing but an HTTP proxy, and one pair has a relay. The models
+equal, bit for bit, those of the simulated backend, which has no network. Then a router forgets its connections in the middle
+of a transfer, and gets another public address. Needs root, ip, iptables, tc, ss, conntrack and permission to make namespaces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+import errno
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tools.beds import final_models, same_models
+from tools.http_proxies import Proxies, Proxy
 from tools.namespaces import Bridge, ip, why_not
 from tools.running import Running, behind_nat, running_peer, until
 
@@ -28,6 +32,7 @@ from peer.store.state_dir import StateDir
 pytestmark = pytest.mark.chaos
 
 PORT = 7400
+PROXIED = 5
 RUN: dict[str, Any] = {
     "rounds": 4,
     "model_options": {"hidden": 16},
@@ -45,13 +50,31 @@ FIREWALL = (
     "-A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT",
     "-t nat -A POSTROUTING -o wire -j MASQUERADE",
 )
+PROXY_ONLY = (
+    "-P FORWARD DROP",
+    "-A INPUT -i wire -m conntrack --ctstate NEW -j DROP",
+)
 
 
 class Internet:
-    """The peers of a graph: those that can be dialed on the bridge, each other one alone behind its router."""
+    """The peers of a graph: those that can be dialed on the bridge, each other one alone behind its router.
 
-    def __init__(self, home: Path, stack: ExitStack, graph: Graph) -> None:
+    Args:
+        home: of the run.
+        stack: ends what was started.
+        graph: of the run, without addresses.
+        proxied: peers whose router forwards nothing; a proxy runs on it.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        stack: ExitStack,
+        graph: Graph,
+        proxied: dict[int, Callable[..., AbstractContextManager[Proxy]]] | None = None,
+    ) -> None:
         self.home, self._stack, self.bridge = home, stack, Bridge(stack)
+        self.proxies: dict[int, Proxy] = {}
         dialers = [node.id for node in graph.nodes if node.dials_only]
         addressed = at_addresses(graph, f"10.99.1.{{id}}:{PORT}")
         nodes = (replace(node, address="") if node.dials_only else node for node in addressed.nodes)
@@ -59,11 +82,15 @@ class Internet:
         save_graph(self.graph, home / "graph.json")
         for peer_id in graph.ids:
             if peer_id in dialers:
-                self._behind_router(peer_id)
+                start_proxy = (proxied or {}).get(peer_id)
+                self._behind_router(peer_id, PROXY_ONLY if start_proxy else FIREWALL)
+                if start_proxy:
+                    inside = self.bridge.inside(self.router(peer_id))
+                    self.proxies[peer_id] = stack.enter_context(start_proxy(host="192.168.1.1", prefix=inside))
             else:
                 self.bridge.plug(peer_id, f"10.99.1.{peer_id}/16")
 
-    def _behind_router(self, peer_id: int) -> None:
+    def _behind_router(self, peer_id: int, rules: tuple[str, ...]) -> None:
         """Let a router translate what the peer sends; it drops what it cannot assign to a connection, without an answer."""
         bridge, router = self.bridge, self.router(peer_id)
         bridge.plug(router, f"10.99.1.{peer_id}/16")
@@ -73,7 +100,7 @@ class Internet:
         ip("-n", bridge.of(peer_id), "address", "add", "192.168.1.2/24", "dev", "wire")
         ip("-n", bridge.of(peer_id), "route", "add", "default", "via", "192.168.1.1")
         bridge.run(router, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.netfilter.nf_conntrack_tcp_loose=0")
-        for rule in FIREWALL:
+        for rule in rules:
             bridge.run(router, "iptables", *rule.split())
 
     def router(self, peer_id: int) -> str:
@@ -81,18 +108,15 @@ class Internet:
 
     def start(self) -> list[Running]:
         """Start all peers; SIGTERM ends them after the test."""
-        return [
-            self._stack.enter_context(
-                running_peer(
-                    peer_id,
-                    self.home,
-                    "--certs",
-                    self.home / "keys" / f"peer-{peer_id}",
-                    prefix=self.bridge.inside(peer_id),
-                )
-            )
-            for peer_id in self.graph.ids
-        ]
+        return [self._stack.enter_context(self._peer(peer_id)) for peer_id in self.graph.ids]
+
+    def _peer(self, peer_id: int) -> AbstractContextManager[Running]:
+        options: list[object] = ["--certs", self.home / "keys" / f"peer-{peer_id}"]
+        prefix = self.bridge.inside(peer_id)
+        if proxy := self.proxies.get(peer_id):
+            options.append("--proxy")
+            prefix = (*prefix, "env", f"https_proxy={proxy.url()}")
+        return running_peer(peer_id, self.home, *options, prefix=prefix)
 
     def history(self, peer_id: int, kind: str) -> list[dict[str, Any]]:
         return [line for line in read_history(StateDir.of_peer(self.home, peer_id).history) if line["kind"] == kind]
@@ -110,6 +134,17 @@ class Internet:
             assert "dead" not in {line["state"] for line in self.history(peer_id, "neighbor")}
         simulate(self.graph, self.home / "simulated")
         same_models(*(final_models(place, self.graph) for place in (self.home, self.home / "simulated")))
+
+    def reaches(self, peer_id: int, address: str) -> bool:
+        """Return whether a peer gets an answer of any kind from an address: a connection, or its refusal."""
+        host, _, port = address.rpartition(":")
+        script = f"import socket; s = socket.socket(); s.settimeout(3); print(s.connect_ex(('{host}', {port})))"
+        return int(self.bridge.run(peer_id, sys.executable, "-c", script)) in (0, errno.ECONNREFUSED)
+
+    def dropped(self, peer_id: int) -> int:
+        """Return how many packets a router did not forward."""
+        rows = self.bridge.run(self.router(peer_id), "iptables", "-nvxL", "FORWARD").splitlines()
+        return int(rows[0].partition("policy DROP ")[2].split()[0])
 
     def seen_from(self, peer_id: int) -> set[str]:
         """Return the foreign ends of the connections that a peer has accepted, as host:port."""
@@ -135,18 +170,31 @@ RING = make_graph("ring", 6, manifest=parse_manifest(RUN, "test"))
 
 
 @pytest.mark.parametrize(
-    "graph",
+    ("graph", "kind", "password"),
     [
-        pytest.param(behind_nat(STAR, 2, 4), id="star"),
         pytest.param(
-            behind_nat(replace(RING, edges=(*RING.edges, (0, 2))), 1, 2, via=((1, 2, 0),)),
-            id="ring-with-a-relayed-pair",
+            behind_nat(replace(STAR, edges=(*STAR.edges, (2, 4))), 2, 4, 5, via=((2, 4, 0),)),
+            *("tinyproxy", False),
+            id="star-tinyproxy",
+        ),
+        pytest.param(
+            behind_nat(replace(RING, edges=(*RING.edges, (0, 2))), 1, 2, 5, via=((1, 2, 0),)),
+            *("squid", True),
+            id="ring-squid-with-a-password",
         ),
     ],
 )
-def test_models_are_those_of_a_run_without_address_translation(stack: ExitStack, tmp_path: Path, graph: Graph) -> None:
-    net = Internet(tmp_path, stack, graph)
+def test_models_are_those_of_a_run_without_address_translation(
+    stack: ExitStack, tmp_path: Path, proxies: Proxies, graph: Graph, kind: str, password: bool
+) -> None:
+    """A third of the peers is translated, peer 5 reaches a proxy alone, and one pair has peer 0 as its relay."""
+    net = Internet(tmp_path, stack, graph, proxied={PROXIED: partial(proxies.running, kind, password=password)})
+    address = net.graph.node(0).address
+    assert net.reaches(2, address)
+    assert not net.reaches(PROXIED, address) and net.dropped(PROXIED), "peer 5 gets out without the proxy"
     net.finish(net.start())
+    for neighbor in net.graph.neighbors(PROXIED):
+        assert net.proxies[PROXIED].connects(net.graph.node(neighbor).address) >= 1
 
 
 SLOW_BITS = "8mbit"  # a model of 1 MB is under way for a second, so that a fault hits a transfer

@@ -144,8 +144,19 @@ class Proxies:
                 "http_access deny !users",
             ]
         libraries = ":".join(map(str, files.glob("usr/lib/*-linux-gnu")))
-        command = ("env", f"LD_LIBRARY_PATH={libraries}", files / "usr/sbin/squid", "-N", "-n", home.name.replace("_", "x"))
-        return [*lines, "http_access allow all"], (*command, "-f", home / "proxy.conf"), "Accepting HTTP Socket connections"
+        command = (
+            "env",
+            f"LD_LIBRARY_PATH={libraries}",
+            files / "usr/sbin/squid",
+            "-N",
+            "-n",
+            home.name.replace("_", "x"),
+        )
+        return (
+            [*lines, "http_access allow all"],
+            (*command, "-f", home / "proxy.conf"),
+            "Accepting HTTP Socket connections",
+        )
 
     @cached_property
     def _squid_files(self) -> Path:

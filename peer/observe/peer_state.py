@@ -13,7 +13,7 @@ from peer.store.history import COUNTERS
 PHASES = ("train", "wait", "fold", "evaluate", "other")
 COUNTING = frozenset({"round", "end", "leave"})  # kinds of lines with counters
 PACE_WEIGHT = 0.2  # of the newest round in the running mean of seconds per round
-BETWEEN = ("running", "cut", "silent")  # states in which end line and summary are those of an earlier incarnation
+BETWEEN = ("running", "dead", "silent")  # states in which end line and summary are those of an earlier incarnation
 _NOTHING: Record = {}
 
 
@@ -156,7 +156,7 @@ class PeerState:
 
     @property
     def status(self) -> str:
-        """``missing``, ``running``, ``cut`` (no process and no end line), ``silent``, ``left``, ``completed``, or as the summary.
+        """``missing``, ``running``, ``dead`` (no process and no end line), ``silent``, ``left``, ``completed``, or as the summary.
 
         ``silent``: an observer gets no answer, and no file says whether the process runs.
         """
@@ -170,7 +170,7 @@ class PeerState:
         if self._runs:
             return "running"
         ended = said and self.summary.get("incarnation") == self.start.get("incarnation")
-        return str(said) if ended else "cut"
+        return str(said) if ended else "dead"
 
     @property
     def _runs(self) -> bool:

@@ -110,7 +110,7 @@ def state(run: Run) -> str:
     for found in ("running", "diverged"):
         if found in statuses:
             return found
-    return "incomplete" if statuses & {"cut", "silent", "missing", "failed", "refused"} else "complete"
+    return "incomplete" if statuses & {"dead", "silent", "missing", "failed", "refused"} else "complete"
 
 
 def refusals(run: Run) -> dict[str, int]:
@@ -233,7 +233,7 @@ def peer_row(peer: PeerRun) -> dict[str, Any]:
 def _state_notes(run: Run) -> list[str]:
     words = {
         "running": "still running; the numbers are preliminary",
-        "cut": "killed or crashed; the numbers are those of its last round",
+        "dead": "killed or crashed; the numbers are those of its last round",
         "silent": "gives the observer no answer; the numbers are those of the last one",
         "missing": "no history found; it never started, or its state directory is elsewhere",
         "failed": "failed; see its log",

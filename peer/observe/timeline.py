@@ -8,45 +8,51 @@ from typing import Any
 from coordinator_free_bootstrap.strict_json import printable
 from peer.observe.events import Event
 
-TOGETHER_S = 10.0  # in which several peers that say the same about one peer are one entry
-_DEAD = ("dead", "suspect", "left", "alive")
+TOGETHER_S = 60.0  # between two peers that say the same about one peer, which is one entry
+_STATES = ("dead", "suspect", "left", "alive")
+_FROM_PEERS = ("refused", *_STATES)  # kinds that have in `by` who says so
+Entry = dict[str, Any]
 
 
-def timeline(news: Iterable[tuple[int, Event]]) -> list[dict[str, Any]]:
+def timeline(news: Iterable[tuple[int, Event]]) -> list[Entry]:
     """Return the entries in order; what several peers say about one neighbor is one entry with all of them in ``by``.
 
     Each has ``cursor``, ``at`` (Unix seconds), ``kind``, ``peer`` (whom it is about, or null), ``by`` (who says so) and ``text``.
     """
-    entries: list[dict[str, Any]] = []
+    entries: list[Entry] = []
     started: set[int | None] = set()
     met: set[tuple[int | None, int]] = set()
-    open_entries: dict[tuple[str, Any], dict[str, Any]] = {}
+    said: dict[tuple[str, Any], tuple[Entry, float]] = {}  # the last entry of a kind about a peer, and when it was last said
     for cursor, event in news:
-        kind, text = event.kind, _TEXTS[event.kind](event.data)
-        subject, by = event.peer, [] if event.peer is None else [event.peer]
+        kind, text, subject = event.kind, _TEXTS[event.kind](event.data), event.peer
         if kind == "start":
             if event.peer in started:
                 kind, text = "restart", f"started again, incarnation {event.data.get('incarnation')}"
             started.add(event.peer)
         elif kind == "neighbor":
-            subject, state = event.data["neighbor"], event.data["state"]
+            kind, subject = event.data["state"], event.data["neighbor"]
             first = (event.peer, subject) not in met
             met.add((event.peer, subject))
-            if state not in _DEAD or (state == "alive" and first):
+            if kind not in _STATES or (kind == "alive" and first):
                 continue
-            kind = state
         elif kind == "fault":
             subject = (event.data.get("peers") or [None])[0]
-        elif kind not in ("refused",):
-            by = []
-        entry = {"cursor": cursor, "at": round(event.at, 3), "kind": kind, "peer": subject, "by": by, "text": text}
-        same = open_entries.get((kind, subject)) if by and kind != "fault" else None
-        if same is not None and same["text"] == text and event.at - same["at"] <= TOGETHER_S:
-            same["by"] += [each for each in by if each not in same["by"]]
-            continue
-        open_entries[kind, subject] = entry
-        entries.append(entry)
+        by = [event.peer] if kind in _FROM_PEERS and event.peer is not None else []
+        if kind in ("start", "restart"):  # what is said of a peer from now on is said of its new process
+            said = {key: value for key, value in said.items() if key[1] != subject or key[0] == "refused"}
+        entry, at = said.get((kind, subject), (None, 0.0))
+        if by and entry is not None and event.at - at <= TOGETHER_S and _same(entry, kind, text, by[0]):
+            entry["by"] += [each for each in by if each not in entry["by"]]
+        else:
+            entry = {"cursor": cursor, "at": round(event.at, 3), "kind": kind, "peer": subject, "by": by, "text": text}
+            entries.append(entry)
+        said[kind, subject] = entry, event.at
     return entries
+
+
+def _same(entry: Entry, kind: str, text: str, by: int) -> bool:
+    """Return whether a peer says what an entry says: a refusal with the same text, or a state that it has not said there."""
+    return entry["text"] == text if kind == "refused" else by not in entry["by"]
 
 
 def _fault(data: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from peer.observe.timeline import timeline
 from peer.observe.waits import waits
 
 TIMELINE_MAX = 500  # newest entries
-DEAD = ("cut", "silent", "diverged", "refused", "failed")
+DOWN = ("dead", "silent", "diverged", "refused", "failed")
 LINKS = ("dead", "left", "suspect", "unknown", "alive")  # states of a neighbor, the worst first
 JSON = dict[str, Any]
 
@@ -100,7 +100,7 @@ class View:
             "models_folded": sum(peer.total("models_folded") for peer in peers),
             "peers": len(peers),
             "alive": count["running"],
-            "dead": sum(count[status] for status in DEAD),
+            "down": sum(count[status] for status in DOWN),
             "states": dict(sorted(count.items())),
             "seconds_left": seconds_left(peers, manifest.rounds if manifest else None),
             "gaps": sum(len(peer.gaps) for peer in peers),

@@ -85,7 +85,7 @@ class TestbedWatcher:
         span = str(low) if low == high else f"{low}..{high}"
         clusters = Counter(found for peer in peers if (found := peer.latest("cluster_index")) is not None)
         sizes = "+".join(str(count) for _, count in sorted(clusters.items())) or "-"
-        words = {"missing": "not started", "cut": "killed"}
+        words = {"missing": "not started"}
         states = ", ".join(f"{count} {words.get(word, word)}" for word, count in header["states"].items())
         left = "" if header["seconds_left"] is None else f"  {duration(header['seconds_left'])} left"
         return (

@@ -90,7 +90,7 @@ def test_the_report_shows_the_killed_peer(survived):
     project = survived[0]
     report = json.loads((project.folder / "results" / "report.json").read_text())
     assert report["state"] == "incomplete"
-    assert report["peers"][LOST_FOR_GOOD]["status"] == "cut"
+    assert report["peers"][LOST_FOR_GOOD]["status"] == "dead"
     assert project.container("report").attrs["State"]["ExitCode"] == 1
 
 

@@ -2,7 +2,7 @@
 
 import { counted, decimal, durationText, known } from "./format.js";
 
-const DOWN = ["dead", "cut", "diverged", "refused", "failed"];
+const DOWN = ["dead", "silent", "diverged", "refused", "failed"];
 const ENDED = ["completed", "left", "missing"];
 
 /** Return what the page shows of a peer; `round` null is the newest state. */
@@ -24,8 +24,16 @@ export function runAt(film, round, peers) {
     rounds_max: Math.max(...rounds),
     payload_bytes: peers.reduce((sum, peer) => sum + (peer.payload_bytes || 0), 0),
     alive: peers.filter((peer) => peer.status === "running").length,
-    dead: peers.filter(isDown).length,
+    down: peers.filter(isDown).length,
+    states: statesOf(peers),
   };
+}
+
+/** Return the number of peers in each status. */
+function statesOf(peers) {
+  const states = {};
+  for (const { status } of peers) states[status] = (states[status] || 0) + 1;
+  return states;
 }
 
 /** Return whether a peer has stopped without completing its run. */
@@ -54,11 +62,6 @@ function replayedPeer(film, peer, round) {
     payload_bytes: film.latest("sent", peer, round),
     waits: pastWait(film, peer, at),
   };
-}
-
-/** Return the word for a peer's status: a peer without a process that did not end is dead. */
-export function statusWord(peer) {
-  return peer.status === "cut" ? "dead" : peer.status;
 }
 
 function behindOf(status, rounds) {

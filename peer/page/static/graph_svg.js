@@ -1,7 +1,7 @@
 // The graph as SVG, for up to some hundred peers.
 
 import { mark, vector, write } from "./dom.js";
-import { isDown, statusWord } from "./frame.js";
+import { isDown } from "./frame.js";
 import { colorClass, shapeOf } from "./palette.js";
 
 const WIDTH = 640, HEIGHT = 460, EDGE_SPACE = 44;
@@ -45,7 +45,7 @@ export class SvgGraph {
       mark(body, "class", `body ${colorClass(peer.cluster)}`);
       const arc = 2 * Math.PI * ring.r.baseVal.value;
       mark(ring, "stroke-dasharray", `${arc * Math.min(1, peer.behind / 10)} ${arc}`);
-      write(title, `peer ${this.film.run.peers[at].id}: ${statusWord(peer)}, round ${peer.round}, ${this.film.metricText(peer.metric)}`);
+      write(title, `peer ${this.film.run.peers[at].id}: ${peer.status}, round ${peer.round}, ${this.film.metricText(peer.metric)}`);
     });
   }
 

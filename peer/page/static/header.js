@@ -80,9 +80,9 @@ export class Header {
     this.#set("cluster_ari", decimal(numbers.ari), numbers.ari);
     this.#set("payload_bytes_sent", bytesText(numbers.payload_bytes), numbers.payload_bytes);
     this.#more("payload_bytes_sent", known(numbers.models_sent) ? counted(numbers.models_sent, "model") : "");
-    this.#set("alive", `${whole(film.size - (numbers.dead || 0))} of ${whole(film.size)}`, numbers.alive);
-    this.#more("alive", numbers.dead ? `${whole(numbers.dead)} dead` : cursor.live && !film.running ? "completed" : "alive");
-    mark(this.tiles.get("alive").value.parentElement, "data-dead", numbers.dead || 0);
+    this.#set("alive", `${whole(film.size - (numbers.down || 0))} of ${whole(film.size)}`, numbers.alive);
+    this.#more("alive", Object.entries(numbers.states || {}).map(([status, count]) => `${whole(count)} ${status}`).join(", "));
+    mark(this.tiles.get("alive").value.parentElement, "data-down", numbers.down || 0);
     this.#set("time", durationText(numbers.seconds), numbers.seconds);
     const left = cursor.live && film.running ? numbers.seconds_left : null;
     this.#more("time", known(left) && left >= 1 ? `about ${durationText(left)} left` : "");

@@ -3,7 +3,6 @@
 import { element, mark, place, vector } from "./dom.js";
 import { bytesText, counted, decimal, durationText, known, whole } from "./format.js";
 import { PHASES } from "./film.js";
-import { statusWord } from "./frame.js";
 import { colorClass, shapeName } from "./palette.js";
 import { sentenceOf } from "./timeline.js";
 import { foldedTotals } from "./traffic.js";
@@ -50,7 +49,7 @@ export class Panel {
     const peer = peers[this.peer];
     const spent = PHASES.map((phase) => `${phase} ${durationText(film.sum(phase, this.peer, cursor.position))}`).join(", ");
     const facts = [
-      ["status", statusWord(peer)],
+      ["status", peer.status],
       ["completed rounds", whole(peer.round) + (peer.behind ? `, ${peer.behind} behind` : "")],
       [film.metric.name, film.metricText(peer.metric)],
       ["cluster", known(peer.cluster) ? String(peer.cluster) : "–"],

@@ -2,7 +2,7 @@
 
 import { element, mark, place, write } from "./dom.js";
 import { bytesText, known, whole } from "./format.js";
-import { isDown, statusWord } from "./frame.js";
+import { isDown } from "./frame.js";
 import { colorClass } from "./palette.js";
 
 const COLUMNS = [
@@ -53,7 +53,7 @@ export class Table {
       const peer = peers[row.index];
       Object.assign(row.values, peer, { true_cluster: film.truth(row.index) });
       const { cells } = row;
-      write(cells.status, statusWord(peer));
+      write(cells.status, peer.status);
       write(cells.round, whole(peer.round));
       write(cells.behind, peer.behind ? whole(peer.behind) : "");
       write(cells.metric, film.metricText(peer.metric));

@@ -48,7 +48,7 @@ export function sentenceOf(event) {
 }
 
 function toneOf(event) {
-  if (["dead", "cut", "refused", "diverged", "fault"].includes(event.kind) || event.kind.startsWith("checkpoint")) return "bad";
+  if (["dead", "refused", "diverged", "fault"].includes(event.kind) || event.kind.startsWith("checkpoint")) return "bad";
   if (["suspect", "gap", "silent", "lost"].includes(event.kind)) return "warn";
   return "good";
 }

@@ -40,15 +40,15 @@ ANSWER = ("status", {"status": {"stage": "running"}})
     [
         ([FREE], "missing", 0, None),
         ([HELD], "running", 0, None),
-        ([START], "cut", 0, None),
+        ([START], "dead", 0, None),
         ([START, HELD], "running", 0, None),
         ([START, ROUND, HELD], "running", 1, 0.5),
-        ([START, ROUND, HELD, FREE], "cut", 1, 0.5),
+        ([START, ROUND, HELD, FREE], "dead", 1, 0.5),
         ([START, ROUND, END], "completed", 1, 0.75),
         ([START, ROUND, END, AGAIN, HELD], "running", 1, 0.5),
         ([START, ROUND, ("leave", {"kind": "leave"})], "left", 1, 0.5),
         ([START, ROUND, SUMMARY], "diverged", 1, 0.5),
-        ([START, ROUND, LATER], "cut", 1, 0.5),
+        ([START, ROUND, LATER], "dead", 1, 0.5),
         ([START, ANSWER], "running", 0, None),
         ([START, ANSWER, ("silent", {"reason": "no route"})], "silent", 0, None),
         ([START, ROUND, ("lost", {}), AGAIN, HELD], "running", 0, None),
@@ -205,7 +205,7 @@ def test_the_header_equals_the_report(tmp_path):
         values["cluster_ari"],
         values["rounds"],
     )
-    assert header["payload_bytes"] == values["payload_bytes_sent"] and header["ended"] and header["dead"] == 0
+    assert header["payload_bytes"] == values["payload_bytes_sent"] and header["ended"] and header["down"] == 0
 
 
 def test_changes_since_a_cursor_lead_to_everything(tmp_path):

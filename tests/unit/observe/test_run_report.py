@@ -91,7 +91,7 @@ def test_the_end_of_an_earlier_incarnation_is_not_the_result(run_directory):
         history.write("start", peer_id=0, round_index=0)
         history.write("round", **{**round_fields(0, 0), "accuracy": 0.3})
     row = report_of(run_directory)["peers"][0]
-    assert (row["status"], row["accuracy"], row["rounds_completed"]) == ("cut", 0.3, 1)
+    assert (row["status"], row["accuracy"], row["rounds_completed"]) == ("dead", 0.3, 1)
 
 
 def test_cut_running_missing_and_left_peers_have_different_statuses(tmp_path):
@@ -103,7 +103,7 @@ def test_cut_running_missing_and_left_peers_have_different_statuses(tmp_path):
         history.write("leave", round_index=4, reason="SIGTERM")
     with StateLock(tmp_path / "peer-1"):
         values = report_of(tmp_path)
-        assert [row["status"] for row in values["peers"]] == ["cut", "running", "left", "missing"]
+        assert [row["status"] for row in values["peers"]] == ["dead", "running", "left", "missing"]
         assert values["state"] == "running"
     values = report_of(tmp_path)
     assert values["state"] == "incomplete" and values["rounds"] == 4

@@ -21,6 +21,13 @@ def offered_at(graph: Graph, caller: int, neighbor: int) -> int | None:
     return caller if relay is None and graph.node(neighbor).dials_only else relay
 
 
+def kind_of(graph: Graph, a: int, b: int) -> str:
+    """Return how the graph file says that the ends of an edge reach each other: ``direct``, ``tunnel`` or ``relay``."""
+    if relay_of(graph, a, b) is not None:
+        return "relay"
+    return "tunnel" if graph.node(a).dials_only or graph.node(b).dials_only else "direct"
+
+
 def dialed(graph: Graph) -> tuple[tuple[int, int], ...]:
     """Return the (caller, neighbor) pairs in which the caller dials the neighbor's address."""
     ordered = (pair for a, b in graph.edges for pair in ((a, b), (b, a)))

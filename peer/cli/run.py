@@ -72,6 +72,14 @@ def run(
     metrics_host: Annotated[
         str | None, typer.Option(help="Address to serve metrics on.", show_default="127.0.0.1")
     ] = None,
+    tell_clusters: Annotated[
+        bool,
+        typer.Option(
+            "--tell-clusters",
+            help="Also tell observers the mixture of clusters, the true cluster, and the chosen collaborators of this peer. "
+            "They say how its data are distributed.",
+        ),
+    ] = False,
     require_own_address: Annotated[
         bool,
         typer.Option(
@@ -142,6 +150,7 @@ def run(
         metrics_port=metrics_port,
         metrics_host=metrics_host or LocalSettings.metrics_host,
         require_own_address=require_own_address,
+        tell_clusters=tell_clusters,
         check_task=True,
         traceback=traceback_wanted(),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from peer.observe.ask import Answer
+    from peer.observe.view import View
 
 WATCH_S = 2.0
 
@@ -35,30 +35,30 @@ def status(
 
     from coordinator_free_bootstrap.errors import UsageError
     from coordinator_free_bootstrap.strict_json import dumps
-    from peer.observe.ask import Silent, answers, in_json
+    from peer.observe.ask import ask, has_no_answer, in_json
     from peer.observe.status_table import status_table
 
     if watch and as_json:
         raise UsageError("peer status: found --watch and --json; allowed: one of them")
-    found = answers(where, certs)
+    view = ask(where, certs)
     if as_json:
-        typer.echo(dumps({str(peer_id): in_json(answer) for peer_id, answer in found.items()}, indent=2))
+        typer.echo(dumps({str(peer_id): in_json(peer) for peer_id, peer in view.log.peers.items()}, indent=2))
     elif watch:
-        found = _watch(where, certs, found)
+        view = _watch(where, certs, view)
     else:
-        Console(highlight=False).print(status_table(found))
-    if any(isinstance(answer, Silent) for answer in found.values()):
+        Console(highlight=False).print(status_table(view))
+    if any(map(has_no_answer, view.log.peers.values())):
         raise typer.Exit(40)
 
 
-def _watch(where: str, certs: Path | None, found: dict[int, Answer]) -> dict[int, Answer]:
+def _watch(where: str, certs: Path | None, view: View) -> View:
     """Show new answers until Ctrl-C or the end of all peers: a live table on a terminal, else a line per changed peer."""
     import time
 
     from rich.console import Console
     from rich.live import Live
 
-    from peer.observe.ask import Ended, answers
+    from peer.observe.ask import ENDED, ask
     from peer.observe.status_table import status_table
 
     console = Console(highlight=False)
@@ -69,24 +69,25 @@ def _watch(where: str, certs: Path | None, found: dict[int, Answer]) -> dict[int
             live.start()
         while True:
             if live:
-                live.update(status_table(found), refresh=True)
+                live.update(status_table(view), refresh=True)
             else:
-                last = _print_changes(found, last)
-            if all(isinstance(answer, Ended) for answer in found.values()):
-                return found
+                last = _print_changes(view, last)
+            if all(peer.status in ENDED for peer in view.log.peers.values()):
+                return view
             time.sleep(WATCH_S)
-            found = answers(where, certs)
+            view = ask(where, certs)
     except KeyboardInterrupt:
-        return found
+        return view
     finally:
         if live:
             live.stop()
 
 
-def _print_changes(found: dict[int, Answer], last: dict[int, str]) -> dict[int, str]:
-    from peer.observe.ask import sentence
+def _print_changes(view: View, last: dict[int, str]) -> dict[int, str]:
+    from peer.observe.status_table import sentence
 
-    lines = {peer_id: sentence(answer) for peer_id, answer in found.items()}
+    state = view.log.state()
+    lines = {peer_id: sentence(view, state, peer) for peer_id, peer in state.peers.items()}
     for peer_id, line in lines.items():
         if last.get(peer_id) != line:
             typer.echo(f"peer {peer_id}: {line}")

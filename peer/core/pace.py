@@ -340,7 +340,7 @@ class Lockstep(Pace):
         run = self.run
         if run.deadline_over(now):
             return ()
-        times = [run.round.began_at + run.manifest.timeouts.round_deadline_s]
+        times = [run.deadline]
         if self.holds_rate and (until := run.round.began_at + self.rate.duration_min_s()) > now:
             times.append(until)
         return times

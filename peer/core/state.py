@@ -153,7 +153,12 @@ class State:
 
     def deadline_over(self, now: float) -> bool:
         """Return whether the round has lasted as long as it may."""
-        return now >= self.round.began_at + self.manifest.timeouts.round_deadline_s
+        return now >= self.deadline
+
+    @property
+    def deadline(self) -> float:
+        """When the present round closes without the models that are missing then."""
+        return self.round.began_at + self.manifest.timeouts.round_deadline_s
 
     def edge_is_up(self, neighbor: int, round_index: int) -> bool:
         """Return whether an edge carries models in a round (dynamic graphs)."""

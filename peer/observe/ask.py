@@ -1,9 +1,10 @@
-"""Query running peers as an observer, read what finished peers left, and describe the state of each in one line."""
+"""Ask running peers as an observer: their answers are events, which the one reducer folds with what finished peers left."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +19,18 @@ from coordinator_free_bootstrap.errors import (
 from coordinator_free_bootstrap.graph import split_address
 from coordinator_free_bootstrap.strict_json import printable, shown
 from peer.identity.files import OBSERVER, KeyFiles, identity_files
+from peer.observe.events import Event, merged
+from peer.observe.peer_state import PeerState
 from peer.observe.peer_status import PeerStatus, read_status
 from peer.observe.places import state_directories
-from peer.observe.run_files import PeerRun
-from peer.observe.waits import reasons
+from peer.observe.reducer import EventLog
+from peer.observe.tail import PeerTail
+from peer.observe.view import View
+from peer.store.state_dir import StateDir
 from peer.wire.client import NeighborLink
 from peer.wire.security import MutualTls, SecureChannel, load_tls
 
-ENDED = ("completed", "left", "diverged", "refused")
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A peer that does not answer because its run is over, from the files in its state directory."""
-
-    run: PeerRun
-
-
-@dataclass(frozen=True)
-class Silent:
-    """A peer without a usable answer; `run` has its files, if they are on this machine."""
-
-    reason: str
-    run: PeerRun | None = None
-
-
-Answer = PeerStatus | Ended | Silent
+ENDED = ("completed", "left", "diverged", "refused", "failed")
 
 
 async def status_of(
@@ -66,25 +53,51 @@ async def status_of(
         await link.close()
 
 
-async def statuses(graph: Graph, tls: MutualTls | None, directory: Path | None = None) -> dict[int, Answer]:
-    """Return the answer of each peer of a graph, or what its state directory in ``directory`` says."""
-    places = state_directories(directory) if directory is not None else {}
+async def answers(graph: Graph, tls: MutualTls | None) -> list[Event]:
+    """Ask each peer of a graph once; return an event ``status`` or ``silent`` for each."""
 
-    async def one(peer_id: int) -> Answer:
+    async def one(peer_id: int) -> Event:
         address = graph.node(peer_id).address
         try:
             if not address:
                 raise NeighborUnavailable("it only dials, so nobody can ask it; its neighbors say whether it is alive")
             channel = tls.channel(peer_id) if tls else None
-            return await status_of(peer_id, address, graph.manifest, channel)
+            return answered(await status_of(peer_id, address, graph.manifest, channel))
         except NeighborUnavailable as error:
-            reason = _reason(error)
+            return _silent(peer_id, _reason(error))
         except RemoteProtocolError as error:
-            reason = _refusal(error)
-        run = PeerRun.of(peer_id, places[peer_id]) if peer_id in places else None
-        return Ended(run) if run is not None and run.status in ENDED else Silent(reason, run)
+            return _silent(peer_id, _refusal(error))
 
-    return dict(zip(graph.ids, await asyncio.gather(*map(one, graph.ids)), strict=True))
+    return list(await asyncio.gather(*map(one, graph.ids)))
+
+
+def answered(status: PeerStatus) -> Event:
+    """Return the event of an answer."""
+    return Event(time.time(), status.peer_id, "status", {"status": status.model_dump()})
+
+
+def _silent(peer_id: int, reason: str) -> Event:
+    return Event(time.time(), peer_id, "silent", {"reason": reason})
+
+
+def view_of(graph: Graph | None, news: list[Event], places: Mapping[int, StateDir]) -> View:
+    """Return the state of peers that were asked; a peer that gave no answer is read from its state directory, if it has one.
+
+    Args:
+        graph: of the run; None: not known.
+        news: what the peers answered.
+        places: state directories on this machine, by peer id.
+    """
+    log = EventLog(graph.ids if graph else ())
+    silent = [event.peer for event in news if event.kind == "silent" and event.peer in places]
+    log.append(merged(list(PeerTail(peer_id, places[peer_id]).read()) for peer_id in silent if peer_id is not None))
+    log.append(news)
+    return View(log, graph)
+
+
+def has_no_answer(peer: PeerState) -> bool:
+    """Return whether a peer neither answers nor has ended."""
+    return bool(peer.silent) and peer.status not in ENDED
 
 
 def _reason(error: NeighborUnavailable) -> str:
@@ -99,43 +112,31 @@ def _refusal(error: RemoteProtocolError) -> str:
     return sentence if sentence.startswith("not a valid status") else f"not a valid status: {sentence}"
 
 
-def answers(where: str, certs: Path | None = None) -> dict[int, Answer]:
-    """Return the answers of the peers of a graph file or a testbed directory, or of the plaintext peer at ``host:port``.
+def ask(where: str, certs: Path | None = None) -> View:
+    """Ask the peers of a graph file or a testbed directory, or the plaintext peer at ``host:port``; return their state.
 
     Raises:
         UsageError: ``where`` is none of these.
-        GraphError, IdentityError, NeighborUnavailable, RemoteProtocolError: see `graph_statuses` and `plaintext_status`.
+        GraphError: the graph file is missing or not valid.
+        IdentityError: the observer's key cannot be used; see `observer_of`.
+        StorageError: a file exists and cannot be read.
+        NeighborUnavailable: the plaintext peer does not answer.
     """
-    if Path(where).is_dir():
-        return testbed_statuses(Path(where))
-    if Path(where).is_file():
-        return graph_statuses(Path(where), certs)
+    path = Path(where)
+    if path.is_dir():
+        graph = load_graph(path / "graph.json")
+        files: KeyFiles = identity_files(path, OBSERVER)
+        tls = load_tls(graph, OBSERVER, files) if graph.observers and files.exist() else None
+        return view_of(graph, asyncio.run(answers(graph, tls)), state_directories(path))
+    if path.is_file():
+        graph, tls = observer_of(path, certs)
+        return view_of(graph, asyncio.run(answers(graph, tls)), state_directories(path.parent))
     try:
         split_address(where)
     except ValueError as error:
         allowed = "a graph file, the --out directory of a testbed, or host:port of a plaintext peer"
         raise UsageError(f"{shown(where)}: found no such file or directory; allowed: {allowed}") from error
-    status = plaintext_status(where)
-    return {status.peer_id: status}
-
-
-def testbed_statuses(directory: Path) -> dict[int, Answer]:
-    """Return the status of each peer of a testbed directory, using the observer key in it.
-
-    Raises:
-        GraphError: the graph file is missing or not valid.
-        IdentityError: the observer's key cannot be used.
-    """
-    graph = load_graph(Path(directory) / "graph.json")
-    files: KeyFiles = identity_files(directory, OBSERVER)
-    tls = load_tls(graph, OBSERVER, files) if graph.observers and files.exist() else None
-    return asyncio.run(statuses(graph, tls, Path(directory)))
-
-
-def graph_statuses(path: Path, certs: Path | None) -> dict[int, Answer]:
-    """Return the status of each peer of a graph file; see `observer_of`."""
-    graph, tls = observer_of(path, certs)
-    return asyncio.run(statuses(graph, tls, path.parent))
+    return view_of(None, [answered(plaintext_status(where))], {})
 
 
 def observer_of(path: Path, certs: Path | None) -> tuple[Graph, MutualTls | None]:
@@ -183,35 +184,8 @@ def plaintext_status(address: str) -> PeerStatus:
         raise NeighborUnavailable(f"{address}: {_refusal(error)}") from error
 
 
-def in_json(answer: Answer) -> Any:
-    """Return an answer as a JSON value: the status, the summary of a peer that has ended, or a sentence."""
-    if isinstance(answer, PeerStatus):
-        return answer.model_dump()
-    return answer.run.summary if isinstance(answer, Ended) else answer.reason
-
-
-def sentence(answer: Answer) -> str:
-    """Return a peer's round, stage and neighbors, what it waits for, and when that wait ends; or how it ended."""
-    if isinstance(answer, Ended):
-        return f"{answer.run.status} after {answer.run.rounds_completed} rounds"
-    if isinstance(answer, Silent):
-        return f"{answer.reason}{files_of(answer)}"
-    line = f"round {answer.round_index} of {answer.rounds_total}, {answer.stage.replace('_', ' ')}"
-    neighbors = answer.neighbors
-    line += f"; {sum(state == 'alive' for state in neighbors.values())} of {len(neighbors)} neighbors alive"
-    others = [f"{n} {state}" for n, state in neighbors.items() if state != "alive"]
-    line += f" ({', '.join(others)})" if others else ""
-    if waits := reasons(answer):
-        line += f"; has waited {answer.waiting_s:.1f} s for {'; for '.join(waits)}"
-    if answer.storage_error:
-        line += f"; {printable(answer.storage_error)}"
-    return line
-
-
-def files_of(answer: Silent) -> str:
-    """Return what the files of a silent peer say, or "" if they are not on this machine."""
-    if answer.run is None:
-        return ""
-    place, rounds = answer.run.place.root, answer.run.rounds_completed
-    held = "its process runs" if answer.run.held else f"no {answer.run.place.summary.name} in {place}"
-    return f" ({held}; its history has {rounds} rounds)"
+def in_json(peer: PeerState) -> Any:
+    """Return what is known of a peer as a JSON value: its status, the summary of a peer that has ended, or why it is silent."""
+    if not peer.silent:
+        return peer.answer
+    return peer.silent if has_no_answer(peer) else peer.summary

@@ -26,17 +26,14 @@ from peer.store.files import storage_errors, write_json
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
 from peer.wire.client import NeighborLink
-from peer.wire.round_ring import FIELDS_TOLD, Batch
+from peer.wire.round_ring import FIELDS_TOLD, STATE_TOLD, Batch
 from peer.wire.security import MutualTls
 
 INTERVAL_S = 1.0  # between two statuses of a peer
 RETRY_S = 2.0  # after a peer that does not answer
 STATUS_EVERY_S = 10.0  # an unchanged status is written that seldom
 RECORD_CHARACTERS_MAX = 1 << 20
-ENDS = {
-    "finished": ("end", "completed"),
-    "leaving": ("leave", "left"),
-}  # phase -> kind of the line, status of the summary
+LINES = {"completed": "end", "left": "leave"}  # ending -> kind of its line of the history
 
 
 class PeerNotes:
@@ -50,14 +47,15 @@ class PeerNotes:
     Attributes:
         next_round: first round without a record here.
         incarnation: of the last answer; None before the first.
-        ended: whether the peer said that its run is over.
+        ended: whether the peer said that its run is over; a new incarnation goes on.
+        completed: whether it has completed all rounds.
     """
 
     def __init__(self, directory: Path, peer_id: int, write: Callable[[Record], None]) -> None:
         self.peer_id = peer_id
         self.place = StateDir.of_peer(directory, peer_id)
         self.place.root.mkdir(parents=True, exist_ok=True)
-        self.next_round, self.ended = 0, False
+        self.next_round, self.ended, self.completed = 0, False, False
         self.incarnation: int | None = None
         self._write = write
         self._neighbors: dict[str, str] = {}
@@ -93,7 +91,9 @@ class PeerNotes:
         self._silent = ""
         if status.incarnation != self.incarnation:
             self.incarnation = status.incarnation
-            self._line("start", peer_id=self.peer_id, metric=status.metric.model_dump(exclude={"value"}))
+            metric = status.metric.model_dump(exclude={"value"})
+            self._line("start", peer_id=self.peer_id, metric=metric, true_cluster=status.true_cluster)
+            self.ended = self.completed = False
         if batch.rounds_from > self.next_round:
             rounds = {"from_round": self.next_round, "to_round": batch.rounds_from - 1}
             self._note("gap", **rounds)
@@ -108,7 +108,7 @@ class PeerNotes:
 
     def silence(self, reason: str) -> None:
         """Write that the peer gives no usable answer, once for each reason."""
-        if reason != self._silent:
+        if reason != self._silent and not self.ended:
             self._silent = reason
             self._note("silent", reason=printable(reason))
 
@@ -128,14 +128,15 @@ class PeerNotes:
     def end(self) -> bool:
         """Write the end of the run if the last status said so, now that the peer has stopped; return whether it did."""
         status = self._last
-        if status is None or status.phase not in ENDS:
+        word = ending_of(status) if status is not None else None
+        if status is None or word is None:
             return False
-        completed = status.round_index >= status.rounds_total  # a peer says goodbye after its last round too
-        kind, word = ENDS["finished" if completed else status.phase]
-        self._line(kind, rounds_completed=status.round_index)
+        if word in LINES:
+            self._line(LINES[word], rounds_completed=status.round_index)
         summary = {
             "peer_id": self.peer_id,
             "status": word,
+            "exit_code": status.exit_code,
             "incarnation": status.incarnation,
             "rounds_completed": status.round_index,
             "metric": status.metric.model_dump(),
@@ -145,7 +146,7 @@ class PeerNotes:
             "ended_at": _now(),
         }
         write_json(self.place.summary, summary)
-        self.ended = True
+        self.ended, self.completed, self._last = True, word == "completed", None
         return True
 
     def _line(self, kind: str, **fields: Any) -> None:
@@ -205,7 +206,7 @@ class Listener:
                 "the peer has no address in the graph file: it only dials its neighbors, and observers cannot reach it"
             )
             return
-        while not notes.ended:
+        while not (notes.completed or self._over):
             try:
                 await self._hear(peer_id, notes)
             except NeighborUnavailable as error:
@@ -215,6 +216,11 @@ class Listener:
                 notes.silence(said if error.code is Refusal.MALFORMED else f"refused: {error.code}: {said}")
             if not notes.end():
                 await asyncio.sleep(RETRY_S)
+
+    @property
+    def _over(self) -> bool:
+        """Whether every peer that can be asked has ended: one that has left may come back as long as another runs."""
+        return all(notes.ended for peer_id, notes in self.notes.items() if self.graph.node(peer_id).address)
 
     async def _hear(self, peer_id: int, notes: PeerNotes) -> None:
         """Watch one peer until its stream ends."""
@@ -298,6 +304,15 @@ class ListenerThread:
             raise found.exceptions[0] if isinstance(found, BaseExceptionGroup) else found
 
 
+def ending_of(status: PeerStatus) -> str | None:
+    """Return how a peer ended after its last status: as a summary names it; None if that status does not say so."""
+    if status.outcome is not None:
+        return status.outcome
+    if status.phase not in ("finished", "leaving"):  # so far a peer of an earlier release
+        return None
+    return "completed" if status.phase == "finished" or status.round_index >= status.rounds_total else "left"
+
+
 def round_line(text: str) -> Record:
     """Return the fields of a foreign round record that are known here, validated.
 
@@ -311,6 +326,8 @@ def round_line(text: str) -> Record:
         if not isinstance(value, dict):
             raise ValueError(f"found a JSON {type(value).__name__}; allowed: an object")
         line = {key: found for key, found in value.items() if key in FIELDS_TOLD}
+        if isinstance(state := value.get("state"), dict):
+            line["state"] = {key: found for key, found in state.items() if key in STATE_TOLD}
         if problem := problem_of_line({"kind": "round", **line}):
             raise ValueError(problem)
     except ValueError as error:

@@ -23,7 +23,7 @@ class PeerState:
 
     Attributes:
         position: number of events of the run until this peer's last one; 0 if it has none.
-        at: time of its last event, Unix seconds.
+        at: time of its last event, Unix seconds; `said_at`: of the last one that it wrote or answered itself.
         start, evaluated, round, end: its last line of that kind; `evaluated` is the last round with a value of the metric.
         phase: kind of the last line that starts or ends an incarnation: start, leave, end or "".
         held: whether a process has its state directory; None if that cannot be known.
@@ -35,13 +35,14 @@ class PeerState:
         folded: models folded, by neighbor.
         missing: rounds that closed without a model of a neighbor.
         refused: refused messages by code, of the history lines.
-        answer: the last status (JSON) that it gave to an observer; `answer_at`: when.
+        answer: the last status (JSON) that it gave to an observer; `answer_position`: `position` then.
         silent: why it last gave none; "" if it answered since.
     """
 
     peer_id: int
     position: int = 0
     at: float = 0.0
+    said_at: float = 0.0
     lines: int = 0
     start: Record = field(default_factory=dict)
     evaluated: Record = field(default_factory=dict)
@@ -52,6 +53,7 @@ class PeerState:
     held: bool | None = None
     rounds: int = 0
     round_at: float = 0.0
+    round_position: int = 0
     pace_s: float | None = None
     totals: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -64,7 +66,7 @@ class PeerState:
     refusal: Record = field(default_factory=dict)
     checkpoint: Record = field(default_factory=dict)
     answer: Record = field(default_factory=dict)
-    answer_at: float = 0.0
+    answer_position: int = 0
     silent: str = ""
     gaps: tuple[tuple[int, int], ...] = ()
 
@@ -83,8 +85,10 @@ class PeerState:
         self.position, self.at = position, event.at
         kind, data = event.kind, event.data
         if kind == "lost":
-            self.__init__(self.peer_id, position, event.at, summary=self.summary, held=self.held)  # type: ignore[misc]
+            self.__init__(self.peer_id, position, event.at, event.at, summary=self.summary, held=self.held)  # type: ignore[misc]
             return
+        if kind not in _ABOUT_IT:
+            self.said_at = event.at
         if kind in _OF_OBSERVERS:
             _OF_OBSERVERS[kind](self, event)
             return
@@ -125,7 +129,7 @@ class PeerState:
         if self.round_at:
             spent = max(0.0, event.at - self.round_at)
             self.pace_s = spent if self.pace_s is None else self.pace_s + PACE_WEIGHT * (spent - self.pace_s)
-        self.round_at = event.at
+        self.round_at, self.round_position = event.at, self.position
         for phase, seconds in (line.get("seconds") or _NOTHING).items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + (seconds or 0.0)
         for arrival in line.get("folded") or ():
@@ -138,7 +142,9 @@ class PeerState:
         self.met_neighbor |= bool(line.get("neighbors_alive"))
 
     def _take_status(self, event: Event) -> None:
-        self.answer, self.answer_at, self.silent = event.data["status"], event.at, ""
+        self.answer, self.answer_position, self.silent = event.data["status"], self.position, ""
+        said = self.answer.get("neighbors") or _NOTHING
+        self.neighbors |= {int(neighbor): state for neighbor, state in said.items() if state != "unknown"}
 
     def _take_silence(self, event: Event) -> None:
         self.silent = event.data["reason"]
@@ -156,21 +162,21 @@ class PeerState:
 
     @property
     def status(self) -> str:
-        """``missing``, ``running``, ``dead`` (no process and no end line), ``silent``, ``left``, ``completed``, or as the summary.
+        """``missing``, ``running``, ``dead``, ``silent``, ``left``, ``completed``, or as the summary says: ``diverged``, ...
 
-        ``silent``: an observer gets no answer, and no file says whether the process runs.
+        ``dead``: no process, and no end line. ``silent``: an observer gets no answer, and no file says whether the process runs.
         """
         said = self.summary.get("status")
+        ended = said and self.summary.get("incarnation") == self.start.get("incarnation")
+        if ended and self.phase == "start":
+            return str(said)
         if self.silent and self.held is None and self.phase not in ("end", "leave"):
             return "silent"
         if not self.lines:
             return "running" if self._runs else str(said or "missing")
         if self.phase in ("end", "leave"):
             return str(said or {"end": "completed", "leave": "left"}[self.phase])
-        if self._runs:
-            return "running"
-        ended = said and self.summary.get("incarnation") == self.start.get("incarnation")
-        return str(said) if ended else "dead"
+        return "running" if self._runs else "dead"
 
     @property
     def _runs(self) -> bool:
@@ -185,9 +191,27 @@ class PeerState:
         """
         found: Record = {}
         ended = () if self.status in BETWEEN else (self.end, self._measured, self.summary)
-        for source in (self.start, self.evaluated, self.round, *ended):
+        for source in (self.start, self.evaluated, self.round, self._answered, *ended):
             found.update({key: value for key, value in source.items() if value is not None})
         return found
+
+    @property
+    def answered(self) -> bool:
+        """Whether an answer to an observer is newer than its last round line, and it was not silent since."""
+        return bool(self.answer) and not self.silent and self.answer_position > self.round_position
+
+    @property
+    def _answered(self) -> Record:
+        """What a newer answer says, under the names of lines."""
+        if not self.answered:
+            return _NOTHING
+        said = self.answer
+        return {
+            "accuracy": (said.get("metric") or _NOTHING).get("value"),
+            "rounds_completed": said.get("round_index"),
+            "cluster_index": said.get("cluster_index"),
+            "true_cluster": said.get("true_cluster"),
+        }
 
     @property
     def _measured(self) -> Record:
@@ -197,7 +221,7 @@ class PeerState:
     def latest(self, key: str) -> Any:
         """Return ``last.get(key)``, without the other fields."""
         ended = () if self.status in BETWEEN else (self.summary, self._measured, self.end)
-        for source in (*ended, self.round, self.evaluated, self.start):
+        for source in (*ended, self._answered, self.round, self.evaluated, self.start):
             value = source.get(key)
             if value is not None:
                 return value
@@ -226,6 +250,7 @@ class PeerState:
 
 
 _CHANGED_IN_PLACE = frozenset({"totals", "seconds", "neighbors", "folded", "refused"})
+_ABOUT_IT = frozenset({"process", "silent", "gap"})  # kinds of events that a peer has not said itself
 _OF_OBSERVERS = {
     "status": PeerState._take_status,
     "silent": PeerState._take_silence,

@@ -42,7 +42,12 @@ class PeerStatus(BaseModel):
         waiting_for: neighbors whose models the round waits for.
         owed_to: neighbors that have not accepted this peer's models.
         unchanged_s: seconds since stage or round last changed.
+        deadline_s: seconds until the round closes without the models that are missing then; None if it waits for nobody.
         metric: of the task, and its last value.
+        routes: how each neighbor is called: direct, proxy, tunnel or relay.
+        outcome: how the run of this peer ended: completed, left, refused, diverged or failed; None while it goes on.
+        exit_code: of the process, with `outcome`.
+        true_cluster: where the peer tells it.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
@@ -59,6 +64,7 @@ class PeerStatus(BaseModel):
     waiting_s: Seconds
     unchanged_s: Seconds = 0.0
     suspicion_s: Seconds
+    deadline_s: Seconds | None = None
     neighbors: Annotated[dict[PeerKey, Word], Field(max_length=ENTRIES_MAX)]
     neighbor_rounds: Annotated[dict[PeerKey, int], Field(max_length=ENTRIES_MAX)]
     silent_s: Annotated[dict[PeerKey, Seconds | None], Field(max_length=ENTRIES_MAX)]
@@ -68,6 +74,10 @@ class PeerStatus(BaseModel):
     refusals: Annotated[dict[Word, Count], Field(max_length=100)]
     storage_error: Annotated[str, Field(max_length=4096)]
     open_streams: Count = 0
+    routes: Annotated[dict[PeerKey, Word], Field(max_length=ENTRIES_MAX)] = {}
+    outcome: Word | None = None
+    exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
+    true_cluster: Count | None = None
 
 
 def read_status(value: Any, peer_id: int | None = None) -> PeerStatus:

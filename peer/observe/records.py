@@ -133,6 +133,7 @@ class Summary(_Record):
 
     peer_id: PeerId | None = None
     status: Word | None = None
+    exit_code: Small | None = None
     incarnation: Count | None = None
     rounds_completed: Count | None = None
     algorithm: Text | None = None

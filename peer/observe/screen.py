@@ -21,7 +21,7 @@ NEWS_ROWS = 6  # newest entries of the timeline
 def run_screen(view: View, line: str, metric: Metric, *, news: bool = True) -> RenderableType:
     """Return a line about all peers, a table with at most `ROWS_MAX` peers, and the newest entries of the timeline."""
     state = view.log.state()
-    rows = [view.peer(peer) for peer in list(state.peers.values())[:ROWS_MAX]]
+    rows = [view.peer(peer, state) for peer in list(state.peers.values())[:ROWS_MAX]]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
     for name in (
         "peer",

@@ -1,9 +1,6 @@
-"""The table of `peer status`: one line per peer, 16 peers on a screen of 80 x 24."""
+"""The table of `peer status`: one line per peer, 16 peers on a screen of 80 x 24; and one peer as a line for a pipe."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from datetime import UTC, datetime
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -13,21 +10,21 @@ from rich.text import Text
 
 from coordinator_free_bootstrap.strict_json import printable
 from peer.core.metric import Metric
-from peer.observe.ask import Answer, Ended, Silent, files_of
-from peer.observe.peer_status import PeerStatus
+from peer.observe.ask import ENDED, has_no_answer
+from peer.observe.events import seconds_of
+from peer.observe.peer_state import PeerState
 from peer.observe.places import listed
-from peer.observe.run_files import PeerRun
+from peer.observe.reducer import RunState
 from peer.observe.tables import shown
-from peer.observe.waits import reasons
+from peer.observe.view import View, alive
 
 NOTES_MAX = 4  # with 16 peers, header and count of the others, 24 lines
 WRAPPED_PEERS_MAX = 8  # with more peers, a note is cut at the width of the screen
-NO_ANSWER = "no answer"
 
 
-def status_table(answers: Mapping[int, Answer]) -> RenderableType:
+def status_table(view: View) -> RenderableType:
     """Return a row per peer, and notes on peers without an answer and on waits for suspect neighbors."""
-    metric = metric_of(answers)
+    state, metric = view.log.state(), view.metric()
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("peer", justify="right", no_wrap=True)
     table.add_column("phase", no_wrap=True)
@@ -37,58 +34,40 @@ def status_table(answers: Mapping[int, Answer]) -> RenderableType:
     table.add_column("waits for")  # the column that becomes narrower; its cells are cut
     table.add_column("alive", justify="right", no_wrap=True)
     table.add_column("since", justify="right", no_wrap=True)
-    for peer_id, answer in answers.items():
-        table.add_row(str(peer_id), *(Text(cell, no_wrap=True, overflow="ellipsis") for cell in _cells(answer, metric)))
-    short = len(answers) > WRAPPED_PEERS_MAX
+    for peer in state.peers.values():
+        cells = _cells(view, state, peer, metric)
+        table.add_row(str(peer.peer_id), *(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
+    short = len(state.peers) > WRAPPED_PEERS_MAX
     wrap = {"no_wrap": True, "overflow": "ellipsis"} if short else {}
-    return Group(table, *[Text(note, style="yellow", **wrap) for note in notes(answers)])  # type: ignore[arg-type]
+    return Group(table, *[Text(note, style="yellow", **wrap) for note in notes(view, state)])  # type: ignore[arg-type]
 
 
-def metric_of(answers: Mapping[int, Answer]) -> Metric:
-    """Return the metric of the first answer that has one."""
-    for answer in answers.values():
-        if isinstance(answer, PeerStatus):
-            return Metric.from_json(answer.metric.model_dump())
-        if answer.run is not None and (found := answer.run.last.get("metric")):
-            return Metric.from_json(found)
-    return Metric()
-
-
-def _cells(answer: Answer, metric: Metric) -> tuple[str, ...]:
+def _cells(view: View, state: RunState, peer: PeerState, metric: Metric) -> tuple[str, ...]:
     """Return phase, round, metric, cluster, what the peer waits for, live neighbors, and the time since its last change."""
-    if isinstance(answer, PeerStatus):
-        alive = sum(state == "alive" for state in answer.neighbors.values())
-        return (
-            answer.stage.replace("_", " "),
-            f"{answer.round_index}/{answer.rounds_total}",
-            metric.text(answer.metric.value),
-            shown(answer.cluster_index),
-            _waits_for(answer),
-            f"{alive}/{len(answer.neighbors)}",
-            age(answer.unchanged_s),
-        )
-    if answer.run is None:
-        return (NO_ANSWER, "-", "-", "-", answer.reason, "-", "-")
-    run, reason = answer.run, "" if isinstance(answer, Ended) else answer.reason
-    phase = run.status if isinstance(answer, Ended) else NO_ANSWER
-    value, cluster = run.last.get("accuracy"), run.last.get("cluster_index")
-    return (phase, str(run.rounds_completed), metric.text(value), shown(cluster), reason, "-", _since(run))
+    row, answer = view.peer(peer, state), peer.answer
+    silent, known = has_no_answer(peer), bool(peer.lines or peer.summary or answer)
+    waiting = f"{age(answer['waiting_s'])}: {', '.join(map(str, row['waits_for']))}" if row["waits_for"] else "-"
+    unchanged_s = answer["unchanged_s"] if peer.answered else state.at - _last_word_at(peer)
+    return (
+        row["stage"] or row["status"],
+        _round(view, peer) if known else "-",
+        metric.text(row["metric"]),
+        shown(row["cluster"]),
+        row["silent"] if silent else waiting,
+        f"{alive(peer)}/{len(answer['neighbors'])}" if peer.answered else "-",
+        age(unchanged_s) if known and peer.said_at else "-",
+    )
 
 
-def _waits_for(status: PeerStatus) -> str:
-    if not status.waiting_for and not status.owed_to:
-        return "-"
-    ids = ", ".join(map(str, sorted({*status.waiting_for, *status.owed_to})))
-    return f"{age(status.waiting_s)}: {ids}"
+def _last_word_at(peer: PeerState) -> float:
+    ended = peer.summary.get("ended_at") if peer.status in ENDED else None
+    return seconds_of(ended) if ended else peer.said_at
 
 
-def _since(run: PeerRun) -> str:
-    """Return the time since a peer wrote its last file."""
-    moment = run.summary.get("ended_at") or (run.history[-1].get("time") if run.history else None)
-    if moment is None:
-        return "-"
-    last = datetime.fromisoformat(moment)
-    return age((datetime.now(UTC) - (last if last.tzinfo else last.replace(tzinfo=UTC))).total_seconds())
+def _round(view: View, peer: PeerState) -> str:
+    manifest = view.graph.manifest if view.graph else None
+    total = peer.answer.get("rounds_total") or (manifest.rounds if manifest else "?")
+    return f"{peer.rounds_completed}/{total}"
 
 
 def age(seconds: float) -> str:
@@ -99,24 +78,55 @@ def age(seconds: float) -> str:
     return f"{min(seconds / 86_400, 999):.0f} d"
 
 
-def notes(answers: Mapping[int, Answer]) -> list[str]:
+def notes(view: View, state: RunState) -> list[str]:
     """Return sentences on peers without an answer, storage errors and waits for suspect neighbors; equal ones once."""
     found: dict[str, list[int]] = {}
-    for peer_id, answer in answers.items():
-        text = _note(answer)
-        if text:
-            found.setdefault(text, []).append(peer_id)
+    for peer in state.peers.values():
+        if text := _note(view, state, peer):
+            found.setdefault(text, []).append(peer.peer_id)
     lines = [f"peer {listed(ids)}: {text}" for text, ids in found.items()]
     more = [f"and {len(lines) - NOTES_MAX} more notes (peer status --json)"] if len(lines) > NOTES_MAX else []
     return lines[:NOTES_MAX] + more
 
 
-def _note(answer: Answer) -> str:
-    if isinstance(answer, Silent):
-        return answer.reason + files_of(answer)
-    if isinstance(answer, PeerStatus):
-        if answer.storage_error:
-            return printable(answer.storage_error)
-        if any(answer.neighbors.get(str(n)) == "suspect" for n in answer.waiting_for):
-            return f"has waited {answer.waiting_s:.1f} s for {printable('; for '.join(reasons(answer)))}"
+def _note(view: View, state: RunState, peer: PeerState) -> str:
+    if has_no_answer(peer):
+        return printable(peer.silent) + _of_files(peer)
+    if not peer.answered:
+        return ""
+    if peer.answer["storage_error"]:
+        return printable(peer.answer["storage_error"])
+    row = view.peer(peer, state)
+    if any(peer.neighbors.get(n) == "suspect" for n in row["waits_for"]):
+        return _waited(peer, row["why"])
     return ""
+
+
+def sentence(view: View, state: RunState, peer: PeerState) -> str:
+    """Return a peer's round, stage and neighbors, what it waits for, and when that wait ends; or how it ended."""
+    if has_no_answer(peer):
+        return printable(peer.silent) + _of_files(peer)
+    if not peer.answered:
+        return f"{printable(peer.status, 32)} after {peer.rounds_completed} rounds"
+    row, answer = view.peer(peer, state), peer.answer
+    line = f"round {_round(view, peer).replace('/', ' of ')}, {row['stage']}"
+    neighbors = answer["neighbors"]
+    line += f"; {alive(peer)} of {len(neighbors)} neighbors alive"
+    others = [f"{n} {word}" for n, word in neighbors.items() if word != "alive"]
+    line += f" ({', '.join(others)})" if others else ""
+    line += f"; {_waited(peer, row['why'])}" if row["why"] else ""
+    line += f"; {printable(answer['storage_error'])}" if answer["storage_error"] else ""
+    return line
+
+
+def _waited(peer: PeerState, why: list[str]) -> str:
+    return f"has waited {peer.answer['waiting_s']:.1f} s for {printable('; for '.join(why))}"
+
+
+def _of_files(peer: PeerState) -> str:
+    """Return what the files of a silent peer say, or "" if they are not on this machine."""
+    if not peer.lines:
+        return ""
+    return (
+        f" ({'its process runs' if peer.held else 'no process here'}; its history has {peer.rounds_completed} rounds)"
+    )

@@ -22,7 +22,9 @@ def timeline(news: Iterable[tuple[int, Event]]) -> list[Entry]:
     entries: list[Entry] = []
     started: set[int | None] = set()
     met: set[tuple[int | None, int]] = set()
-    said: dict[tuple[str, Any], tuple[Entry, float]] = {}  # the last entry of a kind about a peer, and when it was last said
+    said: dict[
+        tuple[str, Any], tuple[Entry, float]
+    ] = {}  # the last entry of a kind about a peer, and when it was last said
     for cursor, event in news:
         kind, text, subject = event.kind, _TEXTS[event.kind](event.data), event.peer
         if kind == "start":

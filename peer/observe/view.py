@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.graph import Graph
+from coordinator_free_bootstrap.routes import kind_of
 from coordinator_free_bootstrap.strict_json import finite, printable
 from peer.core.metric import Metric
 from peer.observe.agreement import agreement
 from peer.observe.layout import positions
-from peer.observe.peer_state import PeerState, states
+from peer.observe.peer_state import BETWEEN, PeerState, states
 from peer.observe.reducer import EventLog, RunState
 from peer.observe.timeline import timeline
 from peer.observe.waits import waits
@@ -24,6 +25,7 @@ from peer.observe.waits import waits
 TIMELINE_MAX = 500  # newest entries
 DOWN = ("dead", "silent", "diverged", "refused", "failed")
 LINKS = ("dead", "left", "suspect", "unknown", "alive")  # states of a neighbor, the worst first
+ROUTES = ("relay", "tunnel", "proxy", "direct")  # how the ends of an edge reach each other, the least direct first
 JSON = dict[str, Any]
 
 
@@ -49,6 +51,8 @@ class View:
         """Return what changed after a cursor: its peers, edges and rounds; `header` and `timeline` are always whole."""
         state = self.log.state()
         changed = {peer_id for peer_id, peer in state.peers.items() if peer.position > cursor}
+        if self.graph is not None:  # what a peer waits for changes with its neighbors
+            changed |= {neighbor for peer_id in changed for neighbor in self.graph.neighbors(peer_id)}
         return finite(self._state(state, changed) | {"since": cursor, "rounds": self.rounds(cursor)})  # type: ignore[no-any-return]
 
     def at(self, cursor: int) -> JSON:
@@ -66,7 +70,7 @@ class View:
             "newest": self.log.cursor,
             "at": round(state.at, 3),
             "header": self.header(state),
-            "peers": [self.peer(peer) for peer in peers.values()],
+            "peers": [self.peer(peer, state) for peer in peers.values()],
             "edges": self.edges(state, only),
             "timeline": self.timeline(state),
         }
@@ -107,13 +111,14 @@ class View:
             "ended": bool(peers) and not count["running"] and count["missing"] < len(peers),
         }
 
-    def peer(self, peer: PeerState) -> JSON:
-        """Return the row of one peer."""
+    def peer(self, peer: PeerState, state: RunState) -> JSON:
+        """Return the row of one peer of a state."""
         algorithm = peer.latest("state") or {}
-        wait = waits(peer)
+        wait = waits(peer, state.peers, self.graph, state.at)
         return {
             "id": peer.peer_id,
             "status": printable(peer.status, 32),
+            "exit_code": None if peer.status in BETWEEN else peer.summary.get("exit_code"),
             "round": peer.rounds_completed,
             "metric": peer.latest("accuracy"),
             "loss": peer.latest("loss"),
@@ -142,7 +147,7 @@ class View:
     def edges(self, state: RunState, only: set[int] | None = None) -> list[JSON]:
         """Return each edge of the graph (of these peers): its state, and models and bytes both ways."""
         pairs = self.graph.edges if self.graph else known_edges(state)
-        return [edge(state, a, b) for a, b in pairs if only is None or a in only or b in only]
+        return [edge(state, a, b, self.graph) for a, b in pairs if only is None or a in only or b in only]
 
     def timeline(self, state: RunState) -> list[JSON]:
         """Return the newest `TIMELINE_MAX` entries of the timeline."""
@@ -196,7 +201,7 @@ ROUND = ("round", "mean", "worst", "best", "tenth", "ari", "seconds", "payload_b
 
 def metric_of(peers: Iterable[PeerState]) -> Metric:
     """Return the metric in the start lines or summaries of peers; accuracy if they have none."""
-    known = (source.get("metric") for peer in peers for source in (peer.summary, peer.start))
+    known = (source.get("metric") for peer in peers for source in (peer.summary, peer.start, peer.answer))
     return next((Metric.from_json(metric) for metric in known if metric), Metric())
 
 
@@ -253,7 +258,7 @@ def known_edges(state: RunState) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def edge(state: RunState, a: int, b: int) -> JSON:
+def edge(state: RunState, a: int, b: int, graph: Graph | None = None) -> JSON:
     """Return one edge. ``models`` and ``bytes`` are [a to b, b to a]; bytes are models times the sender's mean model size."""
     ends = {peer_id: state.peers.get(peer_id) or PeerState(peer_id) for peer_id in (a, b)}
     said = [ends[a].neighbors.get(b), ends[b].neighbors.get(a)]
@@ -266,8 +271,15 @@ def edge(state: RunState, a: int, b: int) -> JSON:
         "state": worst,
         "models": models,
         "bytes": [round(count * _model_bytes(ends[i])) for count, i in zip(models, (a, b), strict=True)],
-        "kind": None,
+        "kind": edge_kind(ends, a, b, graph),
     }
+
+
+def edge_kind(ends: dict[int, PeerState], a: int, b: int, graph: Graph | None) -> str | None:
+    """Return how the ends of an edge reach each other: as one of them says, the least direct first; else as the graph says."""
+    said = {(ends[i].answer.get("routes") or {}).get(str(j)) for i, j in ((a, b), (b, a))}
+    found = next((kind for kind in ROUTES if kind in said), None)
+    return found or (kind_of(graph, a, b) if graph is not None else None)
 
 
 def _model_bytes(peer: PeerState) -> float:

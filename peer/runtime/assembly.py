@@ -44,6 +44,7 @@ class LocalSettings:
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     require_own_address: bool = False  # stop if the own address in the graph leads elsewhere
+    tell_clusters: bool = False  # observers may know mixtures and collaborators, which say how the data are distributed
     download: bool = False
     check_task: bool = False  # train one step and evaluate before the start; a testbed does so once for all peers
     traceback: bool = False  # log the whole trace of an error

@@ -74,6 +74,12 @@ class Edges:
         proxied = self._proxy is not None and self._proxy.serves(self._graph.node(neighbor).address)
         return f"proxy {self._proxy}" if proxied else "direct"
 
+    def kind(self, neighbor: int) -> str:
+        """Return how a neighbor is called now: ``direct``, ``proxy``, ``tunnel`` or ``relay``."""
+        if neighbor in self._redirected:
+            return "tunnel"
+        return {"via": "relay"}.get(word := self.route(neighbor).partition(" ")[0], word)
+
     def open(self, *, offers: bool = True) -> None:
         """Make the links and start the tunnels (without ``offers``, none that this peer opens); the server must be up."""
         for neighbor, holder in self._held_at.items():

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import ConfigError, DivergedError, PeerError, StorageError
+from coordinator_free_bootstrap.errors import DivergedError, PeerError, StorageError
 from peer import failpoints
 from peer.identity.files import KeyFiles
 from peer.runtime.assembly import Assembled, LocalSettings, assemble
-from peer.runtime.results import write_results
+from peer.runtime.results import exit_code_of, write_results
 from peer.runtime.world import AsyncioWorld
 from peer.store.system import require_unix
 from peer.wire.address import require_own_address
@@ -39,7 +39,7 @@ def run_peer(
     except PeerError as error:
         log.error("%s", error, exc_info=settings.traceback)
         return error.exit_code
-    return ConfigError.exit_code if status == "refused" else 0
+    return exit_code_of(status)
 
 
 def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:

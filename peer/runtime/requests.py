@@ -55,6 +55,8 @@ class Requests:
         on_fold_thread: runs a function on the fold thread.
         reached: told each neighbor whose hello was accepted, and its incarnation: it can be called now; returns whether this
             peer nevertheless cannot dial it.
+        rounds: the round records that watchers may have.
+        about: what the process adds to the host's status.
     """
 
     def __init__(
@@ -63,12 +65,15 @@ class Requests:
         post: Callable[[ev.Event], None],
         on_fold_thread: OnFoldThread,
         reached: Callable[[int, int], bool],
+        rounds: RoundRing,
+        about: Callable[[], dict[str, Any]],
     ) -> None:
         self._host = host
         self._post = post
         self._on_fold_thread = on_fold_thread
         self._reached = reached
-        self.rounds = RoundRing()
+        self.rounds = rounds
+        self._about = about
         self.bytes_per_second = 0.0  # at which complete models came lately; 0: none yet
         self._frame_at: dict[int, float] = {}  # when a frame of a neighbor last stood for a heartbeat
         self._next_stream = 0
@@ -150,7 +155,7 @@ class Requests:
 
     def status(self) -> dict[str, Any]:
         """Return what this peer is doing, as JSON-ready values."""
-        return self._host.status() | {"open_streams": len(self._streams)}
+        return self._host.status() | {"open_streams": len(self._streams)} | self._about()
 
     def refused(self, caller: int | None, code: Refusal, sentence: str) -> None:
         """Count a refusal that the server made."""

@@ -7,12 +7,27 @@ from typing import Any
 
 import numpy as np
 
+from coordinator_free_bootstrap.errors import ConfigError, DivergedError, LocalProtocolError, PeerError
 from peer.host import PeerHost
 from peer.learning.saved import PERSONALIZED, model_metadata
 from peer.store.files import write_json
 from peer.store.model_file import save_model
 from peer.store.state_dir import StateDir
 from peer.tasks.task import Task
+
+_EXIT_CODES = {"completed": 0, "left": 0, "refused": ConfigError.exit_code, "diverged": DivergedError.exit_code}
+
+
+def outcome_of(error: BaseException) -> str:
+    """Return how a peer ended that an error ended: ``diverged`` or ``failed``."""
+    return "diverged" if isinstance(error, DivergedError) else "failed"
+
+
+def exit_code_of(ending: str | BaseException) -> int:
+    """Return the exit code of a peer that ended in one of the ways that summaries name, or by an error."""
+    if isinstance(ending, str):
+        return _EXIT_CODES[ending]
+    return ending.exit_code if isinstance(ending, PeerError) else LocalProtocolError.exit_code
 
 
 def write_results(
@@ -49,6 +64,7 @@ def write_results(
     summary = {
         "peer_id": run.peer_id,
         "status": status,
+        "exit_code": exit_code_of(status),
         "incarnation": run.incarnation,
         "rounds_completed": run.round.index,
         "algorithm": name,

@@ -8,9 +8,10 @@ import signal
 from collections.abc import Callable
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import ConfigError, PeerError
+from coordinator_free_bootstrap.errors import PeerError
 from peer.runtime.assembly import LocalSettings
 from peer.runtime.process import opened, run_to_end
+from peer.runtime.results import exit_code_of
 from peer.runtime.schedule import Schedule
 from peer.runtime.world import AsyncioWorld
 
@@ -34,7 +35,7 @@ def run_in_windows(
             asyncio.run(_until_open(schedule))
             status, again = asyncio.run(_one_window(opened(peer_id, graph, settings), schedule, between))
             if not again:
-                return ConfigError.exit_code if status == "refused" else 0
+                return exit_code_of(status)
     except PeerError as error:
         log.error("%s", error, exc_info=settings.traceback)
         return error.exit_code

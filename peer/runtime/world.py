@@ -28,6 +28,7 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
 from peer.host import Checkpoint
+from peer.runtime.about import about
 from peer.runtime.assembly import Assembled
 from peer.runtime.edges import Edges
 from peer.runtime.progress import TrainingProgress
@@ -35,6 +36,7 @@ from peer.runtime.requests import Requests
 from peer.runtime.results import start_fields
 from peer.store.history import HistoryWriter
 from peer.wire.pacing import Pacing
+from peer.wire.round_ring import RoundRing
 from peer.wire.security import MutualTls
 from peer.wire.server import PeerServer
 
@@ -50,8 +52,8 @@ class AsyncioWorld:
         self.host = parts.host
         self.manifest = parts.host.manifest
         self.peer_id = parts.host.peer_id
-        self.requests = Requests(self.host, self.post, self._on_fold_thread, self._reached)
-        self.requests.rounds.rounds_from = parts.resumed_from or 0
+        rounds = RoundRing(parts.resumed_from or 0, clusters=parts.settings.tell_clusters)
+        self.requests = Requests(self.host, self.post, self._on_fold_thread, self._reached, rounds, self._about)
         self.history = HistoryWriter(parts.state_dir.history, incarnation=self.host.state.incarnation)
         self.observers: list[Callable[[str, dict[str, Any]], None]] = []
         self._tls = tls
@@ -123,6 +125,9 @@ class AsyncioWorld:
             self.host.state.incarnation,
         )
         return {**fields, "port": port, "resumed_from": self.parts.resumed_from}
+
+    def _about(self) -> dict[str, Any]:
+        return about(self.host, self._edges, self._stopped, clusters=self.parts.settings.tell_clusters)
 
     def _reached(self, neighbor: int, incarnation: int) -> bool:
         failpoints.reach("hello.end")

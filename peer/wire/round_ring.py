@@ -12,7 +12,7 @@ from peer.store.history import plain
 
 ROUNDS_KEPT = 512  # records of a peer; a record of a peer with 8 neighbors has about 1 kB
 BATCH_RECORDS, BATCH_CHARACTERS = 64, 1 << 20  # in one message, which gRPC limits to 4 MiB
-# What observers may know of a round: no state of the algorithm, which says how the data of a peer are distributed.
+# What observers may know of a round.
 FIELDS_TOLD = frozenset(
     {
         *(
@@ -32,6 +32,10 @@ FIELDS_TOLD = frozenset(
         *("selections_sent", "passes_sent", "sketch_bytes_sent"),
     }
 )
+
+
+# Of the algorithm's state, what observers may know where the peer's owner allows it: it says how the peer's data are distributed.
+STATE_TOLD = frozenset({"mixture", "soft_mixture", "candidates", "collaborators"})
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,12 @@ class RoundRing:
 
     Args:
         rounds_from: first round of this process; another process had the earlier ones.
+        size: how many records are kept.
+        clusters: whether observers may also know `STATE_TOLD`.
     """
 
-    def __init__(self, rounds_from: int = 0, size: int = ROUNDS_KEPT) -> None:
-        self.rounds_from = rounds_from
+    def __init__(self, rounds_from: int = 0, size: int = ROUNDS_KEPT, *, clusters: bool = False) -> None:
+        self.rounds_from, self.clusters = rounds_from, clusters
         self._size = size
         self._records: deque[tuple[int, int, str]] = deque()  # number, round_index, JSON
         self._next = 0
@@ -66,6 +72,8 @@ class RoundRing:
     def add(self, line: Mapping[str, Any]) -> None:
         """Keep what observers may know of a line of the history; the oldest record goes where there are too many."""
         told = {key: value for key, value in line.items() if key in FIELDS_TOLD}
+        if self.clusters and line.get("state"):
+            told["state"] = {key: value for key, value in line["state"].items() if key in STATE_TOLD}
         self._records.append((self._next, int(line["round_index"]), dumps(told, separators=(",", ":"), default=plain)))
         self._next += 1
         if len(self._records) > self._size:

@@ -27,6 +27,7 @@ from peer.core.encoding import ENCODINGS, decode, norm_squared
 from peer.core.messages import WIRE_VERSION, Hello, Phase
 from peer.core.schema import Schema, TensorSpec
 from peer.identity.certificates import Certificate
+from peer.observe.ask import answered, view_of
 from peer.observe.faults import spans, timeline_of
 from peer.observe.peer_status import read_status
 from peer.observe.report import build_report
@@ -198,7 +199,7 @@ def status(data: bytes) -> None:
     kind, text = data[:1], data[1:].decode(errors="replace")
     if kind == b"s":
         with suppress(ValueError, RemoteProtocolError):
-            _shown(status_table({3: read_status(loads(text))}))
+            _shown(status_table(view_of(None, [answered(read_status(loads(text)))], {})))
         return
     with tempfile.TemporaryDirectory(dir=_scratch) as name:
         place = StateDir(Path(name) / "peer-3")

@@ -33,7 +33,7 @@ class Told(Recorder):
     def __init__(self, *, ring: RoundRing | None = None, incarnation: int = 1) -> None:
         super().__init__(0)
         self.rounds, self.incarnation, self.done, self.phase = ring or RoundRing(), incarnation, 0, "running"
-        self.neighbor = "alive"
+        self.neighbor, self.more = "alive", {}
 
     def complete(self, *rounds: int) -> None:
         for index in rounds:
@@ -49,6 +49,7 @@ class Told(Recorder):
         return {
             **empty, **numbers, "peer_id": 0, "incarnation": self.incarnation, "phase": self.phase, "stage": "exchange",
             "round_index": self.done, "neighbors": {"1": self.neighbor}, "metric": metric, "totals": {}, "refusals": {},
+            **self.more,
         }  # fmt: skip
 
 
@@ -81,6 +82,12 @@ async def listening(graph: Graph, directory: Path) -> AsyncIterator[Listener]:
 async def heard(listener: Listener, rounds: int) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while listener.notes[0].next_round < rounds:
+            await asyncio.sleep(0.01)
+
+
+async def ended(listener: Listener) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not listener.notes[0].ended:
             await asyncio.sleep(0.01)
 
 
@@ -148,9 +155,7 @@ def test_a_listener_hears_a_restarted_peer_and_the_end_of_its_run(tmp_path: Path
             async with served(again, graph):
                 await heard(listener, 4)
                 again.phase = "finished"
-            async with asyncio.timeout(PATIENCE_S):
-                while not listener.notes[0].ended:
-                    await asyncio.sleep(0.01)
+            await ended(listener)
 
     asyncio.run(test())
     assert rounds_of(tmp_path) == [0, 1, 2, 2, 3]
@@ -158,6 +163,66 @@ def test_a_listener_hears_a_restarted_peer_and_the_end_of_its_run(tmp_path: Path
     assert (state.incarnations, state.gaps, state.status) == ((1, 2), (), "completed")
     kinds = [event.kind for _, event in run_in(tmp_path).log.news if event.peer == 0]
     assert kinds.count("start") == 2
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("diverged", 50), ("refused", 10), ("failed", 30)])
+def test_the_ending_and_the_exit_code_are_those_that_the_peer_says(tmp_path: Path, outcome: str, code: int) -> None:
+    async def test() -> None:
+        graph, peer = graph_of(), Told()
+        peer.complete(0, 1)
+        async with listening(graph, tmp_path) as listener:
+            async with served(peer, graph):
+                await heard(listener, 2)
+                peer.more = {"outcome": outcome, "exit_code": code}
+            await ended(listener)
+
+    asyncio.run(test())
+    run = run_in(tmp_path)
+    row = View(run.log, run.graph).everything()["peers"][0]
+    assert (row["status"], row["exit_code"], row["round"]) == (outcome, code, 2)
+
+
+def test_a_peer_that_left_is_heard_again_when_it_comes_back(tmp_path: Path) -> None:
+    async def test() -> None:
+        graph, peer = graph_of(), Told()
+        peer.complete(0)
+        async with listening(graph, tmp_path) as listener:
+            async with served(peer, graph):
+                await heard(listener, 1)
+                peer.more = {"outcome": "left", "exit_code": 0}
+            await ended(listener)
+            assert run_in(tmp_path).log.newest(0).status == "left"
+            again = Told(ring=RoundRing(1), incarnation=2)
+            async with served(again, graph):
+                again.complete(1)
+                await heard(listener, 2)
+
+    asyncio.run(test())
+    state = run_in(tmp_path).log.newest(0)
+    assert (state.status, state.incarnations, rounds_of(tmp_path)) == ("running", (1, 2), [0, 1])
+
+
+def test_clusters_are_written_where_the_peer_tells_them_and_nothing_else_of_its_state(tmp_path: Path) -> None:
+    async def test() -> None:
+        graph, peer = graph_of(), Told(ring=RoundRing(clusters=True))
+        peer.more = {"true_cluster": 1, "routes": {"1": "tunnel"}}
+        peer.rounds.add({"round_index": 0, "state": {"mixture": [0.25, 0.75], "weights": [9]}})
+        peer.rounds.batch = lambda since, after=-1, own=peer.rounds.batch: told_more(own(since, after))  # type: ignore[method-assign]
+        async with served(peer, graph), listening(graph, tmp_path) as listener:
+            await heard(listener, 1)
+
+    def told_more(batch: Any) -> Any:
+        return replace(
+            batch, records=tuple(text.replace('"state":{', '"state":{"weights":[9],') for text in batch.records)
+        )
+
+    asyncio.run(test())
+    run = run_in(tmp_path)
+    found = View(run.log, run.graph).everything()
+    row = found["peers"][0]
+    assert (row["mixture"], row["true_cluster"]) == ([0.25, 0.75], 1)
+    assert "weights" not in (tmp_path / "peer-0" / "history.jsonl").read_text()
+    assert {edge["kind"] for edge in found["edges"] if edge["a"] == 0 and edge["b"] == 1} == {"tunnel"}
 
 
 def test_a_goodbye_after_the_last_round_is_a_completed_run(tmp_path: Path) -> None:
@@ -168,9 +233,7 @@ def test_a_goodbye_after_the_last_round_is_a_completed_run(tmp_path: Path) -> No
         async with listening(graph, tmp_path) as listener:
             async with served(peer, graph):
                 await heard(listener, 100)
-            async with asyncio.timeout(PATIENCE_S):
-                while not listener.notes[0].ended:
-                    await asyncio.sleep(0.01)
+            await ended(listener)
 
     asyncio.run(test())
     assert run_in(tmp_path).log.newest(0).status == "completed"

@@ -19,6 +19,8 @@ from tools.running import PATIENCE_S, on_loopback, until
 from coordinator_free_bootstrap import load_graph, make_graph
 from peer.identity.files import identity_files
 from peer.observe.report import build_report
+from peer.observe.tail import RunTail
+from peer.observe.view import View
 from peer.store.history import read_history
 from peer.testbed.testbed import Testbed
 
@@ -62,6 +64,12 @@ def test_watch_resumes_and_its_report_is_that_of_the_peers(bed: Callable[..., Be
     assert not [note for note in said["notes"] if "missed" in note]
     assert "3 completed" in lines.splitlines()[-1]
     assert json.loads((out / "peer-0" / "summary.json").read_text())["status"] == "completed"
+    assert json.loads((out / "peer-0" / "summary.json").read_text())["exit_code"] == 0
+    tail = RunTail(out)
+    tail.refresh()
+    found = View(tail.log, tail.graph).everything()
+    assert {edge["kind"] for edge in found["edges"]} == {"direct"}
+    assert [row["true_cluster"] for row in found["peers"]] == [None] * 3  # its owner has not allowed it
     assert load_graph(out / "graph.json").digest == run.graph.digest
 
 

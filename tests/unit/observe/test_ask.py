@@ -14,10 +14,12 @@ from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import NeighborUnavailable, RemoteProtocolError, UsageError
 from peer.cli.status import status
-from peer.observe.ask import Ended, Silent, answers, in_json, sentence
+from peer.observe.ask import answered, ask, in_json, view_of
+from peer.observe.events import Event
 from peer.observe.peer_status import read_status
 from peer.observe.run_files import PeerRun
-from peer.observe.status_table import age, status_table
+from peer.observe.status_table import age, sentence, status_table
+from peer.observe.view import View
 from peer.store.files import write_json
 
 ACCURACY = {"name": "accuracy", "higher_is_better": True, "share": True}
@@ -46,10 +48,21 @@ STATUS = {
 }
 
 
-def text_of(found, width=80) -> str:
+def said(*changes, silent=()) -> View:
+    """Return the state of peers that answered with these changes, and of those that did not."""
+    news = [answered(read_status(STATUS | each)) for each in changes]
+    return view_of(None, news + [Event(1.0, peer_id, "silent", {"reason": reason}) for peer_id, reason in silent], {})
+
+
+def text_of(view, width=80) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(status_table(found))
+    console.print(status_table(view))
     return console.file.getvalue()
+
+
+def line_of(view, peer_id) -> str:
+    state = view.log.state()
+    return sentence(view, state, state.peers[peer_id])
 
 
 @pytest.fixture
@@ -73,9 +86,9 @@ def app():
     ],
 )
 def test_the_line_has_round_stage_neighbors_and_what_the_peer_waits_for(changes, end):
-    said = sentence(read_status(STATUS | changes))
-    assert said.startswith("round 7 of 60, exchanging; 1 of 2 neighbors alive")
-    assert said.endswith(end)
+    line = line_of(said(changes), 3)
+    assert line.startswith("round 7 of 60, exchanging; 1 of 2 neighbors alive")
+    assert line.endswith(end)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +110,8 @@ def test_an_answer_that_is_no_status_is_one_sentence(changes, words):
     """Before, such an answer ended `peer status` with KeyError or TypeError."""
     with pytest.raises(RemoteProtocolError) as error:
         read_status(STATUS | changes, 3)
-    said = error.value.sentence
-    assert said.startswith("not a valid status: ") and words in said and len(said) < 300 and said.isprintable()
+    text = error.value.sentence
+    assert text.startswith("not a valid status: ") and words in text and len(text) < 300 and text.isprintable()
 
 
 @pytest.mark.parametrize("missing", sorted(STATUS.keys() - {"persisted_round", "unchanged_s"}))
@@ -111,15 +124,13 @@ def test_sixteen_peers_fit_one_screen():
     """80 x 24: a line per peer with long rounds, many waits and reasons, header and notes."""
     waiting = {"waiting_for": list(range(9)), "waiting_s": 1234.5, "neighbors": {str(n): "suspect" for n in range(15)}}
     big = {"round_index": 99_998, "rounds_total": 99_999, "stage": "catching_up", "unchanged_s": 86_400.0}
-    found = {peer_id: read_status(STATUS | waiting | big | {"peer_id": peer_id}) for peer_id in range(10)}
-    found |= {peer_id: Silent(f"not a valid status: round_index: found {peer_id}") for peer_id in range(10, 16)}
-    lines = text_of(found).splitlines()
+    answers = [waiting | big | {"peer_id": peer_id} for peer_id in range(10)]
+    silent = [(peer_id, f"not a valid status: round_index: found {peer_id}") for peer_id in range(10, 16)]
+    lines = text_of(said(*answers, silent=silent)).splitlines()
     assert len(lines) <= 23 and max(map(len, lines)) <= 80
     assert " ".join(lines[2].split()) == "0 catching up 99998/99999 0.500 1 21 m: 0, 1, 2\u2026 0/15 24 h"
     assert "and 3 more notes (peer status --json)" in lines[-1]
-    shown = text_of(
-        {3: read_status(STATUS | {"waiting_for": [1], "waiting_s": 4.0, "metric": MAE | {"value": 0.5}})}
-    ).splitlines()
+    shown = text_of(said({"waiting_for": [1], "waiting_s": 4.0, "metric": MAE | {"value": 0.5}})).splitlines()
     assert shown[0].split() == ["peer", "phase", "round", "mae", "cluster", "waits", "for", "alive", "since"]
     assert shown[2].split() == ["3", "exchanging", "7/60", "0.5", "1", "4", "s:", "1", "1/2", "4", "s"]
 
@@ -137,13 +148,17 @@ def test_a_finished_peer_is_shown_from_its_summary_and_the_peer_is_named_once(tm
     ended = (datetime.now(UTC) - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
     write_json(place.summary, json.loads(place.summary.read_text()) | {"ended_at": ended})
     write_peer(tmp_path, 1, rounds=2, end=False)
-    found = answers(str(tmp_path / "graph.json"))
-    assert isinstance(found[0], Ended) and in_json(found[0])["status"] == "completed"
-    assert isinstance(found[1], Silent) and found[2] == Silent("connection refused")
+    found = ask(str(tmp_path / "graph.json"))
+    peers = found.log.peers
+    assert in_json(peers[0])["status"] == peers[0].status == "completed"
+    assert [(peers[i].status, peers[i].silent) for i in (1, 2)] == [
+        ("dead", "connection refused"),
+        ("silent", "connection refused"),
+    ]
     rows = text_of(found).splitlines()
-    assert rows[2].split() == ["0", "completed", "6", "0.950", "1", "-", "5", "m"]
-    assert rows[4].split() == ["2", "no", "answer", "-", "-", "-", "connection", "refused", "-", "-"]
-    assert rows[6].startswith("peer 1: connection refused (no summary.json in ")
+    assert rows[2].split() == ["0", "completed", "6/6", "0.950", "1", "-", "-", "5", "m"]
+    assert rows[4].split() == ["2", "silent", "-", "-", "-", "connection", "refused", "-", "-"]
+    assert rows[6].startswith("peer 1: connection refused (no process here; its history has 2 rounds)")
     assert rows[-1] == "peer 2, 3: connection refused"
     result = CliRunner().invoke(app, [str(tmp_path / "graph.json"), "--json"])
     assert result.exit_code == 40 and json.loads(result.stdout)["2"] == "connection refused"
@@ -153,9 +168,9 @@ def test_a_finished_peer_is_shown_from_its_summary_and_the_peer_is_named_once(tm
 def test_a_missing_file_is_said_to_be_missing():
     """Before, "graph.jsn" was taken for the address of a peer that does not answer."""
     with pytest.raises(UsageError, match=r'"graph.jsn": found no such file or directory; allowed: a graph file'):
-        answers("graph.jsn")
+        ask("graph.jsn")
     with pytest.raises(NeighborUnavailable, match=r"127.0.0.1:1: no answer in plaintext \(connection refused\)"):
-        answers("127.0.0.1:1")
+        ask("127.0.0.1:1")
 
 
 def test_watch_ends_when_all_peers_have_finished_and_prints_lines_in_a_pipe(run_directory, app):
@@ -167,7 +182,7 @@ def test_watch_ends_when_all_peers_have_finished_and_prints_lines_in_a_pipe(run_
 def test_a_diverged_peer_is_shown_as_such(run_directory):
     place = PeerRun.read(run_directory, 2).place
     write_json(place.summary, {"peer_id": 2, "status": "diverged", "accuracy": math.nan})
-    assert text_of(answers(str(run_directory))).splitlines()[4].split()[:2] == ["2", "diverged"]
+    assert text_of(ask(str(run_directory))).splitlines()[4].split()[:2] == ["2", "diverged"]
 
 
 @pytest.mark.parametrize(
@@ -181,5 +196,4 @@ def test_a_peer_that_only_dials_is_said_to_be_out_of_reach(tmp_path):
     rows = [{"id": 0, "address": "127.0.0.1:1"}, {"id": 1, "dials_only": True}]
     file = tmp_path / "graph.json"
     file.write_text(json.dumps({"nodes": rows, "edges": [{"source": 0, "target": 1}]}))
-    found = answers(str(file))
-    assert isinstance(found[1], Silent) and "it only dials" in sentence(found[1])
+    assert "it only dials" in line_of(ask(str(file)), 1)

@@ -28,6 +28,14 @@ def test_records_come_once_and_in_order():
     assert rounds_in(ring.batch(1, first.after)) == [3]
 
 
+def test_how_data_are_distributed_is_told_only_where_the_owner_allows_it():
+    line = {"round_index": 0, "state": {"mixture": np.array([0.25, 0.75]), "weights": [1, 2], "collaborators": [3]}}
+    for clusters, told in ((False, None), (True, {"mixture": [0.25, 0.75], "collaborators": [3]})):
+        ring = RoundRing(clusters=clusters)
+        ring.add(line)
+        assert json.loads(ring.batch(0).records[0]).get("state") == told
+
+
 def test_a_full_ring_says_from_which_round_on_it_has_records():
     ring = ring_of(*range(20))
     batch = ring.batch(0)

@@ -1,0 +1,29 @@
+"""What a process tells observers beside its host's status: how it calls its neighbors, and how its run ended."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from peer.host import PeerHost
+from peer.runtime.edges import Edges
+from peer.runtime.results import exit_code_of, main_cluster, outcome_of
+
+
+def about(host: PeerHost, edges: Edges, ended: asyncio.Future[str] | None, *, clusters: bool) -> dict[str, Any]:
+    """Return the keys that the process adds to a status.
+
+    Args:
+        host: the peer.
+        edges: of the peer.
+        ended: how it ended; None before its start.
+        clusters: whether its true cluster is told.
+    """
+    told: dict[str, Any] = {"routes": {str(neighbor): edges.kind(neighbor) for neighbor in host.state.neighbors}}
+    if ended is not None and ended.done():
+        error = ended.exception()
+        outcome = ended.result() if error is None else outcome_of(error)
+        told |= {"outcome": outcome, "exit_code": exit_code_of(error or outcome)}
+    if clusters:
+        told["true_cluster"] = main_cluster(host.workspace.true_cluster)
+    return told

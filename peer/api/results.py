@@ -9,7 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator_free_bootstrap.errors import StorageError, UsageError
+from coordinator_free_bootstrap.errors import UsageError
+from peer.api.choices import TaskChoice
+from peer.api.model_out import export_model, module_of, peer_of, read_model
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from peer.observe.report import Report
-    from peer.tasks.task import Task
 
 
 class Run:
@@ -26,7 +27,7 @@ class Run:
 
     Args:
         directory: the ``out`` of a testbed or a simulation, one state directory, or a folder with several.
-        task: the task object of the run, if the manifest does not name one that can be loaded.
+        task: the task object of the run, or ``path/to/file.py:object``, if the manifest does not name one that can be loaded.
 
     Raises:
         UsageError: there are no files of a run.
@@ -34,7 +35,7 @@ class Run:
         StorageError: a file cannot be read.
     """
 
-    def __init__(self, directory: str | Path, *, task: Task | None = None) -> None:
+    def __init__(self, directory: str | Path, *, task: TaskChoice = None) -> None:
         self.directory = Path(directory)
         self._task = task
         _ = self._report
@@ -116,19 +117,26 @@ class Run:
             StorageError: the peer left no personalized model, because it has not completed the run.
             TaskError: the task that makes the model cannot be loaded.
         """
-        from peer.learning.saved import SavedModel
+        return module_of(read_model(peer_of(self._report, peer_id)), self._task)[1]
 
-        peers = {peer.peer_id: peer for peer in self._report.run.peers}
-        if peer_id not in peers:
-            raise UsageError(f"peer id: found {peer_id}; allowed: {', '.join(map(str, peers))}")
-        path = peers[peer_id].place.personalized_model
-        if not path.is_file():
-            raise StorageError(f"peer {peer_id}: found no {path}; a peer writes it when it has completed the run")
-        saved = SavedModel.read(path)
-        manifest = saved.manifest()
-        if manifest is None:
-            raise StorageError(f"{path}: found no manifest in the metadata; give a finished run")
-        return saved.module(manifest, self._task)
+    def export_model(self, peer_id: int, to: str | Path, model: str | None = None) -> Path:
+        """Write a model of a peer as a file for other programs, with a model card beside it; return the card's path.
+
+        The state dict is complete: it has frozen parameters and integer buffers, and passes a strict ``load_state_dict``.
+
+        Args:
+            peer_id: whose model.
+            to: a file that ends in ``.pt`` or ``.safetensors`` (state dict), or in ``.onnx`` (graph; extra ``export``).
+            model: ``personalized``, ``cluster-0``, ... Default: what the run's final metric was measured with. Where an
+                algorithm mixes the predictions of all its models (FedEM), that is ``mixture``: the state dict of a
+                ``torch.nn.ModuleList`` of the models, with their weights in the card; in ONNX, one graph.
+
+        Raises:
+            UsageError: the run has no such peer or model; the ending is unknown; a package is not installed.
+            StorageError: the peer left no such model, or only a part of one; the file cannot be written.
+            TaskError: the task cannot be loaded; ONNX cannot express the model.
+        """
+        return export_model(self._report, peer_id, Path(to), model, self._task)
 
     def __repr__(self) -> str:
         found, metric = self._report.values, self._report.run.metric

@@ -111,15 +111,9 @@ def predict(
 
 def _manifest(saved: SavedModel, problem: Problem) -> Manifest | None:
     """Return the manifest in a model file, with the task file's present place, unless options name another task."""
-    from coordinator_free_bootstrap.errors import StorageError
-    from peer.tasks.loading import find_task_file
-
-    manifest = saved.manifest()
     if problem.task is not None or problem.graph is not None:
-        return manifest
-    if manifest is None:
-        raise StorageError(f"{saved.path}: found no manifest in the metadata; give a finished run's file, or --task")
-    return manifest.model_copy(update={"task": find_task_file(manifest.task, saved.path)})
+        return saved.manifest()
+    return saved.located()
 
 
 def _warn(saved: SavedModel) -> None:

@@ -15,6 +15,7 @@ from peer.cli import data, deploy, experiment, graph, task
 from peer.cli.chaos import HELP_OF_FAULTS, chaos
 from peer.cli.doctor import doctor
 from peer.cli.evaluate import evaluate, predict
+from peer.cli.export import export
 from peer.cli.graph_pin import pin
 from peer.cli.health import health
 from peer.cli.keygen import keygen
@@ -35,7 +36,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 success, 1 a peer failed, 2 usage, 10-13 config, graph, task, shard, 20 identity, "
     "30-31 storage, 40 no answer from a peer, 50 a model diverged, 70 internal error.",
 )
-for verb in (run, health, testbed, chaos, status, watch, keygen, report, evaluate, predict, doctor):
+for verb in (run, health, testbed, chaos, status, watch, keygen, report, evaluate, predict, export, doctor):
     app.command(epilog=HELP_OF_FAULTS if verb is chaos else None)(verb)
 app.command("list")(list_names)
 graph.app.command()(pin)

@@ -21,12 +21,12 @@ from peer.store.model_file import load_model
 from peer.tasks.builtin import NamedModelTask
 from peer.tasks.datasets import DATASETS
 from peer.tasks.inputs import Inputs, read_inputs
-from peer.tasks.loading import load_task
+from peer.tasks.loading import find_task_file, load_task
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
 
-PERSONALIZED = "personalized_model"
+PERSONALIZED, CLUSTER = "personalized_model", "cluster"
 
 
 def model_metadata(learner: Learner, manifest: Manifest, peers: int) -> dict[str, str]:
@@ -73,12 +73,40 @@ class SavedModel:
         """Return the manifest of the run that trained the model, or None if the metadata lack it."""
         return parse_manifest(self._json("manifest"), str(self.path)) if "manifest" in self.metadata else None
 
+    def known_manifest(self) -> Manifest:
+        """Return the manifest of the run that trained the model.
+
+        Raises:
+            StorageError: the metadata lack it.
+        """
+        if (found := self.manifest()) is None:
+            raise StorageError(
+                f"{self.path}: found no manifest in the metadata; give a finished run's file, or name its task"
+            )
+        return found
+
+    def located(self) -> Manifest:
+        """Return the manifest with the present place of the task file, which may have moved with the run's folder.
+
+        Raises:
+            StorageError: the metadata lack the manifest.
+            TaskError: the task file is not found.
+        """
+        manifest = self.known_manifest()
+        return manifest.model_copy(update={"task": find_task_file(manifest.task, self.path)})
+
     def vector(self, schema: Schema) -> Vector:
         """Return the model as float32 [d] in schema order.
 
         Raises:
             StorageError: names or shapes differ from the schema, or a value is NaN or Inf.
         """
+        names = {spec.name for spec in schema.tensors}
+        if self.role == CLUSTER and self.tensors and self.tensors.keys() < names:
+            raise StorageError(
+                f"{self.path}: found {len(self.tensors)} of the {len(names)} tensors of the model: with the algorithm "
+                f"{self.metadata.get('algorithm')} the others never leave the peer; give the personalized model, which has all"
+            )
         parts = []
         for spec, _ in schema.slices():
             found = self.tensors.get(spec.name)
@@ -94,9 +122,10 @@ class SavedModel:
                     "train again with a smaller learning rate"
                 )
             parts.append(found.ravel())
-        unknown = sorted(set(self.tensors) - {spec.name for spec in schema.tensors})
-        if unknown:
-            raise StorageError(f"{self.path}: found an unknown tensor {unknown[0]!r}; give a model of this task")
+        if unknown := sorted(self.tensors.keys() - names):
+            raise StorageError(
+                f"{self.path}: found an unknown tensor {unknown[0]!r}; give a model of this task, as the run wrote it"
+            )
         return np.concatenate(parts)
 
     def predict(self, manifest: Manifest, inputs: NDArray[Any]) -> NDArray[np.float32]:
@@ -180,6 +209,11 @@ class SavedModel:
         if predictor is None or (predictor, role) == (PERSONALIZED, PERSONALIZED):
             return None
         return PERSONALIZED.replace("_", " ") if predictor == PERSONALIZED else f"{predictor} of the cluster models"
+
+    @property
+    def role(self) -> str:
+        """The first word of what this model is: "cluster" of one that travels, else "personalized_model"."""
+        return self.metadata.get("role", "").partition(" ")[0]
 
     def sample_shape(self) -> tuple[int, ...]:
         """Return the shape of one input.

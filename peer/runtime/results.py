@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from coordinator_free_bootstrap.errors import ConfigError, DivergedError, LocalProtocolError, PeerError
 from peer.host import PeerHost
-from peer.learning.saved import PERSONALIZED, model_metadata
+from peer.learning.combined import PREDICTORS
+from peer.learning.saved import CLUSTER, PERSONALIZED, model_metadata
 from peer.store.files import write_json
 from peer.store.model_file import save_model
 from peer.store.state_dir import StateDir
@@ -55,8 +57,10 @@ def write_results(
         "rounds_completed": str(run.round.index),
         "predictor": str(host.last_round.get("predictor", PERSONALIZED)),
     }
+    if metadata["predictor"] in PREDICTORS:  # what their use needs beside the models
+        metadata["mixture"] = json.dumps(workspace.state["mixture"])
     for slot in range(host.algorithm.slots if models else 0):
-        about = metadata | {"role": f"cluster {slot}"}
+        about = metadata | {"role": f"{CLUSTER} {slot}"}
         save_model(place.cluster_model(slot), workspace.models.model(slot), host.schema, about)
     if models and workspace.personalized is not None:
         about = metadata | {"role": PERSONALIZED}

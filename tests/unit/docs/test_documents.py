@@ -17,10 +17,6 @@ import peer
 from coordinator_free_bootstrap.manifest import Manifest, Options
 from coordinator_free_bootstrap.settings import known_keys
 from peer.cli.main import app
-from peer.learning.learner import Learner
-from peer.learning.saved import model_metadata
-from peer.store.model_file import save_model
-from peer.tasks.loading import load_task
 from peer.tasks.splits import SPLITS
 
 ROOT = Path(__file__).parents[3]
@@ -131,36 +127,72 @@ def test_a_wrong_command_is_found() -> None:
     assert complaint("peer status one two") == "2 arguments, 1 allowed"
 
 
-def test_the_plain_pytorch_use_of_a_model_file_gives_the_predictions_of_peer_predict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The two programs of docs/your-own-task.md are executed: a task that standardizes, and the use of its model."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "your-own-task.md").read_text(), re.M | re.S)
-    for block in blocks:
+@pytest.fixture(scope="module")
+def weather(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the programs of docs/your-own-task.md, data for its task, a run of it, and exported models."""
+    folder = tmp_path_factory.mktemp("weather")
+    for block in re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "your-own-task.md").read_text(), re.M | re.S):
         name = re.match(r"# (\w+\.py)\n", block)
         assert name is not None
-        (tmp_path / name[1]).write_text(block)
-    monkeypatch.chdir(tmp_path)
+        (folder / name[1]).write_text(block)
     draw = np.random.default_rng(0)
-    weather = draw.integers(0, 3, 200)
-    readings = 1000.0 + 50.0 * draw.normal(size=(200, 8))
-    readings[:, 0] += 100.0 * weather
-    np.savez("station-0.npz", readings=readings, weather=weather)
-    np.save("samples.npy", readings[:50])
-    manifest = Manifest(task="my_task.py:task")
-    task = load_task(manifest, 1)
-    learner = Learner(task, task.load_shard(0))
-    theta, _ = learner.train(learner.initial_model(0), epochs=30, seed=0, learning_rate=0.1)
-    save_model(Path("model.safetensors"), theta, learner.schema, model_metadata(learner, manifest, 1))
-    command = [sys.executable, "use_model.py", "model.safetensors", "samples.npy"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for station in range(3):
+        weather = draw.integers(0, 3, 200)
+        readings = 1000.0 + 50.0 * draw.normal(size=(200, 8))
+        readings[:, 0] += 100.0 * weather
+        np.savez(folder / f"station-{station}.npz", readings=readings, weather=weather)
+    np.save(folder / "samples.npy", readings[:50])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        graph = peer.Graph.make("ring", peers=3, run={"rounds": 6, "algorithm": "dfedavg"})
+        run = peer.simulate(graph, "my_task.py:task", out=folder / "out", progress=False)
+        for ending in ("pt", "safetensors", "onnx"):
+            run.export_model(0, folder / f"model.{ending}")
+    return folder
+
+
+def executed(folder: Path, *command: str) -> str:
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
-    shown = [line.split() for line in done.stdout.splitlines()]
-    arguments = ["predict", "--model", "model.safetensors", "--input", "samples.npy", "--json"]
+    return done.stdout
+
+
+def test_the_plain_pytorch_use_of_a_model_gives_the_predictions_of_peer_predict(
+    weather: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The programs of docs/your-own-task.md are executed: a task that standardizes, and the use of its exported model."""
+    shown = [
+        line.split() for line in executed(weather, "use_model.py", "model.safetensors", "samples.npy").splitlines()
+    ]
+    monkeypatch.chdir(weather)
+    arguments = ["predict", "--model", "out/peer-0/models/personalized.safetensors", "--input", "samples.npy", "--json"]
     rows = json.loads(CliRunner().invoke(app, arguments, catch_exceptions=False).stdout)["predictions"]
     assert [name for name, _ in shown] == [row["class"] for row in rows]
     assert [float(p) for _, p in shown] == pytest.approx([row["probability"] for row in rows], rel=1e-5)
     assert {name for name, _ in shown} == {"dry", "rain", "snow"}
+
+
+def test_the_lines_that_load_an_exported_model_are_executed(weather: Path) -> None:
+    """Three lines of plain PyTorch, and the line of each row of the table; all give the same outputs."""
+    table = re.findall(r"^\| `model\.\w+` \| .* \| `(.*)` \|$", (ROOT / "docs" / "your-own-task.md").read_text(), re.M)
+    assert len(table) == 3
+    pt, safetensors, onnx = table
+    three_lines = (weather / "load_model.py").read_text()
+    assert pt in three_lines
+    program = f"""
+import onnxruntime, safetensors.torch
+{three_lines}
+inputs = torch.linspace(-1, 1, 80).reshape(10, 8)
+with torch.no_grad():
+    expected = model(inputs)
+    model = task.make_model().eval()
+    {safetensors}
+    assert torch.equal(model(inputs), expected)
+    inputs = inputs.numpy()
+    torch.testing.assert_close(torch.from_numpy({onnx}[0]), expected)
+print("equal", expected.std() > 0)
+"""
+    assert executed(weather, "-c", program) == "equal tensor(True)\n"
 
 
 def test_the_table_of_split_options_is_that_of_the_registry():

@@ -1,0 +1,158 @@
+"""A model of a run as a file for other programs, with a model card beside it: `Run.export_model` and `peer export`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordinator_free_bootstrap.errors import StorageError, UsageError
+from peer.api.choices import TaskChoice
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from coordinator_free_bootstrap import Manifest
+    from peer.learning.saved import SavedModel
+    from peer.observe.report import Report
+    from peer.observe.run_files import PeerRun
+
+PERSONALIZED = "personalized"
+
+
+def peer_of(report: Report, peer_id: int) -> PeerRun:
+    """Return what a peer left.
+
+    Raises:
+        UsageError: the run has no such peer.
+    """
+    peers = {peer.peer_id: peer for peer in report.run.peers}
+    if peer_id not in peers:
+        raise UsageError(f"peer id: found {peer_id}; allowed: {', '.join(map(str, peers))}")
+    return peers[peer_id]
+
+
+def read_model(peer: PeerRun, name: str = PERSONALIZED) -> SavedModel:
+    """Return a model file of a peer, by its name without the ending.
+
+    Raises:
+        StorageError: the peer left no such file.
+    """
+    from peer.learning.saved import SavedModel
+
+    path = peer.place.models / f"{name}.safetensors"
+    if not path.is_file():
+        left = sorted(file.stem for file in peer.place.models.glob("*.safetensors"))
+        when = "; a peer writes it when it has completed the run" if name == PERSONALIZED else ""
+        raise StorageError(
+            f"peer {peer.peer_id}: found no {path}{when}; models that it left: {', '.join(left) or 'none'}"
+        )
+    return SavedModel.read(path)
+
+
+def module_of(saved: SavedModel, task: TaskChoice = None) -> tuple[Manifest, nn.Module]:
+    """Return the manifest of a saved model, and the model on the CPU in evaluation mode.
+
+    ``task`` makes it in place of the manifest's task: an object, or ``path/to/file.py:object`` of a file that moved.
+
+    Raises:
+        StorageError: the metadata are incomplete, or the file holds only a part of a model.
+        TaskError: the task cannot be loaded.
+    """
+    manifest = saved.located() if task is None else saved.known_manifest()
+    if isinstance(task, str):
+        manifest = manifest.model_copy(update={"task": task})
+    return manifest, saved.module(manifest, None if isinstance(task, str) else task)
+
+
+def export_model(report: Report, peer_id: int, to: Path, name: str | None = None, task: TaskChoice = None) -> Path:
+    """Write a model of a peer to ``to``, and its card to ``to`` with ``.md`` added; return the path of the card.
+
+    See `peer.api.results.Run.export_model`.
+    """
+    from peer.learning.formats import FORMATS, check_packages, example_inputs
+    from peer.observe.model_card import Exported, model_card
+    from peer.store.files import write_atomic
+
+    if to.suffix not in FORMATS:
+        raise UsageError(f"export to {to}: found the ending {to.suffix!r}; allowed: {', '.join(FORMATS)}")
+    if to.suffix == ".onnx":
+        check_packages()
+    peer = peer_of(report, peer_id)
+    name = name or _default(peer)
+    saved, manifest, module, weights = _module(peer, name, task)
+    about = {**saved.metadata, "exported": name}
+    example = example_inputs(saved.sample_shape(), saved.input_dtype())
+    content = FORMATS[to.suffix](module, example, about)
+    predictor = saved.metadata.get("predictor", "")
+    exported = Exported(
+        file=to.name,
+        sha256=hashlib.sha256(content).hexdigest(),
+        name=name,
+        measured=name == (predictor if _is_combined(predictor) else PERSONALIZED),
+        parameters=_sizes(module),
+        models=max(len(weights), 1),
+        weights=weights,
+    )
+    write_atomic(to, content)
+    card = to.with_name(f"{to.name}.md")
+    write_atomic(card, model_card(exported, manifest, saved.metadata, peer, report).encode())
+    return card
+
+
+def _default(peer: PeerRun) -> str:
+    """Return the name of what the run's final metric was measured with."""
+    predictor = read_model(peer).metadata.get("predictor", "")
+    return predictor if _is_combined(predictor) else PERSONALIZED
+
+
+def _is_combined(name: str) -> bool:
+    from peer.learning.combined import PREDICTORS
+
+    return name in PREDICTORS
+
+
+def _module(peer: PeerRun, name: str, task: TaskChoice) -> tuple[SavedModel, Manifest, nn.Module, tuple[float, ...]]:
+    """Return a model file, its manifest, the module to export, and the weights of the models in it."""
+    if not _is_combined(name):
+        saved = read_model(peer, _checked(peer, name))
+        return saved, *module_of(saved, task), ()
+    from peer.learning.combined import Combined
+
+    first = read_model(peer)
+    if first.metadata.get("predictor") != name or "mixture" not in first.metadata:
+        raise UsageError(
+            f"model: found {name!r}; the run's final metric was measured with the {first.metadata.get('predictor')}; "
+            f"allowed: {', '.join(_names(peer))}"
+        )
+    weights = tuple(float(weight) for weight in json.loads(first.metadata["mixture"]))
+    files = [read_model(peer, f"cluster-{slot}") for slot in range(len(weights))]
+    made = [module_of(file, task) for file in files]
+    combined = Combined([module for _, module in made], name, weights, first.metadata.get("kind") == "classification")
+    return first, made[0][0], combined.eval(), weights
+
+
+def _checked(peer: PeerRun, name: str) -> str:
+    allowed = _names(peer)
+    if name != PERSONALIZED and name not in allowed:
+        raise UsageError(f"model: found {name!r}; allowed: {', '.join(allowed) or 'none, as the peer left no models'}")
+    return name
+
+
+def _names(peer: PeerRun) -> list[str]:
+    """Return the names of the models that can be exported: the files, and the final predictor if it combines them."""
+    files = sorted(peer.place.models.glob("*.safetensors"))
+    names = [file.stem for file in files]
+    predictor = read_model(peer).metadata.get("predictor", "") if PERSONALIZED in names else ""
+    return [*names, *([predictor] if _is_combined(predictor) else [])]
+
+
+def _sizes(module: nn.Module) -> tuple[int, int, int]:
+    """Return the numbers of trainable and frozen parameters, and of elements of persistent buffers."""
+    named = dict(module.named_parameters())
+    trained = sum(p.numel() for p in named.values() if p.requires_grad)
+    frozen = sum(p.numel() for p in named.values()) - trained
+    shared = dict(module.named_parameters(remove_duplicate=False))
+    buffers = sum(t.numel() for name, t in module.state_dict().items() if name not in shared)
+    return trained, frozen, buffers

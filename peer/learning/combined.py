@@ -1,0 +1,44 @@
+"""Several models that predict together, as one PyTorch module: what FedEM and FedSPD evaluate where they mix predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+MIXTURE, CONFIDENT = "mixture", "confident"
+PREDICTORS = (MIXTURE, CONFIDENT)
+
+
+class Combined(nn.ModuleList):
+    """The models of all clusters; the output is a class probability [n, C], in regression the mixed outputs.
+
+    The state dict is that of a plain ``nn.ModuleList`` of the models: ``0.weight``, ``1.weight``, ...; the weights are not in it.
+
+    Args:
+        models: one for each cluster.
+        predictor: "mixture", sum_m pi_m p_m(x) (FedEM, arXiv 2108.10252); or "confident", the model of the highest probability.
+        weights: pi, one for each model; read for "mixture" only.
+        classification: whether outputs of the models are logits [n, C].
+    """
+
+    def __init__(
+        self, models: Sequence[nn.Module], predictor: str, weights: Sequence[float], classification: bool
+    ) -> None:
+        super().__init__(models)
+        self.predictor, self.weights, self.classification = predictor, tuple(weights), classification
+
+    def forward(self, inputs: Any) -> Tensor:
+        """Return the combined prediction for inputs as one model takes them."""
+        rows = torch.stack([self._prediction(model(inputs)) for model in self])  # [M, n, ...]
+        if self.predictor == CONFIDENT:
+            best = rows.amax(2).argmax(0)  # [n]
+            return rows.gather(0, best[None, :, None].expand(1, -1, rows.shape[2]))[0]
+        weights = torch.tensor(self.weights, dtype=rows.dtype, device=rows.device)
+        mixed: Tensor = torch.tensordot(weights, rows, dims=1)
+        return mixed
+
+    def _prediction(self, outputs: Tensor) -> Tensor:
+        return outputs.softmax(1) if self.classification else outputs

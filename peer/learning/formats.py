@@ -1,0 +1,125 @@
+"""A PyTorch module as the bytes of a file: a state dict (``.pt``, ``.safetensors``) or an ONNX graph (``.onnx``)."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coordinator_free_bootstrap.errors import TaskError, UsageError
+
+Metadata = Mapping[str, str]
+ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+TRACED, CHECKED = 2, 3  # samples: of the example that is traced, and of the comparison afterwards
+RTOL, ATOL = 1e-3, 1e-4  # between the outputs of PyTorch and onnxruntime, float32
+COLORS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def state_dict_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return all tensors of a module, also frozen parameters and integer buffers; no two share memory."""
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in module.state_dict().items()}
+
+
+def as_pt(module: nn.Module, example: Tensor, metadata: Metadata) -> bytes:
+    """Return a state dict that ``torch.load(..., weights_only=True)`` reads; it has no place for metadata."""
+    file = io.BytesIO()
+    torch.save(state_dict_of(module), file)
+    return file.getvalue()
+
+
+def as_safetensors(module: nn.Module, example: Tensor, metadata: Metadata) -> bytes:
+    """Return a state dict with metadata as a safetensors file."""
+    from safetensors.torch import save
+
+    return bytes(save(state_dict_of(module), dict(metadata)))
+
+
+def as_onnx(module: nn.Module, example: Tensor, metadata: Metadata) -> bytes:
+    """Return an ONNX graph with input ``input`` [samples, ...], output ``output`` and metadata.
+
+    Its outputs are compared with those of PyTorch before it is returned.
+
+    Raises:
+        UsageError: a package of the extra ``export`` is not installed.
+        TaskError: torch cannot trace or convert the module, or the graph computes something else.
+    """
+    check_packages()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # torch's exporter uses what torch itself has deprecated
+        try:
+            program: Any = torch.onnx.export(
+                module,
+                (example[:TRACED],),
+                dynamo=True,
+                verbose=False,
+                input_names=["input"],
+                output_names=["output"],
+                dynamic_shapes=({0: torch.export.Dim("samples")},),
+            )
+        except Exception as error:  # code of the user, traced; it may raise any exception
+            raise TaskError(
+                f"model: cannot be converted to ONNX: found {_first_line(error)}; allowed: a model that torch.export traces "
+                "with any number of samples; or export a state dict: a file that ends in .pt or .safetensors"
+            ) from error
+        program.model.metadata_props.update(metadata)
+        content: bytes = program.model_proto.SerializeToString()
+        _compare(module, example, content)
+    return content
+
+
+def check_packages() -> None:
+    """Refuse an export to ONNX without its packages.
+
+    Raises:
+        UsageError: one is not installed.
+    """
+    if missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]:
+        raise UsageError(
+            f"export to ONNX: found no package {missing[0]}; install it: pip install 'coordinator-free[export]'"
+        )
+
+
+FORMATS: dict[str, Callable[[nn.Module, Tensor, Metadata], bytes]] = {
+    ".pt": as_pt,
+    ".safetensors": as_safetensors,
+    ".onnx": as_onnx,
+}
+
+
+def example_inputs(shape: tuple[int, ...], dtype: str) -> Tensor:
+    """Return inputs [n, *shape] for tracing: normal random numbers from a fixed seed, or token ids 0 and 1."""
+    draw = torch.Generator().manual_seed(0)
+    size = (max(TRACED, CHECKED), *shape)
+    if dtype == "float32":
+        return torch.randn(size, generator=draw)
+    return torch.randint(0, 2, size, generator=draw, dtype=getattr(torch, dtype))
+
+
+def _compare(module: nn.Module, example: Tensor, content: bytes) -> None:
+    import onnxruntime
+
+    expected = module(example[:CHECKED]).numpy()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    found = session.run(None, {"input": example[:CHECKED].numpy()})[0]
+    if found.shape != expected.shape or not np.allclose(found, expected, rtol=RTOL, atol=ATOL):
+        raise TaskError(
+            f"model: the ONNX graph computes something else than the model: found outputs of shape {list(found.shape)}, "
+            f"for one sample {found.ravel()[:3]}; PyTorch gives {list(expected.shape)} and {expected.ravel()[:3]}; "
+            "export a state dict: a file that ends in .pt or .safetensors"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    """Return the innermost cause of an exporter's error in one line, without colors."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    lines = COLORS.sub("", str(cause)).strip().splitlines() or [""]
+    return f"{type(cause).__name__}: {lines[0][:300]}"

@@ -59,6 +59,7 @@ class Edges:
             relayed=relayed_by(graph, peer_id),
             limits=graph.node(peer_id).relay,
             offered=self._offered,
+            pacing=pacing,
         )
 
     @property

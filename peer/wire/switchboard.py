@@ -16,6 +16,7 @@ from typing import Any
 
 from coordinator_free_bootstrap import Relay
 from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RemoteProtocolError
+from peer.wire.pacing import UNLIMITED, Pacing
 from peer.wire.pipe import Stream, join_streams
 from peer.wire.tokens import TokenBucket
 
@@ -40,6 +41,8 @@ class Switchboard:
         relayed: (owner, user) pairs that may connect through this peer.
         limits: of what this peer relays; None: nothing.
         offered: told the owner of each new offer to this peer.
+        pacing: of this peer; what it relays counts as received and as sent. (The bytes of its own tunnels count once, as the
+            messages in them.)
     """
 
     def __init__(
@@ -50,11 +53,12 @@ class Switchboard:
         relayed: Collection[Ends] = (),
         limits: Relay | None = None,
         offered: Callable[[int], None] = lambda owner: None,
+        pacing: Pacing = UNLIMITED,
     ) -> None:
         self._peer_id = peer_id
         self._allowed = {(owner, peer_id) for owner in owners} | set(relayed)
         self._limits = limits or Relay(0, 0)
-        self._bucket = TokenBucket(self._limits.bytes_per_second)
+        self._paid = (TokenBucket(self._limits.bytes_per_second), pacing.download, pacing.upload)
         self._offered = offered
         self._waiting: dict[Ends, _Offer] = {}
         self._in_use: dict[Ends, set[_Offer]] = {}
@@ -132,7 +136,8 @@ class Switchboard:
 
     async def _carry(self, size_bytes: int) -> None:
         self.bytes_relayed += size_bytes
-        await self._bucket.take(size_bytes)
+        for bucket in self._paid:
+            await bucket.take(size_bytes)
 
     def _check(self, owner: int, user: int) -> None:
         if (owner, user) not in self._allowed:

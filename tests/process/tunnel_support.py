@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +19,7 @@ from peer.identity.pinning import pin
 from peer.runtime.edges import Edges
 from peer.testbed.testbed import free_ports
 from peer.wire.client import NeighborLink
+from peer.wire.pacing import UNLIMITED, Pacing
 from peer.wire.security import MutualTls
 from peer.wire.server import PeerServer
 from peer.wire.switchboard import Switchboard
@@ -70,14 +71,16 @@ async def peers(
     graph: Graph | None = None,
     secure: bool = True,
     board: Callable[[Switchboard], Switchboard] = lambda own: own,
+    pacing: Mapping[int, Pacing] | None = None,
 ) -> AsyncIterator[dict[int, End]]:
     """Run peers of the graph; ``board`` may replace the relay's switchboard by that of an attacker."""
-    graph = graph or graph_of()
+    graph, pacing = graph or graph_of(), pacing or {}
     async with AsyncExitStack() as stack:
         ends = {}
         for peer_id in ids:
             tls = MutualTls(graph, peer_id, KEYS[peer_id]) if secure else None
-            edges = Edges(peer_id, graph, tls)
+            own = pacing.get(peer_id, UNLIMITED)
+            edges = Edges(peer_id, graph, tls, pacing=own)
             if peer_id == RELAY:
                 edges.switchboard = board(edges.switchboard)
             recorder = Recorder(peer_id)
@@ -90,6 +93,7 @@ async def peers(
                 identify=tls.identify if tls else None,
                 switchboard=edges.switchboard,
                 local=edges.service,
+                pacing=own,
             )
             await server.start()
             stack.push_async_callback(server.stop, 0)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 
+import grpc.aio
 import pytest
 
+from coordinator_free_bootstrap import Relay
 from peer.wire.pacing import Pacing
+from peer.wire.switchboard import Switchboard
 from peer.wire.tokens import BURST_S, TokenBucket
 
 
@@ -106,3 +109,36 @@ def test_without_a_limit_nothing_waits() -> None:
     assert TokenBucket().spend(1 << 40, 5.0) == 0.0
     pacing = Pacing()
     assert not pacing.upload.limited and pacing.options() == [] and pacing.frame_bytes(3, 1 << 20) == 1 << 20
+
+
+class Frames:
+    """A stream that ends after its frames; without any it stays silent."""
+
+    def __init__(self, *frames: bytes) -> None:
+        self.unread, self.written, self.silent = list(frames), 0, not frames
+
+    def peer(self) -> str:
+        return "an address"
+
+    async def read(self) -> object:
+        if self.unread:
+            return self.unread.pop()
+        return await asyncio.Event().wait() if self.silent else grpc.aio.EOF
+
+    async def write(self, frame: bytes) -> None:
+        self.written += len(frame)
+
+
+@pytest.mark.parametrize("direction", ["upload", "download"])
+def test_what_a_peer_relays_waits_for_its_own_limits(direction: str) -> None:
+    async def work() -> None:
+        pacing, target = Pacing(), Frames()
+        setattr(pacing, direction, TokenBucket(1000))
+        board = Switchboard(0, relayed={(1, 2)}, limits=Relay(1 << 40, 1), pacing=pacing)
+        offering = asyncio.ensure_future(board.offer(1, 2, target))
+        await asyncio.sleep(0)
+        await board.relay(2, 1, Frames(*[bytes(100)] * 100))
+        await offering
+        assert board.bytes_relayed == target.written == 10_000
+
+    assert abs(seconds_of(work) - (10.0 - BURST_S)) < 0.01

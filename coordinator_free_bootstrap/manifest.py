@@ -107,6 +107,20 @@ class Screening(_Section):
     )
 
 
+class FinalPhase(_Section):
+    """Local training after the last round, on the own samples; nothing of it is sent."""
+
+    epochs: int | None = Field(
+        None, ge=0, le=10_000, description="local epochs after the last round; default: 10 with fedspd, else 0"
+    )
+    learning_rate: float | None = Field(
+        None, gt=0, description="its first learning rate; default: half of run.learning_rate"
+    )
+    decay: float = Field(1.0, gt=0, le=1, description="factor of its learning rate, every decay_epochs")
+    decay_epochs: int = Field(1, ge=1, description="epochs between two decays of its learning rate")
+    guard: bool = Field(False, description="go only as far from the model before it as samples held out for this say")
+
+
 class Manifest(_Section):
     """The shared settings of one run. Every key has a default, so a graph file without ``run`` is valid."""
 
@@ -177,6 +191,7 @@ class Manifest(_Section):
     limits: Limits = Field(default_factory=Limits)
     lockstep: LockstepRule = Field(default_factory=LockstepRule)
     screening: Screening = Field(default_factory=Screening)
+    final: FinalPhase = Field(default_factory=FinalPhase)
 
 
 def canonical_json(manifest: Manifest) -> str:

@@ -232,6 +232,8 @@ class Algorithm:
     Options: ClassVar[type[BaseModel]] = NoOptions
     default_mix: ClassVar[str] = "uniform"
     clustered: ClassVar[bool] = True  # False: one model travels, and run.clusters has no effect
+    default_final_epochs: ClassVar[int] = 0  # see `peer.algorithms.final_phase`
+    result_is_model: ClassVar[bool] = True  # False: predictions of several models, which a final phase cannot train
     validation_share: ClassVar[float] = (
         0.0  # of a peer's training samples, held out where its shard has no validation data
     )
@@ -246,6 +248,7 @@ class Algorithm:
         self.private = self.private_count(manifest)
         self.mix = manifest.mix or self.default_mix
         self.degree = graph.degree(peer_id)
+        self.final_epochs = self._final_epochs(manifest)
 
     @classmethod
     def parse_options(cls, manifest: Manifest) -> BaseModel:
@@ -264,6 +267,28 @@ class Algorithm:
                 f"run.options.{key} of algorithm '{cls.name}': {problem['msg']}, found {problem.get('input')!r}; "
                 f"its options are: {known}"
             ) from None
+
+    @classmethod
+    def _final_epochs(cls, manifest: Manifest) -> int:
+        """Return the epochs of the final phase.
+
+        Raises:
+            ConfigError: ``run.final`` has a setting that has no effect.
+        """
+        final = manifest.final
+        if final.epochs and not cls.result_is_model:
+            raise ConfigError(
+                f"run.final.epochs: found {final.epochs} with algorithm '{cls.name}', which predicts with several models; "
+                "allowed: 0, or an algorithm whose result is one model"
+            )
+        epochs = cls.default_final_epochs if final.epochs is None else final.epochs
+        changed = [name for name, key in type(final).model_fields.items() if getattr(final, name) != key.default]
+        if not epochs and (idle := [name for name in changed if name != "epochs"]):
+            raise ConfigError(
+                f"run.final.{idle[0]}: found {getattr(final, idle[0])!r} without a final phase; set run.final.epochs, for "
+                f"example to 10, or leave run.final.{idle[0]} out"
+            )
+        return epochs
 
     @classmethod
     def slot_count(cls, manifest: Manifest) -> int:
@@ -477,7 +502,7 @@ class Algorithm:
             workspace.models.merge(slot, 1.0 if workspace.round_index > 0 else 0.0)
 
     def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
-        """Return the personalized model and the final metrics."""
+        """Return the personalized model and its metrics, before the final phase (`peer.algorithms.final_phase`)."""
         return self.evaluation_model(workspace), self.evaluate(workspace)
 
 

@@ -11,16 +11,12 @@ Source: Tao Sun, Dongsheng Li and Bao Wang, "Decentralized Federated Averaging",
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.base import Algorithm, Workspace
-from peer.algorithms.personalize import final_phase
-from peer.core.averaging import Vector
+from peer.algorithms.base import Algorithm
 from peer.core.decisions import AlgorithmState
 
 
@@ -32,8 +28,6 @@ class DFedAvgOptions(BaseModel):
     partners: int = Field(
         0, ge=0, description="neighbors asked for their models, drawn anew in each round; 0: all; an addition"
     )
-    final_epochs: int = Field(0, ge=0, description="local epochs after the last round, as in FedSPD; an addition")
-    final_learning_rate: float | None = Field(None, gt=0, description="default: half of the first round's rate")
 
 
 class DFedAvg(Algorithm):
@@ -59,14 +53,3 @@ class DFedAvg(Algorithm):
         draw = generator(self.manifest.seed, "partners", self.peer_id, round_index)
         chosen = draw.choice(len(neighbors), min(self.options.partners, len(neighbors)), replace=False)
         return frozenset(neighbors[int(place)] for place in chosen)
-
-    def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
-        """Return the model and its metrics; with ``final_epochs``, after local training, with the accuracy before and after."""
-        epochs = self.options.final_epochs
-        if not epochs:
-            return super().final(workspace)
-        before = workspace.learner.evaluate(workspace.models.model(0)).metric
-        personalized = final_phase(workspace, workspace.models.model(0), epochs, self.options.final_learning_rate)
-        after = workspace.learner.evaluate(personalized)
-        numbers = {"accuracy_before_final": before, "accuracy_after_final": after.metric}
-        return personalized, {"accuracy": after.metric, "loss": after.loss} | numbers

@@ -30,6 +30,7 @@ class FedEM(Algorithm):
 
     name = "fedem"
     default_mix = "metropolis"
+    result_is_model = False
 
     def begin(self, workspace: Workspace) -> AlgorithmState:
         """Return the state before the first round, with uniform pi."""

@@ -23,7 +23,7 @@ from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms import division, labels, mixture, sketches
 from peer.algorithms.base import Learner, Workspace
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdDecisions
-from peer.algorithms.personalize import confident_predictions, final_phase, mixed_predictions, weighted_sum
+from peer.algorithms.personalize import confident_predictions, mixed_predictions, weighted_sum
 from peer.algorithms.privacy import Privacy
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Rejection
@@ -37,6 +37,7 @@ class FedSpd(FedSpdDecisions):
     """FedSPD; the choices that the paper leaves open are options."""
 
     name = "fedspd"
+    default_final_epochs = 10
 
     # ---- the start --------------------------------------------------------------------------------------------------
 
@@ -308,17 +309,7 @@ class FedSpd(FedSpdDecisions):
         return "average" if workspace.round_index < self.options.warm_rounds else str(self.options.personalize)
 
     def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
-        """Return the model of Eq. 2 after the final phase, and the metrics with the accuracy before and after it.
-
-        With ``personalize`` other than "average" the final phase does not change the predictions, so both accuracies are equal.
-        """
-        before, how = self.evaluate(workspace), self._predictor(workspace)
-        personalized = final_phase(
-            workspace, self.evaluation_model(workspace), self.options.final_epochs, self.options.final_learning_rate
-        )
-        after = before | {"predictor": how}
-        if how == "average":
-            result = workspace.learner.evaluate(personalized)
-            after = before | {"accuracy": result.metric, "loss": result.loss, "predictor": "personalized_model"}
-        numbers = {"accuracy_before_final": before["accuracy"], "accuracy_after_final": after["accuracy"]}
-        return personalized, after | numbers
+        """Return the model of Eq. 2 and the metrics of what predicts, which may be other than that model."""
+        how = self._predictor(workspace)
+        predictor = {"predictor": "personalized_model" if how == "average" else how}
+        return self.evaluation_model(workspace), self.evaluate(workspace) | predictor

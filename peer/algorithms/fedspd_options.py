@@ -48,10 +48,6 @@ class FedSpdOptions(BaseModel):
     )
     align_every: int = Field(10, ge=0, description="rounds between alignments of labels by sketches; 0: no alignment")
     sketch_size: int = Field(256, ge=1, le=4096, description="float32 values in a sketch")
-    final_epochs: int = Field(10, ge=0, description="local epochs after the last round")
-    final_learning_rate: float | None = Field(
-        None, gt=0, description="learning rate after the last round; default: half of the first round's rate"
-    )
     dp_epsilon: float | None = Field(
         None, gt=0, description="epsilon of the differential privacy of each sent update; default: no noise"
     )

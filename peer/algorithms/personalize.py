@@ -1,13 +1,11 @@
-"""Personalized models and predictions, made from the models of all clusters, and the final phase of local training."""
+"""Personalized models and predictions, made from the models of all clusters."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from peer.algorithms.base import Learner, Part, Workspace
+from peer.algorithms.base import Learner, Part
 from peer.core.averaging import Vector, accumulate
 
 Predictions = npt.NDArray[np.float32]
@@ -48,19 +46,3 @@ def confident_predictions(learner: Learner, models: list[Vector], part: Part = "
     rows = np.stack([learner.predict_proba(model, part) for model in models])  # [S, n, C]
     best = rows.max(axis=2).argmax(axis=0)
     return np.asarray(rows[best, np.arange(rows.shape[1])], dtype=np.float32)
-
-
-def final_phase(workspace: Workspace, model: Vector, epochs: int, learning_rate: float | None) -> Vector:
-    """Return a model after local epochs on all own samples; it is not sent to any neighbor.
-
-    The learning rate is half of the first round's, as in the authors' code, unless given.
-    Source: FedSPD (arXiv 2410.18862), Section 4, "Final Step: Personalization".
-    """
-    if epochs == 0:
-        return model
-    changes: dict[str, Any] = {
-        "epochs": epochs,
-        "learning_rate": workspace.base_learning_rate / 2 if learning_rate is None else learning_rate,
-        "unit": "epoch" if workspace.manifest.local_unit == "epoch" else "fullbatch_step",
-    }
-    return workspace.fit(model, workspace.seed("final"), **changes)[0]

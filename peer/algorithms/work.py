@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from peer.algorithms.base import Algorithm, Workspace
+from peer.algorithms.final_phase import finish
 from peer.core.effects import Work
 from peer.core.events import WorkDone
 
@@ -54,7 +55,7 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.models.discard_deferred()
             workspace.state = algorithm.adopt(workspace)
         case "final":
-            workspace.personalized, metrics = algorithm.final(workspace)
+            workspace.personalized, metrics = finish(algorithm, workspace)
         case _:
             assert_never(work.kind)
     return WorkDone(work.kind, dict(workspace.state), metrics, {PHASE_OF[work.kind]: clock() - began})

@@ -213,11 +213,10 @@ def check_algorithm(manifest: Manifest, case: Case, source: str) -> None:
     Raises:
         ConfigError: an option is unknown, or not allowed beside the others.
     """
-    if case.method in ("ifca-server", "server") and manifest.diverged_restores:
-        raise ConfigError(
-            f"{source}: run.diverged_restores: found {manifest.diverged_restores}; method {case.method} does not use it; "
-            "remove it"
-        )
+    unused = {"diverged_restores": manifest.diverged_restores, "final.epochs": manifest.final.epochs}
+    if case.method in ("ifca-server", "server") and (found := {key: value for key, value in unused.items() if value}):
+        key, value = next(iter(found.items()))
+        raise ConfigError(f"{source}: run.{key}: found {value}; method {case.method} does not use it; remove it")
     if case.method in ("peers", "server") and manifest.algorithm in algorithms():  # `skipped` names the others
         try:
             if case.method == "server":

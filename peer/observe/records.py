@@ -112,6 +112,7 @@ class EndLine(_ResultLine):
     accuracy_after_final: Number | None = None
     metric_before_final: Number | None = None
     metric_after_final: Number | None = None
+    final_share: Number | None = None
 
 
 class NeighborLine(Line):

@@ -65,7 +65,7 @@ FIELDS = {  # kind -> fields that its lines may have, beside ``kind``, ``t``, ``
     "leave": COUNTERS | {"rounds_completed"},
     "end": COUNTERS
     | _RESULTS
-    | {"rounds_completed", "predictor", "accuracy_before_final", "accuracy_after_final"}
+    | {"rounds_completed", "predictor", "accuracy_before_final", "accuracy_after_final", "final_share"}
     | {"metric_before_final", "metric_after_final"},
 }
 _DURABLE = frozenset({"start", "leave", "end"})  # flushed to the disk at once; the others when the kernel likes

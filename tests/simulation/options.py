@@ -144,7 +144,7 @@ def _liars(seed: int, graph: Graph) -> tuple[int, ...]:
 
 def _fedspd(rng: Random) -> dict[str, Any]:
     """Return options that make peers select, and change their minds: by a floor under every cluster's weight."""
-    options: dict[str, Any] = {"u_min": rng.choice((0.0, 0.3, 0.9)), "sketch_size": 8, "final_epochs": 1}
+    options: dict[str, Any] = {"u_min": rng.choice((0.0, 0.3, 0.9)), "sketch_size": 8}
     options |= {"align_every": rng.choice((0, 1, 2, 3)), "label_check": rng.random() < 0.5}
     if rng.random() < 0.3:
         options["exchange"] = "broadcast"

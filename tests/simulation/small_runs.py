@@ -33,7 +33,7 @@ RUNS = {
     "local": {"algorithm": "local"},
     "late arrivals are folded": {"stale": "fold"},
 }
-SELECTS = {"u_min": 0.4, "align_every": 2, "sketch_size": 16, "final_epochs": 1}  # each cluster, now and then
+SELECTS = {"u_min": 0.4, "align_every": 2, "sketch_size": 16}  # each cluster, now and then
 FEDSPD = {
     "fedspd": SELECTS,
     "fedspd, paper form": SELECTS | {"first_round": "paper", "label_check": False, "align_every": 0, "u_min": 0.0},
@@ -41,7 +41,7 @@ FEDSPD = {
     "fedspd, broadcast": SELECTS | {"exchange": "broadcast", "label_check": False},
     "fedspd, warm": SELECTS | {"warm_rounds": 2, "hard_rounds": 1},
 }
-RUNS |= {name: {"algorithm": "fedspd", "options": options} for name, options in FEDSPD.items()}
+RUNS |= {name: {"algorithm": "fedspd", "options": options, "final": {"epochs": 1}} for name, options in FEDSPD.items()}
 RUNS |= {
     "fedspd, metropolis": RUNS["fedspd"] | {"mix": "metropolis"},
     "fedspd, batch": RUNS["fedspd"] | {"aggregation": "batch"},

@@ -19,7 +19,7 @@ from tests.simulation.runner import report, run_one
 from tests.simulation.world import World
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "fedspd": {"u_min": 0.4, "align_every": 2, "sketch_size": 16, "final_epochs": 1},
+    "fedspd": {"u_min": 0.4, "align_every": 2, "sketch_size": 16},
     "pfedme": {"strength": 1.0},
     "dpfl": {"budget": 2, "rebuild_every": 2},  # rounds in which peers ask, and others of many steps
 }

@@ -41,13 +41,14 @@ def fedspd(graph: Graph, peer_id=0) -> FedSpd:
 @pytest.mark.parametrize("first_round", ["all_clusters", "paper"])
 @pytest.mark.parametrize(("kind", "clusters"), [("ring", 2), ("star", 3), ("complete", 2)])
 def test_a_run_equals_the_oracle(kind, clusters, first_round, mix):
-    options = PLAIN | {"first_round": first_round, "final_epochs": 3}
+    options = PLAIN | {"first_round": first_round}
     graph = graph_of(
         5,
         kind,
         clusters=clusters,
         mix=mix,
         options=options,
+        final={"epochs": 3},
         local_unit="fullbatch_step",
         local_epochs=4,
         learning_rate=0.5,
@@ -114,7 +115,7 @@ def test_bytes_of_broadcast_are_those_of_fedem_over_s(clusters):
 
 
 def test_one_cluster_is_dfedavg():
-    options = {"first_round_factor": 1, "first_round": "paper", "final_epochs": 0}
+    options = {"first_round_factor": 1, "first_round": "paper"}
     ours = run(graph_of(clusters=1, options=options))
     plain = run(graph_of(algorithm="dfedavg", mix="uniform"))
     doubled = run(graph_of(clusters=1, options=options | {"first_round_factor": 2}))
@@ -269,7 +270,7 @@ def test_eq_2_with_one_whole_weight_is_that_center_bit_for_bit():
 
 
 def test_accuracy_is_reported_before_and_after_the_final_phase():
-    peers = run(graph_of(options={"final_epochs": 20}))
+    peers = run(graph_of(final={"epochs": 20}))
     for peer in peers:
         assert peer.final["accuracy_before_final"] == peer.history[-1]["accuracy"]
         assert peer.final["accuracy_after_final"] == peer.final["accuracy"]
@@ -281,7 +282,7 @@ def test_accuracy_is_reported_before_and_after_the_final_phase():
 
 @pytest.mark.parametrize("how", ["confident", "mixture"])
 def test_predictions_can_be_mixed_instead_of_centers(how):
-    peer = run(graph_of(options={"personalize": how, "final_epochs": 0}))[0]
+    peer = run(graph_of(options={"personalize": how}, final={"epochs": 0}))[0]
     rows = [peer.learner.predict_proba(model) for model in peer.models]
     if how == "mixture":
         u = peer.state["mixture"]
@@ -293,8 +294,8 @@ def test_predictions_can_be_mixed_instead_of_centers(how):
 
 
 def test_a_run_without_a_split_is_measured_as_one_model():
-    options = {"personalize": "confident", "warm_rounds": 9, "final_epochs": 2}
-    peer = run(graph_of(rounds=2, options=options))[0]
+    options = {"personalize": "confident", "warm_rounds": 9}
+    peer = run(graph_of(rounds=2, options=options, final={"epochs": 2}))[0]
     assert peer.final["predictor"] == "personalized_model"
     assert peer.final["accuracy"] == peer.learner.evaluate(peer.personalized).metric
 

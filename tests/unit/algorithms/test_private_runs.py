@@ -91,7 +91,8 @@ def run_of(pace, **options):
         rounds=6,
         pace=pace,
         participation=0.8,
-        options={"sketch_size": 8, "align_every": 2, "personalize": "average", "final_epochs": 1} | options,
+        options={"sketch_size": 8, "align_every": 2, "personalize": "average"} | options,
+        final={"epochs": 1},
     )
     world = RealWork(Graph(made.nodes, made.edges, manifest)).run()
     assert set(world.stopped.values()) == {"completed"} and len(world.stopped) == 3

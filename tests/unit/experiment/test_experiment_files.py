@@ -66,7 +66,7 @@ run = { algorithm = "local" }
 
 [[case]]
 name = "B"
-run = { algorithm = "fedspd", split = "rotated_soft", options = { final_epochs = 1 } }
+run = { algorithm = "fedspd", split = "rotated_soft", final = { epochs = 1 } }
 """
 LOCAL = 'run = { algorithm = "local" }'
 DFCA = 'run = { algorithm = "dfca", options = { %s } }'

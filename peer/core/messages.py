@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from coordinator_free_bootstrap.errors import Refusal
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 
 
 class Phase(StrEnum):

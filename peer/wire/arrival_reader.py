@@ -59,6 +59,7 @@ class ArrivalReader:
         self._clock = asyncio.get_running_loop().time
         self._metadata_sent = False
         self._writer: frames.ChunkWriter | None = None  # while the arrival is read and not given up
+        self._whole: frames.Frame | None = None  # of a model that came in one message
 
     async def offer(self) -> Arrival | PushReply:
         """Read the header and wait for the peer's decision, without a time limit.
@@ -95,8 +96,9 @@ class ArrivalReader:
                 float32=arrival.header.encoding == "float32",
             )
             arrival.release = self._release
-            await self._send_metadata(((ACCEPTED_METADATA, "1"),))
-            complete = await self._read_chunks(arrival)
+            complete = await (
+                self._read_chunks(arrival) if self._whole is None else self._take_whole(arrival, self._whole)
+            )
         except RemoteProtocolError as error:
             reason, code = error.sentence, error.code
             raise
@@ -108,8 +110,11 @@ class ArrivalReader:
     async def discard(self) -> None:
         """Read and discard the sender's remaining frames, for at most the idle time, so that the sender gets the reply.
 
-        If the call ended at once, gRPC would fail the sender's writes, and the reply would be lost.
+        If the call ended at once, gRPC would fail the sender's writes, and the reply would be lost. After a whole model nothing
+        remains.
         """
+        if self._whole is not None:
+            return
         if not self._metadata_sent:
             await self._send_metadata(())
         try:
@@ -127,10 +132,32 @@ class ArrivalReader:
         self._writer = None
 
     async def _header(self) -> ModelHeader:
-        return convert.first_header(frames.read_frame(await first_message(self._context, self._timeouts)))
+        message = await first_message(self._context, self._timeouts)
+        frame = frames.read_frame(message)
+        if frame.chunk is not None and frame.header is not None:
+            self._whole = frame
+            allowed = (
+                self._limits.frame_bytes_max + frames.HEADER_BYTES_MAX
+            )  # it stays in memory until the peer decides
+            if len(message) > allowed:
+                sentence = f"a whole model: found a message of {len(message)} bytes; allowed: at most {allowed}"
+                raise RemoteProtocolError(Refusal.TOO_LARGE, f"{sentence} (limits.frame_bytes_max, and 64 KiB)")
+        return convert.first_header(frame)
+
+    async def _take_whole(self, arrival: Arrival, whole: frames.Frame) -> bool:
+        """Write a model that came in one message; return False if it was given up meanwhile."""
+        failpoints.reach("receive.frame")
+        arrival.on_frame()
+        await self._pacing.download.take(arrival.header.size_bytes)
+        if self._writer is None:
+            return False
+        self._writer.write(frames.Frame(chunk=whole.chunk, end=whole.end))
+        arrival.norm_squared = self._writer.norm_squared
+        return True
 
     async def _read_chunks(self, arrival: Arrival) -> bool:
         """Return whether the model is complete; False if it was given up and its remaining frames were discarded."""
+        await self._send_metadata(((ACCEPTED_METADATA, "1"),))
         clock, idle_s, read = self._clock, self._timeouts.idle_transfer_s, self._context.read
         header = arrival.header
         latest = clock() + self._pacing.transfer_limit_s(header.sender, header.size_bytes, self._timeouts)

@@ -20,14 +20,16 @@ from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
 from peer.core.encoding import Payload, norm_squared, view_of
 from peer.wire.generated import peer_pb2
 
-CHUNK_TAG = 0x12  # field 2, wire type 2 (length-delimited)
+HEADER_TAG, CHUNK_TAG = 0x0A, 0x12  # fields 1 and 2, wire type 2 (length-delimited)
+WHOLE_BYTES_MAX = 512 << 10  # a sender puts models up to this size, and up to a frame's, into one message
+HEADER_BYTES_MAX = 64 << 10  # what header and end of such a message take at most: 4096 scalars and the fields
 DIGEST_BYTES = 16
 ALIGNMENT_BYTES = 4  # of every chunk but the last: no float32 is split between two chunks
 MESSAGE_OVERHEAD_BYTES = 5  # gRPC's prefix of each message: compression flag and length
 
 
 class Frame(NamedTuple):
-    """A parsed frame, not yet checked: a header alone, or a chunk, or an end, or a chunk and the end."""
+    """A parsed frame, not yet checked: a header, or a chunk, or an end, or a chunk and the end; or a whole model, all three."""
 
     header: peer_pb2.ModelHeader | None = None
     chunk: memoryview | None = None
@@ -45,22 +47,29 @@ def chunk_frame(chunk: memoryview, end: bytes = b"") -> bytes:
     return b"".join((prefix, chunk, end))
 
 
+def whole_message(header: bytes, payload: Payload) -> bytes:
+    """Return the encoding of a model in one message: its header (as its own frame), one chunk, the end."""
+    view = view_of(payload)
+    return header + chunk_frame(view, end_frame(xxhash.xxh3_128(view).digest()))
+
+
 def end_frame(digest: bytes) -> bytes:
     """Return the encoding of an end alone."""
     return peer_pb2.PushFrame(end=peer_pb2.ModelEnd(digest=digest)).SerializeToString()
 
 
 def read_frame(frame: bytes) -> Frame:
-    """Parse a frame; a chunk at its beginning is not copied.
+    """Parse a frame; a chunk at its beginning, or after a header there, is not copied.
 
     Raises:
-        RemoteProtocolError: MALFORMED, if ``frame`` is no PushFrame, is empty, or has a header and another field.
+        RemoteProtocolError: MALFORMED, if ``frame`` is no PushFrame, is empty, or has a header and only one of the others.
     """
-    chunk, rest = _leading_chunk(frame)
-    if chunk is not None and not rest:
+    head = _leading_end(frame, HEADER_TAG)
+    chunk, rest = _leading_chunk(frame, head)
+    if chunk is not None and not rest and not head:
         return Frame(chunk=chunk)
     try:
-        message = peer_pb2.PushFrame.FromString(rest)
+        message = peer_pb2.PushFrame.FromString(frame[:head] + rest if chunk is not None else frame)
     except DecodeError as error:
         raise RemoteProtocolError(
             Refusal.MALFORMED, f"{len(frame)} bytes that cannot be parsed as PushFrame"
@@ -69,10 +78,11 @@ def read_frame(frame: bytes) -> Frame:
         chunk = memoryview(message.chunk)
     header = message.header if message.HasField("header") else None
     end = message.end if message.HasField("end") else None
-    if (header is None) == (chunk is None and end is None):
+    if (header is None) == (chunk is None and end is None) and (chunk is None or end is None):
         raise RemoteProtocolError(
             Refusal.MALFORMED,
-            "PushFrame: found no field, or a header and another field; allowed: a header alone, or a chunk, an end, or both",
+            "PushFrame: found no field, or a header and one other field; allowed: a header alone, a chunk, an end, the last two, "
+            "or all three",
         )
     return Frame(header, chunk, end)
 
@@ -89,19 +99,30 @@ def data_of(frame: bytes) -> memoryview:
     return data
 
 
-def _leading_chunk(frame: bytes) -> tuple[memoryview | None, bytes]:
-    """Split a frame into the chunk at its beginning (None: it begins with something else) and the rest."""
-    if not frame or frame[0] != CHUNK_TAG:
+def _leading_chunk(frame: bytes, start: int = 0) -> tuple[memoryview | None, bytes]:
+    """Split what follows ``start`` into the chunk at its beginning (None: it begins with something else) and the rest."""
+    end = _leading_end(frame, CHUNK_TAG, start)
+    if end == start:
         return None, frame
+    place = start + 1
+    while frame[place] >= 0x80:
+        place += 1
+    return memoryview(frame)[place + 1 : end], frame[end:]
+
+
+def _leading_end(frame: bytes, tag: int, start: int = 0) -> int:
+    """Return where the field of a tag that begins at ``start`` ends; ``start`` itself, if no complete one begins there."""
+    if len(frame) <= start or frame[start] != tag:
+        return start
     length = shift = 0
-    for place in range(1, min(len(frame), 6)):
+    for place in range(start + 1, min(len(frame), start + 6)):
         byte = frame[place]
         length |= (byte & 0x7F) << shift
         if byte < 0x80:
             end = place + 1 + length
-            return (memoryview(frame)[place + 1 : end], frame[end:]) if end <= len(frame) else (None, frame)
+            return end if end <= len(frame) else start
         shift += 7
-    return None, frame
+    return start
 
 
 def model_frames(payload: Payload, frame_bytes: int) -> Iterator[tuple[bytes, int]]:

@@ -19,6 +19,7 @@ MODEL_BYTES = 76_840  # of the model of task digits, float32; checked by the tes
 DELTA_BYTES = 19_226  # of its change in int8: a byte for each of 19,210 values, and a scale for each of four tensors
 CHUNK = {"chunk": {"slot": 0}}
 END = {"end": "true"}
+HEADER_CHUNK_END = 3  # frames of a complete push
 
 Script = dict[str, Any]
 
@@ -61,7 +62,11 @@ def pass_(**changes: Any) -> dict[str, str]:
 
 
 def push(*frames: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """Return a push of frames; ``hold`` leaves the stream open, ``expect: ""`` does not wait for the answer."""
+    """Return a push of frames.
+
+    Options: ``hold`` leaves the stream open, ``expect: ""`` does not wait for the answer, ``whole`` puts all frames into one
+    message.
+    """
     return {"call": "PushModel", "frames": list(frames), **options}
 
 
@@ -312,9 +317,20 @@ def scripts() -> dict[Refusal, Script]:
     }
 
 
+def also_whole(script: Script) -> Script:
+    """Return an attack with each complete push made once more, as one message."""
+
+    def is_complete(frames: list[dict[str, str]]) -> bool:
+        return len(frames) == HEADER_CHUNK_END and (frames[-1] == END or frames[-1].get("hex", "").startswith("1a"))
+
+    whole = [{**step, "whole": True} for step in script["steps"] if is_complete(step.get("frames", []))]
+    return {**script, "steps": [*script["steps"], *whole]}
+
+
 def texts() -> dict[str, str]:
     """Return the corpus: file names and contents."""
-    return {f"{code}.json": json.dumps({"code": code, **script}, indent=1) + "\n" for code, script in scripts().items()}
+    made = {code: {"code": code, **also_whole(script)} for code, script in scripts().items()}
+    return {f"{code}.json": json.dumps(script, indent=1) + "\n" for code, script in made.items()}
 
 
 if __name__ == "__main__":

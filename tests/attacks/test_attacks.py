@@ -45,7 +45,7 @@ def frames_of(step: dict[str, Any], target: Target) -> list[bytes]:
             messages.append(frames.chunk_frame(memoryview(data)))
         else:
             messages.append(frames.end_frame(xxhash.xxh3_128(sent).digest()))
-    return messages
+    return [b"".join(messages)] if step.get("whole") else messages
 
 
 async def attempt(step: dict[str, Any], target: Target, channel: grpc.aio.Channel) -> str:

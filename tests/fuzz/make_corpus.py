@@ -51,6 +51,7 @@ def seeds() -> dict[str, list[bytes]]:
     stream = [convert.pack_header(header)]
     stream += [frames.chunk_frame(memoryview(theta.tobytes()[i : i + 16])) for i in range(0, theta.nbytes, 16)]
     stream.append(frames.end_frame(xxhash.xxh3_128(theta.tobytes()).digest()))
+    small_model = frames.whole_message(convert.pack_header(header), theta.tobytes())
     arrays = save({"slot/0": theta})
     whole = targets._OWNED | {"arrays": targets._described(b"")}
     small = make_graph("ring", 3)
@@ -119,7 +120,7 @@ def seeds() -> dict[str, list[bytes]]:
     return {
         "status": [b"s" + json.dumps(peer_status).encode(), b"h" + files.encode(), b"t" + json.dumps(fault).encode()],
         "messages": [bytes((kind,)) + data for kind, data in enumerate(replies)],
-        "streams": [b"".join(len(f).to_bytes(2, "little") + f for f in stream)],
+        "streams": [b"".join(len(f).to_bytes(2, "little") + f for f in sent) for sent in (stream, [small_model])],
         "encodings": [
             bytes((kind,)) + bytes(encode(theta, targets.SCHEMA, encoding)) for kind, encoding in enumerate(ENCODINGS)
         ],

@@ -68,7 +68,7 @@ def messages(data: bytes) -> None:
 def streams(data: bytes) -> None:
     """A model stream: the input is a sequence of frames with two-byte lengths, parsed as by a receiver."""
     buffer = np.zeros(4 * SCHEMA.size, np.uint8)
-    writer = frames.ChunkWriter(buffer, frame_bytes_max=16, float32=True)
+    writer = frames.ChunkWriter(buffer, frame_bytes_max=buffer.nbytes, float32=True)
     position, first = 0, True
     try:
         while position + 2 <= len(data):
@@ -77,10 +77,10 @@ def streams(data: bytes) -> None:
             position += 2 + size
             if first:
                 convert.first_header(frame)
-            elif writer.write(frame):
+                frame, first = frame._replace(header=None), False  # a whole model has chunk and end there too
+            if writer.write(frame):
                 assert np.isfinite(buffer.view("<f4")).all()
                 return
-            first = False
     except RemoteProtocolError:
         return
 

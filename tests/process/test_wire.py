@@ -25,6 +25,7 @@ from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, Select
 from peer.wire import convert, frames
 from peer.wire.client import NeighborLink
+from peer.wire.frames import HEADER_BYTES_MAX, WHOLE_BYTES_MAX, whole_message
 from peer.wire.generated import peer_pb2, peer_pb2_grpc
 from peer.wire.server import PeerServer
 
@@ -88,6 +89,34 @@ def test_pushed_model_is_received_exactly(elements: int) -> None:
     run(test)
 
 
+@pytest.mark.parametrize(("size", "messages"), [(4, 1), (WHOLE_BYTES_MAX, 1), (WHOLE_BYTES_MAX + 4, 2)])
+def test_small_model_is_one_message_and_a_larger_one_a_stream(size: int, messages: int) -> None:
+    async def test() -> None:
+        recorder, payload = Recorder(), model(size // 4).view(np.uint8)
+        limits = LIMITS.model_copy(update={"frame_bytes_max": 1 << 20})
+        async with linked(recorder, limits=limits) as link:
+            reply = await link.push(header_of(size), payload)
+            assert reply.outcome is Outcome.FOLDED
+            header = convert.pack_header(header_of(size))
+            sent = len(frames.whole_message(header, payload))
+            assert link.wire_bytes_sent == sent + messages * frames.MESSAGE_OVERHEAD_BYTES
+            assert link.payload_bytes_sent == size
+            assert recorder.models[0][1].tobytes() == payload.tobytes()
+
+    run(test)
+
+
+def test_model_larger_than_a_frame_is_a_stream() -> None:
+    async def test() -> None:
+        recorder, payload = Recorder(), model(600).view(np.uint8)
+        limits = LIMITS.model_copy(update={"frame_bytes_max": 1024})
+        async with linked(recorder, limits=limits) as link:
+            assert (await link.push(header_of(payload.nbytes), payload)).outcome is Outcome.FOLDED
+            assert recorder.models[0][1].tobytes() == payload.tobytes()
+
+    run(test)
+
+
 @pytest.mark.parametrize("size", [1, 3, (1 << 16) + 1])
 def test_size_that_is_not_a_multiple_of_four_is_accepted_in_other_encodings(size: int) -> None:
     async def test() -> None:
@@ -140,9 +169,10 @@ def test_refused_push_gets_its_reason_and_sends_at_most_one_chunk() -> None:
     run(test)
 
 
-def test_cancelled_push_withdraws_its_offer() -> None:
+@pytest.mark.parametrize("size", [1 << 12, 1 << 18])
+def test_cancelled_push_withdraws_its_offer(size: int) -> None:
     async def test() -> None:
-        recorder, theta = Recorder(), model(1 << 16)
+        recorder, theta = Recorder(), model(size)
         recorder.accepting.clear()
         async with linked(recorder) as link:
             push = asyncio.create_task(link.push(header_of(theta.nbytes), theta.view(np.uint8)))
@@ -156,9 +186,27 @@ def test_cancelled_push_withdraws_its_offer() -> None:
     run(test)
 
 
-def test_complete_model_is_used_although_its_sender_disconnects() -> None:
+def test_whole_model_is_used_although_its_sender_disconnects() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(1 << 12)
+        recorder.completing.clear()
+        async with linked(recorder) as link:
+            push = asyncio.create_task(link.push(header_of(theta.nbytes), theta.view(np.uint8)))
+            await recorder.until(lambda: recorder.offers)
+            push.cancel()
+            await asyncio.gather(push, return_exceptions=True)
+            assert await link.heartbeat(HEARTBEAT) is None
+            recorder.completing.set()
+            await recorder.until(lambda: recorder.models)
+            assert recorder.models[0][1].tobytes() == theta.tobytes()
+            assert recorder.losses == []
+
+    run(test)
+
+
+def test_complete_stream_is_used_although_its_sender_disconnects() -> None:
+    async def test() -> None:
+        recorder, theta = Recorder(), model(WHOLE_BYTES_MAX // 4 + 1)
         recorder.completing.clear()
         async with linked(recorder) as link:
             push = asyncio.create_task(link.push(header_of(theta.nbytes), theta.view(np.uint8)))
@@ -207,6 +255,7 @@ BAD_STREAMS: dict[str, tuple[Refusal, list[bytes]]] = {
     "garbage": (Refusal.MALFORMED, [b"\xff" * 40]),
     "empty frame": (Refusal.MALFORMED, [HEADER, b""]),
     "header and chunk": (Refusal.MALFORMED, [HEADER + chunk(DATA), end_of(DATA)]),
+    "header and end": (Refusal.MALFORMED, [HEADER + end_of(DATA)]),
     "two headers": (Refusal.MALFORMED, [HEADER, HEADER]),
     "no end": (Refusal.MALFORMED, [HEADER, chunk(DATA)]),
     "empty chunk": (Refusal.MALFORMED, [HEADER, chunk(b""), chunk(DATA), end_of(DATA)]),
@@ -228,6 +277,29 @@ BAD_STREAMS: dict[str, tuple[Refusal, list[bytes]]] = {
     "unknown encoding": (
         Refusal.WRONG_ENCODING,
         [peer_pb2.PushFrame(header=peer_pb2.ModelHeader(total=1, size_bytes=4, encoding=99)).SerializeToString()],
+    ),
+}
+
+
+WHOLE = whole_message(HEADER, DATA)
+# A field that no PushFrame has.
+PADDING = peer_pb2.StatusReply(padding=bytes(LIMITS.frame_bytes_max + HEADER_BYTES_MAX)).SerializeToString()
+BAD_STREAMS |= {
+    "whole: empty chunk": (Refusal.MALFORMED, [HEADER + chunk(b"") + end_of(b"")]),
+    "whole: one element short": (Refusal.WRONG_SIZE, [whole_message(HEADER, DATA[:-4])]),
+    "whole: one element more": (Refusal.WRONG_SIZE, [whole_message(HEADER, DATA + bytes(4))]),
+    "whole: flipped bit": (Refusal.DIGEST_MISMATCH, [HEADER + chunk(b"\x01" + DATA[1:]) + end_of(DATA)]),
+    "whole: no digest": (Refusal.DIGEST_MISMATCH, [HEADER + chunk(DATA) + frames.end_frame(b"")]),
+    "whole: nan": (Refusal.NON_FINITE, [whole_message(HEADER, NAN)]),
+    "whole: chunk over the limit": (
+        Refusal.TOO_LARGE,
+        [whole_message(convert.pack_header(header_of(len(AT_LIMIT) + 4)), AT_LIMIT + bytes(4))],
+    ),
+    "whole: message over the limit": (Refusal.TOO_LARGE, [WHOLE + PADDING]),
+    "whole: a second message in its place": (Refusal.MALFORMED, [HEADER, WHOLE]),
+    "whole: index past total": (
+        Refusal.MALFORMED,
+        [whole_message(convert.pack_header(header_of(64, index=2, total=2)), DATA)],
     ),
 }
 

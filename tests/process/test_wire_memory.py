@@ -268,6 +268,9 @@ def test_arrival_given_up_before_it_is_read_is_not_accepted() -> None:
             assert await link.push(header_of(big.nbytes), big) == VERDICT
             assert link.payload_bytes_sent == LIMITS.frame_bytes_max  # it was not accepted
             assert keeper.frames == 0
+            small = np.zeros(LIMITS.frame_bytes_max, np.uint8)  # one message
+            assert await link.push(header_of(small.nbytes), small) == VERDICT
+            assert keeper.frames == 0 and keeper.models == []
 
     run(test)
 

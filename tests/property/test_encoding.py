@@ -151,6 +151,30 @@ def test_frames_of_a_model_are_read_back_here_and_by_protobuf(payload: bytes, fr
     assert [frame.SerializeToString() for frame in standard] == made
 
 
+@given(st.binary(min_size=1, max_size=400))
+def test_whole_model_is_read_back_here_and_by_protobuf(payload: bytes) -> None:
+    message = frames.whole_message(convert.pack_header(HEADER), payload)
+    frame, standard = frames.read_frame(message), peer_pb2.PushFrame.FromString(message)
+    assert convert.first_header(frame) == HEADER
+    assert (frame.header, bytes(frame.chunk or b""), frame.end) == (standard.header, payload, standard.end)
+    assert standard.SerializeToString() == message
+
+
+FIELDS = [
+    "0a020801",
+    "0a020802",
+    "120161",
+    "12026263",
+    "1a030a0164",
+    "4001",
+]  # two headers, two chunks, an end, an unknown one
+
+
+@given(st.lists(st.sampled_from(FIELDS).map(bytes.fromhex)))
+def test_fields_in_any_order_are_read_as_by_protobuf(fields: list[bytes]) -> None:
+    test_frame_is_parsed_as_by_protobuf.hypothesis.inner_test(b"".join(fields))  # type: ignore[attr-defined]
+
+
 @given(st.binary(max_size=300))
 @example(bytes([frames.CHUNK_TAG]))
 @example(bytes([frames.CHUNK_TAG, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x01]))

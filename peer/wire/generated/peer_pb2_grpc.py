@@ -118,7 +118,7 @@ class PeerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PushModel(self, request_iterator, context):
-        """Send one model: header, chunks, end.
+        """Send one model: header, chunks, end; a small one in one frame.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -191,9 +191,11 @@ class Contacts:
 
     def check(self, now: float) -> None:
         """Judge silences; send the hellos and heartbeats that are due."""
-        table = {n: neighbor.liveness for n, neighbor in self._run.neighbors.items()}
-        for n, change in check_all(table, now, self._timeouts.heartbeat_s).items():
-            self.changed(self._run.neighbors[n], change)
+        due = next_check(neighbor.liveness for neighbor in self._run.neighbors.values())
+        if due is not None and now >= due:
+            table = {n: neighbor.liveness for n, neighbor in self._run.neighbors.items()}
+            for n, change in check_all(table, now, self._timeouts.heartbeat_s).items():
+                self.changed(self._run.neighbors[n], change)
         for neighbor in self._run.neighbors.values():
             if neighbor.hello_at is not None and now >= neighbor.hello_at and not neighbor.hello_in_flight:
                 neighbor.hello_in_flight, neighbor.hello_at, neighbor.hello_sent_at = True, None, now

@@ -32,6 +32,9 @@ class NeighborState(StrEnum):
     LEFT = "left"  # said goodbye; returns only in a new incarnation
 
 
+LIVE = (NeighborState.ALIVE, NeighborState.SUSPECT)
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """A neighbor's transition and its reason, in words; a restart may leave the state as it was."""
@@ -55,7 +58,7 @@ class Liveness:
     @property
     def is_live(self) -> bool:
         """Whether the neighbor is alive or suspect: a round waits for it."""
-        return self.state in (NeighborState.ALIVE, NeighborState.SUSPECT)
+        return self.state in LIVE
 
     @property
     def must_answer(self) -> bool:
@@ -135,7 +138,12 @@ class Liveness:
 
 def next_check(neighbors: Iterable[Liveness]) -> float | None:
     """Return when `check_all` can next change something; None while no neighbor is live."""
-    return min((at for at in (neighbor.check_at() for neighbor in neighbors) if at is not None), default=None)
+    first: float | None = None
+    for neighbor in neighbors:
+        at = neighbor.check_at()
+        if at is not None and (first is None or at < first):
+            first = at
+    return first
 
 
 def check_all(neighbors: Mapping[int, Liveness], now: float, heartbeat_s: float) -> dict[int, Change]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from peer.core.liveness import Liveness
+from peer.core.liveness import LIVE, Liveness
 from peer.core.messages import ModelHeader, Pass, Phase, Select
 from peer.core.outbox import Outbox, Place
 
@@ -53,7 +53,7 @@ class Neighbor:
     @property
     def is_reachable(self) -> bool:
         """Whether messages can be sent: it is live and the handshake is complete."""
-        return self.connected and self.liveness.is_live
+        return self.connected and self.liveness.state in LIVE
 
     def note_round(self, round_index: int) -> None:
         """Note the round of a message."""

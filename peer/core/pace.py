@@ -8,7 +8,7 @@ Async: a step is over at once, and folding goes on in the next.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.decisions import Rejection
@@ -44,9 +44,13 @@ class Pace:
 
         Those that sit the round out, or whose edge is down, are among them: they pass, and so no peer runs ahead of them.
         """
-        if self.run.steps == 0:
-            return []
-        return [n for n, neighbor in self.run.neighbors.items() if neighbor.is_reachable and self._is_near(neighbor)]
+        return list(self._expected())
+
+    def _expected(self) -> Iterator[int]:
+        if self.run.steps:
+            for n, neighbor in self.run.neighbors.items():
+                if neighbor.is_reachable and self._is_near(neighbor):
+                    yield n
 
     def _is_near(self, neighbor: Neighbor) -> bool:
         """Return whether a neighbor is at most one round ahead and not too far behind; a late one may be one round behind."""
@@ -57,7 +61,7 @@ class Pace:
         """Return the neighbor whose models are folded next: -1 if none is left, None if any may be."""
         if not self.folds_in_order:
             return None
-        return next((n for n in self.expected() if not self.run.has_delivered(n)), -1)
+        return next((n for n in self._expected() if not self.run.has_delivered(n)), -1)
 
     def ahead(self) -> list[int]:
         """Return the live neighbors for which our round is over, if it is: for most of them, or long ago for some.
@@ -268,7 +272,7 @@ class Lockstep(Pace):
         """
         run, place = self.run, self.run.round.place
         return run.deadline_over(now) or all(
-            run.has_delivered(n) and not run.neighbors[n].outbox.owes(place) for n in self.expected()
+            run.has_delivered(n) and not run.neighbors[n].outbox.owes(place) for n in self._expected()
         )
 
     def keeps_rate(self, now: float) -> bool:

@@ -37,6 +37,7 @@ KEPT = (
     *("models_sent", "payload_bytes_sent", "wire_bytes_sent", "seconds"),
     *("accuracy_final_phase", "mix_err", "sample_cluster_accuracy", "models_others_would_send"),
 )
+DATA_KEYS = {"task", "task_options", "split", "split_options"}
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,8 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
         "measured": _measured(job.case, report.run),
         "sweep": job.case.swept and job.case.swept.model_dump(),
         "seed": job.seed,
+        "algorithm": graph.manifest.algorithm if job.case.method == "peers" else job.case.method,
+        "data": {"peers": len(graph.nodes)} | graph.manifest.model_dump(include=DATA_KEYS),
         "digest": job.digest(),
         "backend": job.backend if job.case.method == "peers" else job.case.method,
         "device": device_of(job.backend, job.settings.device),

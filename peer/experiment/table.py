@@ -6,7 +6,7 @@ import itertools
 import shlex
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from rich.text import Text
 
 from coordinator_free_bootstrap.errors import UsageError
 from peer.core.metric import Metric
+from peer.experiment.comparison import cautions, data_of, difference, half_width
 from peer.experiment.runner import read_result
 
 Result = dict[str, Any]
@@ -30,6 +31,7 @@ HEADER = (  # METRIC: `Metric.column`
     "case",
     "paper, METRIC",
     "measured, METRIC",
+    "to the best",
     "before final, METRIC",
     "worst peer, METRIC",
     "ARI",
@@ -45,10 +47,11 @@ HEADER = (  # METRIC: `Metric.column`
 
 @dataclass(frozen=True)
 class Row:
-    """One case: its results over seeds, at one scale."""
+    """One case: its results over seeds, at one scale; ``best`` are those of the best case on the same data."""
 
     case: str
     results: tuple[Result, ...]
+    best: tuple[Result, ...] = ()
 
     @property
     def metric(self) -> Metric:
@@ -62,7 +65,8 @@ class Row:
         return (
             self.case,
             _with_spread(first.get("published"), first.get("published_std"), self.metric),
-            _with_spread(*self._spread("measured"), self.metric),
+            _with_spread(self.mean, half_width(self._values("measured")), self.metric),
+            self._to_the_best(),
             self.metric.scaled_text(self._before_final()),
             self.metric.scaled_text(self._mean("accuracy_worst", self.metric.factor)),
             _shown(self._mean("cluster_ari"), 2),
@@ -82,9 +86,18 @@ class Row:
         values = self._values(key)
         return factor * statistics.fmean(values) if values else None
 
-    def _spread(self, key: str) -> tuple[float | None, float | None]:
-        values = self._values(key)
-        return self._mean(key), statistics.stdev(values) if len(values) > 1 else None
+    @property
+    def mean(self) -> float | None:
+        """The mean of the measured values, in the unit of the table."""
+        return self._mean("measured")
+
+    def _to_the_best(self) -> str:
+        if not self.best:
+            return ""
+        if self.best == self.results:
+            return "best"
+        found = difference(self.results, self.best)
+        return "no common seed" if found is None else _signed(*found, self.metric)
 
     def _before_final(self) -> float | None:
         """Return the metric before the final phase; None for an algorithm without one."""
@@ -104,6 +117,7 @@ class Block:
     title: str
     how: str
     rows: tuple[Row, ...]
+    cautions: tuple[str, ...] = ()
 
     @property
     def metric(self) -> Metric:
@@ -177,7 +191,22 @@ def _block(title: str, scale: str, cases: dict[str, list[Result]]) -> Block:
         f"{sum(result['run_seconds'] for result in results) / 60:.0f} min in all; {commands(results)}"
     )
     rows = [Row(case, tuple(sorted(found, key=lambda r: int(r["seed"])))) for case, found in cases.items()]
-    return Block(title, how, tuple(sorted(rows, key=lambda row: int(row.results[0]["place"]))))
+    rows.sort(key=lambda row: int(row.results[0]["place"]))
+    return Block(title, how, tuple(_beside_the_best(rows)), tuple(cautions({row.case: row.results for row in rows})))
+
+
+def _beside_the_best(rows: list[Row]) -> list[Row]:
+    """Give each row the best one on the same data; a row alone on its data has none."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(data_of(row.results[0]), []).append(row)
+    sign = 1 if rows[0].metric.higher_is_better else -1
+    best: dict[str, tuple[Result, ...]] = {}
+    for data, group in groups.items():
+        measured = [row for row in group if row.mean is not None]
+        if len(measured) > 1:
+            best[data] = max(measured, key=lambda row: sign * (row.mean or 0.0)).results
+    return [replace(row, best=best.get(data_of(row.results[0]), ())) for row in rows]
 
 
 def rendered(blocks: Sequence[Block]) -> RenderableType:
@@ -188,7 +217,7 @@ def rendered(blocks: Sequence[Block]) -> RenderableType:
         table = Table(*(Column(name, overflow="fold") for name in header), title=escape(block.title))
         for row in rows:
             table.add_row(*map(escape, row))
-        parts += [table, Text(block.how, style="dim"), Text("")]
+        parts += [table, *map(Text, block.cautions), Text(block.how, style="dim"), Text("")]
     return Group(*parts)
 
 
@@ -199,6 +228,7 @@ def markdown(blocks: Sequence[Block]) -> str:
         header, *rows = block.cells()
         table = [header, ["---"] * len(header), *rows]
         lines += [f"### {block.title}", "", block.how, "", *(f"| {' | '.join(row)} |" for row in table), ""]
+        lines += [" ".join(block.cautions), ""] if block.cautions else []
     return "\n".join(lines)
 
 
@@ -209,3 +239,8 @@ def _shown(value: float | None, digits: int = 1) -> str:
 def _with_spread(value: float | None, spread: float | None, metric: Metric) -> str:
     text = metric.scaled_text(value)
     return text if not text or spread is None else f"{text} ± {metric.scaled_text(spread, 2)}"
+
+
+def _signed(value: float, spread: float | None, metric: Metric) -> str:
+    text = f"{'+' if value >= 0 else '-'}{metric.scaled_text(abs(value), 2)}"
+    return text if spread is None else f"{text} ± {metric.scaled_text(spread, 2)}"

@@ -18,14 +18,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from coordinator_free_bootstrap.errors import Refusal
-from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import derive_seed, uniform
-from peer.algorithms.base import Algorithm, Learner, Workspace
+from peer.algorithms.base import Learner, Workspace
+from peer.algorithms.centers import OwnNearCenters
 from peer.algorithms.mixture import Labels, cluster_sizes, confusion
 from peer.algorithms.personalize import weighted_sum
 from peer.core.averaging import Vector
-from peer.core.decisions import AlgorithmState, Offer, Rejection
+from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Select
 
@@ -47,26 +46,11 @@ class FedSoftOptions(BaseModel):
     )
 
 
-class FedSoft(Algorithm):
+class FedSoft(OwnNearCenters):
     """FedSoft: a model of each peer's own, held near a mixture of cluster centers; evaluated is the own model."""
 
     name = "fedsoft"
     Options = FedSoftOptions
-
-    @classmethod
-    def slot_count(cls, manifest: Manifest) -> int:
-        """Return S + 1: the centers, then the own model w."""
-        return manifest.clusters + 1
-
-    @property
-    def clusters(self) -> int:
-        """S."""
-        return self.slots - 1
-
-    @property
-    def own(self) -> int:
-        """The slot of w, the only one that is pushed."""
-        return self.slots - 1
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 
@@ -78,34 +62,23 @@ class FedSoft(Algorithm):
             return ()
         return (Offer(self.own, state["sample_count"], scalars=tuple(state["shares"])),)
 
-    def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Rejection | None:
-        """Refuse models other than w, and shares that are no importances (or no flags)."""
-        if header.slot != self.own:
-            return Rejection(
-                Refusal.SLOT_OUT_OF_RANGE, f"slot {header.slot} pushed; allowed is {self.own}, the own model"
-            )
-        problem = self._wrong_shares(header.scalars)
-        return Rejection(Refusal.WEIGHT_OUT_OF_RANGE, f"shares {header.scalars}; {problem}") if problem else None
-
-    def _wrong_shares(self, shares: tuple[float, ...]) -> str:
+    def wrong_scalars(self, header: ModelHeader) -> str:
+        """Return what is wrong with shares that are no importances (or no flags)."""
+        shares, most = header.scalars, 1 + self.clusters * self.options.sigma
         if len(shares) != self.clusters:
-            return f"allowed are {self.clusters}, one for each cluster"
+            return f"shares {shares}; allowed are {self.clusters}, one for each cluster"
         if self.options.variant == "select":
-            return "" if set(shares) <= {0.0, 1.0} and any(shares) else "allowed are 0 and 1, with at least one 1"
-        most = 1 + self.clusters * self.options.sigma
+            fits = set(shares) <= {0.0, 1.0} and any(shares)
+            return "" if fits else f"shares {shares}; allowed are 0 and 1, with at least one 1"
         fits = all(0 < u <= 1 for u in shares) and 1 - 1e-6 <= math.fsum(shares) <= most + 1e-6
-        return "" if fits else f"allowed are numbers above 0 with a sum from 1 to {most:g}"
+        return "" if fits else f"shares {shares}; allowed are numbers above 0 with a sum from 1 to {most:g}"
 
     def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold w_j into every center s with weight u_js n_j, or 1 where it drew s."""
         count = header.sample_count if self.options.variant == "weighted" else 1
         return tuple(Target(s, share * count) for s, share in enumerate(header.scalars) if share > 0)
 
-    def deferred_slots(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
-        """Return all centers: w is still in training when arrivals come."""
-        return frozenset(range(self.clusters))
-
-    def own_share(self, state: AlgorithmState, cluster: int) -> float:
+    def own_share(self, state: AlgorithmState, cluster: int, folded: float) -> float:
         """Return the weight of the own w in a center; 0 before its first training."""
         count = state["sample_count"] if self.options.variant == "weighted" else 1
         return float(state["shares"][cluster] * count) if state["has_trained"] else 0.0
@@ -160,24 +133,12 @@ class FedSoft(Algorithm):
         workspace.state = {**workspace.state, "has_trained": True}
         return {"train_loss": stats.loss}
 
-    def merge(self, workspace: Workspace) -> None:
-        """Average the own w and the arrivals into each center; one in which no model takes part stays as it is."""
-        for s in range(self.clusters):
-            share = self.own_share(workspace.state, s)
-            if share > 0:
-                workspace.models.replace(s, workspace.models.model(self.own).copy())
-            workspace.models.merge(s, share)
-
     def adopt(self, workspace: Workspace) -> AlgorithmState:
         """Average the pulled centers; the own w stays, and the samples are divided anew."""
         self.average_pulled(workspace, range(self.clusters))
         state = dict(workspace.state)
         state.pop("importance", None)
         return state
-
-    def evaluation_model(self, workspace: Workspace) -> Vector:
-        """Return w."""
-        return workspace.models.model(self.own)
 
     def evaluate(self, workspace: Workspace) -> dict[str, Any]:
         """Return the metrics of w, the accuracy of the center that has most of the training samples, and their division."""

@@ -257,7 +257,7 @@ class FedSpd(FedSpdDecisions):
         own = labels.Anchor(*state["anchor"])
         # In async pace a neighbor's newest sketches may be those that it relayed in a warm round.
         selections = {n: s for n, s in workspace.selections.items() if self.aligning(s.round_index)}
-        parent = labels.choose_parent(own, selections, len(self.graph.nodes) - 1)
+        parent = labels.choose_parent(own, labels.anchors_of(selections), len(self.graph.nodes) - 1)
         if parent is None:
             return {}
         select = workspace.selections[parent]

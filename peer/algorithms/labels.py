@@ -69,13 +69,27 @@ def matching(own: Sketches, parent: Sketches) -> list[int]:
     Both sets are first centered on their own mean: what all S centers share says nothing about labels. If no permutation has a
     larger total than the present labels, these stay.
     """
+    mine, theirs = (_directions(s) for s in (own, parent))
+    return _assignment(theirs @ mine.T, 1e-6)
+
+
+def nearest_matching(own: Sketches, parent: Sketches) -> list[int]:
+    """Return p so that own center p[s] is the parent's center s: the smallest total squared distance (Hungarian method).
+
+    If no permutation has a smaller total than the present labels, these stay.
+    """
+    difference = parent.astype(np.float64)[:, None] - own.astype(np.float64)[None]
+    squared = (difference**2).sum(axis=2)  # [parent's label, own label]
+    return _assignment(-squared, 1e-6 * float(squared.max(initial=0.0)))
+
+
+def _assignment(similarity: npt.NDArray[np.float64], least_gain: float) -> list[int]:
+    """Return for each row its column, of the largest total; the diagonal, if nothing exceeds it by ``least_gain``."""
     from scipy.optimize import linear_sum_assignment  # here, as this import costs every process 45 MB
 
-    mine, theirs = (_directions(s) for s in (own, parent))
-    similarity = theirs @ mine.T  # [parent's label, own label]
     rows, columns = linear_sum_assignment(similarity, maximize=True)
-    if similarity[rows, columns].sum() <= np.trace(similarity) + 1e-6:
-        return list(range(len(own)))
+    if similarity[rows, columns].sum() <= np.trace(similarity) + least_gain:
+        return list(range(len(similarity)))
     return [int(c) for c in columns]
 
 
@@ -93,13 +107,18 @@ def anchor_of(select: Select) -> Anchor:
     return Anchor(int(select.scalars[0]), int(select.scalars[1]))
 
 
-def choose_parent(own: Anchor, selections: dict[int, Select], hops_max: int) -> int | None:
+def anchors_of(selections: dict[int, Select]) -> dict[int, Anchor]:
+    """Return the anchors in those selections that carry sketches, by neighbor."""
+    return {n: anchor_of(select) for n, select in selections.items() if select.sketch}
+
+
+def choose_parent(own: Anchor, anchors: dict[int, Anchor], hops_max: int) -> int | None:
     """Return the neighbor to take labels from: the one with the smallest anchor over the fewest edges; None: keep the own.
 
     A peer whose labels descend from an anchor keeps following it, so that later switches are corrected too. No peer is more than
     ``hops_max`` edges away; a neighbor that claims more is ignored, because other peers would refuse the distance that follows.
     """
-    known = {n: anchor_of(s) for n, s in selections.items() if s.sketch and anchor_of(s).hops < hops_max}
+    known = {n: anchor for n, anchor in anchors.items() if anchor.hops < hops_max}
     if not known:
         return None
     parent = min(known, key=lambda n: (*known[n], n))

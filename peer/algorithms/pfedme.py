@@ -28,8 +28,8 @@ from peer.core.averaging import Vector, fold
 from peer.core.decisions import AlgorithmState
 
 
-class PFedMeOptions(BaseModel):
-    """``run.options`` of algorithm ``pfedme``."""
+class LocalOptions(BaseModel):
+    """Options of the local rounds, which CGPFL shares."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,6 +41,15 @@ class PFedMeOptions(BaseModel):
     rho: float | None = Field(
         None, ge=0, le=1, description="step of w towards theta; default: learning rate times strength"
     )
+
+    def step(self, learning_rate: float) -> float:
+        """Return the step of w towards theta."""
+        return learning_rate * self.strength if self.rho is None else self.rho
+
+
+class PFedMeOptions(LocalOptions):
+    """``run.options`` of algorithm ``pfedme``."""
+
     beta: float = Field(1.0, gt=0, le=1, description="share of the neighbors' average in w; 1 replaces w by it")
 
 
@@ -52,16 +61,7 @@ class PFedMe(Personal):
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)
-        require_plain_sgd(self.name, manifest)
-        if self.rho(manifest.learning_rate) > 1:
-            raise ConfigError(
-                f"run.options.rho: found run.learning_rate times run.options.strength, {self.rho(manifest.learning_rate):g}; "
-                "allowed: at most 1, or w overshoots theta; set run.options.rho, or lower one of the two"
-            )
-
-    def rho(self, learning_rate: float) -> float:
-        """Return the step of w towards theta."""
-        return float(learning_rate * self.options.strength if self.options.rho is None else self.options.rho)
+        check_local_rounds(self.name, manifest, self.options)
 
     def begin(self, workspace: Workspace) -> AlgorithmState:
         """Return the state before the first training, in which theta starts at w."""
@@ -71,7 +71,7 @@ class PFedMe(Personal):
         """Do R local rounds on theta and w."""
         start, first = workspace.models.model(SHARED), not workspace.state["has_trained"]
         theta = start if first else workspace.models.model(PERSONAL)
-        w, theta, loss = local_rounds(self, workspace, start, theta)
+        w, theta, loss = local_rounds(self.options, workspace, start, theta)
         workspace.models.replace(SHARED, w)
         workspace.models.replace(PERSONAL, theta)
         workspace.state = {**workspace.state, "has_trained": True}
@@ -88,9 +88,23 @@ class PFedMe(Personal):
         return state
 
 
-def local_rounds(algorithm: PFedMe, workspace: Workspace, w: Vector, theta: Vector) -> tuple[Vector, Vector, float]:
+def check_local_rounds(name: str, manifest: Manifest, options: LocalOptions) -> None:
+    """Check the settings of the local rounds.
+
+    Raises:
+        ConfigError: an optimizer other than plain SGD, or a step of w beyond theta.
+    """
+    require_plain_sgd(name, manifest)
+    if (step := options.step(manifest.learning_rate)) > 1:
+        raise ConfigError(
+            f"run.options.rho: found run.learning_rate times run.options.strength, {step:g}; "
+            "allowed: at most 1, or w overshoots theta; set run.options.rho, or lower one of the two"
+        )
+
+
+def local_rounds(options: LocalOptions, workspace: Workspace, w: Vector, theta: Vector) -> tuple[Vector, Vector, float]:
     """Return w and theta after R local rounds, as new arrays, and the mean training loss."""
-    options, rho = algorithm.options, algorithm.rho(workspace.learning_rate)
+    rho = options.step(workspace.learning_rate)
     w, losses = w.copy(), []
     for number, batch in enumerate(successive_batches(workspace, options.local_rounds or batches_in_epochs(workspace))):
         theta, stats = workspace.fit(

@@ -17,7 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.seeds import generator
+from peer.algorithms import cluster_count, clustering
 from peer.algorithms.base import Workspace
+from peer.algorithms.cgpfl import Cgpfl
 from peer.algorithms.fedsoft import FedSoft
 from peer.algorithms.personal import SHARED
 from peer.algorithms.pfedme import PFedMe
@@ -138,7 +140,69 @@ class PFedMeServer(AlgorithmServer):
         return trained
 
 
-SERVERS: dict[str, type[AlgorithmServer]] = {FedSoft.name: FedSoftServer, PFedMe.name: PFedMeServer}
+class CgpflServer(AlgorithmServer):
+    """CGPFL (OpenReview dJk1vpEFYF0), Algorithm 1: k-means on all w, then center <- (1 - alpha) center + alpha mean of its w.
+
+    Round 0 starts k-means with k-means++, later rounds start it from the last centers, so that labels persist. With
+    ``clusters = "auto"`` (CGPFL-Heur), K is chosen in round 0 from 1 to half of the clients and kept.
+    """
+
+    count: int | None = None
+
+    def train_and_average(self, round_index: int) -> dict[int, float]:
+        """Train all clients from the centers of their labels, cluster their w, and move the centers."""
+        trained = {place: self.train(place) for place in range(len(self.workspaces))}
+        algorithm = self.algorithms[0]
+        uploaded = [workspace.models.model(algorithm.own) for workspace in self.workspaces]
+        labels = self._labels(uploaded, round_index)
+        for k in sorted(set(labels)):
+            members = [model for model, label in zip(uploaded, labels, strict=True) if label == k]
+            mean = np.zeros_like(members[0])
+            for member in members:
+                accumulate(mean, member, 1 / len(members))
+            alpha = algorithm.options.alpha
+            if alpha < 1:
+                old = self.models[k].copy()
+                fold(old, 1 - alpha, mean, alpha)
+                mean = old
+            self.models[k] = mean
+        self.send(range(algorithm.clusters))
+        for workspace, label in zip(self.workspaces, labels, strict=True):
+            workspace.state = {**workspace.state, "label": label, "cluster_index": label, "clusters": self.count}
+        return trained
+
+    def train(self, place: int) -> float:
+        """Train one client from the center of its label; as in round 0 of a peer, the server gives the label."""
+        workspace, algorithm = self.workspaces[place], self.algorithms[place]
+        workspace.state = {**workspace.state, "trained": [algorithm.own]}
+        return super().train(place)
+
+    def _labels(self, uploaded: list[Vector], round_index: int) -> list[int]:
+        """Return the label of each client."""
+        algorithm = self.algorithms[0]
+        reference = self.models[0]
+        seed, smallest = self.manifest.seed, min(self.clients)
+        if round_index > 0:
+            assert self.count is not None
+            points = clustering.coordinates([*uploaded, *self.models[: self.count]], reference)
+            labels = clustering.lloyd(points[: len(uploaded)], points[len(uploaded) :])
+            return [int(label) for label in labels]
+        points = clustering.coordinates(uploaded, reference)
+        self.count = algorithm.clusters
+        if algorithm.auto:
+            most = max(1, min(algorithm.clusters, len(uploaded) // 2))
+            weights = np.array([float(workspace.learner.count()) for workspace in self.workspaces])
+            ratios = cluster_count.relative_costs(points, most, generator(seed, "costs", smallest), weights)
+            curve = cluster_count.curve_of(ratios, most)
+            self.count = cluster_count.best_count(curve, most, algorithm.options.mu_scale)
+        return [int(k) for k in clustering.k_means(points, self.count, generator(seed, "k-means", smallest))]
+
+
+SERVERS: dict[str, type[AlgorithmServer]] = {
+    FedSoft.name: FedSoftServer,
+    PFedMe.name: PFedMeServer,
+    Cgpfl.name: CgpflServer,
+}
 
 
 def check_server(algorithm: str, options: AlgorithmServerOptions) -> None:

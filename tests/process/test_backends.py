@@ -77,6 +77,13 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
             {"algorithm": "dpfl", "options": {"period": 2}, "participation": 0.8, "encoding": "int8"},
             id="dpfl-participation",
         ),
+        pytest.param(
+            {"algorithm": "cgpfl", "options": {"strength": 2.0, "align_every": 2}, "participation": 0.8}, id="cgpfl"
+        ),
+        pytest.param(
+            {"algorithm": "cgpfl", "options": {"strength": 2.0, "clusters": "auto"}, "encoding": "int8"},
+            id="cgpfl-auto",
+        ),
     ],
 )
 def test_both_backends_end_with_the_same_models(bed: Make, tmp_path: Path, run: dict[str, Any]) -> None:

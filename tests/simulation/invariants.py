@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.algorithms.base import Workspace
-from peer.algorithms.fedsoft import FedSoft
+from peer.algorithms.centers import OwnNearCenters
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector, fold
@@ -468,7 +468,7 @@ class Checker:
             place = (n, effect.round_index, effect.step)
             self.require(numbers in self.told[place], "I13", f"{process.peer_id} reads numbers that {place} never had")
         if effect.kind in ("end_step", "close"):
-            if isinstance(process.algorithm, FedSoft):
+            if isinstance(process.algorithm, OwnNearCenters):
                 self._own_model_counts(process, process.algorithm)
             self._expected = self._recompute(process, shadow)
         if effect.kind == "assign":
@@ -514,12 +514,13 @@ class Checker:
             shadow.deferred = process.algorithm.deferred_slots(process.workspace.state, effect.round_index)
             shadow.centers = [models.model(slot).copy() for slot in range(len(models))]
 
-    def _own_model_counts(self, process: Process, algorithm: FedSoft) -> None:
-        """In FedSoft, the local sample of a center is the peer's own model, unless it takes no part."""
-        base, state = self.shadows[process].base, process.workspace.state
+    def _own_model_counts(self, process: Process, algorithm: OwnNearCenters) -> None:
+        """The local sample of a center is the peer's own model, unless it takes no part."""
+        shadow, state = self.shadows[process], process.workspace.state
         for s in range(algorithm.clusters):
-            if algorithm.own_share(state, s) > 0:
-                base[s] = base[algorithm.own].copy()
+            folded = sum(weight for _, weight in shadow.folded.get(s, ()))
+            if algorithm.own_share(state, s, folded) > 0:
+                shadow.base[s] = shadow.base[algorithm.own].copy()
 
     def merged(self, process: Process) -> None:
         """The averages of a step are made, and the work on it goes on."""
@@ -537,8 +538,8 @@ class Checker:
         if relays and "masses" in state:
             up = [n for n in process.effect_present if engine.state.edge_is_up(n, engine.round_index)]
             return (1.0 - sum(algorithm.metropolis(n) for n in up)) * state["masses"][slot]
-        if isinstance(algorithm, FedSoft):
-            return algorithm.own_share(state, slot) if slot < algorithm.clusters else 1.0
+        if isinstance(algorithm, OwnNearCenters):
+            return algorithm.own_share(state, slot, folded) if slot < algorithm.clusters else 1.0
         return 1.0 if algorithm.mix == "uniform" else max(0.0, 1.0 - folded)
 
     def _recompute(self, process: Process, shadow: Shadow) -> list[tuple[Vector, Vector | None, Vector, Vector]]:

@@ -22,13 +22,21 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fedspd": {"u_min": 0.4, "align_every": 2, "sketch_size": 16},
     "pfedme": {"strength": 1.0},
     "dpfl": {"budget": 2, "rebuild_every": 2},  # rounds in which peers ask, and others of many steps
+    "cgpfl": {"strength": 1.0, "align_every": 2, "sketch_size": 8},
+    "cgpfl, auto": {"strength": 1.0, "align_every": 2, "sketch_size": 8, "clusters": "auto", "clusters_max": 3},
+    "cgpfl, alpha": {"strength": 1.0, "align_every": 3, "sketch_size": 8, "alpha": 0.5},
 }
-LOCKSTEP_ONLY = {"dpfl"}
-NAMES = sorted(algorithms())
+LOCKSTEP_ONLY = {"dpfl", "cgpfl"}
+NAMES = sorted({*algorithms(), *OPTIONS})
+
+
+def plain(name: str) -> str:
+    """Return the algorithm's name, without its variant."""
+    return name.partition(",")[0]
 
 
 def world_of(name: str, seed: int, **run: Any) -> World:
-    made = manifest(algorithm=name, options=OPTIONS.get(name, {}), clusters=2, seed=seed, rounds=6, **run)
+    made = manifest(algorithm=plain(name), options=OPTIONS.get(name, {}), clusters=2, seed=seed, rounds=6, **run)
     graph = make_graph("erdos-renyi", 5, seed=seed, manifest=made, p=0.6)
     return World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.05, 0.4)))
 
@@ -51,13 +59,13 @@ def test_kill_and_restart_of_a_peer_changes_no_bit_of_any_model(name: str, seed:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_invariants_hold_under_faults_in_both_paces(name: str) -> None:
-    paces = {"lockstep"} if name in LOCKSTEP_ONLY else {"lockstep", "async"}
+    paces = {"lockstep"} if plain(name) in LOCKSTEP_ONLY else {"lockstep", "async"}
     for seed in range(40):
         options = draw(seed)
         run = options.graph.manifest
         if run.pace not in paces or not options.actions or run.screening.norm_bound:
             continue
-        changes = {"algorithm": name, "options": OPTIONS.get(name, {}), "learning_rate": 0.1}
+        changes = {"algorithm": plain(name), "options": OPTIONS.get(name, {}), "learning_rate": 0.1}
         graph = replace(options.graph, manifest=run.model_copy(update=changes))
         outcome = run_one(replace(options, graph=graph))
         assert outcome.error is None, report(outcome)

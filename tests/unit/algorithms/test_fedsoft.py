@@ -140,8 +140,8 @@ def test_weights_of_a_center_add_up_to_one_by_targets():
     arrival = header(slot=2, sample_count=40, scalars=(0.25, 0.75))
     assert algorithm.targets({}, arrival) == (Target(0, 10.0), Target(1, 30.0))
     state = {"has_trained": True, "shares": [0.5, 0.5], "sample_count": 20}
-    assert [algorithm.own_share(state, s) for s in (0, 1)] == [10.0, 10.0]
-    assert algorithm.own_share(state | {"has_trained": False}, 0) == 0.0
+    assert [algorithm.own_share(state, s, 0.0) for s in (0, 1)] == [10.0, 10.0]
+    assert algorithm.own_share(state | {"has_trained": False}, 0, 0.0) == 0.0
 
 
 @pytest.mark.parametrize(

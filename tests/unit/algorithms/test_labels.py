@@ -96,20 +96,24 @@ def test_equal_centers_keep_their_labels():
     assert labels.matching(same[:1], same[:1]) == [0]
 
 
+def parent_of(own, selections):
+    return labels.choose_parent(own, labels.anchors_of(selections), 7)
+
+
 def test_the_smallest_anchor_over_the_fewest_hops_is_followed():
     def said(n, anchor, hops, sketch=b"1234"):
         return Select(n, 1, 1, 0, (float(anchor), float(hops)), sketch)
 
     own = Anchor(5, 0)
-    assert labels.choose_parent(own, {}, 7) is None
-    assert labels.choose_parent(own, {6: said(6, 6, 0), 7: said(7, 7, 0)}, 7) is None
-    assert labels.choose_parent(own, {6: said(6, 2, 3), 7: said(7, 2, 1), 3: said(3, 3, 0)}, 7) == 7
-    assert labels.choose_parent(own, {3: said(3, 3, 0, b"")}, 7) is None  # without a sketch there is nothing to match
-    assert labels.choose_parent(Anchor(2, 2), {7: said(7, 2, 1)}, 7) == 7  # it keeps following its anchor
-    assert labels.choose_parent(Anchor(2, 0), {7: said(7, 2, 1)}, 7) is None  # the anchor itself never permutes
-    assert labels.choose_parent(Anchor(0, 1), {7: said(7, 2, 0)}, 7) is None
+    assert parent_of(own, {}) is None
+    assert parent_of(own, {6: said(6, 6, 0), 7: said(7, 7, 0)}) is None
+    assert parent_of(own, {6: said(6, 2, 3), 7: said(7, 2, 1), 3: said(3, 3, 0)}) == 7
+    assert parent_of(own, {3: said(3, 3, 0, b"")}) is None  # without a sketch there is nothing to match
+    assert parent_of(Anchor(2, 2), {7: said(7, 2, 1)}) == 7  # it keeps following its anchor
+    assert parent_of(Anchor(2, 0), {7: said(7, 2, 1)}) is None  # the anchor itself never permutes
+    assert parent_of(Anchor(0, 1), {7: said(7, 2, 0)}) is None
     liar, honest = said(3, 0, 7), said(6, 1, 2)
-    assert labels.choose_parent(own, {3: liar, 6: honest}, 7) == 6, "what nobody else would believe is not taken over"
+    assert parent_of(own, {3: liar, 6: honest}) == 6, "what nobody else would believe is not taken over"
 
 
 # ---- over a graph ------------------------------------------------------------------------------------------------------------

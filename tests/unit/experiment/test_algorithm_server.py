@@ -38,6 +38,8 @@ def experiment(tmp_path, case):
     [
         'method = "server"\nrun = { algorithm = "fedsoft" }\nserver = { selected = 2 }',
         'method = "server"\nrun = { algorithm = "pfedme" }',
+        'method = "server"\nrun = { algorithm = "cgpfl", clusters = 2, local_epochs = 6 }',
+        'method = "server"\nrun = { algorithm = "cgpfl", options = { clusters = "auto" }, local_epochs = 6 }',
     ],
 )
 def test_a_server_case_runs_and_is_measured(tmp_path, case):

@@ -1,0 +1,66 @@
+"""The base of algorithms in which a peer trains one model of its own, near centers that are averages over its neighborhood.
+
+Slots 0 .. K-1 hold the centers, slot K the own model w, the only one that is pushed. A neighbor's w is folded into centers;
+the own w takes part in them with a weight too. A center in which no model takes part stays as it is.
+"""
+
+from __future__ import annotations
+
+from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.algorithms.base import Algorithm, Workspace
+from peer.core.averaging import Vector
+from peer.core.decisions import AlgorithmState, Rejection
+from peer.core.messages import ModelHeader, Select
+
+
+class OwnNearCenters(Algorithm):
+    """A model w of the peer's own, and centers; a subclass says with which weights models take part in them."""
+
+    @classmethod
+    def slot_count(cls, manifest: Manifest) -> int:
+        """Return K + 1: the centers, then the own model w."""
+        return manifest.clusters + 1
+
+    @property
+    def clusters(self) -> int:
+        """The number of centers that a peer holds."""
+        return self.slots - 1
+
+    @property
+    def own(self) -> int:
+        """The slot of w, the only one that is pushed."""
+        return self.slots - 1
+
+    def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Rejection | None:
+        """Refuse models other than w, and numbers in the header that cannot be right."""
+        if header.slot != self.own:
+            return Rejection(
+                Refusal.SLOT_OUT_OF_RANGE, f"slot {header.slot} pushed; allowed is {self.own}, the own model"
+            )
+        problem = self.wrong_scalars(header)
+        return Rejection(Refusal.WEIGHT_OUT_OF_RANGE, problem) if problem else None
+
+    def wrong_scalars(self, header: ModelHeader) -> str:
+        """Return what is wrong with the numbers in a header, and what is allowed; "": nothing."""
+        raise NotImplementedError
+
+    def deferred_slots(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
+        """Return all centers: w is still in training when arrivals come."""
+        return frozenset(range(self.clusters))
+
+    def own_share(self, state: AlgorithmState, cluster: int, folded: float) -> float:
+        """Return the weight of the own w in a center, given the summed weight of the arrivals; 0: it takes no part."""
+        raise NotImplementedError
+
+    def merge(self, workspace: Workspace) -> None:
+        """Average the own w and the arrivals into each center."""
+        for center in range(self.clusters):
+            share = self.own_share(workspace.state, center, workspace.models.deferred_weight(center))
+            if share > 0:
+                workspace.models.replace(center, workspace.models.model(self.own).copy())
+            workspace.models.merge(center, share)
+
+    def evaluation_model(self, workspace: Workspace) -> Vector:
+        """Return w."""
+        return workspace.models.model(self.own)

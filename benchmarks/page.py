@@ -5,15 +5,19 @@
 Writes the run's files itself: a graph of degree 8, four clusters, complete histories. First load: with the start of the
 server, which reads the files. Load: from the request of the page to the first drawing of all views, with that server.
 Replay: frames drawn in `--seconds` at 10 rounds a second, and the milliseconds of a frame's script (median, worst tenth).
+Processor seconds are those of server and browser with all their processes; they hold on a busy machine too.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -78,22 +82,42 @@ def line(t: float, kind: str, peer_id: int, /, **fields: object) -> str:
     return json.dumps({"kind": kind, **stamp, **fields}) + "\n"
 
 
-def measure(tab: Tab, address: str, seconds: float) -> dict[str, float]:
-    """Return seconds to load the page, and what a replay drew."""
-    began = time.monotonic()
+def spent(process_id: int) -> float:
+    """Return the processor seconds of a process and of all that it has started."""
+    found, waiting = 0.0, [process_id]
+    while waiting:
+        each = Path(f"/proc/{waiting.pop()}")
+        with suppress(OSError):  # it has ended
+            fields = (each / "stat").read_text().rpartition(")")[2].split()
+            found += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            waiting += map(int, " ".join(path.read_text() for path in each.glob("task/*/children")).split())
+    return found
+
+
+def measure(tab: Tab, address: str, seconds: float, processes: Sequence[int]) -> dict[str, float]:
+    """Return seconds to load the page, and what a replay drew; with the processor seconds of server and browser."""
+
+    def cost() -> float:
+        return sum(map(spent, processes))
+
+    before, began = cost(), time.monotonic()
     tab.open(address)
     loaded = time.monotonic() - began
+    loading = cost() - before
     tab.script("const s = document.getElementById('speed'); s.value = '10'; s.dispatchEvent(new Event('change'))")
     tab.script("window.spent = []; document.addEventListener('drawn', (event) => window.spent.push(event.detail))")
+    before = cost()
     tab.find("#play").click()
     time.sleep(seconds)
-    frames = int(tab.data("frames") or 0)
-    spent = np.array(tab.script("return window.spent"), dtype=float)
+    frames, replaying = int(tab.data("frames") or 0), cost() - before
+    script = np.array(tab.script("return window.spent"), dtype=float)
     return {
         "load_s": round(loaded, 2),
+        "load_processor_s": round(loading, 2),
         "frames_per_s": round(frames / seconds, 1),
-        "frame_ms_median": round(float(np.median(spent)), 1),
-        "frame_ms_worst_tenth": round(float(np.percentile(spent, 90)), 1),
+        "frame_processor_ms": round(1000 * replaying / max(1, frames)),
+        "frame_script_ms_median": round(float(np.median(script)), 1),
+        "frame_script_ms_worst_tenth": round(float(np.percentile(script, 90)), 1),
     }
 
 
@@ -112,13 +136,16 @@ def main() -> None:
         write_run(place, options.peers, options.rounds)
         log = Path(name) / "log"
         began = time.monotonic()
-        with running(sys.executable, "-u", "-m", "peer", "watch", place, log=log):
+        with running(sys.executable, "-u", "-m", "peer", "watch", place, log=log) as server:
             link = until(lambda: log.read_text().removeprefix("page: ").strip(), "a link", logs=[log])
-            with browser(Path(name) / "profile") as tab:
+            with browser(Path(name) / "profile", requests=False) as tab:
                 tab.open(link)
-                first = time.monotonic() - began
-                found = measure(tab, link.partition("?")[0], options.seconds)
-                print(json.dumps({"machine": machine(), "first_load_s": round(first, 1), **found}))
+                first, cost = time.monotonic() - began, spent(server.pid)
+                driver = tab.driver.service.process.pid  # the browser is its child
+                found = measure(tab, link.partition("?")[0], options.seconds, (server.pid, driver))
+                first_load = {"first_load_s": round(first, 1), "first_server_processor_s": round(cost, 1)}
+                load = round(os.getloadavg()[0], 1)
+                print(json.dumps({"machine": machine(), "load_average": load, **first_load, **found}))
 
 
 if __name__ == "__main__":

@@ -89,13 +89,16 @@ class Tab:
 
 
 @contextmanager
-def browser(profile: Path, *, width: int = 1440, height: int = 1000, flags: tuple[str, ...] = ()) -> Iterator[Tab]:
-    """Run Chromium with a new profile."""
+def browser(
+    profile: Path, *, width: int = 1440, height: int = 1000, flags: tuple[str, ...] = (), requests: bool = True
+) -> Iterator[Tab]:
+    """Run Chromium with a new profile; keeping its requests costs time, as they hold all that the page's stream sends."""
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
     for flag in (*FLAGS, *flags, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
         options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    kept = {"browser": "ALL"} | ({"performance": "ALL"} if requests else {})
+    options.set_capability("goog:loggingPrefs", kept)
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver"), log_output=os.devnull))
     try:
         yield Tab(driver)

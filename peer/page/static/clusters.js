@@ -2,7 +2,7 @@
 
 import { element, mark, place, vector, write } from "./dom.js";
 import { decimal, known } from "./format.js";
-import { colorClass, presentColors, rgb } from "./palette.js";
+import { colorClass, pixel, presentColors } from "./palette.js";
 
 const ROW_MOST = 18, HEIGHT_MOST = 420, HEIGHT_LEAST = 90; // pixels
 
@@ -48,12 +48,12 @@ export class Clusters {
     const pen = this.canvas.getContext("2d");
     const image = pen.createImageData(this.columns, rows);
     const colors = presentColors();
-    const inks = colors.clusters.map(rgb), none = rgb(colors.card);
+    const inks = colors.clusters.map(pixel), none = pixel(colors.card);
+    const pixels = new Uint32Array(image.data.buffer);
     this.order.forEach((peer, row) => {
       for (let round = 0; round < this.columns; round += 1) {
         const cluster = film.value("cluster", peer, round);
-        const [red, green, blue] = Number.isNaN(cluster) ? none : inks[cluster % inks.length];
-        image.data.set([red, green, blue, 255], 4 * (row * this.columns + round));
+        pixels[row * this.columns + round] = Number.isNaN(cluster) ? none : inks[cluster % inks.length];
       }
     });
     pen.putImageData(image, 0, 0);

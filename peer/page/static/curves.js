@@ -1,6 +1,6 @@
 // The metric over rounds, seconds or megabytes: the mean, a band from the worst to the best peer, a line per peer on demand.
 
-import { choiceButtons, place, toggleButton, write } from "./dom.js";
+import { choiceButtons, element, place, toggleButton, write } from "./dom.js";
 import { decimal } from "./format.js";
 import { presentColors } from "./palette.js";
 
@@ -11,7 +11,7 @@ export class Curves {
   constructor(film, changed) {
     this.axis = "rounds";
     this.each = false;
-    this.plot = null;
+    this.plot = this.line = null;
     this.shown = "";
     this.position = -1;
     const again = () => { this.shown = ""; changed(); };
@@ -28,14 +28,14 @@ export class Curves {
     if (key !== this.shown) this.#build();
     this.shown = key;
     this.position = cursor.live ? -1 : cursor.position;
-    if (this.plot) this.plot.redraw(false, false);
+    if (this.plot) this.#mark();
     this.#describe(cursor);
   }
 
   #build() {
     const rounds = this.film.frames.filter((frame) => frame && frame.mean !== null);
     if (this.plot) this.plot.destroy();
-    this.plot = null;
+    this.plot = this.line = null;
     if (!rounds.length) return;
     const { data, series } = this.#series(rounds);
     const colors = presentColors();
@@ -50,9 +50,12 @@ export class Curves {
       axes: [{ ...axis, label: AXES[this.axis], size: 30, labelSize: 18, labelGap: 0 }, { ...axis, size: 52, values: (_, ticks) => ticks.map((tick) => share ? decimal(tick, 2) : String(tick)) }],
       series,
       bands: [{ series: [1, 2], fill: `${colors.accent}26` }],
-      hooks: { draw: [(plot) => this.#cursorLine(plot, colors)] },
+      hooks: { draw: [() => this.#mark()] }, // after a zoom too
     };
     this.plot = new uPlot(options, data, place("curves"));
+    this.line = element("i", { class: "plot-cursor", "aria-hidden": "true" });
+    this.plot.over.append(this.line);
+    this.#mark();
   }
 
   #series(frames) {
@@ -79,20 +82,14 @@ export class Curves {
     return { data, series };
   }
 
-  #cursorLine(plot, colors) {
+  /** Put the line of the replay where it belongs. */
+  #mark() {
+    if (!this.line) return;
     const frame = this.film.frames[this.position];
+    this.line.hidden = !frame;
     if (!frame) return;
     const value = this.axis === "rounds" ? frame.round + 1 : this.axis === "seconds" ? frame.seconds : megabytes(this.film, frame.round);
-    const x = Math.round(plot.valToPos(value, "x", true));
-    const { ctx: pen, bbox: box } = plot;
-    pen.save();
-    pen.strokeStyle = colors.ink;
-    pen.lineWidth = 2 * devicePixelRatio;
-    pen.beginPath();
-    pen.moveTo(x, box.top);
-    pen.lineTo(x, box.top + box.height);
-    pen.stroke();
-    pen.restore();
+    this.line.style.transform = `translateX(${Math.round(this.plot.valToPos(value, "x"))}px)`;
   }
 
   #describe(cursor) {

@@ -141,6 +141,12 @@ export class Film {
     return at >= 0 && at < text.length && text[at] !== "0" ? parseInt(text[at], 36) : 0;
   }
 
+  /** Return how two peers reach each other: direct, proxy, tunnel or relay. */
+  kind(a, b) {
+    const ids = [this.run.peers[a].id, this.run.peers[b].id].sort((x, y) => x - y);
+    return this.kinds.get(ids.join("-")) || "direct";
+  }
+
   #linkKey(peer, neighbor) {
     return peer * this.size + neighbor;
   }

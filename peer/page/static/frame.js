@@ -36,6 +36,11 @@ function statesOf(peers) {
   return states;
 }
 
+/** Return a peer's status, with the exit code of a process that an error ended. */
+export function statusText(peer) {
+  return peer.exit_code ? `${peer.status}, exit code ${peer.exit_code}` : peer.status;
+}
+
 /** Return whether a peer has stopped without completing its run. */
 export function isDown(peer) {
   return DOWN.includes(peer.status);
@@ -76,7 +81,7 @@ function presentWait(row) {
   if (row.silent) return `no answer: ${row.silent}`;
   if (!row.why?.length) return row.status === "running" && row.stage ? row.stage : "";
   const until = known(row.until_s) ? `; at most ${durationText(row.until_s)} more` : "";
-  return `waits for ${row.why.join("; ")}${until}`;
+  return `${row.stage ? "waits for" : "needs"} ${row.why.join("; ")}${until}`;
 }
 
 function pastWait(film, peer, round) {

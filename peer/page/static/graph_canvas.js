@@ -10,6 +10,7 @@ export class CanvasGraph {
   constructor(parent, film, open) {
     this.film = film;
     this.canvas = element("canvas", { role: "img", class: "graph" });
+    this.layer = element("canvas", {});
     this.radius = Math.max(2.2, 75 / Math.sqrt(film.size));
     parent.append(this.canvas);
     this.canvas.addEventListener("click", (event) => {
@@ -24,36 +25,47 @@ export class CanvasGraph {
     this.version = this.film.version;
     const scale = devicePixelRatio || 1;
     const width = this.canvas.parentElement.clientWidth;
-    if (this.canvas.width !== Math.round(width * scale)) {
-      this.canvas.width = Math.round(width * scale);
-      this.canvas.height = Math.round(CANVAS_HEIGHT * scale);
-    }
-    this.spots = this.film.run.layout.map(([x, y]) => [CANVAS_SPACE + x * (width - 2 * CANVAS_SPACE), CANVAS_SPACE + y * (CANVAS_HEIGHT - 2 * CANVAS_SPACE)]);
+    this.#fit(width, scale);
+    this.#edges(edges, colors, scale, width);
     const pen = this.canvas.getContext("2d");
-    pen.setTransform(scale, 0, 0, scale, 0, 0);
-    pen.clearRect(0, 0, width, CANVAS_HEIGHT);
-    this.#edges(pen, edges, colors);
+    pen.setTransform(1, 0, 0, 1, 0, 0);
+    pen.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    pen.drawImage(this.layer, 0, 0);
     this.#nodes(pen, peers, colors, scale);
   }
 
-  #edges(pen, edges, colors) {
-    const byState = Map.groupBy(edges.keys(), (at) => edges[at].state);
-    const looks = { none: [colors.line, 0.5], one: [colors.edge, 0.5], both: [colors.edge, 0.8], suspect: [colors.warn, 1], dead: [colors.bad, 0.8] };
-    pen.globalAlpha = this.film.run.edges.length > 1500 ? 0.35 : 0.7;
-    for (const [state, [color, width]] of Object.entries(looks)) {
-      pen.beginPath();
-      (byState.get(state) || []).forEach((at) => {
+  #fit(width, scale) {
+    if (this.canvas.width === Math.round(width * scale)) return;
+    for (const canvas of [this.canvas, this.layer]) {
+      canvas.width = Math.round(width * scale);
+      canvas.height = Math.round(CANVAS_HEIGHT * scale);
+    }
+    this.drawn = "";
+    this.spots = this.film.run.layout.map(([x, y]) => [CANVAS_SPACE + x * (width - 2 * CANVAS_SPACE), CANVAS_SPACE + y * (CANVAS_HEIGHT - 2 * CANVAS_SPACE)]);
+  }
+
+  /** Draw the edges on their layer, if one of them has changed. */
+  #edges(edges, colors, scale, width) {
+    const key = `${colors.line}${colors.edge}|${edges.map(({ state }) => state).join()}`;
+    if (key === this.drawn) return;
+    this.drawn = key;
+    const pen = this.layer.getContext("2d");
+    pen.setTransform(scale, 0, 0, scale, 0, 0);
+    pen.clearRect(0, 0, width, CANVAS_HEIGHT);
+    pen.globalAlpha = edges.length > 1500 ? 0.35 : 0.7;
+    for (const [state, color, thickness] of [["none", colors.line, 0.5], ["one", colors.edge, 0.5], ["both", colors.edge, 0.8], ["suspect", colors.warn, 1], ["dead", colors.bad, 0.8]]) {
+      pen.strokeStyle = color;
+      pen.lineWidth = thickness;
+      pen.setLineDash(state === "dead" ? [3, 3] : []);
+      edges.forEach((edge, at) => {
+        if (edge.state !== state) return;
         const [a, b] = this.film.run.edges[at];
+        pen.beginPath(); // a path of its own: many lines in one path are slow to fill
         pen.moveTo(...this.spots[a]);
         pen.lineTo(...this.spots[b]);
+        pen.stroke();
       });
-      pen.strokeStyle = color;
-      pen.lineWidth = width;
-      pen.setLineDash(state === "dead" ? [3, 3] : []);
-      pen.stroke();
     }
-    pen.setLineDash([]);
-    pen.globalAlpha = 1;
   }
 
   #nodes(pen, peers, colors, scale) {

@@ -12,12 +12,11 @@ export class SvgGraph {
     const size = radiusOf(film.size);
     this.svg = vector("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", class: "graph" });
     this.edges = film.run.edges.map(([a, b]) => {
-      const kind = film.kinds.get(`${id(film, a)}-${id(film, b)}`);
       const [x1, y1, x2, y2] = [...spot(film, a), ...spot(film, b)];
-      const line = vector("line", { x1, y1, x2, y2, class: "edge", "data-edge": `${id(film, a)}-${id(film, b)}`, "data-kind": kind || "direct" });
-      this.svg.append(line);
-      if (kind && kind !== "direct") this.svg.append(kindMark((x1 + x2) / 2, (y1 + y2) / 2, kind));
-      return line;
+      const line = vector("line", { x1, y1, x2, y2, class: "edge", "data-edge": `${id(film, a)}-${id(film, b)}` });
+      const sign = vector("g", { class: "edge-kind", transform: `translate(${(x1 + x2) / 2} ${(y1 + y2) / 2})` });
+      this.svg.append(line, sign);
+      return { line, sign, a, b };
     });
     this.nodes = film.run.peers.map((peer, index) => {
       const [x, y] = spot(film, index);
@@ -34,7 +33,11 @@ export class SvgGraph {
   }
 
   draw(peers, edges) {
-    edges.forEach((edge, at) => mark(this.edges[at], "data-state", edge.state));
+    edges.forEach((edge, at) => {
+      const { line, sign, a, b } = this.edges[at];
+      mark(line, "data-state", edge.state);
+      showKind(line, sign, this.film.kind(a, b));
+    });
     peers.forEach((peer, at) => {
       const { node, ring, body, title } = this.nodes[at];
       mark(node, "data-status", peer.status);
@@ -64,10 +67,12 @@ function spot(film, peer) {
   return [EDGE_SPACE + x * (WIDTH - 2 * EDGE_SPACE), EDGE_SPACE + y * (HEIGHT - 2 * EDGE_SPACE)];
 }
 
-function kindMark(x, y, kind) {
-  const shape = kind === "tunnel" ? vector("circle", { r: 4 }) : vector("path", { d: "M0 -5 5 0 0 5 -5 0Z" });
-  const mark = vector("g", { class: "edge-kind", transform: `translate(${x} ${y})` }, vector("title", {}, kind), shape);
-  return mark;
+/** Put a sign on an edge that is not direct: a circle for a tunnel or a proxy, a diamond for a relay. */
+function showKind(line, sign, kind) {
+  if (line.dataset.kind === kind) return;
+  mark(line, "data-kind", kind);
+  if (kind === "direct") sign.replaceChildren();
+  else sign.replaceChildren(vector("title", {}, kind), kind === "relay" ? vector("path", { d: "M0 -5 5 0 0 5 -5 0Z" }) : vector("circle", { r: 4 }));
 }
 
 function id(film, peer) {

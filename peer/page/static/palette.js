@@ -1,5 +1,7 @@
 // Colors and shapes of clusters. The colors are in base.css (Okabe and Ito, 2008); shapes say the same without color.
 
+import { known } from "./format.js";
+
 export const COLORS = 8;
 
 // Unit shapes around (0, 0), of equal area.
@@ -17,17 +19,17 @@ const SHAPE_NAMES = ["circle", "square", "triangle", "diamond", "down triangle",
 
 /** Return the path of a true cluster; a circle if it is not known. */
 export function shapeOf(cluster) {
-  return SHAPES[cluster >= 0 ? cluster % SHAPES.length : 0];
+  return SHAPES[(cluster ?? 0) % SHAPES.length];
 }
 
 /** Return the name of that shape. */
 export function shapeName(cluster) {
-  return SHAPE_NAMES[cluster >= 0 ? cluster % SHAPES.length : 0];
+  return SHAPE_NAMES[(cluster ?? 0) % SHAPES.length];
 }
 
 /** Return the CSS class of a cluster's color: `color-0` to `color-7`, or `color-none`. */
 export function colorClass(cluster) {
-  return cluster >= 0 ? `color-${cluster % COLORS}` : "color-none";
+  return known(cluster) ? `color-${cluster % COLORS}` : "color-none";
 }
 
 /** Return the present colors as CSS texts: clusters by number, and named ones. */
@@ -41,6 +43,11 @@ export function presentColors() {
       ["ink", "soft", "faint", "line", "card", "accent", "warn", "bad", "edge"].map((name) => [name, of(name)])
     ),
   };
+}
+
+/** Return a color `#rrggbb` as one pixel of a canvas' image data, seen as numbers of 32 bits. */
+export function pixel(hex) {
+  return new Uint32Array(new Uint8Array([...rgb(hex), 255]).buffer)[0];
 }
 
 /** Return [red, green, blue], 0 to 255, of a color `#rrggbb`. */

@@ -3,6 +3,7 @@
 import { element, mark, place, vector } from "./dom.js";
 import { bytesText, counted, decimal, durationText, known, whole } from "./format.js";
 import { PHASES } from "./film.js";
+import { statusText } from "./frame.js";
 import { colorClass, shapeName } from "./palette.js";
 import { sentenceOf } from "./timeline.js";
 import { foldedTotals } from "./traffic.js";
@@ -49,7 +50,7 @@ export class Panel {
     const peer = peers[this.peer];
     const spent = PHASES.map((phase) => `${phase} ${durationText(film.sum(phase, this.peer, cursor.position))}`).join(", ");
     const facts = [
-      ["status", peer.status],
+      ["status", statusText(peer)],
       ["completed rounds", whole(peer.round) + (peer.behind ? `, ${peer.behind} behind` : "")],
       [film.metric.name, film.metricText(peer.metric)],
       ["cluster", known(peer.cluster) ? String(peer.cluster) : "–"],
@@ -87,10 +88,10 @@ function neighbors(film, peer, cursor) {
   const from = foldedTotals(film, peer, cursor.position);
   const rows = film.neighbors[peer].map((neighbor, at) => {
     const there = foldedTotals(film, neighbor, cursor.position)[film.neighbors[neighbor].indexOf(peer)];
-    const cells = [film.run.peers[neighbor].id, film.linkAt(peer, neighbor, seconds), whole(from[at]), whole(there)];
-    return element("tr", {}, ...cells.map((text, column) => element(column ? "td" : "th", column ? { class: column > 1 ? "number" : "" } : { scope: "row" }, String(text))));
+    const cells = [film.run.peers[neighbor].id, film.linkAt(peer, neighbor, seconds), film.kind(peer, neighbor), whole(from[at]), whole(there)];
+    return element("tr", {}, ...cells.map((text, column) => element(column ? "td" : "th", column ? { class: column > 2 ? "number" : "" } : { scope: "row" }, String(text))));
   });
-  const heads = ["neighbor", "state", "models folded", "models taken"].map((text, at) => element("th", { scope: "col", class: at > 1 ? "number" : "" }, text));
+  const heads = ["neighbor", "state", "reached", "models folded", "models taken"].map((text, at) => element("th", { scope: "col", class: at > 2 ? "number" : "" }, text));
   return element("table", {}, element("caption", {}, "Neighbors"), element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows));
 }
 

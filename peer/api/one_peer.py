@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -134,6 +133,6 @@ def _settings(peer_id: int, options: LocalOptions, task: Any) -> LocalSettings:
     for key in ("upload_limit", "download_limit"):
         if key in given:
             given[key] = parse_rate(str(given[key]), f"--{key.replace('_', '-')}")
-    given["proxy"] = HttpProxy.of(os.environ) if given.get("proxy") else None
+    given["proxy"] = HttpProxy.chosen(bool(given.get("proxy")))
     given.setdefault("state_dir", Path("state") / f"peer-{peer_id}")
     return LocalSettings(**given, task=task, signals=False, check_task=True)

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from peer.cli.proxy import ThroughProxy
+
 if TYPE_CHECKING:
     from peer.observe.doctor import Check
+    from peer.wire.proxy import HttpProxy
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -22,7 +25,11 @@ def doctor(
     ] = None,
     state_dir: Annotated[
         Path | None,
-        typer.Option("--state-dir", help="Folder on the disk to check.", show_default="the temporary directory"),
+        typer.Option(
+            "--state-dir",
+            help="Folder on the disk to check; with --id that of the peer.",
+            show_default="the temporary directory, or state/peer-ID",
+        ),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
     certs: Annotated[
@@ -33,24 +40,25 @@ def doctor(
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="The peers use plaintext, on loopback.")] = False,
     listen: Annotated[str | None, typer.Option(help="host:port, as for peer run.")] = None,
-    proxy: Annotated[
-        bool, typer.Option("--proxy", help="Dial neighbors through https_proxy, as peer run does.")
-    ] = False,
+    proxy: ThroughProxy = False,
     shard: Annotated[Path | None, typer.Option(help="Own data, for the size of the model in run.split=shard.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the checks and edges as JSON.")] = False,
 ) -> None:
     """Check Python, torch, device, clock, disk, ports and neighbors; exit 1 if a check fails.
 
     With --neighbors, --id and the peer's key it tests each edge in both directions, over the route that a run takes (direct,
-    proxy, tunnel or relay), and says what a round will cost. If the peer does not run, it listens in its place for some seconds.
+    proxy, tunnel or relay), and says what a round will cost. If the peer does not run, it listens in its place for some seconds;
+    whether it runs is seen from its --state-dir, or from its port.
 
     Example: peer doctor --neighbors graph.json --id 3 --certs certs
     """
     from dataclasses import asdict
 
     from peer.observe.doctor import Check, examine
+    from peer.wire.proxy import HttpProxy
 
-    checks = examine(graph_path=neighbors, peer_id=peer_id, state_dir=state_dir, device=device)
+    dialer = HttpProxy.chosen(proxy)
+    checks = examine(graph_path=neighbors, peer_id=peer_id, state_dir=state_dir, device=device, proxy=dialer)
     edges: dict[str, Any] = {}
     if neighbors is not None and peer_id is not None and all(c.name != "graph file" or c.level == "ok" for c in checks):
         from coordinator_free_bootstrap.errors import PeerError
@@ -58,7 +66,7 @@ def doctor(
         home = state_dir or Path("state") / f"peer-{peer_id}"
         settings = {"certs": certs, "insecure": insecure, "listen": listen, "shard": shard}
         try:
-            tested, edges = _edges(neighbors, peer_id, home, proxy, settings)
+            tested, edges = _edges(neighbors, peer_id, home, dialer, settings)
         except PeerError as error:
             fix = "give the folder with the key of this peer with --certs, or --insecure"
             tested = [Check("edges", "warn", f"not tested: {error}", fix)]
@@ -88,15 +96,14 @@ def doctor(
 
 
 def _edges(
-    path: Path, peer_id: int, home: Path, proxied: bool, given: dict[str, Any]
+    path: Path, peer_id: int, home: Path, proxy: HttpProxy | None, given: dict[str, Any]
 ) -> tuple[list[Check], dict[str, Any]]:
     """Return the checks of all edges and of a round's cost, and the same as JSON-ready values.
 
     Raises:
-        PeerError: keys, proxy or task cannot be used.
+        PeerError: keys or task cannot be used.
     """
     import asyncio
-    import os
     from dataclasses import asdict
 
     from coordinator_free_bootstrap import load_graph
@@ -105,12 +112,12 @@ def _edges(
     from peer.runtime.edge_costs import cost_check, edge_check, round_cost
     from peer.runtime.edge_tests import edge_tests
     from peer.runtime.process import transport_security
-    from peer.wire.proxy import HttpProxy
+    from peer.store.identity_files import held_by
 
     graph, settings = load_graph(path), LocalSettings(home, **given)
     tls = transport_security(peer_id, graph, settings)
-    proxy = HttpProxy.of(os.environ) if proxied else None
-    tests = asyncio.run(edge_tests(graph, peer_id, tls, proxy=proxy, listen=settings.listen))
+    runs = held_by(home) is not None
+    tests = asyncio.run(edge_tests(graph, peer_id, tls, proxy=proxy, listen=settings.listen, runs=runs))
     cost = round_cost(tests, graph, peer_id, model_bytes(graph, peer_id, shard=settings.shard))
     checks = [*map(edge_check, tests), cost_check(cost, graph, peer_id)]
     return checks, {"edges": [asdict(test) for test in tests], "round": asdict(cost) if cost else None}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,6 +11,7 @@ import typer
 
 from coordinator_free_bootstrap.validation import refuse_without
 from peer.cli.problem import DataRoot, Download, Exports
+from peer.cli.proxy import ThroughProxy
 from peer.cli.trace import traceback_wanted
 from peer.runtime.imports import importing
 
@@ -59,12 +59,7 @@ def run(
     download_limit: Annotated[
         str | None, typer.Option(help="Bytes per second from all neighbors together. Default: as in the graph file.")
     ] = None,
-    proxy: Annotated[
-        bool,
-        typer.Option(
-            "--proxy", help="Dial neighbors through the HTTP proxy in https_proxy, except the hosts in no_proxy."
-        ),
-    ] = False,
+    proxy: ThroughProxy = False,
     metrics_port: Annotated[
         int | None,
         typer.Option(min=1, max=65535, help="Serve Prometheus metrics on this port, unencrypted."),
@@ -162,8 +157,8 @@ def run(
             upload_limit=parse_rate(upload_limit, "--upload-limit") if upload_limit else None,
             download_limit=parse_rate(download_limit, "--download-limit") if download_limit else None,
         )
-        if proxy:
-            settings = replace(settings, proxy=HttpProxy.of(os.environ))
+        settings = replace(settings, proxy=HttpProxy.chosen(proxy))
+        if settings.proxy:
             logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)
         graph = load_graph(neighbors)
         warn_without_effect(graph.manifest, [], logging.getLogger("peer").warning)

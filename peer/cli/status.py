@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from peer.cli.proxy import ThroughProxy
+
 if TYPE_CHECKING:
     from peer.observe.view import View
+    from peer.wire.proxy import HttpProxy
 
 WATCH_S = 2.0
 
@@ -23,6 +26,7 @@ def status(
         bool, typer.Option("--watch", help="Ask every 2 s until Ctrl-C or until all peers have finished.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answers as JSON.")] = False,
+    proxy: ThroughProxy = False,
 ) -> None:
     """Show each peer's phase, round and metric, what it waits for, its live neighbors, and the time since its last change.
 
@@ -37,21 +41,23 @@ def status(
     from coordinator_free_bootstrap.strict_json import dumps
     from peer.observe.ask import ask, has_no_answer, in_json
     from peer.observe.status_table import status_table
+    from peer.wire.proxy import HttpProxy
 
     if watch and as_json:
         raise UsageError("peer status: found --watch and --json; allowed: one of them")
-    view = ask(where, certs)
+    dialer = HttpProxy.chosen(proxy)
+    view = ask(where, certs, dialer)
     if as_json:
         typer.echo(dumps({str(peer_id): in_json(peer) for peer_id, peer in view.log.peers.items()}, indent=2))
     elif watch:
-        view = _watch(where, certs, view)
+        view = _watch(where, certs, dialer, view)
     else:
         Console(highlight=False).print(status_table(view))
     if any(map(has_no_answer, view.log.peers.values())):
         raise typer.Exit(40)
 
 
-def _watch(where: str, certs: Path | None, view: View) -> View:
+def _watch(where: str, certs: Path | None, proxy: HttpProxy | None, view: View) -> View:
     """Show new answers until Ctrl-C or the end of all peers: a live table on a terminal, else a line per changed peer."""
     import time
 
@@ -75,7 +81,7 @@ def _watch(where: str, certs: Path | None, view: View) -> View:
             if all(peer.status in ENDED for peer in view.log.peers.values()):
                 return view
             time.sleep(WATCH_S)
-            view = ask(where, certs)
+            view = ask(where, certs, proxy)
     except KeyboardInterrupt:
         return view
     finally:

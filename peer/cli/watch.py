@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from peer.cli.proxy import ThroughProxy
+
 
 def watch(
     where: Annotated[
@@ -36,6 +38,7 @@ def watch(
         list[str] | None,
         typer.Option("--name", help="Another host name under which a browser may ask for the page. Repeatable."),
     ] = None,
+    proxy: ThroughProxy = False,
 ) -> None:
     r"""Serve a page of a run until Ctrl-C: graph, accuracy, clusters, waits, times, traffic, faults, and replay.
 
@@ -51,8 +54,9 @@ def watch(
     from coordinator_free_bootstrap.errors import UsageError
 
     asked = where.is_file()
-    if not asked and (out is not None or certs is not None):
-        option = "--out" if out is not None else "--certs"
+    given = [option for option, value in (("--out", out), ("--certs", certs), ("--proxy", proxy or None)) if value]
+    if not asked and given:
+        option = given[0]
         raise UsageError(f"{option}: found an option that has an effect only with a graph file; remove {option}")
     directory = (out or where.parent / "watched") if asked else where
     with ExitStack() as stack:
@@ -60,8 +64,10 @@ def watch(
         if asked:
             from peer.observe.ask import observer_of
             from peer.observe.listen import Listener, ListenerThread
+            from peer.wire.proxy import HttpProxy
 
-            listening = stack.enter_context(ListenerThread(Listener(*observer_of(where, certs), directory)))
+            listener = Listener(*observer_of(where, certs), directory, proxy=HttpProxy.chosen(proxy))
+            listening = stack.enter_context(ListenerThread(listener))
             typer.echo(f"writing what the peers say to {directory}", err=True)
 
             def going_on() -> bool:

@@ -28,13 +28,18 @@ from peer.observe.tail import PeerTail
 from peer.observe.view import View
 from peer.store.state_dir import StateDir
 from peer.wire.client import NeighborLink
+from peer.wire.proxy import HttpProxy
 from peer.wire.security import MutualTls, SecureChannel, load_tls
 
 ENDED = ("completed", "left", "diverged", "refused", "failed")
 
 
 async def status_of(
-    peer_id: int | None, address: str, manifest: Manifest, security: SecureChannel | None = None
+    peer_id: int | None,
+    address: str,
+    manifest: Manifest,
+    security: SecureChannel | None = None,
+    proxy: HttpProxy | None = None,
 ) -> PeerStatus:
     """Return the validated status of one peer; None: of any id.
 
@@ -43,9 +48,13 @@ async def status_of(
         RemoteProtocolError: the peer refuses, for example because its graph file does not list this observer, or its answer is
             not a valid status.
     """
-    timeouts = manifest.timeouts
     link = NeighborLink(
-        -1 if peer_id is None else peer_id, address, limits=manifest.limits, timeouts=timeouts, security=security
+        -1 if peer_id is None else peer_id,
+        address,
+        limits=manifest.limits,
+        timeouts=manifest.timeouts,
+        security=security,
+        proxy=proxy,
     )
     try:
         return read_status(await link.status(), peer_id)
@@ -53,7 +62,7 @@ async def status_of(
         await link.close()
 
 
-async def answers(graph: Graph, tls: MutualTls | None) -> list[Event]:
+async def answers(graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None = None) -> list[Event]:
     """Ask each peer of a graph once; return an event ``status`` or ``silent`` for each."""
 
     async def one(peer_id: int) -> Event:
@@ -62,7 +71,7 @@ async def answers(graph: Graph, tls: MutualTls | None) -> list[Event]:
             if not address:
                 raise NeighborUnavailable("it only dials, so nobody can ask it; its neighbors say whether it is alive")
             channel = tls.channel(peer_id) if tls else None
-            return answered(await status_of(peer_id, address, graph.manifest, channel))
+            return answered(await status_of(peer_id, address, graph.manifest, channel, proxy))
         except NeighborUnavailable as error:
             return _silent(peer_id, _reason(error))
         except RemoteProtocolError as error:
@@ -112,8 +121,13 @@ def _refusal(error: RemoteProtocolError) -> str:
     return sentence if sentence.startswith("not a valid status") else f"not a valid status: {sentence}"
 
 
-def ask(where: str, certs: Path | None = None) -> View:
+def ask(where: str, certs: Path | None = None, proxy: HttpProxy | None = None) -> View:
     """Ask the peers of a graph file or a testbed directory, or the plaintext peer at ``host:port``; return their state.
+
+    Args:
+        where: one of these.
+        certs: see `observer_of`.
+        proxy: dials the addresses of peers; default: they are dialed directly. Those of a testbed are on this machine.
 
     Raises:
         UsageError: ``where`` is none of these.
@@ -130,13 +144,13 @@ def ask(where: str, certs: Path | None = None) -> View:
         return view_of(graph, asyncio.run(answers(graph, tls)), state_directories(path))
     if path.is_file():
         graph, tls = observer_of(path, certs)
-        return view_of(graph, asyncio.run(answers(graph, tls)), state_directories(path.parent))
+        return view_of(graph, asyncio.run(answers(graph, tls, proxy)), state_directories(path.parent))
     try:
         split_address(where)
     except ValueError as error:
         allowed = "a graph file, the --out directory of a testbed, or host:port of a plaintext peer"
         raise UsageError(f"{shown(where)}: found no such file or directory; allowed: {allowed}") from error
-    return view_of(None, [answered(plaintext_status(where))], {})
+    return view_of(None, [answered(plaintext_status(where, proxy))], {})
 
 
 def observer_of(path: Path, certs: Path | None) -> tuple[Graph, MutualTls | None]:
@@ -166,7 +180,7 @@ def observer_of(path: Path, certs: Path | None) -> tuple[Graph, MutualTls | None
     return graph, load_tls(graph, name, KeyFiles.of(folder, name), certs=folder)
 
 
-def plaintext_status(address: str) -> PeerStatus:
+def plaintext_status(address: str, proxy: HttpProxy | None = None) -> PeerStatus:
     """Return the status of the peer at ``host:port``.
 
     Raises:
@@ -174,7 +188,7 @@ def plaintext_status(address: str) -> PeerStatus:
         RemoteProtocolError: its answer is not a valid status.
     """
     try:
-        return asyncio.run(status_of(None, address, Manifest()))
+        return asyncio.run(status_of(None, address, Manifest(), proxy=proxy))
     except NeighborUnavailable as error:
         raise NeighborUnavailable(
             f"{address}: no answer in plaintext ({_reason(error)}); if the peer uses TLS, name its graph file: "

@@ -15,17 +15,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from coordinator_free_bootstrap.errors import PeerError
 from coordinator_free_bootstrap.graph import Graph, split_address
 from coordinator_free_bootstrap.graph_file import load_graph
+from coordinator_free_bootstrap.routes import offered_at
 from coordinator_free_bootstrap.validation import counted
 from peer.store.files import write_atomic
 from peer.store.identity_files import StateLock
 from peer.wire.ports import listener
+from peer.wire.proxy import HttpProxy
 
 CONNECT_TIMEOUT_S = 2.0
 FREE_BYTES_MIN = 256 << 20  # checkpoints of a common model soon fill less
@@ -47,7 +49,12 @@ class Check:
 
 
 def examine(
-    *, graph_path: Path | None = None, peer_id: int | None = None, state_dir: Path | None = None, device: str = "auto"
+    *,
+    graph_path: Path | None = None,
+    peer_id: int | None = None,
+    state_dir: Path | None = None,
+    device: str = "auto",
+    proxy: HttpProxy | None = None,
 ) -> list[Check]:
     """Run all checks; network checks need a graph file, and the check of the own port a peer id.
 
@@ -57,7 +64,7 @@ def examine(
     checks = [check_python(), check_torch(), check_device(device), check_threads(), check_clock()]
     checks += check_disk(state_dir or Path(tempfile.gettempdir()))
     if graph_path is not None:
-        checks += check_network(graph_path, peer_id)
+        checks += check_network(graph_path, peer_id, proxy)
     return checks
 
 
@@ -151,8 +158,11 @@ def _check_writing(place: Path) -> Check:
     return Check("disk writing", "ok", found)
 
 
-def check_network(graph_path: Path, peer_id: int | None) -> list[Check]:
-    """Check the graph file, the own port, and connections to the neighbors (without a peer id: to all peers)."""
+def check_network(graph_path: Path, peer_id: int | None, proxy: HttpProxy | None = None) -> list[Check]:
+    """Check the graph file, the own port, and connections to the neighbors that a run dials (without a peer id: to all peers).
+
+    A proxy is checked in place of the neighbors behind it, whose names it resolves.
+    """
     try:
         graph = load_graph(graph_path)
         others = graph.ids if peer_id is None else graph.neighbors(peer_id)
@@ -162,7 +172,24 @@ def check_network(graph_path: Path, peer_id: int | None) -> list[Check]:
     checks = [Check("graph file", "ok", found), check_open_files(len(others))]
     if peer_id is not None and graph.node(peer_id).address:  # a peer that only dials may have none
         checks.append(check_port(graph.node(peer_id).address))
-    return checks + list(_probe_all(graph, tuple(other for other in others if graph.node(other).address)))
+    dialed = [other for other in others if _is_dialed(graph, peer_id, other)]
+    direct = tuple(other for other in dialed if proxy is None or not proxy.serves(graph.node(other).address))
+    if proxy is not None and len(direct) < len(dialed):
+        checks.append(check_proxy(proxy))
+    return checks + list(_probe_all(graph, direct))
+
+
+def _is_dialed(graph: Graph, peer_id: int | None, other: int) -> bool:
+    if peer_id is None:
+        return not graph.node(other).dials_only
+    return offered_at(graph, peer_id, other) is None
+
+
+def check_proxy(proxy: HttpProxy) -> Check:
+    """Check that a TCP connection to the proxy opens; whether it connects to neighbors, the tests of the edges show."""
+    check = check_reachable(-1, proxy.name)
+    fix = "check the address in https_proxy, and the network between this device and the proxy"
+    return replace(check, name="proxy", fix=fix if check.fix else "")
 
 
 def check_open_files(neighbor_count: int) -> Check:

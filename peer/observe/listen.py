@@ -26,6 +26,7 @@ from peer.store.files import storage_errors, write_json
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
 from peer.wire.client import NeighborLink
+from peer.wire.proxy import HttpProxy
 from peer.wire.round_ring import FIELDS_TOLD, STATE_TOLD, Batch
 from peer.wire.security import MutualTls
 
@@ -164,14 +165,23 @@ class Listener:
         tls: an observer's identity; None: plaintext.
         directory: where the run directory is written; it may have an earlier part of the same run.
         interval_s: seconds between two statuses of a peer.
+        proxy: dials the addresses of peers; default: they are dialed directly.
 
     Raises:
         UsageError: the directory has another run.
         StorageError: it cannot be written.
     """
 
-    def __init__(self, graph: Graph, tls: MutualTls | None, directory: Path, *, interval_s: float = INTERVAL_S) -> None:
-        self.graph, self._tls, self._interval_s = graph, tls, interval_s
+    def __init__(
+        self,
+        graph: Graph,
+        tls: MutualTls | None,
+        directory: Path,
+        *,
+        interval_s: float = INTERVAL_S,
+        proxy: HttpProxy | None = None,
+    ) -> None:
+        self.graph, self._tls, self._interval_s, self._proxy = graph, tls, interval_s, proxy
         self.directory = Path(directory)
         self._observed = self.directory / OBSERVED
         with storage_errors("create", self.directory):
@@ -231,6 +241,7 @@ class Listener:
             limits=manifest.limits,
             timeouts=manifest.timeouts,
             security=self._tls.channel(peer_id) if self._tls else None,
+            proxy=self._proxy,
         )
         try:
             if not await self._watch(link, notes, notes.next_round):

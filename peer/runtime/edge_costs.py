@@ -9,7 +9,7 @@ from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.rates import round_s
 from coordinator_free_bootstrap.validation import counted
 from peer.observe.doctor import Check
-from peer.runtime.edge_tests import EdgeTest
+from peer.runtime.edge_tests import HELD, EdgeTest
 
 DAY_S = 86_400.0
 
@@ -55,6 +55,7 @@ def edge_check(test: EdgeTest) -> Check:
     name = f"edge to peer {test.neighbor}"
     if test.outgoing:
         fix = "start that peer, or check its address, the firewalls and the proxy"
+        fix = "ask the peer itself with peer status, or stop it and repeat" if test.outgoing == HELD else fix
         return Check(name, "warn", f"{test.route}; out: {test.outgoing}; in: {test.incoming}", fix)
     trip = f"{1000 * test.round_trip_s:.1f} ms round trip" if test.round_trip_s is not None else "round trip unknown"
     rates = ", ".join(_rate(way, rate) for way, rate in (("up", test.upload), ("down", test.download)))

@@ -29,6 +29,7 @@ from peer.wire.server import PeerServer
 CALLS = 5  # of which the median round-trip time is taken
 PADDING_BYTES = 1 << 20
 INTERVAL_S = 60.0  # of watching; one reply is enough
+HELD = "not tested, since the running peer holds its tunnel"
 PAUSE_S = 0.2  # between two attempts to reach a neighbor
 
 
@@ -58,7 +59,13 @@ class EdgeTest:
 
 
 async def edge_tests(
-    graph: Graph, peer_id: int, tls: MutualTls | None, *, proxy: HttpProxy | None = None, listen: str | None = None
+    graph: Graph,
+    peer_id: int,
+    tls: MutualTls | None,
+    *,
+    proxy: HttpProxy | None = None,
+    listen: str | None = None,
+    runs: bool = False,
 ) -> list[EdgeTest]:
     """Test the edges of a peer; takes about the suspicion time where a neighbor does not answer.
 
@@ -68,6 +75,7 @@ async def edge_tests(
         tls: its keys; None is plaintext.
         proxy: as of `peer run --proxy`.
         listen: as of `peer run --listen`.
+        runs: whether the peer is known to run, so that the doctor must not open tunnels in its place; a port in use shows it too.
     """
     manifest, edges, place = graph.manifest, Edges(peer_id, graph, tls, proxy), _Place()
     server = PeerServer(
@@ -80,9 +88,9 @@ async def edge_tests(
         switchboard=edges.switchboard,
         local=edges.service,
     )
-    runs = False
     try:
-        await server.start()
+        if not runs:
+            await server.start()
     except ConfigError:  # most likely the peer itself
         runs = True
     edges.open(offers=not runs)
@@ -97,6 +105,8 @@ async def edge_tests(
 
 async def _test(edges: Edges, neighbor: int, peer_id: int, place: _Place | None, patience_s: float) -> EdgeTest:
     link, route = edges.links[neighbor], edges.route(neighbor)
+    if place is None and route == "tunnel":
+        return EdgeTest(neighbor, route, HELD, "unknown for the same reason")
     status, outgoing = await _reach(link, patience_s)
     if status is None:
         return EdgeTest(neighbor, route, outgoing, "unknown, since it does not answer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -47,6 +48,11 @@ class HttpProxy:
         except ValueError:  # without its text and cause, which may hold the password
             raise ConfigError(f"--proxy: {VARIABLE} holds another form of URL; allowed: {_ALLOWED}") from None
         return cls(url.rstrip("/"), name, tuple(filter(None, (entry.strip() for entry in listed.split(",")))))
+
+    @classmethod
+    def chosen(cls, wanted: bool) -> HttpProxy | None:
+        """Return the proxy of this process's environment where ``--proxy`` is given, else None; raises as `of`."""
+        return cls.of(os.environ) if wanted else None
 
     def __str__(self) -> str:
         """Return ``host:port``."""

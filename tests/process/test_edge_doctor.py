@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.http_proxies import Proxies
 from tools.running import behind_nat, on_loopback, running_peer, until
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
 from peer.deploy.keys import create_keys
+from peer.identity.files import keygen, load_key_pair
+from peer.identity.pinning import pin
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 
@@ -31,7 +34,8 @@ RUN = {
 
 
 def prepared(home: Path, graph: Graph) -> Graph:
-    graph = create_keys(graph, home / "keys")
+    observer = load_key_pair(keygen(home / "keys/observer", graph.manifest.federation, "me"))
+    graph = pin(create_keys(graph, home / "keys"), [observer.certificate])
     save_graph(graph, home / "graph.json")
     return graph
 
@@ -108,3 +112,59 @@ def test_without_a_key_the_edges_are_not_tested_and_it_says_why(tmp_path: Path) 
     found = doctor(tmp_path, 0, "--certs", tmp_path)
     (check,) = [check for check in found["checks"] if check["name"] == "edges"]
     assert check["level"] == "warn" and "not tested" in check["found"] and "--certs" in check["fix"]
+
+
+@pytest.mark.parametrize("kind", Proxies.kinds)
+def test_edges_behind_a_proxy_are_named_and_tested(
+    tmp_path: Path, proxies: Proxies, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peer 0 only dials, through a proxy with a password: the doctor says so, and an observer asks peers the same way."""
+    graph = on_loopback(make_graph("complete", 3, manifest=parse_manifest(RUN, "test")))
+    graph = prepared(tmp_path, behind_nat(graph, 0))
+    proxy_options = ("--proxy", "--state-dir", StateDir.of_peer(tmp_path, 0).root)
+    with ExitStack() as stack:
+        proxy = stack.enter_context(proxies.running(kind, password=True))
+        start(stack, tmp_path, 1, 2)
+        monkeypatch.setenv("https_proxy", proxy.url())
+        found = doctor(tmp_path, 0, *proxy_options)
+        for edge in found["edges"]:
+            assert (edge["route"], edge["outgoing"], edge["incoming"]) == (f"proxy {proxy.address}", "", "")
+            assert edge["upload"] > 0 and edge["download"] > 0
+            assert proxy.connects(graph.node(edge["neighbor"]).address) >= 1
+        checks = {check["name"]: check for check in found["checks"]}
+        assert checks["proxy"]["level"] == "ok" and "peer 1" not in checks
+        assert checks["edge to peer 1"]["found"].startswith(f"proxy {proxy.address}; out: answers")
+
+        asked = proxy.connects(graph.node(1).address)
+        rows = status(tmp_path, "--proxy")
+        assert rows["1"]["phase"] == rows["2"]["phase"] == "running" and "only dials" in rows["0"]
+        assert proxy.connects(graph.node(1).address) > asked
+
+        monkeypatch.setenv("https_proxy", proxy.url(""))  # without the password
+        for edge in doctor(tmp_path, 0, *proxy_options)["edges"]:
+            assert edge["outgoing"] == "the proxy demands another user or password (https_proxy)"
+        assert "the proxy demands another user or password" in status(tmp_path, "--proxy")["1"]
+
+
+def status(home: Path, *options: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "peer", "status", home / "graph.json", "--certs", home / "keys/observer", "--json"]
+    done = subprocess.run([*map(str, command), *options], capture_output=True, text=True, check=False)
+    assert done.returncode == 40 and done.stdout, done.stderr  # peer 0 does not answer
+    return json.loads(done.stdout)
+
+
+def test_the_doctor_leaves_the_tunnels_of_a_running_peer_alone(tmp_path: Path) -> None:
+    """Peer 0 only dials and has no port that would show that it runs: its state directory shows it."""
+    graph = on_loopback(make_graph("line", 3, manifest=parse_manifest(RUN, "test")))
+    prepared(tmp_path, behind_nat(graph, 1))
+    with ExitStack() as stack:
+        start(stack, tmp_path, 0, 1, 2)
+        until(lambda: all(rounds(tmp_path, i)[-1]["folded"] for i in (0, 1, 2)), "they fold each other")
+        for edge in doctor(tmp_path, 1, "--state-dir", StateDir.of_peer(tmp_path, 1).root)["edges"]:
+            assert (edge["route"], edge["outgoing"], edge["incoming"]) == ("direct", "", "")
+        found = doctor(tmp_path, 0, "--state-dir", StateDir.of_peer(tmp_path, 0).root)
+        (edge,) = found["edges"]
+        assert edge["route"] == "tunnel" and "the running peer holds its tunnel" in edge["outgoing"]
+        for neighbor in (0, 2):
+            log = (tmp_path / f"{neighbor}.log").read_text()
+            assert "peer doctor tests this address" not in log, "the doctor took the place of the running peer"

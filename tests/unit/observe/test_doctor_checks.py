@@ -13,6 +13,7 @@ from coordinator_free_bootstrap.graph import Graph, Node
 from coordinator_free_bootstrap.graph_file import save_graph
 from peer.cli.doctor import doctor
 from peer.observe import doctor as checks
+from peer.wire.proxy import HttpProxy
 
 
 @pytest.fixture
@@ -53,6 +54,22 @@ def test_this_machine_is_healthy(tmp_path):
         "disk writing",
     ]
     assert "fail" not in levels(found).values() and list(tmp_path.iterdir()) == []
+
+
+def test_only_what_a_run_dials_is_tried(tmp_path):
+    """A peer that only dials may have an address of its own network, and behind a proxy only the proxy resolves names."""
+    places = ("127.0.0.1:7400", "192.0.2.1:7400", "no-such-host.invalid:7400", "no-such-host.invalid:7401")
+    nodes = tuple(Node(i, place, dials_only=i == 1) for i, place in enumerate(places))
+    path = tmp_path / "graph.json"
+    save_graph(Graph(nodes, ((0, 1), (0, 2), (0, 3))), path)
+    found = levels(checks.check_network(path, 0))
+    assert "peer 1" not in found and found["peer 2"] == found["peer 3"] == "fail"
+    assert "peer 1" not in levels(checks.check_network(path, None))
+    with listening() as here:
+        for port, level in ((here.getsockname()[1], "ok"), (free_port(), "warn")):
+            proxy = HttpProxy.of({"https_proxy": f"http://127.0.0.1:{port}"})
+            found = levels(checks.check_network(path, 0, proxy))
+            assert found["proxy"] == level and not found.keys() & {"peer 1", "peer 2", "peer 3"}
 
 
 def test_neighbors_and_own_port(tmp_path):

@@ -18,7 +18,7 @@ of a whole model (`travelling`); a private one is always whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -72,6 +72,14 @@ class Evaluation(Protocol):
     def samples(self) -> int: ...  # noqa: D102
     @property
     def metric_name(self) -> str: ...  # noqa: D102
+    @property
+    def more(self) -> Mapping[str, float]: ...  # noqa: D102
+
+
+def measured(result: Evaluation) -> dict[str, Any]:
+    """Return an evaluation as fields of a history line; ``metrics`` only where the task has more than one."""
+    more = {"metrics": dict(result.more)} if result.more else {}
+    return {"accuracy": result.metric, "loss": result.loss, **more}
 
 
 class Learner(Protocol):
@@ -478,8 +486,7 @@ class Algorithm:
 
     def evaluate(self, workspace: Workspace) -> dict[str, Any]:
         """Return the metrics of the evaluation model on the peer's test set."""
-        result = workspace.learner.evaluate(self.evaluation_model(workspace))
-        return {"accuracy": result.metric, "loss": result.loss}
+        return measured(workspace.learner.evaluate(self.evaluation_model(workspace)))
 
     def evaluation_model(self, workspace: Workspace) -> Vector:
         """Return the model whose accuracy is reported: that of the peer's cluster."""

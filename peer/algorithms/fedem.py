@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from peer.algorithms.base import Algorithm, Workspace
+from peer.algorithms.base import Algorithm, Workspace, measured
 from peer.algorithms.mixture import confusion
 from peer.algorithms.personalize import mixed_predictions
 from peer.core.averaging import Vector
@@ -72,7 +72,7 @@ class FedEM(Algorithm):
         if workspace.true_cluster is not None and "shares" in workspace.scratch:
             explained_by = np.argmax(workspace.scratch["shares"], axis=0).astype(np.int64)
             state["confusion"] = confusion(workspace.true_cluster, explained_by, self.slots)
-        return {"accuracy": result.metric, "loss": result.loss, "state": state}
+        return measured(result) | {"state": state}
 
     def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
         """Return the model of the largest pi; the metrics are those of the mixed predictions."""

@@ -21,7 +21,7 @@ import numpy as np
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms import division, labels, mixture, sketches
-from peer.algorithms.base import Learner, Workspace
+from peer.algorithms.base import Learner, Workspace, measured
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdDecisions
 from peer.algorithms.personalize import confident_predictions, mixed_predictions, weighted_sum
 from peer.algorithms.privacy import Privacy
@@ -63,7 +63,7 @@ class FedSpd(FedSpdDecisions):
     def _check_samples(self, learner: Learner) -> None:
         if self.options.personalize == "confident" and learner.labels() is None:
             raise ConfigError(
-                "run.options.personalize: found 'confident' for a regression, which has no class probabilities; allowed: "
+                "run.options.personalize: found 'confident' for a task without one class for each sample; allowed: "
                 "'average' or 'mixture'"
             )
         count, least = learner.count(), self._samples_min(learner)
@@ -303,7 +303,7 @@ class FedSpd(FedSpdDecisions):
         state: dict[str, Any] = {"mixture": workspace.state["mixture"], "anchor": workspace.state["anchor"]}
         if workspace.true_cluster is not None:
             state["confusion"] = mixture.confusion(workspace.true_cluster, workspace.arrays["z"], self.slots)
-        return {"accuracy": result.metric, "loss": result.loss, "state": state}
+        return measured(result) | {"state": state}
 
     def _predictor(self, workspace: Workspace) -> str:
         return "average" if workspace.round_index < self.options.warm_rounds else str(self.options.personalize)

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap import Graph
-from peer.algorithms.base import TrainStats, Workspace
+from peer.algorithms.base import TrainStats, Workspace, measured
 from peer.core.averaging import Vector, accumulate
 from peer.core.model_store import ModelStore
 from peer.experiment.network import SimulatedPeer, VirtualNetwork
@@ -124,7 +124,7 @@ class _Server:
             }
             if evaluate:
                 result = client.host.workspace.learner.evaluate(self.models[self.chosen(client_id)])
-                fields |= {"accuracy": result.metric, "loss": result.loss}
+                fields |= measured(result)
                 accuracies.append(result.metric)
             client.recording.add("round", fields)
             client.host.last_round = fields

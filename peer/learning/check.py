@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from coordinator_free_bootstrap.errors import PeerError, TaskError
 from coordinator_free_bootstrap.validation import counted
 from peer.core.encoding import decode, encode, payload_size
 from peer.learning.learner import Learner
+from peer.tasks.arrays import by_name, sample_shape
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
 from peer.tasks.user_code import described, shard_of
@@ -52,10 +53,11 @@ def check_task(
     findings = []
     task = _Guarded(task)
     learner = Learner(task, shard_of(task, peer_id), batch_size=batch_size, device=device)
-    shape = " x ".join(map(str, learner.shard.train_x.shape[1:]))
+    x = learner.shard.train_x
+    shape = ", ".join(_size(array, name) for name, array in by_name(x).items())
     preprocessing = learner.shard.preprocessing or task.preprocessing
-    if preprocessing is not None:
-        preprocessing.check_shape(learner.shard.train_x.shape[1:])
+    if preprocessing is not None and not isinstance(x, Mapping):
+        preprocessing.check_shape(x.shape[1:])
     counts = ", ".join(f"{learner.count(part)} {part}" for part in ("train", "validation", "test"))
     findings.append(Finding("shard", f"{counts} samples of {shape}"))
     findings.append(Finding("preprocessing", _PREPROCESSING if preprocessing is None else str(preprocessing)))
@@ -94,6 +96,10 @@ def check_task(
     return findings
 
 
+def _size(array: Any, name: str) -> str:
+    return (f"{name} " if name else "") + (" x ".join(map(str, array.shape[1:])) or "1")
+
+
 def try_learner(learner: Learner, learning_rate: float) -> None:
     """Train one step and evaluate on the test samples, so that a fault of a task ends a run before its first round.
 
@@ -113,7 +119,8 @@ class _Guarded(Task):
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self.kind, self.classes = task.kind, task.classes
+        self.kind, self.classes, self.class_axis = task.kind, task.classes, task.class_axis
+        self.more_metrics = task.more_metrics
         self.preprocessing, self.class_names = task.preprocessing, task.class_names
 
     @property
@@ -128,6 +135,10 @@ class _Guarded(Task):
     def metric_is_share(self) -> bool:
         return _expected("metric_is_share", self._call("metric_is_share"), bool)
 
+    @property
+    def needs_all_outputs(self) -> bool:
+        return self._task.needs_all_outputs
+
     def make_model(self) -> nn.Module:
         model = _expected("make_model()", self._call("make_model"), nn.Module)
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -135,13 +146,13 @@ class _Guarded(Task):
                 raise TaskError(f"make_model: found {name} without a shape; give sizes, as in nn.Linear(8, 3)")
         forward = model.forward
 
-        def guarded(*inputs: Any) -> Any:
+        def guarded(*inputs: Any, **named: Any) -> Any:
             try:
-                return forward(*inputs)
+                return forward(*inputs, **named)
             except PeerError:
                 raise
             except Exception as error:
-                shape = list(inputs[0].shape[1:])
+                shape = sample_shape(named or inputs[0])
                 raise TaskError(
                     f"model: found {described(error)} for samples of shape {shape}; it must accept them"
                 ) from error
@@ -154,6 +165,12 @@ class _Guarded(Task):
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self._call("loss", outputs, targets)  # type: ignore[no-any-return] # the learner checks it
+
+    def score(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self._call("score", outputs, targets)  # type: ignore[no-any-return] # the learner checks it
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, float]:
+        return self._call("measure", outputs, targets)  # type: ignore[no-any-return] # `measured_more` checks it
 
     def metric(self, outputs: Tensor, targets: Tensor) -> float:
         return self._call("metric", outputs, targets)  # type: ignore[no-any-return] # the learner checks it

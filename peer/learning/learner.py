@@ -7,9 +7,10 @@ shard, bit for bit on one thread, also after a fork or a restart. Only one threa
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,7 +22,10 @@ from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.core.schema import Schema
 from peer.learning.flat import FlatModule, Vector, seeded
 from peer.learning.optimizer_state import restore, state_of
+from peer.learning.samples import Batch, Samples, call
 from peer.learning.sgd import SGD, Optimizer
+from peer.tasks.arrays import Inputs, each, sample_shape
+from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import PARTS, Part, Shard
 from peer.tasks.task import Task
 from peer.tasks.user_code import described, user_code
@@ -52,6 +56,7 @@ class Evaluation:
     loss: float
     samples: int
     metric_name: str = "accuracy"
+    more: Mapping[str, float] = field(default_factory=dict)  # the task's other metrics, by name
 
 
 class Learner:
@@ -79,7 +84,7 @@ class Learner:
         with user_code("make_model"), seeded(0, self.device):  # the values of the working memory have no meaning
             self.model = model or FlatModule(task.make_model(), self.device)
         self.frozen_digest = self.model.frozen_digest  # before the first call of the model
-        self._data = {part: self._tensors(part) for part in PARTS}
+        self._samples = {part: self._part(part) for part in PARTS}
         self._evaluation_batch = EVALUATION_BATCH.get(self.device.type, 256)
         self._probe()
 
@@ -100,13 +105,18 @@ class Learner:
 
     def count(self, part: Part = "train") -> int:
         """Return the number of samples in a part."""
-        return len(self._data[part][0])
+        return len(self._samples[part])
 
     def labels(self, part: Part = "train") -> NDArray[np.int64] | None:
-        """Return the class of each sample, int64 [n]; None in regression."""
-        if self.task.kind != "classification":
+        """Return the class of each sample, int64 [n]; None where a sample has no class of its own."""
+        targets = self.shard.part(part)[1]
+        if self.task.kind != "classification" or len(targets.shape) > 1:
             return None
-        return np.asarray(self.shard.part(part)[1], dtype=np.int64)
+        return np.asarray(targets, dtype=np.int64)
+
+    def samples(self, part: Part = "train") -> Samples:
+        """Return the samples of a part as batches."""
+        return self._samples[part]
 
     def initial_model(self, seed: int) -> Vector:
         """Return initial values, float32 [d], a function of the seed; the state of torch's generator is restored."""
@@ -191,9 +201,7 @@ class Learner:
 
     def sample_losses(self, theta: Vector, part: Part = "train") -> NDArray[np.float32]:
         """Return each sample's loss, float32 [n], in evaluation mode."""
-        outputs, targets = self._outputs(theta, part)
-        with user_code("loss"), torch.inference_mode():
-            return self.task.loss(outputs, targets).cpu().numpy()
+        return self._measured(theta, part, lambda outputs, targets: (self.task.loss(outputs, targets),))[0].numpy()
 
     def mean_loss(self, theta: Vector, part: Part = "train") -> float:
         """Return the mean loss in evaluation mode: the client loss of DFCA (arXiv:2510.15300), Eq. 1."""
@@ -201,55 +209,91 @@ class Learner:
 
     def evaluate(self, theta: Vector, part: Part = "test") -> Evaluation:
         """Return metric and mean loss on one part, in evaluation mode."""
-        outputs, targets = self._outputs(theta, part)
-        return self._evaluation(outputs, outputs, targets)
+        if self.task.needs_all_outputs:
+            outputs, targets = self._measured(theta, part, lambda outputs, targets: (outputs, targets))
+            return self._evaluation(outputs, outputs, targets)
+        losses, scores = self._measured(
+            theta, part, lambda outputs, targets: (self.task.loss(outputs, targets), self.task.score(outputs, targets))
+        )
+        metric = float(scores.double().mean())
+        return Evaluation(metric, float(losses.double().mean()), len(losses), self.task.metric_name)
 
     def sample_scores(self, theta: Vector, part: Part = "test") -> NDArray[np.float32]:
-        """Return for each sample 1 if its class is predicted, else 0; in regression its loss. float32 [n]."""
-        outputs, targets = self._outputs(theta, part)
-        if self.task.kind == "classification":
-            return (outputs.argmax(1) == targets).float().cpu().numpy()
-        return self.sample_losses(theta, part)
+        """Return for each sample the share of its labels that are predicted (1 or 0 of one label); in regression its loss."""
+        if self.task.kind == "regression":
+            return self.sample_losses(theta, part)
+        return self._measured(theta, part, lambda outputs, targets: (self.task.score(outputs, targets),))[0].numpy()
 
-    def predict(self, theta: Vector, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the outputs of the model, float32 [n, ...], for ``inputs`` [n, ...]."""
-        return self._forward(theta, self._tensor(inputs)).cpu().numpy()
+    def predict(self, theta: Vector, inputs: Inputs) -> NDArray[np.float32]:
+        """Return the outputs of the model, float32 [n, ...], for ``inputs`` [n, ...] of the kind in the shard."""
+        samples = Samples("input", inputs, None, self.device, scaling=self._scaling)
+        self._ready(theta)
+        with user_code("model"), torch.inference_mode():
+            parts = [self._call(samples.inputs(rows)) for rows in samples.slices(self._evaluation_batch)]
+            return torch.cat(parts).cpu().numpy()
+
+    def outputs_of_one(self) -> NDArray[np.float32]:
+        """Return the outputs for one training sample, by an untrained model; their shape is what has a meaning."""
+        self._ready(self.initial_model(0))
+        with torch.inference_mode():
+            return self._call(self.samples().inputs(slice(0, 1))).cpu().numpy()
+
+    @property
+    def input_dtype(self) -> str:
+        """The dtype of what the model gets, ``float32`` or ``int64``; of several inputs as JSON, by name."""
+        inputs = self.samples().inputs(slice(0, 1))
+        found = each(lambda tensor: str(tensor.dtype).removeprefix("torch."), inputs)
+        return json.dumps(found) if isinstance(found, dict) else str(found)
 
     def predict_proba(self, theta: Vector, part: Part = "test") -> NDArray[np.float32]:
-        """Return class probabilities, float32 [n, classes]; in regression the outputs."""
-        outputs, _ = self._outputs(theta, part)
-        if self.task.kind == "classification":
-            outputs = outputs.softmax(1)
-        return outputs.cpu().numpy()
+        """Return probabilities, float32, of the form of the outputs, [n, classes]; in regression the outputs."""
+        return self._measured(theta, part, lambda outputs, _: (self.task.probabilities(outputs),))[0].numpy()
 
     def evaluate_predictions(self, predictions: NDArray[np.float32], part: Part = "test") -> Evaluation:
         """Evaluate a mixture of `predict_proba` of several models (FedEM mixes predictions, not parameters)."""
-        targets = self._targets(part)
-        mixed = self._tensor(predictions)
-        if self.task.kind == "classification":
-            return self._evaluation(mixed, mixed.clamp_min(1e-30).log(), targets)
-        return self._evaluation(mixed, mixed, targets)
+        targets = self._needed(part).targets(slice(None)).cpu()
+        mixed = torch.from_numpy(np.ascontiguousarray(predictions))
+        scores = self.task.outputs_for(mixed)
+        return self._evaluation(mixed if self.task.kind == "classification" else scores, scores, targets)
 
     def _evaluation(self, outputs: Tensor, scores: Tensor, targets: Tensor) -> Evaluation:
         with user_code("loss or metric"), torch.inference_mode():
             loss = float(self.task.loss(scores, targets).double().mean())
-            return Evaluation(float(self.task.metric(outputs, targets)), loss, len(targets), self.task.metric_name)
+            more = self.task.measured_more(outputs, targets)
+            return Evaluation(
+                float(self.task.metric(outputs, targets)), loss, len(targets), self.task.metric_name, more
+            )
 
-    def _outputs(self, theta: Vector, part: Part) -> tuple[Tensor, Tensor]:
-        targets = self._targets(part)
-        return self._forward(theta, self._data[part][0]), targets
-
-    def _targets(self, part: Part) -> Tensor:
-        targets = self._data[part][1]
-        if not len(targets):
+    def _needed(self, part: Part) -> Samples:
+        samples = self._samples[part]
+        if not len(samples):
             raise ShardError(f"shard: found no {part} samples; they are needed; add them to the shard or the split")
-        return targets
+        return samples
 
-    def _forward(self, theta: Vector, inputs: Tensor) -> Tensor:
+    def _measured(
+        self, theta: Vector, part: Part, measure: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """Return what is measured of the outputs of each batch, [n, ...] on the CPU; nothing else of a batch is kept."""
+        samples = self._needed(part)
+        self._ready(theta)
+        kept: list[Tensor] = []
+        with user_code("model, loss or metric"), torch.inference_mode():
+            for rows in samples.slices(self._evaluation_batch):
+                inputs, targets = samples.batch(rows)
+                found = measure(self._call(inputs), targets)
+                # Allocated once: small tensors that stay, between the large ones of each batch, would fragment the heap.
+                kept = kept or [torch.empty(len(samples), *t.shape[1:], dtype=t.dtype) for t in found]
+                for whole, values in zip(kept, found, strict=True):
+                    whole[rows] = values
+        return tuple(kept)
+
+    def _ready(self, theta: Vector) -> None:
         self.model.load(theta)
         self.model.module.eval()
-        with user_code("model"), torch.inference_mode():
-            return torch.cat([self.model.module(batch) for batch in torch.split(inputs, self._evaluation_batch)])
+
+    def _call(self, inputs: Batch) -> Tensor:
+        outputs: Tensor = call(self.model.module, inputs)
+        return outputs
 
     def _batches(
         self, indices: NDArray[np.int64] | None, unit: Unit, epochs: int, batch_size: int, shuffle: np.random.Generator
@@ -259,6 +303,11 @@ class Learner:
         if count == 0:
             return
         if unit == "fullbatch_step":
+            if self.samples().stored:
+                raise TaskError(
+                    "run.local_unit: found fullbatch_step with samples on disk, of which a step would load all; allowed: "
+                    "epoch or step; or give samples in memory"
+                )
             whole = None if indices is None else self._index(np.asarray(indices))
             yield from (whole for _ in range(epochs))
             return
@@ -293,46 +342,78 @@ class Learner:
     def _index(self, values: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(np.array(values, dtype=np.int64)).to(self.device)
 
-    def _tensors(self, part: Part) -> tuple[Tensor, Tensor]:
-        x, y = self.shard.part(part)
-        return self._tensor(x), self._tensor(y)
+    @property
+    def _scaling(self) -> Preprocessing | None:
+        return self.shard.preprocessing or self.task.preprocessing
 
-    def _tensor(self, values: NDArray[Any]) -> Tensor:
-        # torch warns about read-only arrays, such as memory-mapped ones, so they are copied
-        return torch.from_numpy(values if values.flags.writeable else values.copy()).to(self.device)
+    def _part(self, part: Part) -> Samples:
+        x, y = self.shard.part(part)
+        kind, classes = self.task.kind, self.task.classes
+        return Samples(part, x, y, self.device, scaling=self._scaling, kind=kind, classes=classes)
 
     def _probe(self) -> None:
         """Call model, loss and metric with two samples, so that a wrong shape is reported before the run."""
-        x, y = (values[:2] for values in self._data["train"])
-        shape = list(x.shape[1:])
+        with user_code("shard"):
+            x, y = self._samples["train"].batch(torch.arange(2, device=self.device))
+        shape = sample_shape(x)
         self.model.module.eval()
         with torch.inference_mode():
             try:
-                outputs = self.model.module(x)
+                outputs = self._call(x)
             except PeerError:
                 raise
             except Exception as error:  # the code of a user may raise any exception
                 raise TaskError(
-                    f"model: found {described(error)} for samples of shape {shape}; it must accept them"
+                    f"model: found {described(error)} for samples of shape {shape}; it must accept them{self._hint()}"
                 ) from error
-            if not isinstance(outputs, Tensor) or outputs.shape[:1] != x.shape[:1]:
-                raise TaskError(f"model: allowed for inputs {list(x.shape)}: one tensor [samples, ...]")
-            if self.task.kind == "classification" and self.task.classes not in (None, outputs.shape[-1]):
-                raise TaskError(f"model: found {outputs.shape[-1]} outputs; the task has {self.task.classes} classes")
+            if not isinstance(outputs, Tensor) or len(outputs) != len(y):
+                raise TaskError(f"model: allowed for samples of shape {shape}: one tensor [samples, ...]")
+            self._check_outputs(outputs, y)
             try:
-                losses = self.task.loss(outputs, y)
-                metric = self.task.metric(outputs, y)
+                losses, metric = self.task.loss(outputs, y), self.task.metric(outputs, y)
+                self.task.measured_more(outputs, y)
             except PeerError:
                 raise
             except Exception as error:  # the code of a user may raise any exception
                 raise TaskError(
                     f"loss or metric: found {described(error)} for outputs {list(outputs.shape)}; correct the task"
                 ) from error
-        if not isinstance(losses, Tensor) or losses.shape != x.shape[:1]:
+        if not isinstance(losses, Tensor) or losses.shape != y.shape[:1]:
             found = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise TaskError(f"loss: found {found}; allowed: one value per sample, here [2]; use reduction='none'")
         if not isinstance(metric, float | int):
             raise TaskError(f"metric: found {type(metric).__name__}; allowed: a number; use float(...)")
+
+    def _hint(self) -> str:
+        """Return what to do where a model gets integers that it may not be made for."""
+        x = self.shard.train_x
+        if (
+            isinstance(x, Mapping)
+            or not np.issubdtype(x.dtype, np.integer)
+            or ((s := self._scaling) and s.changes_values)
+        ):
+            return ""
+        return (
+            "; integers are passed as int64, for models that embed tokens: where they are raw values, such as bytes of "
+            "pictures, set preprocessing, as in Preprocessing(divisor=255)"
+        )
+
+    def _check_outputs(self, outputs: Tensor, targets: Tensor) -> None:
+        """Compare the form of a classifier's outputs with classes and labels."""
+        if self.task.kind != "classification":
+            return
+        axis, found = self.task.class_axis, list(outputs.shape)
+        if outputs.dim() < 2:
+            raise TaskError(f"model: found outputs of shape {found}; allowed: [samples, classes, ...]")
+        if self.task.classes not in (None, outputs.shape[axis]):
+            raise TaskError(f"model: found {outputs.shape[axis]} outputs; the task has {self.task.classes} classes")
+        elements = list(outputs.movedim(axis, -1).shape[:-1])
+        if targets.dim() > 1 and elements != list(targets.shape):
+            raise TaskError(
+                f"model: found outputs of shape {found} with classes on axis {axis} for labels {list(targets.shape)}; "
+                "allowed: one row of classes for each label; set class_axis in the task, 1 for [samples, classes, ...], "
+                "-1 for [samples, ..., classes]"
+            )
 
 
 class _Step:
@@ -348,13 +429,13 @@ class _Step:
         sample_weights: NDArray[np.float32] | None,
         proximal: tuple[Vector, float] | None,
     ) -> None:
-        self.x, self.y = learner._data["train"]
-        self.module, self.loss, self.parameters = model.module, learner.task.loss, model.parameters
+        self.data, self.forward = learner.samples(), learner._call
+        self.loss, self.parameters = learner.task.loss, model.parameters
         self.weights = None
         if sample_weights is not None:
-            if sample_weights.shape != (len(self.x),):
-                raise TaskError(f"sample_weights: found shape {sample_weights.shape}; allowed: ({len(self.x)},)")
-            self.weights = learner._tensor(np.array(sample_weights, dtype=np.float32))
+            if sample_weights.shape != (len(self.data),):
+                raise TaskError(f"sample_weights: found shape {sample_weights.shape}; allowed: ({len(self.data)},)")
+            self.weights = torch.from_numpy(np.array(sample_weights, dtype=np.float32)).to(learner.device)
         self.center = None if proximal is None else model.views(proximal[0])
         self.strength = 0.0 if proximal is None else proximal[1]
         self.loss_sum = torch.zeros((), device=learner.device)
@@ -363,9 +444,8 @@ class _Step:
     def __call__(self, batch: Tensor | None) -> None:
         """Take one step on the samples ``batch``, int64 [b], or on all of them."""
         self.optimizer.zero_grad(set_to_none=True)  # before the forward pass, which reuses the memory
-        x = self.x if batch is None else self.x.index_select(0, batch)
-        y = self.y if batch is None else self.y.index_select(0, batch)
-        losses = self.loss(self.module(x), y)  # (b,)
+        x, y = self.data.batch(slice(None) if batch is None else batch)
+        losses = self.loss(self.forward(x), y)  # (b,)
         objective = losses
         if self.weights is not None:
             objective = losses * (self.weights if batch is None else self.weights.index_select(0, batch))
@@ -376,7 +456,7 @@ class _Step:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
         self.optimizer.step()
         self.loss_sum += losses.detach().sum()
-        self.samples += len(x)
+        self.samples += len(y)
         self.steps += 1
 
     def _pull(self) -> None:

@@ -18,6 +18,7 @@ from peer.core.schema import Schema
 from peer.learning.flat import FlatModule, Vector, seeded
 from peer.learning.learner import EVALUATION_BATCH, Learner
 from peer.store.model_file import load_model
+from peer.tasks.arrays import sample_shape
 from peer.tasks.builtin import NamedModelTask
 from peer.tasks.datasets import DATASETS
 from peer.tasks.inputs import Inputs, read_inputs
@@ -37,10 +38,10 @@ def model_metadata(learner: Learner, manifest: Manifest, peers: int) -> dict[str
     about = {
         "manifest": canonical_json(manifest),
         "peers": str(peers),
-        "sample_shape": json.dumps(list(shard.train_x.shape[1:])),
-        "input_dtype": str(shard.train_x.dtype),
+        "sample_shape": json.dumps(sample_shape(shard.train_x)),
+        "input_dtype": learner.input_dtype,
         "kind": task.kind,
-        "outputs": str(learner.predict(learner.initial_model(0), shard.train_x[:1]).shape[-1]),
+        "outputs": str(learner.outputs_of_one().shape[task.class_axis if task.kind == "classification" else -1]),
         "metric": task.metric_name,
         "metric_better": "higher" if task.higher_is_better else "lower",
         "frozen_digest": learner.frozen_digest,
@@ -187,11 +188,15 @@ class SavedModel:
     def predictions(self, manifest: Manifest, inputs: NDArray[Any]) -> list[dict[str, Any]]:
         """Return for each of ``inputs`` [n, ...] the class and its probability; in regression the value, or a list.
 
+        Of a multilabel task it is a list with the probability of each label.
+
         Raises:
             StorageError, TaskError: as `predict`; or the outputs are not those of a classifier.
         """
         outputs = self.predict(manifest, inputs)
-        if self._text("kind") == "regression":
+        if self._text("kind") == "multilabel":
+            outputs = torch.from_numpy(outputs).sigmoid().numpy()
+        if self._text("kind") != "classification":
             return [{"value": row.item() if row.size == 1 else row.tolist()} for row in outputs]
         if outputs.ndim != 2:
             raise TaskError(f"model: found outputs of shape {list(outputs.shape)}; allowed: [samples, classes]")
@@ -274,6 +279,8 @@ class SavedModel:
             ("columns", None if known is None else known.columns, None if own is None else own.columns),
             ("classes", self._json("class_names") if "class_names" in self.metadata else None, names),
         ]
+        if isinstance(shard.train_x, Mapping):
+            return shard
         for what, trained, found in pairs:
             if trained is not None and found is not None and list(trained) != list(found):
                 raise ShardError(
@@ -283,7 +290,11 @@ class SavedModel:
         if known is None or own is None:
             return shard
         parts = {name: getattr(shard, name) for name in ("train_x", "val_x", "test_x")}
-        scaled: dict[str, Any] = {name: known.replacing(own, x) for name, x in parts.items() if x is not None}
+        scaled: dict[str, Any] = {
+            name: x if np.issubdtype(x.dtype, np.integer) else known.replacing(own, x)  # integers are scaled by batch
+            for name, x in parts.items()
+            if x is not None
+        }
         return replace(shard, preprocessing=known, **scaled)
 
     def _make(self, manifest: Manifest) -> torch.nn.Module:

@@ -46,7 +46,9 @@ class TrainRequest:
         return (self.learner.schema.digest, *numbers, s.get("sample_weights") is None, s.get("proximal") is None)
 
     def can_stack(self) -> bool:
-        """Return whether the optimizer is a fresh SGD for all parameters, without clipping."""
+        """Return whether one tensor in memory has all samples, and the optimizer is a fresh SGD without clipping."""
+        if not self.learner.samples().stackable:
+            return False
         if any(self.settings.get(key) is not None for key in ("gradient_clip", "only", "optimizer_state")):
             return False
         task, model = self.learner.task, self.learner.model
@@ -98,7 +100,7 @@ class StackedTrainer:
         if key not in self._data:
             while len(self._data) >= CACHED_MAX:
                 del self._data[next(iter(self._data))]
-            parts = [learner._data["train"] for learner in learners]
+            parts = [learner.samples().whole() for learner in learners]
             x, y = (pad_sequence([part[which] for part in parts], batch_first=True) for which in (0, 1))
             self._data[key] = (learners, x, y)
         return self._data[key][1:]

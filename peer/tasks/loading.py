@@ -15,6 +15,7 @@ import numpy as np
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.validation import unknown_name
+from peer.core.metric import Metric
 from peer.tasks.builtin import BuiltinTask, ShardTask
 from peer.tasks.datasets import DATASETS, group_column
 from peer.tasks.effect import refuse_unused_options
@@ -206,6 +207,12 @@ def as_task(found: object, manifest: Manifest) -> Task:
     classes: object = found.classes
     if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int | np.integer) or classes < 2):
         raise TaskError(f"task: {manifest.task}: found classes {classes!r}; allowed: an integer of 2 or more, or None")
+    if not isinstance(found.more_metrics, tuple) or not all(
+        isinstance(metric, Metric) for metric in found.more_metrics
+    ):
+        raise TaskError(
+            f"task: {manifest.task}: more_metrics: found {found.more_metrics!r}; allowed: a tuple of Metric"
+        )
     if not isinstance(found.preprocessing, Preprocessing | None):
         raise TaskError(
             f"task: {manifest.task}: preprocessing: found a {type(found.preprocessing).__name__}; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -10,13 +11,16 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import ShardError
 from coordinator_free_bootstrap.seeds import generator
+from peer.tasks.arrays import Inputs, count, each, is_stored, sample_shape, take
 from peer.tasks.preprocessing import Preprocessing
 
-Kind = Literal["classification", "regression"]
+Kind = Literal["classification", "multilabel", "regression"]
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 TRAIN_SAMPLES_MIN = 2  # BatchNorm needs two samples
 TEST_SAMPLES_MIN = 1
+IGNORED = -100  # the label of an element that does not count, such as padding; the number is that of torch
+TORCH_INTEGERS = frozenset({"uint8", "int8", "int16", "int32", "int64"})
 PER_SAMPLE_MAX = {
     "true_cluster": 4095,
     "test_cluster": 4095,
@@ -29,8 +33,11 @@ class Shard:
     """The samples of one peer; the first axis of every array is the sample.
 
     Attributes:
-        train_x: inputs [n, ...], floating point; integers for models that embed tokens.
-        train_y: targets [n]: integer labels, or floating point [n] / [n, m] for regression.
+        train_x: inputs [n, ...]: floating point; integers for models that embed tokens; or raw integers, such as the bytes
+            of pictures, where ``preprocessing`` scales them. Several inputs are a dict of arrays by the names of
+            ``forward``'s arguments. Arrays on disk (`peer.tasks.arrays.Stored`, memory-mapped ones) stay there.
+        train_y: targets: integer labels [n], or [n, ...] with a label for each element (pixel, token), of which `IGNORED` ones
+            do not count; 0 or 1 [n, m] for multilabel; floating point [n] or [n, m] for regression.
         test_x: as ``train_x``, of the same distribution.
         test_y: as ``train_y``.
         val_x: as ``train_x``; None without validation data.
@@ -43,12 +50,12 @@ class Shard:
         metadata: text about the origin (task, split, peer), saved in shard files.
     """
 
-    train_x: NDArray[Any]
-    train_y: NDArray[Any]
-    test_x: NDArray[Any]
-    test_y: NDArray[Any]
-    val_x: NDArray[Any] | None = None
-    val_y: NDArray[Any] | None = None
+    train_x: Inputs
+    train_y: Any
+    test_x: Inputs
+    test_y: Any
+    val_x: Inputs | None = None
+    val_y: Any | None = None
     true_cluster: NDArray[Any] | None = None
     test_cluster: NDArray[Any] | None = None
     turns: NDArray[Any] | None = None
@@ -56,14 +63,15 @@ class Shard:
     class_names: tuple[str, ...] | None = None
     metadata: dict[str, str] = field(default_factory=dict)
 
-    def part(self, part: Part) -> tuple[NDArray[Any], NDArray[Any]]:
+    def part(self, part: Part) -> tuple[Inputs, Any]:
         """Return inputs and targets of one part; without validation data that part has zero samples."""
         if part == "train":
             return self.train_x, self.train_y
         if part == "test":
             return self.test_x, self.test_y
         if self.val_x is None or self.val_y is None:
-            return self.train_x[:0], self.train_y[:0]
+            none = np.empty(0, np.int64)
+            return each(lambda array: array[none], self.train_x), self.train_y[none]
         return self.val_x, self.val_y
 
     def holding_out(self, share: float, seed: int) -> Shard:
@@ -73,27 +81,29 @@ class Shard:
             share: in [0, 1); 0 changes nothing. At least one sample is held out if `TRAIN_SAMPLES_MIN` remain.
             seed: of the draw; the same at each start of a peer.
         """
-        count = len(self.train_x)
-        held = min(max(1, round(share * count)), count - TRAIN_SAMPLES_MIN)
-        if not share or held < 1 or len(self.part("validation")[0]):
+        samples = count(self.train_x)
+        held = min(max(1, round(share * samples)), samples - TRAIN_SAMPLES_MIN)
+        if not share or held < 1 or count(self.part("validation")[0]):
             return self
-        order = generator(seed, "validation").permutation(count)
+        order = generator(seed, "validation").permutation(samples)
         kept, out = np.sort(order[held:]), np.sort(order[:held])
         return replace(
             self,
-            train_x=self.train_x[kept],
-            train_y=self.train_y[kept],
-            val_x=self.train_x[out],
-            val_y=self.train_y[out],
+            train_x=each(lambda array: take(array, kept), self.train_x),
+            train_y=take(self.train_y, kept),
+            val_x=each(lambda array: take(array, out), self.train_x),
+            val_y=take(self.train_y, out),
             true_cluster=None if self.true_cluster is None else self.true_cluster[kept],
             turns=None if self.turns is None else self.turns[kept],
         )
 
     def checked(self, kind: Kind, classes: int | None) -> Shard:
-        """Return the shard with float32 or int64 arrays.
+        """Return the shard with checked arrays: float32, or integers that torch has.
+
+        Stored arrays stay as they are; their values are checked when they are read.
 
         Args:
-            kind: targets become int64 for classification, float32 for regression.
+            kind: labels of samples become int64, targets of regression and multilabel float32.
             classes: number of labels, 0..classes-1; None: labels must not be negative.
 
         Raises:
@@ -106,17 +116,22 @@ class Shard:
             x, y = self.part(part)  # type: ignore[arg-type]
             arrays[f"{name}_x"] = _inputs(f"{name}_x", x)
             arrays[f"{name}_y"] = _targets(f"{name}_y", y, kind, classes)
-            if len(x) != len(y):
-                raise ShardError(f"shard: found {len(x)} samples in {name}_x, {len(y)} in {name}_y; allowed: equal")
-            if x.shape[1:] != self.train_x.shape[1:]:
+            if count(x) != count(y):
+                raise ShardError(f"shard: found {count(x)} samples in {name}_x, {count(y)} in {name}_y; allowed: equal")
+            if sample_shape(x) != sample_shape(self.train_x):
                 raise ShardError(
-                    f"shard: {name}_x: found samples of shape {list(x.shape[1:])}; "
-                    f"allowed: {list(self.train_x.shape[1:])}, as in train_x"
+                    f"shard: {name}_x: found samples of shape {sample_shape(x)}; "
+                    f"allowed: {sample_shape(self.train_x)}, as in train_x"
+                )
+            if y.shape[1:] != self.train_y.shape[1:]:
+                raise ShardError(
+                    f"shard: {name}_y: found targets of shape {list(y.shape[1:])}; "
+                    f"allowed: {list(self.train_y.shape[1:])}, as in train_y"
                 )
         for name, least in (("train", TRAIN_SAMPLES_MIN), ("test", TEST_SAMPLES_MIN)):
-            if len(arrays[f"{name}_x"]) < least:
+            if count(arrays[f"{name}_x"]) < least:
                 raise ShardError(
-                    f"shard: {name}_x: found {len(arrays[f'{name}_x'])} samples; allowed: {least} or more; "
+                    f"shard: {name}_x: found {count(arrays[f'{name}_x'])} samples; allowed: {least} or more; "
                     "give this peer more data, or use fewer peers"
                 )
         arrays |= {name: self._per_sample(name) for name in PER_SAMPLE_MAX}
@@ -126,9 +141,9 @@ class Shard:
         if getattr(self, name) is None:
             return None
         values, most = np.asarray(getattr(self, name)), PER_SAMPLE_MAX[name]
-        count = len(self.test_x if name == "test_cluster" else self.train_x)
-        if values.shape != (count,):
-            raise ShardError(f"shard: {name}: found shape {values.shape}; allowed: ({count},)")
+        samples = count(self.test_x if name == "test_cluster" else self.train_x)
+        if values.shape != (samples,):
+            raise ShardError(f"shard: {name}: found shape {values.shape}; allowed: ({samples},)")
         if not np.issubdtype(values.dtype, np.integer):
             raise ShardError(f"shard: {name}: found dtype {values.dtype}; allowed: integers 0..{most}")
         bad = np.flatnonzero((values < 0) | (values > most))
@@ -137,43 +152,104 @@ class Shard:
         return values.astype(np.int64)
 
 
-def _inputs(name: str, x: NDArray[Any]) -> NDArray[Any]:
-    if not isinstance(x, np.ndarray) or x.ndim < 2:
-        found = f"shape {list(x.shape)}" if isinstance(x, np.ndarray) else type(x).__name__
-        raise ShardError(f"shard: {name}: found {found}; allowed: an array [samples, features...]")
-    if np.issubdtype(x.dtype, np.floating):
-        return _finite(name, x)
-    if np.issubdtype(x.dtype, np.integer):
-        return np.ascontiguousarray(x, dtype=np.int64)
-    raise ShardError(f"shard: {name}: found dtype {x.dtype}; allowed: floating point or integers")
+def _inputs(name: str, x: Inputs) -> Inputs:
+    if isinstance(x, Mapping):
+        if not x or not all(isinstance(key, str) and key.isidentifier() for key in x):
+            raise ShardError(f"shard: {name}: found the names {list(x)}; allowed: arguments of the model's forward")
+        arrays = {key: _array(f"{name}[{key!r}]", array, 1) for key, array in x.items()}
+        counts = {key: count(array) for key, array in arrays.items()}
+        if len(set(counts.values())) > 1:
+            raise ShardError(f"shard: {name}: found {counts} samples; allowed: equally many under each name")
+        return arrays
+    return _array(name, x, 2)
 
 
-def _targets(name: str, y: NDArray[Any], kind: Kind, classes: int | None) -> NDArray[Any]:
-    if not isinstance(y, np.ndarray) or y.ndim < 1:
+def _array(name: str, x: Any, axes: int) -> Any:
+    if not isinstance(x, np.ndarray) and not is_stored(x):
+        raise ShardError(f"shard: {name}: found {type(x).__name__}; allowed: an array [samples, features...]")
+    if len(x.shape) < axes:
+        raise ShardError(f"shard: {name}: found shape {list(x.shape)}; allowed: an array [samples, features...]")
+    floating = np.issubdtype(x.dtype, np.floating)
+    if not floating and not np.issubdtype(x.dtype, np.integer):
+        raise ShardError(f"shard: {name}: found dtype {x.dtype}; allowed: floating point or integers")
+    if is_stored(x):
+        return x
+    return _finite(name, x) if floating else _integers(x)
+
+
+def _integers(values: NDArray[Any]) -> NDArray[Any]:
+    """Return integers in their own type where torch has it, else as int64; a batch becomes int64 when it is used."""
+    kept = values.dtype.newbyteorder("=") if values.dtype.name in TORCH_INTEGERS else np.dtype(np.int64)
+    return np.ascontiguousarray(values, dtype=kept)
+
+
+def _targets(name: str, y: Any, kind: Kind, classes: int | None) -> Any:
+    if (not isinstance(y, np.ndarray) and not is_stored(y)) or len(y.shape) < 1:
         raise ShardError(f"shard: {name}: found {type(y).__name__}; allowed: an array [samples]")
+    if is_stored(y) and len(y.shape) == 1:
+        y = np.array(y[np.arange(len(y))])  # eight bytes a sample
     if kind == "regression":
         if not np.issubdtype(y.dtype, np.number) or np.issubdtype(y.dtype, np.complexfloating):
             raise ShardError(f"shard: {name}: found dtype {y.dtype}; allowed for regression: real numbers")
-        return _finite(name, y)
-    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
+        return y if is_stored(y) else _finite(name, y)
+    if kind == "multilabel":
+        if len(y.shape) != 2 or classes not in (None, y.shape[1]):
+            wanted = "labels" if classes is None else classes
+            raise ShardError(f"shard: {name}: found shape {list(y.shape)}; allowed for multilabel: [samples, {wanted}]")
+        if not is_stored(y):
+            check_labels(name, y, kind, classes)
+        return y if is_stored(y) else _finite(name, y)
+    if not np.issubdtype(y.dtype, np.integer):
         raise ShardError(
-            f"shard: {name}: found {y.dtype} {list(y.shape)}; allowed as labels: integers of shape [samples]"
+            f"shard: {name}: found {y.dtype} {list(y.shape)}; allowed as labels: integers of shape [samples], or "
+            "[samples, ...] for a label of each element"
         )
-    upper = np.inf if classes is None else classes
-    bad = np.flatnonzero((y < 0) | (y >= upper))
-    if len(bad):
-        allowed = "0 or more" if classes is None else f"0..{classes - 1}"
-        raise ShardError(f"shard: {name}[{bad[0]}]: found label {y[bad[0]]}; allowed: {allowed} ({len(bad)} are wrong)")
-    return np.ascontiguousarray(y, dtype=np.int64)
+    if is_stored(y):
+        return y
+    check_labels(name, y, kind, classes)
+    return np.ascontiguousarray(y, dtype=np.int64) if y.ndim == 1 else _integers(y)
+
+
+def check_labels(name: str, y: NDArray[Any], kind: Kind, classes: int | None) -> None:
+    """Check the values of labels [n] or [n, ...]; `IGNORED` elements of the second form do not count.
+
+    Raises:
+        ShardError: a label is out of range.
+    """
+    if kind == "multilabel":
+        wrong = (y != 0) & (y != 1)
+    else:
+        wrong = (y < 0) | (y >= (np.inf if classes is None else classes))
+        if y.ndim > 1:
+            wrong &= y != IGNORED
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0].tolist())
+        allowed = "0 or 1" if kind == "multilabel" else "0 or more" if classes is None else f"0..{classes - 1}"
+        allowed += (
+            f", or {IGNORED} for an element that does not count" if kind == "classification" and y.ndim > 1 else ""
+        )
+        where = ", ".join(map(str, place))
+        raise ShardError(
+            f"shard: {name}[{where}]: found label {y[place]}; allowed: {allowed} ({int(wrong.sum())} are wrong)"
+        )
 
 
 def _finite(name: str, values: NDArray[Any]) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is reported below
         converted = np.ascontiguousarray(values, dtype=np.float32)
+    check_finite(name, converted, values)
+    return converted
+
+
+def check_finite(name: str, converted: NDArray[np.float32], values: NDArray[Any]) -> None:
+    """Check values that are converted to float32.
+
+    Raises:
+        ShardError: one is NaN or Inf.
+    """
     if not np.isfinite(converted).all():
         where = np.argwhere(~np.isfinite(converted))[0]
         raise ShardError(
             f"shard: {name}[{', '.join(map(str, where))}]: found {values[tuple(where)]}; allowed: finite float32 numbers; "
             "correct or remove the sample"
         )
-    return converted

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from coordinator_free_bootstrap.errors import ShardError, TaskError
 from coordinator_free_bootstrap.ordinary_file import ordinary_file
+from peer.tasks.arrays import by_name, take_all
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Shard
 
 FORMAT = "coordinator-free shard 1"
 REQUIRED = ("train_x", "train_y", "test_x", "test_y")
+INPUTS = ("train_x", "val_x", "test_x")  # where there are several by name, each is a tensor such as train_x.mask
 OPTIONAL = ("val_x", "val_y", "true_cluster", "test_cluster", "turns")
 
 
@@ -29,7 +30,13 @@ def save_shard(path: Path, shard: Shard) -> None:
         ShardError: the file cannot be written.
     """
     tensors = {name: getattr(shard, name) for name in (*REQUIRED, *OPTIONAL)}
-    contiguous = {name: np.ascontiguousarray(t) for name, t in tensors.items() if t is not None}
+    arrays = {
+        f"{name}.{key}" if key else name: array
+        for name, t in tensors.items()
+        if t is not None
+        for key, array in by_name(t).items()
+    }
+    contiguous = {name: np.ascontiguousarray(take_all(array)) for name, array in arrays.items()}
     about = dict(shard.metadata)
     if shard.preprocessing is not None:
         about["preprocessing"] = shard.preprocessing.to_json()
@@ -52,11 +59,14 @@ def load_shard_file(path: Path) -> Shard:
     try:
         with safe_open(ordinary_file(path), framework="numpy") as file:
             metadata: dict[str, str] = file.metadata() or {}
-            tensors: dict[str, NDArray[Any]] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
         raise ShardError(f"shard: found no file {path}; make it with `peer data split`") from error
     except (OSError, SafetensorError, TypeError, KeyError) as error:
         raise ShardError(f"shard: {path}: truncated, or not a safetensors file: {error}; copy it again") from error
+    for name in [name for name in tensors if name.partition(".")[0] in INPUTS and "." in name]:
+        part, _, key = name.partition(".")
+        tensors.setdefault(part, {})[key] = tensors.pop(name)
     missing = [name for name in REQUIRED if name not in tensors]
     unknown = sorted(set(tensors) - {*REQUIRED, *OPTIONAL})
     if missing or unknown:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from coordinator_free_bootstrap.errors import StorageError
+from peer.tasks.arrays import count
 from peer.tasks.shard import Shard
 
 
@@ -27,15 +28,16 @@ class ShardSummary:
 
 
 def summarize(peer_id: int, shard: Shard) -> ShardSummary:
-    """Count the samples of one shard; regression targets have no classes."""
-    labels = shard.train_y if np.issubdtype(shard.train_y.dtype, np.integer) else np.empty(0, np.int64)
+    """Count the samples of one shard; targets without one label per sample have no classes."""
+    integers = np.issubdtype(shard.train_y.dtype, np.integer) and len(shard.train_y.shape) == 1
+    labels = shard.train_y if integers else np.empty(0, np.int64)
     turns = np.empty(0, np.int64) if shard.turns is None else shard.turns * 90
     clusters = np.empty(0, np.int64) if shard.true_cluster is None else shard.true_cluster
     return ShardSummary(
         peer=peer_id,
-        train=len(shard.train_x),
-        validation=len(shard.part("validation")[0]),
-        test=len(shard.test_x),
+        train=count(shard.train_x),
+        validation=count(shard.part("validation")[0]),
+        test=count(shard.test_x),
         classes=_counts(labels),
         degrees=_counts(turns),
         clusters=_counts(clusters),

@@ -14,26 +14,30 @@ accuracy; ``kind = "regression"`` has squared error. A subclass may override `lo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from coordinator_free_bootstrap.errors import TaskError
 from peer.core.metric import Metric
 from peer.tasks.preprocessing import Preprocessing
-from peer.tasks.shard import Kind, Shard
+from peer.tasks.shard import IGNORED, Kind, Shard
 
 
 class Task(ABC):
     """A data set, a model, a loss and a metric.
 
     Attributes:
-        kind: kind of the targets; it decides the default loss and metric.
+        kind: of the targets; it decides the default loss and metric: classification (one label of several for each sample, or
+            for each element of it), multilabel (several labels, each yes or no), regression.
         classes: number of labels; None: the range of labels is not checked.
+        class_axis: axis of a classifier's outputs that has the classes: 1 as in torch, -1 for [samples, tokens, classes].
         class_names: name of each label, which `peer predict` prints; None: the numbers are printed.
         preprocessing: how `load_shard` scales raw inputs, if it is the same for all peers, else it stands in the `Shard`.
             Model files hold it and `peer predict` applies it. None: not declared, so `peer predict` refuses raw inputs.
+        more_metrics: name and direction of what `measure` returns beside the metric.
         metric_name: name of the result of `metric`.
         higher_is_better: whether a larger `metric` is better, for reports.
         metric_is_share: whether its values are in [0, 1]; tables of experiments then show percent.
@@ -41,23 +45,33 @@ class Task(ABC):
 
     kind: Kind = "classification"
     classes: int | None = None
+    class_axis: int = 1
     class_names: tuple[str, ...] | None = None
     preprocessing: Preprocessing | None = None
+    more_metrics: tuple[Metric, ...] = ()
 
     @property
     def metric_name(self) -> str:
         """Name of the result of `metric`."""
-        return "accuracy" if self.kind == "classification" else "mse"
+        return "mse" if self.kind == "regression" else "accuracy"
 
     @property
     def higher_is_better(self) -> bool:
         """Whether a larger `metric` is better: true for accuracy, false for an error."""
-        return self.kind == "classification"
+        return self.kind != "regression"
 
     @property
     def metric_is_share(self) -> bool:
         """Whether the values of `metric` are in [0, 1]: true for the accuracy."""
         return self.metric_name == "accuracy"
+
+    @property
+    def needs_all_outputs(self) -> bool:
+        """Whether a metric needs the outputs for a whole set at once: an own `metric`, or `more_metrics`.
+
+        Otherwise an evaluation keeps two numbers of each sample, however large its outputs are.
+        """
+        return bool(self.more_metrics) or type(self).metric is not Task.metric
 
     def reported(self) -> Metric:
         """Return name, direction and format of `metric`, which logs, files and tables take from here."""
@@ -75,23 +89,73 @@ class Task(ABC):
         """Return the data of one peer, 0-based."""
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each sample, float32 [n], of ``outputs`` [n, ...] against ``targets`` [n, ...]."""
+        """Return the loss of each sample, float32 [n], of ``outputs`` [n, ...] against ``targets`` [n, ...].
+
+        The default is the cross-entropy (of each label for multilabel) or the squared error, its mean over a sample's elements.
+        """
         if self.kind == "classification":
-            return functional.cross_entropy(outputs, targets, reduction="none")
+            losses = functional.cross_entropy(outputs.movedim(self.class_axis, 1), targets, reduction="none")
+            return _mean_of_counted(losses, targets)
+        if self.kind == "multilabel":
+            return functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none").mean(1)
+        return _squared_error(outputs, targets)
+
+    def score(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the score of each sample, float32 [n]: the share of its labels that are right, or the squared error."""
+        if self.kind == "classification":
+            return _mean_of_counted((outputs.argmax(self.class_axis) == targets).float(), targets)
+        if self.kind == "multilabel":
+            return ((outputs > 0) == (targets > 0.5)).float().mean(1)
         return _squared_error(outputs, targets)
 
     def metric(self, outputs: Tensor, targets: Tensor) -> float:
-        """Return one number for a whole set: accuracy in [0, 1], or the mean squared error.
+        """Return one number for a whole set: by default the mean of `score`.
 
-        ``outputs`` of a classifier are logits, or probabilities if an algorithm mixes predictions.
+        ``outputs`` are those of the model: those of a classifier are probabilities if an algorithm mixes predictions.
         """
+        return float(self.score(outputs, targets).double().mean())
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Mapping[str, float]:
+        """Return the values of `more_metrics` for a whole set, by name."""
+        return {}
+
+    def measured_more(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Return the result of `measure`, checked.
+
+        Raises:
+            TaskError: its names are not those of `more_metrics`, or a value is no number.
+        """
+        if not self.more_metrics:
+            return {}
+        found, names = self.measure(outputs, targets), [metric.name for metric in self.more_metrics]
+        if not isinstance(found, Mapping) or sorted(found) != sorted(names):
+            shown = list(found) if isinstance(found, Mapping) else type(found).__name__
+            raise TaskError(f"measure: found {shown}; allowed: a dict with the names of more_metrics, {names}")
+        return {name: float(found[name]) for name in names}
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Return probabilities for a model's outputs, of the same shape; in regression the outputs."""
         if self.kind == "classification":
-            return float((outputs.argmax(1) == targets).double().mean())
-        return float(_squared_error(outputs, targets).double().mean())
+            return outputs.softmax(self.class_axis)
+        return outputs.sigmoid() if self.kind == "multilabel" else outputs
+
+    def outputs_for(self, probabilities: Tensor) -> Tensor:
+        """Return outputs for which `probabilities` would give these (mixed ones, as in FedEM); in regression they are equal."""
+        if self.kind == "classification":
+            return probabilities.clamp_min(1e-30).log()
+        return probabilities.logit(1e-7) if self.kind == "multilabel" else probabilities
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer | None:
         """Return an optimizer for one local training, or None for the optimizer of the manifest."""
         return None
+
+
+def _mean_of_counted(values: Tensor, labels: Tensor) -> Tensor:
+    """Return each sample's mean, float32 [n], of values [n, ...] over the elements whose label counts; without any, 0."""
+    if labels.dim() == 1:
+        return values
+    counts = (labels != IGNORED).flatten(1)
+    return (values.flatten(1) * counts).sum(1) / counts.sum(1).clamp_min(1)
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:

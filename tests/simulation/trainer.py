@@ -6,7 +6,8 @@ simulated one train to the same bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ class Result:
     steps: int = 1
     metric: float = 0.0
     metric_name: str = "minus loss"
+    more: Mapping[str, float] = field(default_factory=dict)
 
 
 class QuadraticLearner:

@@ -371,7 +371,7 @@ def test_the_most_confident_center_needs_classes():
     """In a regression, the largest prediction says nothing about confidence."""
     workspace = peers_of(graph_of())[0].workspace
     workspace.learner.labels = lambda part="train": None
-    with pytest.raises(ConfigError, match=r"run\.options\.personalize: found 'confident' for a regression"):
+    with pytest.raises(ConfigError, match=r"run\.options\.personalize: found 'confident' for a task without one class"):
         fedspd(graph_of(options={"personalize": "confident"})).begin(workspace)
     fedspd(graph_of(options={"personalize": "mixture"})).begin(workspace)
 

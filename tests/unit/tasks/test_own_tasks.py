@@ -197,7 +197,7 @@ def test_an_installed_entry_point_is_loaded_and_its_saved_model_predicts(mine, m
         (("classes = 2", "classes = 'two'"), "found classes 'two'; allowed: an integer of 2 or more, or None"),
         (
             ("classes = 2", "classes = 2\n    kind = 'ranking'"),
-            "found kind 'ranking'; allowed: classification, regression",
+            "found kind 'ranking'; allowed: classification, multilabel, regression",
         ),
         (("classes = 2", "classes = 2\n    metric_name = 7"), "metric_name: found a int"),
         (("nn.ReLU()", "Odd()"), r"found KeyError: 'odd' \(.*wrong.py, line 5\) for samples of shape \[3\]"),

@@ -1,0 +1,94 @@
+"""Samples as arrays: one array, or several by name, in memory or on disk. The first axis of each counts samples.
+
+An array on disk is a `numpy.memmap`, or any object with `Stored`'s three members. Its rows are read when a batch needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+@runtime_checkable
+class Stored(Protocol):
+    """An array whose rows are read on demand, such as a class of a user that reads files."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[samples, ...]."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the rows."""
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> Array:
+        """Return the rows with these indices, [len(rows), ...], as an array in memory."""
+
+
+Inputs = Any  # an array, a Stored, or a mapping of names to them: the arguments of the model's ``forward``
+
+
+def is_stored(array: object) -> bool:
+    """Return whether an array stays on disk: a memory-mapped one, or another object than an array that has its members."""
+    return isinstance(array, np.memmap) or (not isinstance(array, np.ndarray) and isinstance(array, Stored))
+
+
+def by_name(inputs: Inputs) -> dict[str, Any]:
+    """Return the arrays of the inputs by name; a single one is called ""."""
+    return dict(inputs) if isinstance(inputs, Mapping) else {"": inputs}
+
+
+def each(function: Callable[[Any], Any], inputs: Inputs) -> Inputs:
+    """Return the inputs with the function applied to each array."""
+    return (
+        {name: function(array) for name, array in inputs.items()} if isinstance(inputs, Mapping) else function(inputs)
+    )
+
+
+def count(inputs: Inputs) -> int:
+    """Return the number of samples."""
+    return int(next(iter(by_name(inputs).values())).shape[0])
+
+
+def sample_shape(inputs: Inputs) -> Any:
+    """Return the shape of one sample as a list, or a list for each name."""
+    return each(lambda array: list(array.shape[1:]), inputs)
+
+
+def take(array: Any, rows: NDArray[np.int64]) -> Any:
+    """Return the rows of an array; those of a stored one stay where they are."""
+    return Rows(array, rows) if is_stored(array) else array[rows]
+
+
+def take_all(array: Any) -> Array:
+    """Return an array in memory."""
+    return np.asarray(array[np.arange(count(array))] if is_stored(array) else array)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Chosen rows of a stored array, itself `Stored`."""
+
+    array: Any
+    rows: NDArray[np.int64]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[rows, ...]."""
+        return (len(self.rows), *self.array.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the array."""
+        found: np.dtype[Any] = self.array.dtype
+        return found
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> Array:
+        """Return rows of the chosen ones, in memory."""
+        return np.asarray(self.array[self.rows[rows]])

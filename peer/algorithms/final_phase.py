@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.base import Algorithm, Workspace
+from peer.algorithms.base import Algorithm, Workspace, measured
 from peer.core.averaging import Vector
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -35,7 +35,7 @@ def finish(algorithm: Algorithm, workspace: Workspace) -> tuple[Vector, dict[str
     model = moved(model, tuned(algorithm, workspace, model), share)
     if metrics.get("predictor", "personalized_model") == "personalized_model":
         result = workspace.learner.evaluate(model)
-        metrics |= {"accuracy": result.metric, "loss": result.loss}
+        metrics |= measured(result)
     return model, metrics | {"accuracy_before_final": before, "accuracy_after_final": metrics["accuracy"]}
 
 

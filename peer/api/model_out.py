@@ -83,7 +83,7 @@ def export_model(report: Report, peer_id: int, to: Path, name: str | None = None
     name = name or _default(peer)
     saved, manifest, module, weights = _module(peer, name, task)
     about = {**saved.metadata, "exported": name}
-    example = example_inputs(saved.sample_shape(), saved.input_dtype())
+    example = None if saved.several_inputs else example_inputs(saved.sample_shape(), saved.input_dtype())
     content = FORMATS[to.suffix](module, example, about)
     predictor = saved.metadata.get("predictor", "")
     exported = Exported(
@@ -129,7 +129,7 @@ def _module(peer: PeerRun, name: str, task: TaskChoice) -> tuple[SavedModel, Man
     weights = tuple(float(weight) for weight in json.loads(first.metadata["mixture"]))
     files = [read_model(peer, f"cluster-{slot}") for slot in range(len(weights))]
     made = [module_of(file, task) for file in files]
-    combined = Combined([module for _, module in made], name, weights, first.metadata.get("kind") == "classification")
+    combined = Combined([module for _, module in made], name, weights, first.kind(), first.class_axis())
     return first, made[0][0], combined.eval(), weights
 
 

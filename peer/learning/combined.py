@@ -21,18 +21,19 @@ class Combined(nn.ModuleList):
         models: one for each cluster.
         predictor: "mixture", sum_m pi_m p_m(x) (FedEM, arXiv 2108.10252); or "confident", the model of the highest probability.
         weights: pi, one for each model; read for "mixture" only.
-        classification: whether outputs of the models are logits [n, C].
+        kind: of the task: logits of a classification become class probabilities, those of multilabel one probability for each.
+        class_axis: axis of the outputs that has the classes.
     """
 
     def __init__(
-        self, models: Sequence[nn.Module], predictor: str, weights: Sequence[float], classification: bool
+        self, models: Sequence[nn.Module], predictor: str, weights: Sequence[float], kind: str, class_axis: int = 1
     ) -> None:
         super().__init__(models)
-        self.predictor, self.weights, self.classification = predictor, tuple(weights), classification
+        self.predictor, self.weights, self.kind, self.class_axis = predictor, tuple(weights), kind, class_axis
 
-    def forward(self, inputs: Any) -> Tensor:
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """Return the combined prediction for inputs as one model takes them."""
-        rows = torch.stack([self._prediction(model(inputs)) for model in self])  # [M, n, ...]
+        rows = torch.stack([self._prediction(model(*inputs, **named)) for model in self])  # [M, n, ...]
         if self.predictor == CONFIDENT:
             best = rows.amax(2).argmax(0)  # [n]
             return rows.gather(0, best[None, :, None].expand(1, -1, rows.shape[2]))[0]
@@ -41,4 +42,6 @@ class Combined(nn.ModuleList):
         return mixed
 
     def _prediction(self, outputs: Tensor) -> Tensor:
-        return outputs.softmax(1) if self.classification else outputs
+        if self.kind == "classification":
+            return outputs.softmax(self.class_axis)
+        return outputs.sigmoid() if self.kind == "multilabel" else outputs

@@ -27,21 +27,21 @@ def state_dict_of(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in module.state_dict().items()}
 
 
-def as_pt(module: nn.Module, example: Tensor, metadata: Metadata) -> bytes:
+def as_pt(module: nn.Module, example: Tensor | None, metadata: Metadata) -> bytes:
     """Return a state dict that ``torch.load(..., weights_only=True)`` reads; it has no place for metadata."""
     file = io.BytesIO()
     torch.save(state_dict_of(module), file)
     return file.getvalue()
 
 
-def as_safetensors(module: nn.Module, example: Tensor, metadata: Metadata) -> bytes:
+def as_safetensors(module: nn.Module, example: Tensor | None, metadata: Metadata) -> bytes:
     """Return a state dict with metadata as a safetensors file."""
     from safetensors.torch import save
 
     return bytes(save(state_dict_of(module), dict(metadata)))
 
 
-def as_onnx(module: nn.Module, example: Tensor, metadata: Metadata) -> bytes:
+def as_onnx(module: nn.Module, example: Tensor | None, metadata: Metadata) -> bytes:
     """Return an ONNX graph with input ``input`` [samples, ...], output ``output`` and metadata.
 
     Its outputs are compared with those of PyTorch before it is returned.
@@ -51,6 +51,11 @@ def as_onnx(module: nn.Module, example: Tensor, metadata: Metadata) -> bytes:
         TaskError: torch cannot trace or convert the module, or the graph computes something else.
     """
     check_packages()
+    if example is None:
+        raise UsageError(
+            "export to ONNX: found a model with several inputs by name; allowed: one input; export a state dict: a file that "
+            "ends in .pt or .safetensors"
+        )
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch's exporter uses what torch itself has deprecated
         try:
@@ -86,7 +91,7 @@ def check_packages() -> None:
         )
 
 
-FORMATS: dict[str, Callable[[nn.Module, Tensor, Metadata], bytes]] = {
+FORMATS: dict[str, Callable[[nn.Module, Tensor | None, Metadata], bytes]] = {
     ".pt": as_pt,
     ".safetensors": as_safetensors,
     ".onnx": as_onnx,

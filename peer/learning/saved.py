@@ -42,6 +42,7 @@ def model_metadata(learner: Learner, manifest: Manifest, peers: int) -> dict[str
         "input_dtype": learner.input_dtype,
         "kind": task.kind,
         "outputs": str(learner.outputs_of_one().shape[task.class_axis if task.kind == "classification" else -1]),
+        "class_axis": str(task.class_axis),
         "metric": task.metric_name,
         "metric_better": "higher" if task.higher_is_better else "lower",
         "frozen_digest": learner.frozen_digest,
@@ -194,9 +195,9 @@ class SavedModel:
             StorageError, TaskError: as `predict`; or the outputs are not those of a classifier.
         """
         outputs = self.predict(manifest, inputs)
-        if self._text("kind") == "multilabel":
+        if self.kind() == "multilabel":
             outputs = torch.from_numpy(outputs).sigmoid().numpy()
-        if self._text("kind") != "classification":
+        if self.kind() != "classification":
             return [{"value": row.item() if row.size == 1 else row.tolist()} for row in outputs]
         if outputs.ndim != 2:
             raise TaskError(f"model: found outputs of shape {list(outputs.shape)}; allowed: [samples, classes]")
@@ -220,6 +221,23 @@ class SavedModel:
         """The first word of what this model is: "cluster" of one that travels, else "personalized_model"."""
         return self.metadata.get("role", "").partition(" ")[0]
 
+    def kind(self) -> str:
+        """Return the kind of the task's targets.
+
+        Raises:
+            StorageError: the metadata lack it.
+        """
+        return self._text("kind")
+
+    def class_axis(self) -> int:
+        """Return the axis of a classifier's outputs that has the classes; files of earlier releases have none."""
+        return -1 if self.metadata.get("class_axis") == "-1" else 1
+
+    @property
+    def several_inputs(self) -> bool:
+        """Whether the model takes several inputs by name."""
+        return self.metadata.get("sample_shape", "").startswith("{")
+
     def sample_shape(self) -> tuple[int, ...]:
         """Return the shape of one input.
 
@@ -228,7 +246,8 @@ class SavedModel:
         """
         shape = self._json("sample_shape")
         if not isinstance(shape, list) or not all(isinstance(n, int) and n > 0 for n in shape):
-            raise StorageError(f"{self.path}: sample_shape: found {shape}; allowed: a list of sizes")
+            several = "; with several inputs by name, use the model in PyTorch" if self.several_inputs else ""
+            raise StorageError(f"{self.path}: sample_shape: found {shape}; allowed: a list of sizes{several}")
         return tuple(shape)
 
     def input_dtype(self) -> str:

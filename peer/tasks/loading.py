@@ -207,6 +207,8 @@ def as_task(found: object, manifest: Manifest) -> Task:
     classes: object = found.classes
     if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int | np.integer) or classes < 2):
         raise TaskError(f"task: {manifest.task}: found classes {classes!r}; allowed: an integer of 2 or more, or None")
+    if found.class_axis not in {1, -1}:
+        raise TaskError(f"task: {manifest.task}: found class_axis {found.class_axis!r}; allowed: 1, -1")
     if not isinstance(found.more_metrics, tuple) or not all(
         isinstance(metric, Metric) for metric in found.more_metrics
     ):

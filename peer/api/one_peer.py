@@ -6,17 +6,21 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import ConfigError, UsageError
+from coordinator_free_bootstrap.errors import ConfigError, PeerError, UsageError
 from coordinator_free_bootstrap.rates import parse_rate
 from coordinator_free_bootstrap.validation import refuse_without
+from peer.api.arguments import named_in_python
 from peer.api.choices import AlgorithmChoice, TaskChoice, chosen
 from peer.api.results import Run
 
 if TYPE_CHECKING:
     from peer.runtime.assembly import LocalSettings
+    from peer.runtime.schedule import Schedule
+    from peer.runtime.world import AsyncioWorld
+    from peer.tasks.task import Task
 
 log = logging.getLogger("peer")
 
@@ -41,9 +45,15 @@ class LocalOptions(TypedDict, total=False):
     download_limit: str
     metrics_port: int
     metrics_host: str
+    tell_clusters: bool
     require_own_address: bool
     proxy: bool
+    when: str | Sequence[str]
+    when_command: str
+    stay: Literal["never", "completed", "error"]
     export: str | Sequence[str]
+    log_level: Literal["debug", "info", "warning", "error"]
+    log_format: Literal["text", "json"]
 
 
 _PATHS = frozenset({"state_dir", "data_root", "shard", "cert", "key", "certs", "ca"})
@@ -67,6 +77,9 @@ def run(
         task: a `Task` object, or a value of ``run.task``; every peer must give the same. Default: the graph's.
         algorithm: a subclass of `Algorithm`, or a value of ``run.algorithm``; every peer must give the same.
         options: those of `peer run`: ``state_dir`` (default ``state/peer-<id>``), ``listen``, ``device``, ``certs``, ...
+            ``when`` and ``when_command``: work only then. ``stay``: after a completed run, or after an error, do not return
+            or raise until Ctrl-C. ``log_level`` and ``log_format``: write log lines to stderr; without them, logging is as
+            the program has set it up.
 
     Raises:
         PeerError: as `peer run` says, by class: `ConfigError`, `TaskError`, `IdentityError`, `DivergedError`, ...
@@ -91,17 +104,41 @@ async def run_async(
 
     Data are loaded on another thread, and the peer trains on threads of its own, so the loop stays responsive.
     """
+    with named_in_python():
+        graph, task_object = chosen(graph, task, algorithm)
+        _check(options)
+        _set_up_logging(peer_id, options)
+        stay = options.pop("stay", "never")
+        try:
+            status, place = await _to_end(peer_id, graph, task_object, options)
+        except PeerError as error:
+            if stay == "error":
+                await _until_cancelled(f"stopped by an error: {error}")
+            raise
+        if stay == status:
+            await _until_cancelled("run completed")
+        return Run(place, task=task_object)
+
+
+async def _to_end(peer_id: int, graph: Graph, task: Task | None, options: LocalOptions) -> tuple[str, Path]:
+    """Run a peer to its end, in the windows of its schedule if it has one; return how it ended, and its state directory."""
     from peer.observe.trackers.export import LiveExport
     from peer.runtime.process import opened, run_to_end
+    from peer.runtime.windows import run_in_windows
 
-    graph, task_object = chosen(graph, task, algorithm)
+    schedule = _schedule(options)
     exports = options.pop("export", ())
-    settings = _settings(peer_id, options, task_object)
+    settings = _settings(peer_id, options, task)
     live = LiveExport(settings.state_dir, [exports] if isinstance(exports, str) else exports)
-    world = await asyncio.to_thread(opened, peer_id, graph, settings)
+
+    async def ready() -> AsyncioWorld:
+        return await asyncio.to_thread(opened, peer_id, graph, settings)
+
+    # without a schedule, an error of the start comes before the trackers
+    running = run_in_windows(ready, schedule) if schedule else run_to_end(await ready())
     live.start()
     try:
-        status = await run_to_end(world)
+        status = await running
     finally:
         await asyncio.to_thread(live.finish)
     if live.problem:
@@ -111,17 +148,55 @@ async def run_async(
             f"peer {peer_id}: refused by every neighbor, because its manifest, graph, schema or release is another; "
             f"{settings.state_dir / 'history.jsonl'} and the log have each neighbor's reason"
         )
-    return Run(settings.state_dir, task=task_object)
+    return status, settings.state_dir
+
+
+async def _until_cancelled(reason: str) -> None:
+    """Wait for Ctrl-C, or for the end of the task; the caller then goes on."""
+    log.info("%s; waiting for Ctrl-C", reason)
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        if (task := asyncio.current_task()) is not None:
+            task.uncancel()
+
+
+def _check(options: LocalOptions) -> None:
+    """Refuse unknown options, and unknown values of those with a few values.
+
+    Raises:
+        UsageError: an option or a value is unknown.
+    """
+    hints = get_type_hints(LocalOptions)
+    if unknown := sorted(options.keys() - hints.keys()):
+        raise UsageError(f"peer.run: found the option {unknown[0]!r}; allowed: {', '.join(sorted(hints))}")
+    for key, value in options.items():
+        if (allowed := get_args(hints[key])) and get_origin(hints[key]) is Literal and value not in allowed:
+            raise UsageError(f"{key}: found {value!r}; allowed: {', '.join(allowed)}")
+
+
+def _set_up_logging(peer_id: int, options: LocalOptions) -> None:
+    """Write log lines to stderr as `peer run` does, if the caller asks for it."""
+    from peer.observe.logs import setup_logging
+
+    level, style = options.pop("log_level", None), options.pop("log_format", None)
+    if level or style:
+        setup_logging(peer_id, level=level or "info", style=style or "text")
+
+
+def _schedule(options: LocalOptions) -> Schedule | None:
+    """Return when the peer may work; None: always."""
+    from peer.runtime.schedule import Schedule, parse_window
+
+    when, command = options.pop("when", ()), options.pop("when_command", "")
+    windows = [when] if isinstance(when, str) else when
+    return Schedule([parse_window(text) for text in windows], command) if windows or command else None
 
 
 def _settings(peer_id: int, options: LocalOptions, task: Any) -> LocalSettings:
     from peer.runtime.assembly import LocalSettings
     from peer.wire.proxy import HttpProxy
 
-    if unknown := sorted(options.keys() - LocalOptions.__annotations__.keys()):
-        raise UsageError(
-            f"peer.run: found the option {unknown[0]!r}; allowed: {', '.join(sorted(LocalOptions.__annotations__))}"
-        )
     given: dict[str, Any] = {
         key: Path(str(value)) if key in _PATHS else value for key, value in options.items() if value is not None
     }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator_free_bootstrap.errors import UsageError
+from peer.api.arguments import named_in_python
 from peer.api.choices import TaskChoice
 from peer.api.model_out import export_model, module_of, peer_of, read_model
 
@@ -35,6 +36,7 @@ class Run:
         StorageError: a file cannot be read.
     """
 
+    @named_in_python()
     def __init__(self, directory: str | Path, *, task: TaskChoice = None) -> None:
         self.directory = Path(directory)
         self._task = task
@@ -59,6 +61,7 @@ class Run:
         """
         return self._report.as_json()
 
+    @named_in_python()
     def frame(self) -> pd.DataFrame:
         """Return one row per peer and round, with the fields of the round lines (docs/history.md) and ``peer_id``.
 
@@ -77,6 +80,7 @@ class Run:
 
         return pd.DataFrame(rows(self._report.run))
 
+    @named_in_python()
     def plot(self, metric: str | None = None) -> Figure:
         """Return a picture of a value over rounds: the mean over peers, with a band from the lowest to the highest.
 
@@ -90,6 +94,7 @@ class Run:
 
         return series_figure(self._report.run, metric)
 
+    @named_in_python()
     def export(self, *exports: str) -> None:
         """Copy the rounds to trackers: ``tensorboard:LOGDIR``, ``mlflow:URI``, ``csv:FILE``, ``parquet:FILE``.
 
@@ -109,6 +114,7 @@ class Run:
         """
         return {peer.peer_id: _Models(peer.place.models, self) for peer in self._report.run.peers}
 
+    @named_in_python()
     def personalized(self, peer_id: int) -> nn.Module:
         """Return the personalized model of a peer as a PyTorch module on the CPU, in evaluation mode.
 
@@ -119,6 +125,7 @@ class Run:
         """
         return module_of(read_model(peer_of(self._report, peer_id)), self._task)[1]
 
+    @named_in_python()
     def export_model(self, peer_id: int, to: str | Path, model: str | None = None) -> Path:
         """Write a model of a peer as a file for other programs, with a model card beside it; return the card's path.
 

@@ -6,11 +6,13 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from coordinator_free_bootstrap import Graph
+from peer.api.arguments import named_in_python
 from peer.api.choices import AlgorithmChoice, TaskChoice, chosen
 from peer.api.progress import Progress
 from peer.api.results import Run
 
 
+@named_in_python()
 def simulate(
     graph: Graph,
     task: TaskChoice = None,

@@ -22,6 +22,7 @@ from coordinator_free_bootstrap.errors import (
     TaskError,
     UsageError,
 )
+from peer.api.arguments import named_in_python
 from peer.api.choices import TaskChoice, chosen
 from peer.api.progress import Progress
 from peer.api.results import Run
@@ -60,6 +61,7 @@ class Testbed:
 
     __test__ = False  # pytest collects classes named Test*
 
+    @named_in_python()
     def __init__(
         self,
         graph: Graph,
@@ -96,6 +98,7 @@ class Testbed:
     ) -> None:
         self.stop()
 
+    @named_in_python()
     def start(self) -> Self:
         """Start the peers; returns when all processes run.
 
@@ -141,22 +144,27 @@ class Testbed:
             raise
         return self
 
+    @named_in_python()
     def kill(self, *peer_ids: int) -> None:
         """End the processes of peers at once, with SIGKILL."""
         self._do("kill", peers=peer_ids)
 
+    @named_in_python()
     def restart(self, *peer_ids: int, lose_disk: bool = False) -> None:
         """Start peers again, from their last checkpoint; with ``lose_disk`` from an empty state directory."""
         self._do("restart", peers=peer_ids, disk="lose" if lose_disk else "keep")
 
+    @named_in_python()
     def cut(self, *edges: tuple[int, int]) -> None:
         """Block edges: bytes stop, connections stay open. Needs ``proxy=True``."""
         self._do("cut", edges=edges)
 
+    @named_in_python()
     def heal(self, *edges: tuple[int, int]) -> None:
         """Remove the faults of edges, or of all edges. Needs ``proxy=True``."""
         self._do("heal", edges=edges)
 
+    @named_in_python()
     def wait(self) -> Run:
         """Wait until all peers have ended, and return what they left; a peer that `kill` ended has not failed.
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from peer.api.arguments import named_in_python
 
+
+@named_in_python()
 def watch(directory: str | Path, *, port: int = 0, host: str = "127.0.0.1", names: tuple[str, ...] = ()) -> None:
     """Serve a page of a run until Ctrl-C (in Jupyter: interrupt the kernel), as `peer watch` does; prints a link.
 

@@ -43,7 +43,8 @@ def export(
 
     Example: peer export out --peer 3 --model cluster-1 --to model.onnx
     """
-    from peer.api.results import Run
+    from peer.api.model_out import export_model
+    from peer.observe.report import build_report
 
-    card = Run(directory, task=task).export_model(peer_id, to, model)
+    card = export_model(build_report(directory), peer_id, to, model, task)
     typer.echo(f"wrote {to} and {card}", err=True)

@@ -121,7 +121,7 @@ def run(
         from peer.runtime.assembly import LocalSettings
         from peer.runtime.process import run_peer
         from peer.runtime.schedule import Schedule, parse_window
-        from peer.runtime.windows import run_in_windows
+        from peer.runtime.windows import run_peer_in_windows
         from peer.store.state_dir import StateDir
         from peer.tasks.effect import warn_without_effect
         from peer.wire.proxy import HttpProxy
@@ -165,7 +165,7 @@ def run(
         with LiveExport(settings.state_dir, exports or ()) as live:
             if when or when_command:
                 schedule = Schedule([parse_window(text) for text in when or ()], when_command or "")
-                code = run_in_windows(peer_id, graph, settings, schedule, exit_on_signals)
+                code = run_peer_in_windows(peer_id, graph, settings, schedule, exit_on_signals)
             else:
                 code = run_peer(peer_id, graph, settings)
         if live.problem:

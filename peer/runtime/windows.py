@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import PeerError
@@ -18,10 +18,10 @@ from peer.runtime.world import AsyncioWorld
 log = logging.getLogger("peer")
 
 
-def run_in_windows(
+def run_peer_in_windows(
     peer_id: int, graph: Graph, settings: LocalSettings, schedule: Schedule, between: Callable[[], None]
 ) -> int:
-    """Run one peer to its end, in the windows of its schedule, and return its exit code; each window resumes from the last one.
+    """Run one peer as a process to its end, in the windows of its schedule, and return its exit code.
 
     Args:
         peer_id: which node of the graph this process is.
@@ -30,15 +30,35 @@ def run_in_windows(
         schedule: when the peer may work.
         between: called after each window; installs the handlers of signals that hold until the next one.
     """
+
+    async def ready() -> AsyncioWorld:
+        return opened(peer_id, graph, settings)
+
     try:
-        while True:
-            asyncio.run(_until_open(schedule))
-            status, again = asyncio.run(_one_window(opened(peer_id, graph, settings), schedule, between))
-            if not again:
-                return exit_code_of(status)
+        return exit_code_of(asyncio.run(run_in_windows(ready, schedule, between)))
     except PeerError as error:
         log.error("%s", error, exc_info=settings.traceback)
         return error.exit_code
+
+
+async def run_in_windows(
+    ready: Callable[[], Awaitable[AsyncioWorld]], schedule: Schedule, between: Callable[[], None] = lambda: None
+) -> str:
+    """Run one peer to its end and return how it ended; each window resumes from the last one.
+
+    Args:
+        ready: returns the peer, ready to run, with the state that the last window left.
+        schedule: when the peer may work.
+        between: called after each window.
+
+    Raises:
+        PeerError: as `peer.runtime.process.opened` and `run_to_end`.
+    """
+    while True:
+        await _until_open(schedule)
+        status, again = await _one_window(await ready(), schedule, between)
+        if not again:
+            return status
 
 
 async def _until_open(schedule: Schedule) -> None:

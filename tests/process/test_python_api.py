@@ -9,6 +9,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,11 @@ import peer
 from coordinator_free_bootstrap.errors import ConfigError, RunFailed, StorageError, TaskError, UsageError
 from peer.api.one_peer import LocalOptions
 from peer.cli.run import run as peer_run
+from peer.runtime import schedule
 from peer.store.history import read_history
 from peer.testbed.testbed import on_free_ports
 
 pytestmark = pytest.mark.process
-OF_A_PROCESS = {"stay", "log_level", "log_format", "when", "when_command"}
 START = {"deadline_s": 20.0}
 
 
@@ -82,7 +83,7 @@ def test_the_end_of_the_block_stops_the_peers_and_the_run_can_be_resumed(tmp_pat
     with pytest.raises(UsageError, match=r"found a run with other run.rounds|peers or edges") as caught:  # noqa: SIM117
         with peer.Testbed(graph_of(rounds=2), out=written(tmp_path / "bed", graph), insecure=True):
             pass
-    assert "add --fresh" in str(caught.value)
+    assert "add fresh" in str(caught.value)
 
 
 def written(directory: Path, graph: peer.Graph) -> Path:
@@ -156,7 +157,7 @@ def test_run_raises_what_peer_run_would_print(tmp_path: Path) -> None:
     graph = peer.Graph.of(on_free_ports(graph_of("line", 2)))
     with pytest.raises(UsageError, match="found the option 'stat_dir'; allowed: ca, cert"):
         peer.run(0, graph, stat_dir=tmp_path)  # type: ignore[call-arg]
-    with pytest.raises(ConfigError, match="--device: found 'tpu'"):
+    with pytest.raises(ConfigError, match=r"^device: found 'tpu'"):
         peer.run(0, graph, state_dir=tmp_path, device="tpu", insecure=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError):
@@ -164,12 +165,90 @@ def test_run_raises_what_peer_run_would_print(tmp_path: Path) -> None:
 
 
 def test_options_of_run_are_those_of_the_command_line() -> None:
-    local = signature(peer_run).parameters.keys() - {"peer_id", "neighbors", "exports"} - OF_A_PROCESS
+    local = signature(peer_run).parameters.keys() - {"peer_id", "neighbors", "exports"}
     assert set(LocalOptions.__annotations__) == local | {"export"}
-    with pytest.raises(UsageError, match="--certs: found an option that has an effect only without plaintext"):
+    with pytest.raises(UsageError, match=r"^certs: found an option that has an effect only without plaintext"):
         peer.run(0, graph_of("line", 2), insecure=True, certs="certs")
-    with pytest.raises(UsageError, match="--export: found 'x'"):
+    with pytest.raises(UsageError, match=r"^export: found 'x'"):
         peer.run(0, graph_of("line", 2), insecure=True, export="x")
+
+
+def alone(tmp_path: Path, **run: Any) -> tuple[peer.Graph, Path]:
+    """Return a graph of two peers of which one may run alone, and its state directory."""
+    start = {"rule": "deadline", "deadline_s": 0.1}
+    return peer.Graph.of(on_free_ports(graph_of("line", 2, start=start, **run))), tmp_path / "peer-0"
+
+
+def lines_of(place: Path, kind: str) -> list[dict[str, Any]]:
+    path = place / "history.jsonl"
+    return [line for line in read_history(path) if line["kind"] == kind] if path.exists() else []
+
+
+async def until_true(check: Callable[[], bool]) -> None:
+    while not check():
+        await asyncio.sleep(0.01)
+
+
+def test_a_peer_with_a_schedule_works_in_its_windows_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(schedule, "CHECK_S", 0.05)
+    caplog.set_level("INFO", "peer")
+    graph, place = alone(tmp_path, rounds=100_000)
+    window = tmp_path / "window"
+
+    async def windows() -> None:
+        running = asyncio.ensure_future(
+            peer.run_async(0, graph, state_dir=place, insecure=True, when_command=f"test -e {window}")
+        )
+        await until_true(lambda: "outside the windows of work" in caplog.text)
+        assert not lines_of(place, "start")
+        window.touch()
+        await until_true(lambda: bool(lines_of(place, "round")))
+        window.unlink()
+        await until_true(lambda: bool(lines_of(place, "leave")))
+        window.touch()
+        await until_true(lambda: len(lines_of(place, "start")) == 2)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(windows())
+    assert lines_of(place, "start")[1]["resumed_from"] >= 1
+
+
+def test_a_peer_that_stays_returns_when_it_is_cancelled(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "peer")
+    graph, place = alone(tmp_path, rounds=2)
+
+    async def stayed(**options: Any) -> peer.Run:
+        caplog.clear()
+        running = asyncio.ensure_future(peer.run_async(0, graph, state_dir=place, insecure=True, **options))
+        await until_true(lambda: "waiting for Ctrl-C" in caplog.text)
+        assert not running.done()
+        running.cancel()
+        return await running
+
+    assert asyncio.run(stayed(stay="completed")).metrics["rounds"] == 2
+    with pytest.raises(ConfigError, match=r"^device: found 'tpu'"):
+        asyncio.run(stayed(stay="error", device="tpu"))
+    assert "stopped by an error" in caplog.text
+    with pytest.raises(UsageError, match="stay: found 'always'; allowed: never, completed, error"):
+        peer.run(0, graph, state_dir=place, stay="always")  # type: ignore[arg-type]
+
+
+def test_log_lines_are_written_where_the_caller_asks_for_them(tmp_path: Path) -> None:
+    graph, place = alone(tmp_path, rounds=1)
+    graph.save(tmp_path / "graph.json")
+    program = (
+        "import peer, sys; g = peer.Graph.load(sys.argv[1]); o = {'log_format': 'json'} if sys.argv[3:] else {}; "
+        "peer.run(0, g, state_dir=sys.argv[2], insecure=True, **o)"
+    )
+    for options, count in (("json",), True), ((), False):
+        command = [sys.executable, "-c", program, str(tmp_path / "graph.json"), str(place), *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        levels = [json.loads(line)["level"] for line in done.stderr.splitlines() if line.startswith("{")]
+        assert ("info" in [level.lower() for level in levels]) is count
 
 
 def test_trackers_get_the_rounds_of_a_testbed_and_of_a_peer(tmp_path: Path) -> None:

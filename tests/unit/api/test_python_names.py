@@ -19,7 +19,8 @@ NAMES = [
 ]
 WITH_EXAMPLES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    for path in [ROOT / "peer" / "__init__.py", *sorted((ROOT / "peer" / "api").glob("*.py"))]
+    for package in ("coordinator_free_bootstrap", "peer")
+    for path in sorted((ROOT / package).rglob("*.py"))
     if ">>>" in path.read_text()
 ]
 
@@ -58,7 +59,7 @@ def test_import_peer_imports_nothing_heavy():
 
 
 def test_there_are_modules_with_examples():
-    assert {"peer", "peer.api.graph", "peer.api.simulation"} <= set(WITH_EXAMPLES)
+    assert {"peer", "peer.api.arguments", "peer.api.graph", "peer.api.simulation"} <= set(WITH_EXAMPLES)
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)

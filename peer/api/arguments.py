@@ -1,0 +1,39 @@
+"""Errors name what the reader wrote: options on the command line (``--data-root``), arguments in Python (``data_root``).
+
+The program writes every error for the command line. What a Python program calls is wrapped in `named_in_python`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from coordinator_free_bootstrap.errors import PeerError
+
+_COMMAND_OR_OPTION = re.compile(r"\bpeer(?: [a-z]+)+(?: [^;,]*)?|(?<![\w-])--(?P<option>[a-z][a-z-]*)")
+
+
+def in_python(sentence: str) -> str:
+    """Return an error's sentence with the names of Python arguments in place of options; whole commands stay.
+
+    >>> in_python("--data-root: found an option that task 'digits' does not use; remove --data-root")
+    "data_root: found an option that task 'digits' does not use; remove data_root"
+    >>> in_python("bed: no results found; make some with: peer testbed --out bed")
+    'bed: no results found; make some with: peer testbed --out bed'
+    """
+
+    def renamed(found: re.Match[str]) -> str:
+        return found[0] if found["option"] is None else found["option"].replace("-", "_")
+
+    return _COMMAND_OR_OPTION.sub(renamed, sentence)
+
+
+@contextmanager
+def named_in_python() -> Iterator[None]:
+    """Convert the errors of a block, or of a function that it decorates, with `in_python`."""
+    try:
+        yield
+    except PeerError as error:
+        error.args = (in_python(str(error)),)
+        raise

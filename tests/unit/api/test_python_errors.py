@@ -1,0 +1,77 @@
+"""Errors from Python name arguments; those of the command line name options. It is one sentence."""
+
+import asyncio
+
+import pytest
+from typer.testing import CliRunner
+
+import peer
+from coordinator_free_bootstrap.errors import PeerError, StorageError, UsageError
+from peer.api.arguments import in_python, named_in_python
+from peer.cli.main import app
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("--device: found 'tpu'; use --device cpu", "device: found 'tpu'; use device cpu"),
+        ("the disk is full; choose another --state-dir", "the disk is full; choose another state_dir"),
+        ("--upload-limit: found 3", "upload_limit: found 3"),
+        ("found a run; add --fresh", "found a run; add fresh"),
+        ("repeat it: peer report bed --export csv:a.csv", "repeat it: peer report bed --export csv:a.csv"),
+        (
+            "make one with `peer keygen --out DIR`, or give --cert",
+            "make one with `peer keygen --out DIR`, or give cert",
+        ),
+        ("run--certs", "run--certs"),
+    ],
+)
+def test_options_become_arguments_and_commands_stay(said, expected):
+    assert in_python(said) == expected
+
+
+def test_the_same_error_names_the_argument_in_python_and_the_option_on_the_command_line(tmp_path):
+    graph = peer.Graph.make("ring", peers=3)
+    with pytest.raises(UsageError, match=r"^data_root: found an option that task 'digits' does not use") as caught:
+        peer.simulate(graph, data_root=tmp_path)
+    assert "--" not in str(caught.value) and "remove data_root" in str(caught.value)
+    graph.save(tmp_path / "graph.json")
+    command = ["testbed", str(tmp_path / "graph.json"), "--data-root", str(tmp_path)]
+    command += ["--out", str(tmp_path / "bed")]
+    with pytest.raises(UsageError, match=r"^--data-root: found an option that task 'digits' does not use"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def test_an_error_keeps_its_class_its_code_and_its_notes():
+    error = StorageError("cannot write x: the disk is full; choose another --state-dir")
+    error.add_note("a trace of another process")
+    with pytest.raises(StorageError) as caught, named_in_python():
+        raise error
+    assert caught.value is error and error.__notes__ == ["a trace of another process"]
+    assert str(error).endswith("choose another state_dir")
+
+
+def test_no_error_of_the_api_names_an_option(tmp_path):
+    graph = peer.Graph.make("line", peers=2)
+    run = peer.simulate(graph, out=tmp_path / "run", progress=False)
+    calls = [
+        lambda: peer.simulate(graph, data_root="x"),
+        lambda: peer.run(0, graph, certs="certs", insecure=True),
+        lambda: peer.run(0, graph, metrics_host="::"),
+        lambda: peer.run(0, graph, upload_limit="fast", insecure=True),
+        lambda: peer.run(0, graph, export="x", insecure=True),
+        lambda: peer.run(0, graph, when="25:00-26:00", insecure=True),
+        lambda: peer.run(0, graph, when_command="/no/such/program", insecure=True),
+        lambda: peer.run(0, graph, when_command="'", insecure=True),
+        lambda: peer.run(0, graph, shard=tmp_path / "a.csv", insecure=True),
+        lambda: peer.run(0, graph, state_dir=tmp_path / "state"),
+        lambda: asyncio.run(peer.run_async(0, graph, device="tpu", insecure=True)),
+        lambda: run.export("excel:x"),
+        lambda: run.plot("colour"),
+        lambda: run.export_model(0, "model.h5"),
+        lambda: peer.Run(tmp_path / "nothing"),
+    ]
+    for call in calls:
+        with pytest.raises(PeerError) as caught:
+            call()
+        assert "--" not in str(caught.value)

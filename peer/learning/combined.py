@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from peer.learning.samples import Batch, call
 
 MIXTURE, CONFIDENT = "mixture", "confident"
 PREDICTORS = (MIXTURE, CONFIDENT)
@@ -31,9 +32,9 @@ class Combined(nn.ModuleList):
         super().__init__(models)
         self.predictor, self.weights, self.kind, self.class_axis = predictor, tuple(weights), kind, class_axis
 
-    def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """Return the combined prediction for inputs as one model takes them."""
-        rows = torch.stack([self._prediction(model(*inputs, **named)) for model in self])  # [M, n, ...]
+    def forward(self, inputs: Batch) -> Tensor:
+        """Return the combined prediction for the input of one model; several inputs are a dict of them by name."""
+        rows = torch.stack([self._prediction(call(model, inputs)) for model in self])  # [M, n, ...]
         if self.predictor == CONFIDENT:
             best = rows.amax(2).argmax(0)  # [n]
             return rows.gather(0, best[None, :, None].expand(1, -1, rows.shape[2]))[0]

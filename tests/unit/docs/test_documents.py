@@ -206,5 +206,5 @@ def test_the_table_of_split_options_is_that_of_the_registry():
         f"| `{key}` | {'all' if len(names) == len(SPLITS) else ', '.join(names)} | {shown} | {meaning} |"
         for (key, shown, meaning), names in rows.items()
     }
-    section = (ROOT / "docs" / "your-own-task.md").read_text().split("## 6. Options of the splits")[1].split("## 7.")[0]
+    section = (ROOT / "docs" / "your-own-task.md").read_text().split(". Options of the splits\n")[1].split("\n## ")[0]
     assert {line for line in section.splitlines() if line.startswith("| `")} == expected

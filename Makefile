@@ -5,8 +5,8 @@ TORCH ?= torch
 VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
-# One worker per core. A file's tests run in one worker: they share its testbeds.
-PYTEST := $(BIN)/pytest -n auto --dist loadfile --durations=10 -rs
+# One worker per core. A file's tests run in one worker: they share its testbeds. Long files first, as tests/conftest.py sorts them.
+PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10 -rs
 SEEDS ?= 50000
 
 .PHONY: dev demo test test-slow test-all lint types stubs simulate wheel test-compose test-browser clean

@@ -152,6 +152,7 @@ def test_help_of_every_verb_shows_an_example() -> None:
         assert "Example" in peer(*verb, "--help"), verb
 
 
+@pytest.mark.slow
 def test_example_of_an_own_task_runs(tmp_path: Path) -> None:
     task = f"{Path(__file__).parents[2] / 'examples' / 'sensor_task.py'}:task"
     graph = tmp_path / "graph.json"
@@ -163,6 +164,7 @@ def test_example_of_an_own_task_runs(tmp_path: Path) -> None:
     assert report["rounds"] == 2 and len(report["peers"]) == 3
 
 
+@pytest.mark.slow
 def test_example_of_an_image_folder_task_runs(tmp_path: Path) -> None:
     task = f"{Path(__file__).parents[2] / 'examples' / 'image_folder_task.py'}:ImageFolderTask"
     settings = ["--set", f"run.task_options.root={tmp_path / 'pictures'}", "--set", "run.rounds=2", "--insecure"]

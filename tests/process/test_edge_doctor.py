@@ -61,6 +61,7 @@ def start(stack: ExitStack, home: Path, *peers: int) -> None:
         until(lambda i=i: len(rounds(home, i)) >= 2, f"peer {i} completes rounds", logs=logs)
 
 
+@pytest.mark.slow
 def test_both_directions_of_direct_edges_are_measured(tmp_path: Path) -> None:
     prepared(tmp_path, on_loopback(make_graph("complete", 4, manifest=parse_manifest(RUN, "test"))))
     with ExitStack() as stack:
@@ -94,6 +95,7 @@ def test_a_running_peer_is_tested_by_what_its_neighbors_see(tmp_path: Path) -> N
         assert (edge["route"], edge["outgoing"], edge["incoming"]) == ("direct", "", "")
 
 
+@pytest.mark.slow
 def test_a_tunnel_and_a_relay_are_named_and_tested(tmp_path: Path) -> None:
     """Peer 0 only dials. It is called over its tunnel, and reaches peer 2, which only dials too, via peer 1."""
     graph = on_loopback(make_graph("complete", 3, manifest=parse_manifest(RUN, "test")))

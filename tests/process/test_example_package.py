@@ -42,6 +42,7 @@ def test_both_are_listed(installed: Path, tmp_path: Path) -> None:
     assert "moons: " in run("-m", "peer", "list", "tasks", path=installed, cwd=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_testbed_runs_them(installed: Path, tmp_path: Path) -> None:
     settings = ("run.algorithm=gossip", "run.rounds=3", "run.task_options.noise=0.05", "run.start.rule=all")
     options = [word for setting in settings for word in ("--set", setting)]
@@ -52,6 +53,7 @@ def test_a_testbed_runs_them(installed: Path, tmp_path: Path) -> None:
     assert report["models_sent"] == 3 * 3  # each of 3 peers to one neighbor in each of 3 rounds
 
 
+@pytest.mark.slow
 def test_python_runs_them(installed: Path, tmp_path: Path) -> None:
     program = """
 import peer

@@ -48,7 +48,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+SLOW = {"fedspd-split"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in CASES])
 def test_processes_equal_the_simulated_backend_bit_for_bit(name, bed):
     graph = graph_of(5, **CASES[name])
     processes = bed(graph=graph, insecure=False)

@@ -72,6 +72,7 @@ def test_a_proxy_that_may_not_connect_is_named(proxies: Proxies, kind: str) -> N
         assert "the proxy does not connect to it" in error and proxy.address in error
 
 
+@pytest.mark.slow
 @both
 def test_peers_with_keys_train_through_the_proxy_and_log_no_password(
     proxies: Proxies, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,7 @@ from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from peer.deploy.keys import create_keys
 from peer.testbed.testbed import free_ports
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
 PEERS = 3

@@ -59,6 +59,7 @@ def test_a_killed_peer_restarts_and_completes_the_run(tmp_path: Path) -> None:
     assert done.metrics["rounds"] == 40 and done.metrics["state"] == "complete"
 
 
+@pytest.mark.slow
 def test_a_cut_edge_needs_proxies_and_is_recorded(tmp_path: Path) -> None:
     with (
         peer.Testbed(graph_of(rounds=40), out=tmp_path / "plain", insecure=True, progress=False) as bed,
@@ -285,6 +286,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_started_peers_as_on_macos_give_the_models_of_forked_ones(tmp_path: Path) -> None:
     graph = graph_of("line", 2, rounds=3, start={"rule": "all"})
     graph.save(tmp_path / "graph.json")

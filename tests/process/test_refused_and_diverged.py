@@ -86,6 +86,7 @@ def test_a_peer_without_restores_left_ends_as_diverged() -> None:
         simulate(graph_of([1, 2], **steep(1)), None)
 
 
+@pytest.mark.slow
 def test_processes_that_go_back_to_their_last_finite_models_complete_the_run(tmp_path: Path) -> None:
     graph = graph_of(free_ports(2), **steep(4))
     for code, errors in [ended(p) for p in [start(tmp_path, i, graph) for i in graph.ids]]:

@@ -19,7 +19,7 @@ from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 from peer.testbed.testbed import free_ports
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 RUN = {
     "rounds": 6,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 
 # What macOS or Windows lacks is removed after the libraries are loaded, and before this project is.
@@ -57,6 +58,7 @@ for words in (["report", sys.argv[1]], ["status", sys.argv[1]]):
     assert list((tmp_path / "run" / "report").glob("*.png"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "what"),
     [

@@ -4,6 +4,8 @@ import runpy
 from importlib.metadata import distributions, version
 from pathlib import Path
 
+import pytest
+
 collect = runpy.run_path(str(Path(__file__).parents[3] / "deploy" / "licenses.py"))["collect"]
 
 
@@ -23,6 +25,7 @@ def installed(folder, name, metadata="", files=()):
     return next(package for package in distributions(path=[str(folder)]) if package.name == name)
 
 
+@pytest.mark.slow
 def test_license_texts_of_this_environment_are_collected(tmp_path):
     assert set(collect(distributions(), tmp_path)) <= {
         "coordinator-free"

@@ -124,6 +124,7 @@ class View:
             "loss": peer.latest("loss"),
             "cluster": peer.latest("cluster_index"),
             "true_cluster": peer.latest("true_cluster"),
+            "collaborators": algorithm.get("collaborators"),
             "mixture": algorithm.get("soft_mixture") or algorithm.get("mixture"),
             "waits_for": wait.neighbors,
             "why": [printable(reason) for reason in wait.reasons],

@@ -142,8 +142,11 @@ class Film:
         spent = [line.get("seconds") or {} for line in lines]
         for phase in PHASES:
             columns[phase] = [None if (s := row.get(phase)) is None else round(s, 3) for row in spent]
-        mixtures = [mixture(line) for line in lines]
-        return columns | ({"mixture": mixtures} if any(mixtures) else {})
+        found = {
+            "mixture": [mixture(line) for line in lines],
+            "collaborators": [(line.get("state") or {}).get("collaborators") for line in lines],
+        }
+        return columns | {name: values for name, values in found.items() if any(value is not None for value in values)}
 
     def _changes(self, cursor: int) -> tuple[list[list[Any]], list[list[Any]]]:
         """Return [seconds, peer, status] and [seconds, peer, neighbor, state] of the news after a cursor."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ def watch_directory(
     from peer.page.serve import serve
     from peer.page.source import RunSource
 
+    gc.set_threshold(100_000, 50)  # the events of a long run are many objects that stay
     serve(
         RunSource(directory), kept_key(directory), lambda link: told(f"page: {link}"), host=host, port=port, names=names
     )

@@ -298,3 +298,21 @@ def test_vendored_accessibility_rules_are_those_of_their_release():
     assert {name for _, name in lines} == {path.name for path in VENDOR.iterdir()} - {"SHA256SUMS"}
     for digest, name in lines:
         assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == digest, name
+
+
+def test_the_collaboration_graph_is_shown_where_peers_choose(tab, page, recorded):
+    recorded.complete(3)
+    for peer_id in recorded.graph.ids:
+        line = recorded.line(peer_id, 3) | {"state": {"candidates": [1, 5], "collaborators": [(peer_id + 1) % 6]}}
+        recorded.write(peer_id, "round", **line)
+    recorded.write(0, "round", **recorded.line(0, 4) | {"state": {"candidates": [1, 5], "collaborators": []}})
+    with page(recorded.directory) as link:
+        tab.open(link())
+        assert tab.texts("#collaboration li")[:2] == ["peer 0: none", "peer 1: 2"]
+        assert tab.text("#collaboration-note").startswith("5 choices, 0.8 a peer; 0 of 5 within a true cluster.")
+        tab.seek(3)
+        assert tab.texts("#collaboration li")[0] == "peer 0: 1"
+        tab.find('#table tr[data-peer="0"] button').click()
+        tab.wait(lambda: tab.text("#panel [data-field=averages_models_of]") == "1", "the peer's page names its choice")
+        tab.seek(1)
+        assert not tab.find("#collaboration").is_displayed()

@@ -37,7 +37,7 @@ class Project:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.compose("--profile", "chaos", "down", "-v", "-t", "5")
+        self.compose("--profile", "chaos", "--profile", "page", "down", "-v", "-t", "5")
         self.client.close()
 
     def compose(self, *arguments: str) -> str:

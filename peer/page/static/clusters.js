@@ -38,7 +38,7 @@ export class Clusters {
   }
 
   #picture(film) {
-    this.order = film.run.peers.map((_, index) => index).sort((a, b) => (film.truth(a) ?? 0) - (film.truth(b) ?? 0) || a - b);
+    this.order = film.byTruth();
     const rows = this.order.length;
     const height = Math.max(HEIGHT_LEAST, Math.min(HEIGHT_MOST, rows * ROW_MOST));
     this.canvas.parentElement.style.height = `${height}px`;
@@ -74,7 +74,7 @@ export class Clusters {
   }
 
   #mixtures(film, round) {
-    const mixtures = film.size <= 100 ? this.order.map((peer) => film.mixture(peer, round)) : [];
+    const mixtures = film.size <= 100 ? this.order.map((peer) => film.chosen("mixture", peer, round)) : [];
     const some = mixtures.some(Boolean);
     this.bars.hidden = !some;
     if (!some) return;

@@ -3,7 +3,7 @@
 import { decimal, known } from "./format.js";
 
 const NUMBERS = ["accuracy", "cluster", "seconds", "sent", "alive", "train", "wait", "fold", "evaluate", "other"];
-const TEXTS = ["folded", "missing", "mixture"];
+const TEXTS = ["folded", "missing", "mixture", "collaborators"];
 export const PHASES = ["train", "wait", "fold", "evaluate", "other"];
 
 export class Film {
@@ -82,6 +82,11 @@ export class Film {
     return this.state.peers[peer].true_cluster;
   }
 
+  /** Return the peers' places in the order of their true clusters. */
+  byTruth() {
+    return this.run.peers.map((_, index) => index).sort((a, b) => (this.truth(a) ?? 0) - (this.truth(b) ?? 0) || a - b);
+  }
+
   /** The task's metric: its `name`, whether `higher_is_better`, and whether it is a `share` in [0, 1]. */
   get metric() {
     return this.state.header.metric;
@@ -151,10 +156,10 @@ export class Film {
     return peer * this.size + neighbor;
   }
 
-  /** Return the mixture of clusters of a peer in its latest round with one, or null. */
-  mixture(peer, round) {
+  /** Return `mixture` or `collaborators` of a peer in its latest round with one, or null. */
+  chosen(name, peer, round) {
     for (let at = Math.min(round, this.last[peer]); at >= 0; at -= 1) {
-      if (this.texts.mixture[peer][at]) return this.texts.mixture[peer][at];
+      if (this.texts[name][peer][at]) return this.texts[name][peer][at];
     }
     return null;
   }

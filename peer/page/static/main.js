@@ -2,6 +2,7 @@
 
 import { Announcer } from "./announce.js";
 import { Clusters } from "./clusters.js";
+import { Collaboration } from "./collaboration.js";
 import { Cursor } from "./cursor.js";
 import { Curves } from "./curves.js";
 import { place } from "./dom.js";
@@ -34,7 +35,7 @@ const open = (peer) => panel.open(peer);
 function take(kind, message) {
   if (kind === "film") {
     film = new Film(message);
-    views = [new Graph(film, open), new Curves(film, redraw), new Clusters(film, (round) => cursor.seek(round), open), new Table(film, open), new Phases(film), new Traffic(), new Timeline(redraw), panel];
+    views = [new Graph(film, open), new Curves(film, redraw), new Clusters(film, (round) => cursor.seek(round), open), new Collaboration(), new Table(film, open), new Phases(film), new Traffic(), new Timeline(redraw), panel];
   } else if (film) {
     film.add(message);
   }

@@ -61,8 +61,10 @@ export class Panel {
       ["seconds", spent],
     ];
     if (address) facts.push(["address", address]);
-    const mixture = film.mixture(this.peer, cursor.position);
+    const mixture = film.chosen("mixture", this.peer, cursor.position);
     if (mixture) facts.push(["mixture", mixture.map((weight, cluster) => `${cluster}: ${decimal(weight, 2)}`).join(", ")]);
+    const chosen = film.chosen("collaborators", this.peer, cursor.position);
+    if (chosen) facts.push(["averages models of", chosen.length ? chosen.join(", ") : "none"]);
     const list = element("dl", {}, ...facts.flatMap(([name, text]) => [element("dt", {}, name), element("dd", { "data-field": name.replaceAll(" ", "_") }, text)]));
     this.body.replaceChildren(list, curve(film, this.peer, cursor.position), neighbors(film, this.peer, cursor), history(film, this.peer, cursor));
   }

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -240,6 +241,7 @@ class Algorithm:
     Options: ClassVar[type[BaseModel]] = NoOptions
     default_mix: ClassVar[str] = "uniform"
     clustered: ClassVar[bool] = True  # False: one model travels, and run.clusters has no effect
+    unused_keys: ClassVar[tuple[str, ...]] = ()  # of `run`, such as "screening.clip": refused where they are set
     default_final_epochs: ClassVar[int] = 0  # see `peer.algorithms.final_phase`
     result_is_model: ClassVar[bool] = True  # False: predictions of several models, which a final phase cannot train
     validation_share: ClassVar[float] = (
@@ -250,6 +252,7 @@ class Algorithm:
         self.manifest = manifest
         self.peer_id = peer_id
         self.graph = graph
+        self._refuse_unused(manifest)
         self.options: Any = self.parse_options(manifest)
         self.idle_folds = bool(getattr(self.options, "idle_folds", True))
         self.slots = self.slot_count(manifest)
@@ -257,6 +260,21 @@ class Algorithm:
         self.mix = manifest.mix or self.default_mix
         self.degree = graph.degree(peer_id)
         self.final_epochs = self._final_epochs(manifest)
+
+    @classmethod
+    def _refuse_unused(cls, manifest: Manifest) -> None:
+        """Refuse a key of ``run`` that has no effect and is not as if it were left out.
+
+        Raises:
+            ConfigError: the first such key.
+        """
+        for key in cls.unused_keys:
+            found, default = (attrgetter(key)(of) for of in (manifest, Manifest()))
+            if found != default:
+                raise ConfigError(
+                    f"run.{key}: found {found!r}, which has no effect with algorithm '{cls.name}'; allowed: {default!r}; "
+                    "remove the key, or choose another algorithm"
+                )
 
     @classmethod
     def parse_options(cls, manifest: Manifest) -> BaseModel:

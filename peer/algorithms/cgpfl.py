@@ -6,9 +6,10 @@ In round 0 each peer clusters the w of its closed neighborhood with k-means++, a
 spread over the graph, one edge per step: the steps carry sketches of centers and no models. With ``clusters = "auto"``
 (CGPFL-Heur), peers first agree on K, by gossip of cost curves (`peer.algorithms.cluster_count`).
 
-Source: "Personalized Federated Learning with Clustered Generalization", 2021, OpenReview dJk1vpEFYF0, Algorithm 1. The paper has
-a server (in `peer.experiment`), which clusters all w. The form between neighbors is an addition of this project. So are: rho, eta
-lambda as in pFedMe, in place of a beta of which no value is given; labels by the nearest center after round 0; alignment.
+Source: Xueyang Tang, Song Guo and Jingcai Guo, "Personalized Federated Learning with Clustered Generalization", 2021, arXiv
+2106.13044, Algorithm 1. The paper has a server (in `peer.experiment`), which clusters all w. The form between neighbors is an
+addition of this project. So are: rho, eta lambda as in pFedMe, in place of a beta of which no value is given; labels by the
+nearest center after round 0; alignment.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CGPFL-Heur: the number of clusters K that balances how well K centers fit the models against how few models share a center.
 
-Source: CGPFL (OpenReview dJk1vpEFYF0), Eq. 12: e(K) = sqrt(d_h K / m log(e m / d_h)) + mu cost(K), with a capacity d_h of the
+Source: CGPFL (arXiv 2106.13044), Eq. 12: e(K) = sqrt(d_h K / m log(e m / d_h)) + mu cost(K), with a capacity d_h of the
 models, m samples in all, and the cost of k-means. Neither d_h nor mu has a published value. Choices of this project: both terms
 lie in [0, 1], the first divided by its value at the largest K, the second by cost(1); d_h and m cancel. So
 e(K) = sqrt(K / K_max) + mu_scale cost(K) / cost(1).

@@ -66,6 +66,7 @@ class Dpfl(Algorithm):
     name = "dpfl"
     clustered = False
     Options = DpflOptions
+    unused_keys = ("mix", "aggregation", "screening.trimmed_mean")  # a chosen set is averaged by numbers of samples
     validation_share = 0.2
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:

@@ -51,6 +51,7 @@ class FedSoft(OwnNearCenters):
 
     name = "fedsoft"
     Options = FedSoftOptions
+    unused_keys = ("mix",)  # importances are the weights
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 

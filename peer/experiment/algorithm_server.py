@@ -141,7 +141,7 @@ class PFedMeServer(AlgorithmServer):
 
 
 class CgpflServer(AlgorithmServer):
-    """CGPFL (OpenReview dJk1vpEFYF0), Algorithm 1: k-means on all w, then center <- (1 - alpha) center + alpha mean of its w.
+    """CGPFL (arXiv 2106.13044), Algorithm 1: k-means on all w, then center <- (1 - alpha) center + alpha mean of its w.
 
     Round 0 starts k-means with k-means++, later rounds start it from the last centers, so that labels persist. With
     ``clusters = "auto"`` (CGPFL-Heur), K is chosen in round 0 from 1 to half of the clients and kept.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator_free_bootstrap import make_graph
+from coordinator_free_bootstrap import Manifest, make_graph
 from peer.algorithms.registry import algorithms
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, draw, manifest
@@ -66,6 +66,9 @@ def test_invariants_hold_under_faults_in_both_paces(name: str) -> None:
         if run.pace not in paces or not options.actions or run.screening.norm_bound:
             continue
         changes = {"algorithm": plain(name), "options": OPTIONS.get(name, {}), "learning_rate": 0.1}
+        for key in algorithms()[plain(name)].unused_keys:
+            section = key.partition(".")[0]
+            changes[section] = getattr(Manifest(), section)
         graph = replace(options.graph, manifest=run.model_copy(update=changes))
         outcome = run_one(replace(options, graph=graph))
         assert outcome.error is None, report(outcome)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from peer.algorithms.base import Algorithm, Workspace, measured
-from peer.algorithms.mixture import confusion
+from peer.algorithms.mixture import division
 from peer.algorithms.personalize import mixed_predictions
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState
@@ -69,9 +69,10 @@ class FedEM(Algorithm):
         result = workspace.learner.evaluate_predictions(mixed_predictions(workspace.learner, models, mixture))
         # `soft_mixture` tells reports that pi is a mean of probabilities; the mixture of FedSPD counts samples.
         state: dict[str, Any] = {"mixture": mixture, "soft_mixture": mixture}
-        if workspace.true_cluster is not None and "shares" in workspace.scratch:
-            explained_by = np.argmax(workspace.scratch["shares"], axis=0).astype(np.int64)
-            state["confusion"] = confusion(workspace.true_cluster, explained_by, self.slots)
+        if "shares" in workspace.scratch:
+            likeliest = np.argmax(workspace.scratch["shares"], axis=0).astype(np.int64)
+            classes = workspace.learner.labels()
+            state |= division(likeliest, self.slots, true=workspace.true_cluster, classes=classes)
         return measured(result) | {"state": state}
 
     def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from coordinator_free_bootstrap.seeds import derive_seed, uniform
 from peer.algorithms.base import Learner, Workspace
 from peer.algorithms.centers import OwnNearCenters
-from peer.algorithms.mixture import Labels, cluster_sizes, confusion
+from peer.algorithms.mixture import Labels, cluster_sizes, division
 from peer.algorithms.personalize import weighted_sum
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer
@@ -106,8 +106,8 @@ class FedSoft(OwnNearCenters):
             state["importance"] = importance(sizes, self.options.sigma)
             state["cluster_index"] = int(np.argmax(sizes))
             state["mixture"] = [size / len(labels) for size in sizes]
-            if workspace.true_cluster is not None:
-                state["confusion"] = confusion(workspace.true_cluster, labels, self.clusters)
+            classes = workspace.learner.labels()
+            state |= division(labels, self.clusters, true=workspace.true_cluster, classes=classes)
         state["shares"] = self._shares(state["importance"], workspace.round_index)
         return state
 
@@ -145,7 +145,7 @@ class FedSoft(OwnNearCenters):
         """Return the metrics of w, the accuracy of the center that has most of the training samples, and their division."""
         state = workspace.state
         main = workspace.models.model(int(state.get("cluster_index", 0)))
-        known: dict[str, Any] = {key: state[key] for key in ("mixture", "confusion") if key in state}
+        known: dict[str, Any] = {key: state[key] for key in ("mixture", "confusion", "class_explains") if key in state}
         if (truth := workspace.learner.test_cluster) is not None:
             centers = [workspace.models.model(s) for s in range(self.clusters)]
             known["center_scores"] = center_scores(workspace.learner, centers, truth)

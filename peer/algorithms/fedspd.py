@@ -301,8 +301,9 @@ class FedSpd(FedSpdDecisions):
         else:
             result = learner.evaluate_predictions(mixed_predictions(learner, models, workspace.state["mixture"]))
         state: dict[str, Any] = {"mixture": workspace.state["mixture"], "anchor": workspace.state["anchor"]}
-        if workspace.true_cluster is not None:
-            state["confusion"] = mixture.confusion(workspace.true_cluster, workspace.arrays["z"], self.slots)
+        state |= mixture.division(
+            workspace.arrays["z"], self.slots, true=workspace.true_cluster, classes=learner.labels()
+        )
         return measured(result) | {"state": state}
 
     def _predictor(self, workspace: Workspace) -> str:

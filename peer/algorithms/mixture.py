@@ -6,7 +6,7 @@ Source: FedSPD (arXiv 2410.18862), Section 4.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -121,3 +121,29 @@ def confusion(true: Labels, labels: Labels, clusters: int) -> list[list[int]]:
     table = np.zeros((int(true.max(initial=0)) + 1, clusters), dtype=np.int64)
     np.add.at(table, (true, labels), 1)
     return [[int(c) for c in row] for row in table]
+
+
+def explained(groups: Labels, labels: Labels, clusters: int) -> float:
+    """Return the share of samples with the commonest label of their group: 1 if the group alone decides the label."""
+    table = np.array(confusion(groups, labels, clusters))
+    return float(table.max(axis=1).sum() / max(table.sum(), 1))
+
+
+def division(labels: Labels, clusters: int, *, true: Labels | None, classes: Labels | None) -> dict[str, Any]:
+    """Return what the history records of a division of a peer's samples, as far as the data tell.
+
+    `confusion` needs the true clusters; `class_explains` needs classes: where it is near 1, clusters are groups of classes, and a
+    center is an expert for classes, not for a distribution.
+
+    Args:
+        labels: the cluster of each sample, int64 [n].
+        clusters: S.
+        true: the true cluster of each sample, int64 [n].
+        classes: the class of each sample, int64 [n].
+    """
+    found: dict[str, Any] = {}
+    if true is not None:
+        found["confusion"] = confusion(true, labels, clusters)
+    if classes is not None:
+        found["class_explains"] = explained(classes, labels, clusters)
+    return found

@@ -74,6 +74,7 @@ class AlgorithmState(_Record):
     mixture: Weights | None = None
     soft_mixture: Weights | None = None
     center_scores: CenterScores | None = None
+    class_explains: Number | None = None
     confusion: (
         Annotated[
             list[Annotated[list[Small], Field(max_length=CLUSTERS_MAX)]],

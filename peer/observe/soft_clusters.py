@@ -91,6 +91,18 @@ def sample_cluster_accuracy(run: Run) -> float | None:
     return sample_accuracy(tables) if tables else None
 
 
+def class_explains(run: Run) -> float | None:
+    """Return how much of the division of the samples their class explains, mean over peers; None without classes."""
+    found = _states(run, "class_explains")
+    return float(np.mean(found)) if found else None
+
+
+def truth_explains(run: Run) -> float | None:
+    """Return the same for the true clusters: the share of samples with the commonest label of their distribution at a peer."""
+    tables = [table for table in _tables(run) if table.sum()]
+    return float(np.mean([table.max(axis=1).sum() / table.sum() for table in tables])) if tables else None
+
+
 def best_center(run: Run, true_cluster: int) -> float | None:
     """Return the score of the best center on the test samples of one true distribution, pooled over the peers.
 
@@ -142,6 +154,8 @@ def models_compared(run: Run) -> dict[str, int] | None:
 METRICS = {
     "mix_err": mix_err,
     "sample_cluster_accuracy": sample_cluster_accuracy,
+    "class_explains": class_explains,
+    "truth_explains": truth_explains,
     "collapsed": collapsed,
     "accuracy_final_phase": final_phase,
     "models_others_would_send": models_compared,

@@ -60,6 +60,7 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     yield "seconds", ", ".join(f"{phase} {values['seconds'][phase]:.2f}" for phase in PHASES) + " (mean over peers)"
     apart = [f"{j}: {number(a, 4)} ({number(r, 4)} relative)" for j, (a, r) in enumerate(distances)]
     yield "consensus distance", ", ".join(apart)
+    yield from _final_phase_rows(values)
     yield from _mixture_rows(values)
     yield from _collaboration_rows(values["collaboration"])
     if "reached" in values:
@@ -80,6 +81,14 @@ def _collaboration_rows(found: dict[str, Any] | None) -> Iterable[tuple[str, str
     yield "links", links
 
 
+def _final_phase_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
+    """Yield the row of a run with a final phase."""
+    if values["accuracy_final_phase"] is not None:
+        phase, metric = values["accuracy_final_phase"], metric_of(values)
+        before, after = (metric.text(phase[when]) for when in ("before", "after"))
+        yield "final phase", f"{metric.name} {before} before, {after} after"
+
+
 def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     """Yield the rows of algorithms with mixtures."""
     if values["collapsed"] is None:
@@ -87,10 +96,10 @@ def _mixture_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     placed, error = percent(values["sample_cluster_accuracy"]), number(values["mix_err"])
     result = "collapsed into one" if values["collapsed"] else "not collapsed"
     yield "mixtures", f"mix_err {error}, {placed} of the samples in their true cluster, {result}"
-    if values["accuracy_final_phase"] is not None:
-        phase, metric = values["accuracy_final_phase"], metric_of(values)
-        before, after = (metric.text(phase[when]) for when in ("before", "after"))
-        yield "final phase", f"{metric.name} {before} before, {after} after"
+    by_class, by_truth = values["class_explains"], values["truth_explains"]
+    if by_class is not None:
+        truth = "" if by_truth is None else f", its true cluster {percent(by_truth)}"
+        yield "labels", f"a sample's class explains {percent(by_class)} of them{truth}"
     others = values["models_others_would_send"]
     if others is not None:
         yield "for comparison", f"DFCA would send {others['dfca']} models, FedEM {others['fedem']}"

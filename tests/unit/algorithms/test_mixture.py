@@ -77,6 +77,17 @@ def test_losses_centered_by_class_divide_within_classes_and_not_by_class():
     np.testing.assert_array_equal(mixture.nearest(mixture.center_by_class(losses, classes)), np.where(hidden, 0, 1))
 
 
+def test_a_group_that_decides_the_label_explains_it():
+    classes, labels = np.array([0, 0, 0, 1, 1, 2]), np.array([1, 1, 1, 0, 0, 1])
+    assert mixture.explained(classes, labels, 2) == 1.0
+    assert mixture.explained(np.zeros(6, np.int64), labels, 2) == 4 / 6
+    assert mixture.division(labels, 2, true=None, classes=None) == {}
+    assert mixture.division(labels, 2, true=classes, classes=labels) == {
+        "confusion": [[0, 3], [2, 0], [0, 1]],
+        "class_explains": 1.0,
+    }
+
+
 def test_confusion_counts_every_sample():
     table = mixture.confusion(np.array([0, 0, 2, 2]), np.array([1, 1, 0, 1]), 2)
     assert table == [[0, 2], [0, 0], [1, 1]]

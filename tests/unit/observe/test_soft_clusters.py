@@ -62,6 +62,15 @@ def test_a_run_reports_its_last_mixtures(tmp_path):
     assert soft_clusters.collapsed(run) is False
 
 
+def test_a_run_reports_what_explains_the_labels(tmp_path):
+    states = [
+        {"class_explains": share, "confusion": table} for share, table in ((1.0, [[8, 2], [2, 8]]), (0.9, [[6, 4]]))
+    ]
+    run = run_of(tmp_path, [[{"accuracy": 0.5, "state": state}] for state in states] + [[{"accuracy": 0.5}]])
+    assert soft_clusters.class_explains(run) == pytest.approx(0.95)
+    assert soft_clusters.truth_explains(run) == pytest.approx((0.8 + 0.6) / 2)
+
+
 def test_unknown_values_are_none(tmp_path):
     run = run_of(tmp_path, [[{"accuracy": 0.5}]] * 3)
     assert soft_clusters.mix_err(run) is None and soft_clusters.sample_cluster_accuracy(run) is None

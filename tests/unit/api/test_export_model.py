@@ -184,8 +184,8 @@ def test_the_mixture_of_fedem_is_exported_as_it_was_evaluated(mixed, tmp_path, e
 
 
 def test_the_confident_predictor_of_fedspd_is_exported_as_it_was_evaluated(tmp_path):
-    options = {"personalize": "confident", "final_epochs": 0}
-    run = simulated(algorithm="fedspd", clusters=2, split_options={"k": 2}, options=options)
+    options = {"personalize": "confident"}
+    run = simulated(algorithm="fedspd", clusters=2, split_options={"k": 2}, options=options, final={"epochs": 0})
     text = run.export_model(1, tmp_path / "model.onnx").read_text()
     assert "| model | confident |" in text
     from peer.tasks.loading import load_task

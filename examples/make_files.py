@@ -1,0 +1,153 @@
+"""Make small files as users have them, for the examples: tables, time series, pictures with masks, sentences and a text model.
+
+    python examples/make_files.py            # writes examples/files, about 1 MB; the same bytes every time
+
+The numbers are drawn from fixed seeds; each device has its own distribution. Four devices.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+DEVICES = 4
+FOLDER = Path(__file__).parent / "files"
+
+
+def write_table(path: Path, header: list[str], rows: list[list[object]]) -> None:
+    """Write a CSV table."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows([header, *rows])
+
+
+def apartments(device: int) -> None:
+    """Write one town's apartments: area, rooms, year, distance to the center, and the rent, which costs more in some towns."""
+    draw, rows = np.random.default_rng(device), []
+    for _ in range(240):
+        area, year, distance = draw.uniform(25, 140), int(draw.integers(1920, 2024)), draw.exponential(4)
+        rooms = max(1, round(area / 28 + draw.normal(0, 0.5)))
+        rent = (9 + 4 * (device % 2)) * area + 40 * rooms + 2 * (year - 1920) - 25 * distance + draw.normal(0, 40)
+        rows.append([round(area, 1), rooms, year, round(distance, 2), round(max(rent, 150.0), 2)])
+    write_table(FOLDER / "apartments" / f"town-{device}.csv", ["area", "rooms", "year", "distance_km", "rent"], rows)
+
+
+def patients(device: int) -> None:
+    """Write one clinic's patients: numbers and categories, of which some are missing, and whether they came back."""
+    draw, rows = np.random.default_rng(100 + device), []
+    for _ in range(300):
+        age, pressure = int(draw.integers(18, 95)), draw.normal(130, 18)
+        smoker, ward = draw.choice(["yes", "no"], p=[0.3, 0.7]), draw.choice(["surgery", "heart", "general"])
+        risk = (age - 55) / 12 + (pressure - 130) / 15 + 1.5 * (smoker == "yes") + (1.0 if ward == "heart" else -0.4)
+        outcome = "returned" if risk + draw.normal(0, 0.5) > 0 else "recovered"
+        shown: list[object] = [age, round(pressure, 1), smoker, ward]
+        missing = draw.random(4) < (0.02, 0.15, 0.1, 0.05)
+        rows.append([*("" if gone else value for value, gone in zip(shown, missing, strict=True)), outcome])
+    header = ["age", "blood_pressure", "smoker", "ward", "outcome"]
+    write_table(FOLDER / "patients" / f"clinic-{device}.csv", header, rows)
+
+
+def pumps(device: int) -> None:
+    """Write one pump's log: ten readings a second of two sensors, and the state that an operator noted."""
+    draw, rows = np.random.default_rng(200 + device), []
+    for minute in range(60):
+        state = int(draw.integers(0, 3))
+        pitch, phase = 0.6 + 0.5 * state + 0.1 * (device % 2), draw.uniform(0, 2 * np.pi)
+        for step in range(64):
+            wave = np.sin(pitch * step + phase)
+            x, y = wave + draw.normal(0, 0.3), 0.5 * wave * state + draw.normal(0, 0.3)
+            rows.append([f"{minute * 6.4 + step / 10:.1f}", f"{x:.3f}", f"{y:.3f}", ("idle", "running", "worn")[state]])
+    write_table(FOLDER / "pumps" / f"pump-{device}.csv", ["seconds", "vibration", "pressure", "state"], rows)
+
+
+def cells(device: int) -> None:
+    """Write one microscope's pictures, 32 x 32 grays, and masks of the same names: 0 background, 1 cell, 2 nucleus."""
+    draw, folder = np.random.default_rng(300 + device), FOLDER / "cells" / f"microscope-{device}"
+    for part in ("images", "masks"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    y, x = np.mgrid[:32, :32]
+    for number in range(40):
+        mask = np.zeros((32, 32), np.uint8)
+        for _ in range(int(draw.integers(1, 4))):
+            row, column, radius = *draw.uniform(6, 26, 2), draw.uniform(3, 7)
+            distance = np.hypot(y - row, x - column)
+            mask[distance < radius] = 1
+            mask[distance < radius / 2.5] = 2
+        gray = np.array([40, 120, 210])[mask] + 30 * (device % 2) + draw.normal(0, 12, mask.shape)
+        Image.fromarray(np.clip(gray, 0, 255).astype(np.uint8)).save(folder / "images" / f"{number:03}.png")
+        Image.fromarray(mask).save(folder / "masks" / f"{number:03}.png")
+
+
+OPENINGS = ("hello", "good morning", "dear team", "hi there", "to whom it may concern")
+THINGS = ("my order", "the invoice", "the app", "my account", "the delivery", "the new phone")
+SENTENCES = {
+    "complaint": ("{} is broken again", "{} does not work", "i am angry about {}", "{} came late and wrong"),
+    "question": ("when will {} be ready", "how can i change {}", "where do i find {}", "what does {} cost"),
+    "thanks": ("thank you for {}", "{} works perfectly now", "i love {}", "great help with {}"),
+}
+
+
+def sentences(device: int) -> None:
+    """Write one office's mail: a text and its label a line; offices get labels in different shares."""
+    draw, lines = np.random.default_rng(400 + device), []
+    shares = np.roll([0.6, 0.25, 0.15], device)
+    for _ in range(160):
+        label = str(draw.choice(list(SENTENCES), p=shares))
+        text = f"{draw.choice(OPENINGS)} , {str(draw.choice(SENTENCES[label])).format(draw.choice(THINGS))}"
+        lines.append(json.dumps({"text": text, "label": label}))
+    path = FOLDER / "sentences" / f"device-{device}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def text_model() -> None:
+    """Write a small text model with random weights, and a tokenizer of the words of the first device's sentences."""
+    from peer.tasks.torchvision_shim import import_for_user_code
+
+    import_for_user_code()  # transformers imports torchvision, whose usual build fails beside a CPU build of torch
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+    from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    words.normalizer, words.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
+    lines = (FOLDER / "sentences" / "device-0.jsonl").read_text(encoding="utf-8").splitlines()
+    texts = [json.loads(line)["text"] for line in lines]
+    words.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=["[PAD]", "[UNK]"]))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
+    torch.manual_seed(0)
+    config = DistilBertConfig(
+        vocab_size=words.get_vocab_size(),
+        max_position_embeddings=32,
+        dim=64,
+        n_layers=2,
+        n_heads=4,
+        hidden_dim=256,
+        num_labels=len(SENTENCES),
+        dropout=0.0,
+        attention_dropout=0.0,
+        seq_classif_dropout=0.0,
+    )
+    tokenizer.save_pretrained(FOLDER / "sentences" / "base")
+    DistilBertForSequenceClassification(config).save_pretrained(FOLDER / "sentences" / "base")
+
+
+def main() -> None:
+    """Write the files of all devices."""
+    for device in range(DEVICES):
+        for write in (apartments, patients, pumps, cells, sentences):
+            write(device)
+    if find_spec("transformers") is None:
+        print("no package transformers: wrote no text model; pip install 'coordinator-free[hf]'")
+    else:
+        text_model()
+    print(f"wrote {FOLDER}")
+
+
+if __name__ == "__main__":
+    main()

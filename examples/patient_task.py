@@ -1,7 +1,7 @@
 """Example task: a CSV table with categories and missing values: does a patient of a clinic return?
 
-Each peer is a clinic. A number that is missing becomes the mean of the clinic, and a column says that it was missing; a category becomes one
-column for each of its values. The values are written here, so that all clinics have the same columns in the same order.
+Each peer is a clinic. A number that is missing becomes the mean of the clinic, and a column says that it was missing. A category
+becomes one column for each of its values, which are written here: all clinics have the same columns in the same order.
 
     python examples/make_files.py        # writes examples/files/patients/clinic-0.csv and so on; use your own instead
     peer task check examples/patient_task.py:task

@@ -375,8 +375,13 @@ def _route_problems(
         around[b].add(a)
     relayed = {(a, b): relay for a, b, relay in via}
     problems = [] if len(relayed) == len(via) else ["edges: found two relays of one edge; allowed: one via"]
+    problems += [
+        f"edge {shown(a)}-{shown(b)}: via: found a relay of no edge; allowed: at an edge"
+        for a, b in relayed.keys() - {*edges}
+    ]
     for a, b in (edge for edge in edges if edge in relayed or all(of[end].dials_only for end in edge)):
-        able = sorted(n for n in around[a] & around[b] if not of[n].dials_only)
+        common = (n for n in around[a] & around[b] if not of[n].dials_only)
+        able = sorted(n for n in common if not {(min(end, n), max(end, n)) for end in (a, b)} & relayed.keys())
         relay = relayed.get((a, b))
         if relay is None:
             fix = (

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator
 
 from coordinator_free_bootstrap.errors import ConfigError
-from coordinator_free_bootstrap.graph import RATE_MIN, Graph
+from coordinator_free_bootstrap.graph import RATE_MIN, Graph, Node
+from coordinator_free_bootstrap.routes import relay_of, relayed_by
 from coordinator_free_bootstrap.validation import counted
 
 RATE_EXPECTED = 32 << 10  # bytes/s of one transfer, 0.26 Mbit/s: a slower one is cancelled, unless a limit is declared
@@ -40,9 +41,19 @@ def parse_rate(text: str, option: str) -> int:
 
 def expected_rate(graph: Graph, sender: int, receiver: int) -> float:
     """Return the bytes per second below which a transfer is cancelled; half of a declared limit's share is enough."""
-    up, down = graph.node(sender).upload_limit, graph.node(receiver).download_limit
-    shares = [limit / (2 * graph.degree(end)) for limit, end in ((up, sender), (down, receiver)) if limit]
-    return min([RATE_EXPECTED, *shares])
+    return min([RATE_EXPECTED, *(limit / (2 * sharing) for limit, sharing in _limits(graph, sender, receiver))])
+
+
+def _limits(graph: Graph, sender: int, receiver: int, upload: int | None = None) -> list[tuple[int, int]]:
+    """Return the limits that a transfer is subject to, each with the number of transfers that share it at most."""
+    found = [
+        (upload or graph.node(sender).upload_limit, graph.degree(sender)),
+        (graph.node(receiver).download_limit, graph.degree(receiver)),
+    ]
+    relay = relay_of(graph, sender, receiver)
+    if relay is not None and (terms := graph.node(relay).relay):
+        found.append((terms.bytes_per_second, len(relayed_by(graph, relay))))
+    return [(limit, sharing) for limit, sharing in found if limit]
 
 
 def frame_bytes(graph: Graph, sender: int, receiver: int, upload: int | None = None) -> int:
@@ -55,9 +66,9 @@ def frame_bytes(graph: Graph, sender: int, receiver: int, upload: int | None = N
         upload: the sender's own limit, if it is not that of the graph file.
     """
     timeouts, most = graph.manifest.timeouts, graph.manifest.limits.frame_bytes_max
-    limits = ((upload or graph.node(sender).upload_limit, sender), (graph.node(receiver).download_limit, receiver))
+    limits = _limits(graph, sender, receiver, upload)
     patience_s = min(timeouts.suspicion_s, timeouts.idle_transfer_s) / 4
-    sizes = [limit * min(FRAME_S, patience_s / graph.degree(end)) for limit, end in limits if limit]
+    sizes = [limit * min(FRAME_S, patience_s / sharing) for limit, sharing in limits]
     return max(min(most, FRAME_BYTES_MIN), min([most, *map(int, sizes)])) & ~3
 
 
@@ -100,6 +111,25 @@ def problems(graph: Graph, model_bytes: int) -> Iterator[str]:
     """Yield a sentence for each peer whose declared limits do not fit the round deadline or the suspicion time."""
     for node in graph.nodes:
         yield from problems_of(graph, node.id, model_bytes)
+        yield from _relay_problems(graph, node, model_bytes)
+
+
+def _relay_problems(graph: Graph, node: Node, model_bytes: int) -> Iterator[str]:
+    """Yield a sentence for each limit of a relay that does not fit the edges that run through it."""
+    pairs, deadline_s = len(relayed_by(graph, node.id)), graph.manifest.timeouts.round_deadline_s
+    if node.relay is None or not pairs:
+        return
+    if (seconds := pairs * model_bytes / node.relay.bytes_per_second) > deadline_s:
+        yield (
+            f"peer {node.id}: one model of {model_bytes} bytes in each direction over {counted(pairs // 2, 'relayed edge')} "
+            f"takes {seconds:.0f} s at relay.bytes_per_second; run.timeouts.round_deadline_s is {deadline_s:g}; raise one of "
+            "them, or choose a smaller run.encoding"
+        )
+    if node.relay.connections < pairs:
+        yield (
+            f"peer {node.id}: relay.connections is {node.relay.connections}; {counted(pairs // 2, 'relayed edge')} with two "
+            f"directions cannot do with less than {pairs}; raise it"
+        )
 
 
 def problems_of(

@@ -58,10 +58,6 @@ class AccessControl:
         """Return the authenticated caller; None where the transport is plaintext."""
         return self._identify(context) if self._identify else None
 
-    def message(self, caller: Subject | None, context: Any) -> None:
-        """Count one message of a caller; see `CallerLimits.message`."""
-        self._callers.message(_key(caller, context))
-
     def stream(self, caller: Subject | None, context: Any) -> AbstractContextManager[None]:
         """Count one open stream of a caller; see `CallerLimits.stream`."""
         return self._callers.stream(_key(caller, context))
@@ -71,7 +67,7 @@ class AccessControl:
         return self._callers.discard(_key(caller, context))
 
     async def request(self, caller: Subject | None, context: Any) -> Any:
-        """Read the request of a unary call; see `CallerLimits.request`."""
+        """Read the request of a unary call, or the first message of a tunnel; see `CallerLimits.request`."""
         with self._callers.request(_key(caller, context)):
             return await first_message(context, self._timeouts)
 

@@ -165,8 +165,7 @@ class PeerService:
         caller: int | None = None
         try:
             caller = self._caller(context)
-            self._access.message(caller, context)
-            sender, other = convert.unpack_tunnel_ends(await first_message(context, self._timeouts))
+            sender, other = convert.unpack_tunnel_ends(await self._access.request(caller, context))
             require_sender(caller, sender)
             await carry(sender, other, context)
         except RemoteProtocolError as error:

@@ -25,6 +25,7 @@ from peer.wire import convert
 from peer.wire.access import REFUSAL_TRAILER
 from peer.wire.endpoint import SocketFolder, target_of
 from peer.wire.frames import chunk_frame, data_of
+from peer.wire.limits import REQUESTS_MAX
 from peer.wire.offering import Offering
 from peer.wire.options import channel_options
 from peer.wire.security import MutualTls, open_channel
@@ -131,6 +132,29 @@ def test_first_frame_that_is_no_frame_is_refused() -> None:
             for frame in (b"\xff\xff", b"", chunk_frame(memoryview(b"data"))):
                 error = await answer_of(link.tunnel("OfferTunnel"), frame)
                 assert code_of(error) == "malformed"
+
+    run(test)
+
+
+@pytest.mark.parametrize("method", ["OfferTunnel", "UseTunnel"])
+def test_half_open_tunnels_of_a_neighbor_are_limited_and_hinder_no_other(method: str) -> None:
+    """Streams that never name their ends are counted, for each caller alone."""
+
+    async def test() -> None:
+        graph = graph_of()
+        async with peers(RELAY, LEFT, RIGHT, graph=graph) as ends, caller(graph, NEIGHBOR) as link:
+            calls = [link.tunnel(method) for _ in range(REQUESTS_MAX + 1)]
+            reading = [asyncio.ensure_future(call.read()) for call in calls]
+            done, waiting = await asyncio.wait(reading, return_when=asyncio.FIRST_COMPLETED)
+            assert len(done) == 1 and len(waiting) == REQUESTS_MAX
+            (refused,) = (call for call in calls if call.done())
+            assert dict(await refused.trailing_metadata())[REFUSAL_TRAILER] == "too_many_streams"
+            assert ends[RELAY].recorder.refusals == [Refusal.TOO_MANY_STREAMS]
+            await ends[LEFT].reaches(RIGHT, LEFT)
+            await ends[RELAY].reaches(LEFT, RELAY)
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
 
     run(test)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator_free_bootstrap import Graph, Manifest, Node, dump_graph, parse_graph, parse_manifest
+from coordinator_free_bootstrap import Graph, Manifest, Node, Relay, dump_graph, parse_graph, parse_manifest
 from coordinator_free_bootstrap.errors import ConfigError, GraphError
 from coordinator_free_bootstrap.rates import (
     FRAME_BYTES_MIN,
@@ -51,6 +51,37 @@ def test_declared_limits_are_kept_in_the_graph_file_and_checked() -> None:
     assert graph.digest == star().digest  # a peer may change them alone
     with pytest.raises(GraphError, match="node 0: upload_limit: found 9999; allowed: bytes per second, 10000 or more"):
         star(upload_limit=9_999)
+
+
+def relayed(bytes_per_second: int, connections: int = 8) -> Graph:
+    """Return a triangle in which peers 1 and 2 only dial and peer 0 relays between them."""
+    hub = Node(0, "a:1", relay=Relay(bytes_per_second, connections))
+    dialers = (Node(1, "", dials_only=True), Node(2, "", dials_only=True))
+    return Graph((hub, *dialers), ((0, 1), (0, 2), (1, 2)), via=((1, 2, 0),))
+
+
+def test_a_slow_relay_is_no_slow_neighbor() -> None:
+    """Both directions of the relayed edge share the relay's limit; its other edges are not subject to it."""
+    graph = relayed(80_000)
+    assert expected_rate(graph, 1, 2) == expected_rate(graph, 2, 1) == 80_000 / (2 * 2)
+    assert expected_rate(graph, 0, 1) == expected_rate(relayed(50_000_000), 1, 2) == RATE_EXPECTED
+    assert frame_bytes(graph, 1, 2) == int(80_000 * 0.1) & ~3 < frame_bytes(graph, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("graph", "found"),
+    [
+        (relayed(5_000_000), []),
+        (relayed(50_000), ["one model of 100000000 bytes in each direction over 1 relayed edge takes 4000 s"]),
+        (
+            relayed(5_000_000, connections=1),
+            ["relay.connections is 1; 1 relayed edge with two directions cannot do with less than 2"],
+        ),
+    ],
+)
+def test_a_relay_whose_limits_do_not_fit_its_edges_is_named(graph: Graph, found: list[str]) -> None:
+    said = list(problems(graph, 100_000_000))
+    assert len(said) == len(found) and all(part in text for part, text in zip(found, said, strict=True)), said
 
 
 def test_neighbors_expect_half_of_a_declared_share() -> None:

@@ -55,6 +55,12 @@ def test_graph_file_keeps_routes_and_the_digest_does_not_depend_on_them():
         (((HUB, *DIALERS), TRIANGLE, ((1, 2, 9),)), "edge 1-2: via: found 9", "0"),
         (((HUB, *DIALERS), TRIANGLE, ((1, 2, 2),)), "edge 1-2: via: found 2", "0"),
         (((HUB, *DIALERS), TRIANGLE, ((1, 2, 0), (2, 1, 0))), "edges: found two relays of one edge", "one via"),
+        (((HUB, *DIALERS), ((0, 1), (0, 2)), ((1, 2, 0),)), "edge 1-2: via: found a relay of no edge", "at an edge"),
+        (
+            ((HUB, Node(3, "c:1", relay=LIMITS), DIALERS[0]), ((0, 1), (0, 3), (1, 3)), ((0, 1, 3), (1, 3, 0))),
+            "edge 0-1: via: found 3",
+            "none, since no peer that both can dial",
+        ),
         (
             ((Node(0, "hub:1"), *DIALERS), TRIANGLE, ((1, 2, 0),)),
             "edge 1-2: via: found peer 0, which has not agreed to relay",

@@ -20,6 +20,7 @@ from peer.core.deltas import Offer, Received, name_of
 from peer.core.encoding import ErrorFeedback
 from peer.core.engine import Engine
 from peer.core.liveness import Liveness, NeighborState
+from peer.core.messages import Outcome, PushReply
 from peer.core.model_store import ModelStore
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import Outbox
@@ -30,6 +31,7 @@ from peer.core.stages import Stage
 from peer.core.state import State
 from peer.host import host as host_module
 from peer.host.host import PeerHost
+from tests.simulation.network import Network
 
 Patch = Callable[[Any], None]  # takes pytest's monkeypatch
 
@@ -409,3 +411,43 @@ def the_mixture_is_never_computed_again(original, algorithm, workspace, z):
     return original(algorithm, workspace, z) | {
         "mixture": workspace.state.get("mixture", [1 / algorithm.slots] * algorithm.slots)
     }
+
+
+# ---- tunnels: an edge over which one end is called is an edge like any other ------------------------------------------
+
+
+def _once(monkeypatch: Any) -> None:
+    """What is lost, by `lose_tunnel` or with a process at one of its ends, stays lost; `heal` cannot open it."""
+    lose, has_offer, lost = Network.lose_tunnel, Network._has_offer, set()
+
+    def loses(network: Network, edge: tuple[int, int]) -> None:
+        lose(network, edge)
+        lost.update({(network, edge), (network, edge[::-1])})
+
+    def has(network: Network, *edge: int) -> bool:
+        before, found = network.links[edge].ends, has_offer(network, *edge)
+        if before and None not in before and network.links[edge].ends != before:
+            lost.add((network, edge))
+        return found and (network, edge) not in lost
+
+    monkeypatch.setattr(Network, "lose_tunnel", loses)
+    monkeypatch.setattr(Network, "_has_offer", has)
+
+
+PLANTED["a_lost_tunnel_is_never_opened_again"] = _once
+
+
+@plant(Network, "push")
+def a_tunnel_leads_to_another_neighbor_of_its_holder(original, network, sender, target, header, payload):
+    held = sorted(
+        edge[1] for edge, link in network.links.items() if edge[0] == sender.peer_id and link.holder is not None
+    )
+    return original(network, sender, held[-1] if target in held else target, header, payload)
+
+
+@plant(Network, "_break")
+def what_a_lost_tunnel_carried_is_taken_as_delivered(original, network, push, at_once=False):
+    if at_once and network.links[push.source, push.target].holder is not None and push.sender is not None:
+        push.sender_done = True
+        push.sender.answered(push, PushReply(Outcome.FOLDED))
+    original(network, push, at_once)

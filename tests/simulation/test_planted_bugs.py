@@ -53,6 +53,9 @@ FOUND_AT = {
     "the_selection_sent_is_not_the_cluster_trained": "fedspd 0",
     "offers_follow_the_selection_of_the_round_before": "fedspd 3",
     "the_mixture_is_never_computed_again": "fedspd 3",
+    "a_lost_tunnel_is_never_opened_again": "seed 117",
+    "a_tunnel_leads_to_another_neighbor_of_its_holder": "seed 4",
+    "what_a_lost_tunnel_carried_is_taken_as_delivered": "seed 776",
 }
 SELECTING = ("fedspd", "fedspd, broadcast", "fedspd, metropolis", "fedspd, paper form")
 

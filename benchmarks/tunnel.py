@@ -1,10 +1,12 @@
 """What a tunnel costs: pushes to a neighbor that is dialed, over the tunnel that it opens, and over a relay; repeats interleaved.
 
-    python benchmarks/tunnel.py [--size 100] [--repeats 9] [--markdown FILE]
+    python benchmarks/tunnel.py [--size 0.01 1 100] [--repeats 9] [--markdown FILE]
 
-Each way has its own processes on loopback: sender, receiver and, on a relayed edge, the relay. Pushes run with TLS through
-everything that a peer does with a model (`transport.py`). Processor time is that of all processes of a way for one push.
-Extra memory is their peak resident memory during the pushes, minus that of the dialed edge. The ratio is that of the medians.
+Each way has its own new processes on loopback: sender, receiver and, on a relayed edge, the relay. Pushes run with TLS through
+everything that a peer does with a model (`transport.py`); small ones in a row, since the clock of processes counts hundredths
+of a second. Processor time is that of all processes of a way for one push; the ratio is that of the medians. `floor` is a dialed
+push plus a bare gRPC stream of as many bytes, with TLS and frames of 1 MiB: the bytes of a tunnel cross gRPC twice.
+Memory is how far the resident memory of each end rose above what it was before the first push, at its highest.
 """
 
 from __future__ import annotations
@@ -14,10 +16,14 @@ import asyncio
 import multiprocessing
 import statistics
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
+import grpc
+import grpc.aio
 import numpy as np
 from common import show
 from tls import processor_seconds
@@ -31,21 +37,25 @@ from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
 from peer.runtime.edges import Edges
 from peer.testbed.testbed import free_ports
-from peer.wire.security import MutualTls
+from peer.wire.memory import keep_frame_memory
+from peer.wire.options import channel_options, server_options
+from peer.wire.security import MutualTls, open_channel
 from peer.wire.server import PeerServer
 
 SENDER, RECEIVER, RELAY = 0, 1, 2
-WAYS = ("dialed", "tunnel", "relay")
+WAYS = ("dialed", "tunnel", "relay", "bare")
 AIM = 1.5  # times the processor time of a dialed edge
 WARM_UP = 2  # pushes before the first that counts: connections, flow control, memory
 UNLIMITED = 1 << 40  # bytes per second of the relay
 PAUSE_S = 0.05  # between two attempts while the tunnels come up
+BURST_BYTES, BURST_MAX = 20 * MEGABYTE, 100  # pushes in a row: so many bytes, at most so many
+BARE_FRAME_BYTES = 1 << 20
 
 
 def graph_of(way: str) -> tuple[Graph, list[KeyPair]]:
     """Return a graph of three peers on free ports in which the sender reaches the receiver in one way, and their keys."""
     graph = make_graph("complete", 3)
-    dialers = {"dialed": (), "tunnel": (RECEIVER,), "relay": (SENDER, RECEIVER)}[way]
+    dialers = {"tunnel": (RECEIVER,), "relay": (SENDER, RECEIVER)}.get(way, ())
     nodes = (
         replace(node, address=f"127.0.0.1:{port}", dials_only=node.id in dialers, relay=Relay(UNLIMITED, 8))
         if node.id not in dialers
@@ -58,10 +68,10 @@ def graph_of(way: str) -> tuple[Graph, list[KeyPair]]:
     return pin(graph, [pair.certificate for pair in pairs]), pairs
 
 
-def peer(peer_id: int, graph: Graph, private: bytes, pem: bytes, size: int, orders: Connection) -> None:
-    """Run one peer; it pushes one model for each order, and answers with the seconds that it took."""
+def peer(peer_id: int, way: str, graph: Graph, private: bytes, pem: bytes, size: int, orders: Connection) -> None:
+    """Run one peer until it is ended; it obeys orders."""
     tls = MutualTls(graph, peer_id, KeyPair(private, Certificate.from_pem(pem, "own"), pem))
-    asyncio.run(_peer(peer_id, graph, tls, size, orders))
+    asyncio.run((_bare if way == "bare" else _peer)(peer_id, graph, tls, size, orders))
 
 
 async def _peer(peer_id: int, graph: Graph, tls: MutualTls, size: int, orders: Connection) -> None:
@@ -81,12 +91,55 @@ async def _peer(peer_id: int, graph: Graph, tls: MutualTls, size: int, orders: C
     theta = np.random.default_rng(1).standard_normal(size // 4 if peer_id == SENDER else 1, np.float32)
     header = ModelHeader(SENDER, 1, 0, 0, 0, 0, 1, 100, 1.0, (), theta.nbytes, "float32")
     payload = encode(theta, schema_of(theta.size), "float32")
+
+    async def push() -> None:
+        reply = await edges.links[RECEIVER].push(header, payload)
+        if reply.outcome is not Outcome.FOLDED:
+            raise SystemExit(f"push: {reply.reason}")
+
+    await _obey(orders, push)
+
+
+async def _bare(peer_id: int, graph: Graph, tls: MutualTls, size: int, orders: Connection) -> None:
+    """The bytes of a push through gRPC with TLS, and nothing else."""
+    keep_frame_memory()
+
+    async def take(_requests: object, context: Any) -> bytes:
+        while await context.read() is not grpc.aio.EOF:
+            pass
+        return b""
+
+    timeouts, address = graph.manifest.timeouts, graph.node(RECEIVER).address
+    server = grpc.aio.server(options=server_options(timeouts, graph.manifest.limits))
+    methods = {"Take": grpc.stream_unary_rpc_method_handler(take)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", methods),))
+    server.add_secure_port(graph.node(peer_id).address, tls.server_credentials())
+    await server.start()
+    stream = open_channel(address, channel_options(timeouts), tls.channel(1 - peer_id)).stream_unary("/bare/Take")
+    frames = [bytes(min(BARE_FRAME_BYTES, size - start)) for start in range(0, size, BARE_FRAME_BYTES)]
+
+    async def push() -> None:
+        call = stream()
+        for frame in frames:
+            await call.write(frame)
+        await call.done_writing()
+        await call
+
+    await _obey(orders, push)
+
+
+async def _obey(orders: Connection, push: Callable[[], Awaitable[None]]) -> None:
+    """Answer each order, a number of pushes, with their seconds or an error; answer 0 with the bytes that memory grew by."""
+    Path("/proc/self/clear_refs").write_text("5")  # the highest resident memory from now on
+    before = memory_bytes("VmRSS")
     orders.send("up")
-    while await asyncio.to_thread(orders.recv) == "push":
+    while True:
+        pushes = await asyncio.to_thread(orders.recv)
         began = time.perf_counter()
         try:
-            reply = await edges.links[RECEIVER].push(header, payload)
-            orders.send(time.perf_counter() - began if reply.outcome is Outcome.FOLDED else reply.reason)
+            for _ in range(pushes):
+                await push()
+            orders.send(time.perf_counter() - began if pushes else memory_bytes("VmHWM") - before)
         except Exception as error:  # the tunnel is not up yet; the caller ends the benchmark if that stays so
             orders.send(str(error))
 
@@ -97,37 +150,47 @@ class Way:
     def __init__(self, name: str, size: int) -> None:
         graph, pairs = graph_of(name)
         context = multiprocessing.get_context("spawn")
-        self.orders, self.pids, self.seconds, self.used = {}, [], [], []
-        self._processes = []
+        self.orders: dict[int, Connection] = {}
+        self.pids: list[int] = []
+        self.seconds: list[float] = []
+        self.used: list[float] = []
+        self._processes: list[multiprocessing.process.BaseProcess] = []
+        self._burst = max(1, min(BURST_MAX, BURST_BYTES // size))
         for peer_id in graph.ids if name == "relay" else (SENDER, RECEIVER):
             ours, theirs = context.Pipe()
             pair = pairs[peer_id]
-            arguments = (peer_id, graph, pair.private_key, pair.chain, size, theirs)
+            arguments = (peer_id, name, graph, pair.private_key, pair.chain, size, theirs)
             process = context.Process(target=peer, args=arguments, daemon=True)
             process.start()
+            theirs.close()  # so that the end of the process ends a wait for its answer
             self._processes.append(process)
             self.orders[peer_id] = ours
             self.pids.append(process.pid or 0)
+
+    def wait_until_up(self) -> None:
+        """Wait until all processes serve."""
         for each in self.orders.values():
             each.recv()
 
     def push(self, attempts: int = 1) -> None:
-        """Push one model and note seconds and processor seconds."""
+        """Push models in a row, and note the seconds and processor seconds of one."""
         for attempt in range(attempts):
             before = sum(map(processor_seconds, self.pids))
-            self.orders[SENDER].send("push")
+            self.orders[SENDER].send(self._burst)
             answer = self.orders[SENDER].recv()
             if isinstance(answer, float):
-                self.seconds.append(answer)
-                self.used.append(sum(map(processor_seconds, self.pids)) - before)
+                self.seconds.append(answer / self._burst)
+                self.used.append((sum(map(processor_seconds, self.pids)) - before) / self._burst)
                 return
             if attempt + 1 == attempts:
                 raise SystemExit(f"push: {answer}")
             time.sleep(PAUSE_S)
 
-    def peak_bytes(self) -> int:
-        """Return the peak resident memory of all processes."""
-        return sum(memory_bytes("VmHWM", pid) for pid in self.pids)
+    def grown(self) -> list[int]:
+        """Return by how many bytes the memory of each end grew: sender, receiver, relay."""
+        for each in self.orders.values():
+            each.send(0)
+        return [each.recv() for each in self.orders.values()]
 
     def stop(self) -> None:
         """End the processes."""
@@ -140,33 +203,36 @@ def measure(size: int, repeats: int) -> list[list[object]]:
     """Return the rows of one model size."""
     ways = {name: Way(name, size) for name in WAYS}
     try:
+        for way in ways.values():
+            way.wait_until_up()
         for repeat in range(WARM_UP + repeats):
             for way in ways.values():
                 way.push(attempts=200 if repeat == 0 else 1)
-        memory = {name: way.peak_bytes() for name, way in ways.items()}
+        grown_by = {name: way.grown() for name, way in ways.items()}
     finally:
         for way in ways.values():
             way.stop()
     rows: list[list[object]] = []
-    base = statistics.median(ways["dialed"].used[WARM_UP:])
-    for name, way in ways.items():
-        used, seconds = (statistics.median(values[WARM_UP:]) for values in (way.used, way.seconds))
-        extra = "" if name == "dialed" else f"{(memory[name] - memory['dialed']) / MEGABYTE:.0f} MB"
-        ratio = f"{used / base:.2f} (aim {AIM:g})" if name == "tunnel" else f"{used / base:.2f}"
-        speed = f"{size / seconds / 1e9:.2f} GB/s"
-        rows.append([f"{size / MEGABYTE:g} MB, {name}", speed, f"{1000 * used:.0f} ms", ratio, extra])
+    used = {name: statistics.median(way.used[WARM_UP:]) for name, way in ways.items()}
+    used["floor"] = used["dialed"] + used.pop("bare")
+    for name, seconds in used.items():
+        ratio = f"{seconds / used['dialed']:.2f}" + (f" (aim {AIM:g})" if name == "tunnel" else "")
+        measured = name in ways  # the floor is a sum
+        speed = f"{size / statistics.median(ways[name].seconds[WARM_UP:]) / MEGABYTE:.3g}" if measured else ""
+        memory = " / ".join(f"{grown / MEGABYTE:.0f}" for grown in grown_by[name]) if measured else ""
+        rows.append([f"{size / MEGABYTE:g} MB, {name}", speed, f"{1000 * seconds:.3g}", ratio, memory])
     return rows
 
 
 def main() -> None:
     """Measure all sizes and print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=float, nargs="+", default=[100], help="model sizes in MB")
+    parser.add_argument("--size", type=float, nargs="+", default=[0.01, 1, 100], help="model sizes in MB")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     rows = [row for size in options.size for row in measure(round(size * MEGABYTE) // 4 * 4, options.repeats)]
-    header = ["push", "speed", "processor time, all ends", "times dialed", "extra memory"]
+    header = ["push", "MB/s", "processor ms, all ends", "times dialed", "memory grown: sender / receiver / relay, MB"]
     show("A tunneled edge beside a dialed one", header, rows, options.markdown)
 
 

@@ -10,13 +10,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tools.beds import Bed
-from tools.running import PATIENCE_S, on_loopback, until
+from tools.running import PATIENCE_S, on_loopback, running, running_peer, until
 
-from coordinator_free_bootstrap import load_graph, make_graph
+from coordinator_free_bootstrap import load_graph, make_graph, parse_manifest, save_graph
 from peer.identity.files import identity_files
 from peer.observe.report import build_report
 from peer.observe.tail import RunTail
@@ -42,6 +44,20 @@ def rounds_in(out: Path) -> set[int]:
     return {line["round_index"] for line in lines if line["kind"] == "round"}
 
 
+def rounds_of(out: Path, peer_id: int) -> list[int]:
+    lines = read_history(out / f"peer-{peer_id}" / "history.jsonl")
+    return [line["round_index"] for line in lines if line["kind"] == "round"]
+
+
+def shown(out: Path) -> list[dict[str, Any]]:
+    """Return the rows of the peers in a directory that a watcher has written; all edges are direct."""
+    tail = RunTail(out)
+    tail.refresh()
+    found = View(tail.log, tail.graph).everything()
+    assert {edge["kind"] for edge in found["edges"]} == {"direct"}
+    return list(found["peers"])
+
+
 def test_watch_resumes_and_its_report_is_that_of_the_peers(bed: Callable[..., Bed], tmp_path: Path) -> None:
     out = tmp_path / "watched"
     run = bed(peers=3, rounds=ROUNDS, insecure=False, failpoints={1: f"train.begin=pause@{HELD}"})
@@ -65,12 +81,29 @@ def test_watch_resumes_and_its_report_is_that_of_the_peers(bed: Callable[..., Be
     assert "3 completed" in lines.splitlines()[-1]
     assert json.loads((out / "peer-0" / "summary.json").read_text())["status"] == "completed"
     assert json.loads((out / "peer-0" / "summary.json").read_text())["exit_code"] == 0
-    tail = RunTail(out)
-    tail.refresh()
-    found = View(tail.log, tail.graph).everything()
-    assert {edge["kind"] for edge in found["edges"]} == {"direct"}
-    assert [row["true_cluster"] for row in found["peers"]] == [None] * 3  # its owner has not allowed it
+    assert [row["true_cluster"] for row in shown(out)] == [None] * 3  # its owner has not allowed it
     assert load_graph(out / "graph.json").digest == run.graph.digest
+
+
+def test_clusters_are_shown_of_a_peer_whose_owner_tells_them(tmp_path: Path) -> None:
+    run = {"task": "digits", "split": "rotated_soft", "algorithm": "fedem", "rounds": 100_000, "clusters": 2}
+    graph = on_loopback(make_graph("complete", 2, manifest=parse_manifest(run, "test")))
+    save_graph(graph, tmp_path / "graph.json")
+    out = tmp_path / "watched"
+    with ExitStack() as stack:
+        for peer_id, told in ((0, ["--tell-clusters"]), (1, [])):
+            stack.enter_context(running_peer(peer_id, tmp_path, "--insecure", *told))
+        command = [sys.executable, "-m", "peer", "watch", tmp_path / "graph.json", "--terminal", "--out", out]
+        stack.enter_context(running(*command, log=tmp_path / "watch.log"))
+        logs = [tmp_path / "watch.log", tmp_path / "0.log", tmp_path / "1.log"]
+        until(
+            lambda: all(list(out.glob(f"peer-{i}/history.jsonl")) and rounds_of(out, i) for i in (0, 1)),
+            "rounds",
+            logs=logs,
+        )
+    rows = shown(out)
+    assert len(rows[0]["mixture"]) == 2 and rows[0]["true_cluster"] is not None
+    assert (rows[1]["mixture"], rows[1]["true_cluster"]) == (None, None)
 
 
 def test_watch_without_an_observers_key_says_what_is_missing(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ export class Clusters {
   #describe(film, round) {
     const frame = film.frames[round];
     const ari = frame && known(frame.ari) ? `ARI ${decimal(frame.ari)} after round ${round + 1}. ` : "";
-    write(place("clusters-note"), `${ari}One row a peer, one column a round; rows by true cluster.`);
+    write(place("clusters-note"), `${ari}One row a peer, one column a round; rows by true cluster.${this.bars.hidden ? "" : " Bars: mixture of clusters."}`);
     mark(this.canvas, "aria-label", `Cluster of each peer in ${this.columns} rounds. ${ari}The table of peers has the present clusters.`);
   }
 }

@@ -26,7 +26,7 @@ export class Collaboration {
     const same = pairs.filter(([peer, other]) => film.truth(peer) === film.truth(other)).length;
     const within = pairs.length ? `; ${same} of ${pairs.length} within a true cluster` : "";
     const mean = (links.length / chosen.filter(Boolean).length).toFixed(1);
-    write(place("collaboration-note"), `${counted(links.length, "choice")}, ${mean} a peer${within}. The row averages models of the column.`);
+    write(place("collaboration-note"), `${counted(links.length, "choice")}, ${mean} a peer${within}. The row averages models of the column${within ? ": blue within a true cluster, orange across" : ""}.`);
   }
 
   #matrix(film, links) {

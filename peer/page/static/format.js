@@ -27,8 +27,13 @@ export function durationText(seconds) {
   if (seconds < 10) return `${seconds.toFixed(seconds < 1 ? 2 : 1)} s`;
   const all = Math.round(seconds);
   if (all < 60) return `${all} s`;
-  if (all < 3600) return `${Math.floor(all / 60)} min ${all % 60} s`;
-  return `${Math.floor(all / 3600)} h ${Math.floor((all % 3600) / 60)} min`;
+  if (all < 3600) return twoUnits(all, 60, "min", "s");
+  return twoUnits(Math.floor(all / 60), 60, "h", "min");
+}
+
+function twoUnits(value, size, unit, smaller) {
+  const rest = value % size;
+  return `${Math.floor(value / size)} ${unit}${rest ? ` ${rest} ${smaller}` : ""}`;
 }
 
 /** Return `1 peer`, `2 peers`. */

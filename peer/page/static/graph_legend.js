@@ -9,12 +9,14 @@ export function graphLegend(film) {
   return (peers) => {
     const colors = [...new Set(peers.map((peer) => peer.cluster))].filter((cluster) => cluster !== null && cluster !== undefined).sort();
     const shapes = [...new Set(film.run.peers.map((_, peer) => film.truth(peer)))].filter((cluster) => cluster !== null).sort();
-    const key = `${colors}|${shapes}|${peers.some((peer) => peer.behind)}`;
+    const kinds = [...new Set(film.run.edges.map(([a, b]) => film.kind(a, b)))].filter((kind) => kind !== "direct").sort();
+    const key = `${kinds}|${colors}|${shapes}|${peers.some((peer) => peer.behind)}`;
     if (key === shown) return;
     shown = key;
     const items = colors.map((cluster) => entry(colorClass(cluster), 0, `cluster ${cluster}`));
     if (shapes.length > 1) items.push(...shapes.map((cluster) => entry("hollow", cluster, `true ${cluster}`)));
     if (peers.some((peer) => peer.behind)) items.push(entry("ring", 0, "rounds behind"));
+    items.push(...kinds.map((kind) => entry("hollow", kind === "relay" ? 3 : 0, kind)));
     place("graph-legend").replaceChildren(...items);
   };
 }

@@ -7,14 +7,17 @@ bit for bit, to those of the same graph in which every peer can be dialed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tools import invariants
-from tools.beds import Bed, same_models
+from tools.beds import Bed, final_models, same_models
 from tools.running import behind_nat
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest
+from peer.algorithms.registry import algorithms
+from peer.experiment.simulated import simulate
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -57,6 +60,28 @@ def test_models_are_those_of_the_same_graph_without_tunnels(bed: Make, graph: Gr
         assert [line["missing"] for line in rounds] == [[]] * SMALL["rounds"], "a model came late or not"
         listens = not natted.node(peer_id).dials_only
         assert bool(runs["tunneled"].history(peer_id, "start")[0]["port"]) is listens
+
+
+# Noise differs in every run; this epsilon puts it below the resolution of float32.
+DP = {"min_cluster_samples": 10, "dp_epsilon": 1e30, "dp_clip": 0.02}
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in sorted(algorithms()) if name != "local"),
+    ("fedspd", {"options": DP}),
+    ("dfedavg", {"options": {"partners": 1}}),
+    ("dfedavg", {"encoding": "delta_int8"}),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "run"), CASES, ids=[f"{name}-{'-'.join(run) or 'plain'}" for name, run in CASES])
+def test_every_algorithm_computes_over_tunnels_and_a_relay_what_it_computes_without_a_network(
+    bed: Make, tmp_path: Path, algorithm: str, run: dict[str, Any]
+) -> None:
+    """Requests to chosen neighbors, models that travel in part, private updates and changes against a base go this way too."""
+    four = graph_of("complete", 4, algorithm=algorithm, **run)
+    real = bed(graph=behind_nat(four, 1, 2, via=((1, 2, 0),)), insecure=False)
+    assert real.finish()["failed"] == {}
+    simulate(four, tmp_path / "simulated")
+    same_models(real.models(), final_models(tmp_path / "simulated", four))
 
 
 QUICK = {"heartbeat_s": 0.25, "suspicion_s": 2.0}

@@ -1,7 +1,8 @@
 """Example task: LoRA adapters of a small text model, trained on each device's own file of sentences.
 
-The base model stays on every device, frozen: only the adapters and the classifier's head travel. The neighbors compare a
-digest of the base in the handshake, so peers with different bases refuse each other. Nothing is fetched from a hub.
+The base model stays on every device, frozen: only the adapters (Hu et al., "LoRA", 2021, arXiv 2106.09685) and the head travel.
+The neighbors compare a digest of the base in the handshake, so peers with different bases refuse each other. Nothing is fetched
+from a hub.
 
     pip install 'coordinator-free[hf]'
     python examples/make_files.py                # a JSON-lines file of each device, a base model with random weights, a tokenizer

@@ -34,6 +34,13 @@ class Run:
         UsageError: there are no files of a run.
         GraphError: the graph file is not valid.
         StorageError: a file cannot be read.
+
+    >>> import peer
+    >>> run = peer.simulate(peer.Graph.make("line", peers=2, run={"rounds": 1}), progress=False)
+    >>> list(run.models[1])
+    ['cluster-0', 'cluster-1', 'personalized']
+    >>> run.personalized(1).training
+    False
     """
 
     @named_in_python()

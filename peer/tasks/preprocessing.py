@@ -28,6 +28,10 @@ class Preprocessing:
 
     Raises:
         TaskError: a value is not a finite number, or a divisor is not positive.
+
+    >>> scaling = Preprocessing.standardizing(np.array([[10.0, 0.0], [30.0, 4.0]]))
+    >>> scaling.apply(np.array([[40.0, 2.0]])).tolist()
+    [[2.0, 0.0]]
     """
 
     divisor: float = 1.0

@@ -147,6 +147,11 @@ def _closes_early(monkeypatch: Any) -> None:
 PLANTED["a_step_closes_while_a_fold_is_under_way"] = _closes_early
 
 
+@plant(Lockstep, "told")
+def numbers_of_a_later_step_are_read(original, pace):
+    return Pace.told(pace)
+
+
 # ---- sending -----------------------------------------------------------------------------------------------------------
 
 

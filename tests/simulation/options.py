@@ -188,6 +188,10 @@ def _run(rng: Random, seed: int) -> Manifest:
         algorithm, options = "fedspd", _fedspd(Random(f"{seed}:fedspd options"))
     if algorithm == "dfedavg" and (asking := Random(f"{seed}:partners")).random() < 0.3:
         options["partners"] = asking.randint(1, 3)
+    if pace == "lockstep" and (telling := Random(f"{seed}:cgpfl")).random() < 0.05:  # steps of numbers without models
+        algorithm, options = "cgpfl", {"sketch_size": 4, "align_every": telling.randint(1, 3)}
+        options |= {"clusters": "auto", "clusters_max": 3} if telling.random() < 0.5 else {}
+        options |= {"strength": 1.0, "alpha": telling.choice((0.5, 1.0, 1.0))}
     relays = "warmup_rounds" in options
     suspicion = rng.choice((2.0, 2.0, 5.0))
     return manifest(

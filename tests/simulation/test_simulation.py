@@ -32,7 +32,7 @@ FAULTS |= {"tunnel_loss", "no_tunnel", "connection_refused", *ACTIONS_LATER, *AC
 FAULTS |= {"write kept", "write dropped", "write torn"}
 MARKS = {
     *("folded", "folded late", "stream cut", "resumed", "incarnation raised"),
-    *("closed without a neighbor", "kept its round rate"),
+    *("closed without a neighbor", "kept its round rate", "numbers told"),
     *("checkpoint written", "checkpoint failed", "record caught_up", "record leave", "record end"),
     *("record neighbor alive", "record neighbor suspect", "record neighbor dead", "record neighbor left"),
     *("replied duplicate", "replied stale", "replied unused", "replied no_handshake", "replied round_too_far_ahead"),

@@ -6,6 +6,7 @@ gRPC's default receive limit of 4 MiB per message is deliberately left in place.
 from __future__ import annotations
 
 import json
+import math
 
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.wire.proxy import HttpProxy
@@ -20,6 +21,7 @@ RECONNECT_MS_FIRST, RECONNECT_MS_MAX = 100, 2_000
 # A name is resolved again before each attempt to reconnect, at most so often; gRPC's default is 30 s.
 RESOLVE_MS_MIN = 2_000
 CONNECT_MS = 5_000  # how long one attempt may take (gRPC names it min_reconnect_backoff)
+TRANSLATION_IDLE_S = 20.0  # address translators may forget a connection that was idle for 30 s
 KEEPALIVE_MS_MIN = 1_000  # gRPC allows less, but on a loaded machine pings would time out
 STREAMS_SPARE = 16  # for unary calls and watches, beside a neighbor's model streams
 TLS_HANDSHAKE_MS_MAX = 10_000  # with gRPC's default of 120 s an unauthenticated client could keep sockets open for long
@@ -33,7 +35,11 @@ def channel_options(timeouts: Timeouts, proxy: HttpProxy | None = None, *, keeps
     address translator, is noticed within the suspicion time; the pings also keep such an entry alive.
     """
     return [
-        *_keepalive(timeouts.suspicion_s / 3 if keeps_tunnels else timeouts.suspicion_s),
+        *(
+            _keepalive(timeouts.suspicion_s / 3, TRANSLATION_IDLE_S)
+            if keeps_tunnels
+            else _keepalive(timeouts.suspicion_s)
+        ),
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_FIRST),
         ("grpc.min_reconnect_backoff_ms", CONNECT_MS),
         ("grpc.max_reconnect_backoff_ms", max(RECONNECT_MS_MAX, round(timeouts.heartbeat_s * 1000))),
@@ -68,9 +74,10 @@ def _proxying(proxy: HttpProxy | None) -> Options:
     return [("grpc.enable_http_proxy", 1), ("grpc.http_proxy", proxy.url)]
 
 
-def _keepalive(seconds: float) -> Options:
+def _keepalive(seconds: float, idle_s: float = math.inf) -> Options:
+    """Ping after so many seconds, or ``idle_s`` if that is less, and wait as many for the answer."""
     return [
-        ("grpc.keepalive_time_ms", max(KEEPALIVE_MS_MIN, round(seconds * 1000))),
+        ("grpc.keepalive_time_ms", max(KEEPALIVE_MS_MIN, round(min(seconds, idle_s) * 1000))),
         ("grpc.keepalive_timeout_ms", max(KEEPALIVE_MS_MIN, round(seconds * 1000))),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),

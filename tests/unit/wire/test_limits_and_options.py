@@ -85,6 +85,15 @@ def test_callers_with_open_streams_are_kept_when_others_are_dropped() -> None:
         assert refused(lambda: callers.stream("held").__enter__()) is Refusal.TOO_MANY_STREAMS
 
 
+@pytest.mark.parametrize(("suspicion_s", "ping_s"), [(1.0, 1), (9.0, 3), (60.0, 20), (600.0, 20)])
+def test_connections_with_tunnels_never_idle_as_long_as_translators_remember(suspicion_s: float, ping_s: int) -> None:
+    """The patience with the answer grows with the suspicion time all the same."""
+    timeouts = Timeouts(suspicion_s=suspicion_s, heartbeat_s=suspicion_s / 4)
+    options = dict(channel_options(timeouts, keeps_tunnels=True))
+    assert options["grpc.keepalive_time_ms"] == 1000 * ping_s < 30_000
+    assert options["grpc.keepalive_timeout_ms"] == max(1000, round(suspicion_s / 3 * 1000))
+
+
 def test_keepalive_is_set_on_both_sides_and_unary_calls_are_retried() -> None:
     timeouts = Timeouts(suspicion_s=8.0)
     channel, server = dict(channel_options(timeouts)), dict(server_options(timeouts, Limits()))

@@ -218,7 +218,10 @@ def test_everything_is_reachable_by_keyboard(tab, page, recorded):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_accessibility_rules_find_nothing_serious(tab, page, recorded, theme):
-    recorded.complete(12)
+    recorded.complete(11)
+    for peer_id in recorded.graph.ids:  # collaboration and mixtures are shown too
+        state = {"collaborators": [(peer_id + 1) % 6], "mixture": [0.25, 0.75]}
+        recorded.write(peer_id, "round", **recorded.line(peer_id, 11), state=state)
     recorded.write(2, "neighbor", neighbor=1, state="dead", reason="silent")
     with page(recorded.directory) as link:
         tab.open(link())

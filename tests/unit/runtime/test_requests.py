@@ -13,6 +13,7 @@ from peer.core import events as ev
 from peer.core.messages import ModelHeader, Outcome, PushReply
 from peer.host import ReceivedModel
 from peer.runtime.requests import UNUSED, Requests
+from peer.wire.round_ring import RoundRing
 
 HEADER = ModelHeader(1, 7, 0, 0, 0, 0, 1, 10, 1.0, (), 8, "float32")
 
@@ -25,7 +26,7 @@ class Calls(Requests):
         host: Any = SimpleNamespace(
             rejects_offer=lambda _header: None, reserve=lambda _header: ReceivedModel(np.zeros(8, np.uint8))
         )
-        super().__init__(host, self.events.append, None, lambda _neighbor: None)  # type: ignore[arg-type]
+        super().__init__(host, self.events.append, None, lambda _neighbor: None, RoundRing(), dict)  # type: ignore[arg-type]
 
     def read_now(self) -> None:
         (number,) = self._streams

@@ -31,6 +31,7 @@ class BedSettings:
         traceback: log whole traces of errors.
         exports: trackers that get the rounds while they come, as ``--export`` takes them.
         source: name of the script of faults, for messages.
+        amp: "bf16" for mixed precision, else None.
     """
 
     out: Path
@@ -41,6 +42,7 @@ class BedSettings:
     traceback: bool = False
     exports: tuple[str, ...] = ()
     source: str = "script"
+    amp: str | None = None
 
 
 class BedRun:
@@ -65,6 +67,7 @@ class BedRun:
             threads=settings.threads,
             insecure=settings.insecure,
             traceback=settings.traceback,
+            amp=settings.amp,
         )
         network = FaultyNetwork(self.bed.graph) if settings.proxy or self.script.needs_network else None
         self.bed.graph_of = network.graph_of if network else self.bed.graph_of

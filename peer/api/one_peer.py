@@ -33,6 +33,7 @@ class LocalOptions(TypedDict, total=False):
     data_root: str | Path
     shard: str | Path
     device: str
+    amp: str
     threads: int
     download: bool
     cert: str | Path

@@ -21,6 +21,7 @@ def simulate(
     out: str | Path | None = None,
     data_root: str | Path | None = None,
     device: str = "cpu",
+    amp: str | None = None,
     threads: int = 1,
     stacked: bool | None = None,
     progress: bool = True,
@@ -35,7 +36,8 @@ def simulate(
         algorithm: a subclass of `Algorithm`, or the name of one. Default: the graph's.
         out: folder of the run directory, replacing an earlier run; None: the files vanish with the returned object.
         data_root: folder of the built-in data sets.
-        device: of training: ``cpu``, ``cuda``, ``cuda:N`` or ``auto``.
+        device: of training: ``cpu``, ``cuda``, ``cuda:N``, ``mps`` or ``auto``.
+        amp: ``"bf16"`` for mixed precision.
         threads: PyTorch threads; more than one may change the last bits.
         stacked: train all peers' models of a round as one; None: on a GPU.
         progress: show a progress bar, in a notebook or on the terminal's stderr.
@@ -61,7 +63,7 @@ def simulate(
     refuse_unused_options(graph.manifest, data_root=root, shard=None, download=False)
     directory = Path(mkdtemp(prefix="peer-run-") if out is None else out)
     settings = SimulatedSettings(
-        data_root=root, device=device, threads=threads, fold_threads=threads, stacked=stacked, task=task_object
+        data_root=root, device=device, amp=amp, threads=threads, fold_threads=threads, stacked=stacked, task=task_object
     )
     before = torch.get_num_threads()
     try:

@@ -52,6 +52,7 @@ class Testbed:
         out: folder of the peers' state, logs and models.
         data_root: folder of the built-in data sets.
         threads: PyTorch threads per peer. Default: cores divided by peers.
+        amp: ``"bf16"`` for mixed precision.
         fresh: delete an earlier run in ``out``.
         insecure: plaintext between peers, in place of TLS with generated keys.
         proxy: connect peers through fault proxies, which `cut` and `heal` need.
@@ -71,6 +72,7 @@ class Testbed:
         out: str | Path = "out",
         data_root: str | Path | None = None,
         threads: int | None = None,
+        amp: str | None = None,
         fresh: bool = False,
         insecure: bool = False,
         proxy: bool = False,
@@ -86,7 +88,7 @@ class Testbed:
         self.directory = Path(out)
         self._exports = [export] if isinstance(export, str) else [*export]
         self._fresh, self._progress = fresh, progress
-        self._settings = {"threads": threads, "insecure": insecure, "proxy": proxy}
+        self._settings = {"threads": threads, "amp": amp, "insecure": insecure, "proxy": proxy}
         self._data_root = None if data_root is None else str(Path(data_root).resolve())
         self._process: subprocess.Popen[str] | None = None
 

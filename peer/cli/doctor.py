@@ -31,7 +31,7 @@ def doctor(
             show_default="the temporary directory, or state/peer-ID",
         ),
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     certs: Annotated[
         Path | None,
         typer.Option(

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from coordinator_free_bootstrap.validation import refuse_without
-from peer.cli.problem import DataRoot, Settings
+from peer.cli.problem import Amp, DataRoot, Settings
 
 app = typer.Typer(
     name="experiment",
@@ -33,10 +33,11 @@ def run(
     device: Annotated[
         str | None,
         typer.Option(
-            help="simulated: cpu, cuda, cuda:N or auto; a GPU trains all models stacked. processes: always auto.",
+            help="simulated: cpu, cuda, cuda:N, mps or auto; a GPU trains all models stacked. processes: always auto.",
             show_default="cpu; processes: auto",
         ),
     ] = None,
+    amp: Amp = None,
     out: Annotated[Path, typer.Option(help="Folder for results: one JSON file per case and seed.")] = Path(
         "out/experiments"
     ),
@@ -67,13 +68,13 @@ def run(
 
     if backend not in ("simulated", "processes"):
         raise UsageError(f"--backend: found {backend!r}; allowed: simulated, processes")
-    refuse_without("with --backend simulated", backend == "simulated", stacked=stacked)
+    refuse_without("with --backend simulated", backend == "simulated", stacked=stacked, amp=amp)
     console = Console(stderr=True, highlight=False, markup=False)
     experiment = load_experiment(file)
     chosen = Scale(scale, tuple(settings or ()))
     on = device_of(backend, device)  # type: ignore[arg-type]
     local = SimulatedSettings(
-        data_root=data_root, device=on, threads=threads, fold_threads=threads, stacked=stacked, models=keep
+        data_root=data_root, device=on, amp=amp, threads=threads, fold_threads=threads, stacked=stacked, models=keep
     )
     jobs = jobs_of(experiment, chosen, seeds or experiment.seeds, backend, local, cases or [])  # type: ignore[arg-type]
     _make_folder(out / experiment.file, "--out")

@@ -32,6 +32,14 @@ Exports = Annotated[
         help="Copy the rounds to a tracker: tensorboard:LOGDIR, mlflow:URI, csv:FILE or parquet:FILE. Repeatable.",
     ),
 ]
+Amp = Annotated[
+    str | None,
+    typer.Option(
+        help="bf16: the model computes in mixed precision, which is faster on a GPU; parameters stay float32.",
+        metavar="bf16",
+        show_default=False,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from coordinator_free_bootstrap.validation import refuse_without
-from peer.cli.problem import DataRoot, Download, Exports
+from peer.cli.problem import Amp, DataRoot, Download, Exports
 from peer.cli.proxy import ThroughProxy
 from peer.cli.trace import traceback_wanted
 from peer.runtime.imports import importing
@@ -32,7 +32,8 @@ def run(
     ] = None,
     data_root: DataRoot = None,
     shard: Annotated[Path | None, typer.Option(help="Shard file or folder with this peer's data.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    amp: Amp = None,
     threads: Annotated[int, typer.Option(min=1, help="PyTorch threads on the CPU.")] = 1,
     download: Download = False,
     cert: Annotated[
@@ -134,6 +135,7 @@ def run(
         data_root=data_root,
         shard=shard,
         device=device,
+        amp=amp,
         threads=threads,
         cert=cert,
         key=key,

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from coordinator_free_bootstrap.validation import refuse_without
-from peer.cli.problem import DataRoot, Exports, Settings, TaskOption, set_keys, task_settings
+from peer.cli.problem import Amp, DataRoot, Exports, Settings, TaskOption, set_keys, task_settings
 from peer.cli.trace import traceback_wanted
 
 
@@ -27,6 +27,7 @@ def testbed(
     threads: Annotated[
         int | None, typer.Option(min=1, help="PyTorch threads per peer. Default: cores divided by peers.")
     ] = None,
+    amp: Amp = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete an earlier run in --out.")] = False,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Plaintext between peers, instead of TLS with generated keys.")
@@ -79,7 +80,7 @@ def testbed(
     sizes = f"{counted(len(graph.nodes), 'peer')}, {counted(len(graph.edges), 'edge')}"
     console.print(f"{sizes}, algorithm {graph.manifest.algorithm}, in {out}")
     local = BedSettings(
-        out, data_root, threads, insecure, proxy, traceback_wanted(), tuple(exports or ()), source=str(chaos)
+        out, data_root, threads, insecure, proxy, traceback_wanted(), tuple(exports or ()), source=str(chaos), amp=amp
     )
     run = BedRun(graph, local, load_script(chaos) if chaos else Script())
     try:

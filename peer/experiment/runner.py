@@ -24,10 +24,10 @@ from peer.experiment.ifca_server import run_ifca_server
 from peer.experiment.scaling import Scale, scaled_graph
 from peer.experiment.simulated import OnRound, SimulatedSettings, simulate
 from peer.experiment.spec import Case, Experiment, check_algorithm
+from peer.learning.device import device_named
 from peer.observe.report import build_report
 from peer.observe.run_files import PeerRun, Run, metric_curve
 from peer.observe.soft_clusters import best_center
-from peer.runtime.assembly import device_named
 from peer.store.files import write_json
 from peer.tasks.effect import used_data_root
 
@@ -65,7 +65,11 @@ class Job:
         graph = self.graph()
         parts = [canonical_json(graph.manifest), graph.digest, self.case.method, self.case.server.model_dump_json()]
         device = device_of(self.backend, self.settings.device).partition(":")[0]
-        parts += [self.backend, *([] if device == "cpu" else [device])]  # old results name no device: all are of CPUs
+        parts += [
+            self.backend,
+            *([] if device == "cpu" else [device]),
+            *([] if self.settings.amp is None else [self.settings.amp]),
+        ]  # old results name no device: all are of CPUs
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def rounds(self) -> int:
@@ -193,6 +197,7 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
         "digest": job.digest(),
         "backend": job.backend if job.case.method == "peers" else job.case.method,
         "device": device_of(job.backend, job.settings.device),
+        "amp": job.settings.amp,
         "scale": job.scale.sentence(job.experiment),
         "scaling": asdict(job.scale),
         "peers": len(graph.nodes),

@@ -21,9 +21,9 @@ from peer.algorithms.registry import algorithm_named
 from peer.experiment.network import SimulatedPeer, VirtualNetwork, perform_in_turn
 from peer.experiment.together import Together
 from peer.host import InitialModels, PeerHost
+from peer.learning.device import check_amp, device_named
 from peer.learning.flat import FlatModule
 from peer.learning.learner import Learner
-from peer.runtime.assembly import device_named
 from peer.runtime.results import start_fields, write_results
 from peer.store.state_dir import StateDir
 from peer.tasks.effect import used_data_root
@@ -41,6 +41,7 @@ class SimulatedSettings:
     Attributes:
         data_root: where built-in data sets lie.
         device: of training and evaluation: "cpu", "cuda", or "auto".
+        amp: "bf16" for mixed precision, else None.
         threads: PyTorch threads; more than one may change the last bits.
         stacked: train all peers' models of a round as one; None: on a GPU.
         fold_threads: receivers that fold at the same time; never changes a bit.
@@ -50,6 +51,7 @@ class SimulatedSettings:
 
     data_root: Path | None = None
     device: str = "cpu"
+    amp: str | None = None
     threads: int = 1
     stacked: bool | None = None
     fold_threads: int = 1
@@ -101,11 +103,14 @@ def simulated_peers(graph: Graph, settings: SimulatedSettings, network: VirtualN
         manifest, len(graph.nodes), data_root=used_data_root(manifest, settings.data_root)
     )
     device = device_named(settings.device)
+    check_amp(settings.amp, device)
     memory: FlatModule | None = None
     common: InitialModels | None = None
     for peer_id in graph.ids:
         shard = training_shard(task, peer_id, manifest)
-        learner = Learner(task, shard, device=device, batch_size=manifest.batch_size, model=memory)
+        learner = Learner(
+            task, shard, device=device, batch_size=manifest.batch_size, model=memory, amp=settings.amp is not None
+        )
         memory = learner.model
         algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)
         initial = common or InitialModels.of(algorithm, learner)

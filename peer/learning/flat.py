@@ -30,6 +30,8 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
     ``torch.manual_seed`` is not used: without an initialized GPU, each of its calls adds to a queue.
     """
     generators = [torch.default_generator]
+    if device.type == "mps":
+        generators.append(torch.mps._get_default_mps_generator())
     if device.type == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]
         generators.append(torch.cuda.default_generators[device.index or 0])

@@ -67,6 +67,7 @@ class Learner:
         shard: the data of this peer; the constructor checks it.
         device: device of models and data, such as "cpu" or "cuda".
         batch_size: default for training.
+        amp: whether the model computes in bfloat16 where torch.autocast says; parameters, losses and updates are float32.
         model: working memory to share with other learners of the same task on the same device and thread.
 
     Raises:
@@ -75,12 +76,19 @@ class Learner:
     """
 
     def __init__(
-        self, task: Task, shard: Shard, *, device: str = "cpu", batch_size: int = 100, model: FlatModule | None = None
+        self,
+        task: Task,
+        shard: Shard,
+        *,
+        device: str = "cpu",
+        batch_size: int = 100,
+        model: FlatModule | None = None,
+        amp: bool = False,
     ) -> None:
         self.task = task
         self.shard = shard.checked(task.kind, task.classes)
         self.device = torch.device(device)
-        self.batch_size = batch_size
+        self.batch_size, self.amp = batch_size, amp
         with user_code("make_model"), seeded(0, self.device):  # the values of the working memory have no meaning
             self.model = model or FlatModule(task.make_model(), self.device)
         self.frozen_digest = self.model.frozen_digest  # before the first call of the model
@@ -292,8 +300,12 @@ class Learner:
         self.model.module.eval()
 
     def _call(self, inputs: Batch) -> Tensor:
-        outputs: Tensor = call(self.model.module, inputs)
-        return outputs
+        if not self.amp:
+            outputs: Tensor = call(self.model.module, inputs)
+            return outputs
+        with torch.autocast(self.device.type, dtype=torch.bfloat16):
+            mixed = call(self.model.module, inputs)
+        return mixed.float() if isinstance(mixed, Tensor) else mixed
 
     def _batches(
         self, indices: NDArray[np.int64] | None, unit: Unit, epochs: int, batch_size: int, shuffle: np.random.Generator
@@ -370,8 +382,8 @@ class Learner:
                 raise TaskError(f"model: allowed for samples of shape {shape}: one tensor [samples, ...]")
             self._check_outputs(outputs, y)
             try:
-                losses, metric = self.task.loss(outputs, y), self.task.metric(outputs, y)
-                self.task.measured_more(outputs, y)
+                losses, metric = self.task.loss(outputs, y), self.task.metric(outputs.cpu(), y.cpu())
+                self.task.measured_more(outputs.cpu(), y.cpu())
             except PeerError:
                 raise
             except Exception as error:  # the code of a user may raise any exception

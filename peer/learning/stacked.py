@@ -47,7 +47,7 @@ class TrainRequest:
 
     def can_stack(self) -> bool:
         """Return whether one tensor in memory has all samples, and the optimizer is a fresh SGD without clipping."""
-        if not self.learner.samples().stackable:
+        if self.learner.amp or not self.learner.samples().stackable:
             return False
         if any(self.settings.get(key) is not None for key in ("gradient_clip", "only", "optimizer_state")):
             return False

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, digest
-from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.rates import check_limits, problems_of
 from peer.host import Checkpoint, PeerHost
 from peer.learning.check import try_learner
+from peer.learning.device import check_amp, device_named
 from peer.learning.learner import Learner
 from peer.store.checkpoint import CheckpointStore
 from peer.store.identity_files import IncarnationFile, StateLock
@@ -24,13 +23,14 @@ from peer.wire.proxy import HttpProxy
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """What each device decides for itself; nothing here changes what a run computes."""
+    """What each device decides for itself; nothing here changes what a run computes, up to rounding."""
 
     state_dir: Path
     listen: str | None = None  # default: the port of the own address in the graph file, on its host
     data_root: Path | None = None
     shard: Path | None = None
     device: str = "auto"
+    amp: str | None = None  # "bf16": mixed precision
     threads: int = 1
     cert: Path | None = None  # own certificate; default: peer-<id>.pem in certs or <state_dir>/identity
     key: Path | None = None  # own private key; likewise, peer-<id>.key
@@ -89,7 +89,9 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
         download=settings.download,
     )
     device = device_named(settings.device)
-    learner = Learner(task, training_shard(task, peer_id, manifest), device=device, batch_size=manifest.batch_size)
+    check_amp(settings.amp, device)
+    shard = training_shard(task, peer_id, manifest)
+    learner = Learner(task, shard, device=device, batch_size=manifest.batch_size, amp=settings.amp is not None)
     if settings.check_task:
         try_learner(learner, manifest.learning_rate)
     directory = StateDir(settings.state_dir)
@@ -124,24 +126,3 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
         resumed_from=host.engine.round_index if saved else None,
         notes=notes,
     )
-
-
-def device_named(name: str) -> str:
-    """Return the device that ``--device`` means on this machine: cpu, cuda or cuda:N.
-
-    Raises:
-        ConfigError: there is no such device.
-    """
-    import torch
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
-        raise ConfigError(f"--device: found {name!r}; allowed: auto, cpu, cuda, cuda:N")
-    if name == "cpu":
-        return name
-    if not torch.cuda.is_available():
-        raise ConfigError(f"--device {name}: this machine's torch sees no CUDA device; use --device cpu or auto")
-    if (count := torch.cuda.device_count()) <= int(name.partition(":")[2] or 0):
-        raise ConfigError(f"--device {name}: this machine's torch sees {count} CUDA devices, counted from 0")
-    return name

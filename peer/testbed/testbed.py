@@ -241,11 +241,13 @@ class Testbed:
         threads: int | None = None,
         insecure: bool = False,
         traceback: bool = False,
+        amp: str | None = None,
         start_method: str = START_METHOD,
     ) -> None:
         require_unix("peer testbed")
         self.insecure = insecure
         self.traceback = traceback
+        self.amp = amp
         self.directory = directory
         self.data_root = data_root
         self.threads = threads or max(1, (os.cpu_count() or 1) // max(1, len(graph.nodes)))
@@ -273,6 +275,7 @@ class Testbed:
             settings = LocalSettings(
                 StateDir.of_peer(self.directory, peer_id).root,
                 data_root=self.data_root,
+                amp=self.amp,
                 threads=self.threads,
                 insecure=self.insecure,
                 traceback=self.traceback,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from peer.cli.main import main
-from peer.runtime.assembly import device_named
+from peer.learning.device import device_named
 from peer.tasks import Shard
 from peer.tasks.shard_file import save_shard
 

@@ -1,0 +1,56 @@
+"""What ``--device`` and ``--amp`` mean on this machine."""
+
+from __future__ import annotations
+
+import re
+
+from coordinator_free_bootstrap.errors import ConfigError
+
+AMP = "bf16"
+
+
+def device_named(name: str) -> str:
+    """Return the device that ``--device`` means on this machine: cpu, cuda, cuda:N or mps.
+
+    "auto" is the first CUDA device, else the CPU; "mps", the GPU of an Apple machine, is used only where it is named.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|mps|cuda(:\d{1,3})?", name):
+        raise ConfigError(f"--device: found {name!r}; allowed: auto, cpu, cuda, cuda:N, mps")
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("--device mps: this machine's torch sees no Apple GPU; use --device cpu or auto")
+    if name in {"cpu", "mps"}:
+        return name
+    if not torch.cuda.is_available():
+        raise ConfigError(f"--device {name}: this machine's torch sees no CUDA device; use --device cpu or auto")
+    if (count := torch.cuda.device_count()) <= int(name.partition(":")[2] or 0):
+        raise ConfigError(f"--device {name}: this machine's torch sees {count} CUDA devices, counted from 0")
+    return name
+
+
+def check_amp(amp: str | None, device: str) -> None:
+    """Check that a device can compute in the mixed precision of ``--amp``; None: it computes in float32 only.
+
+    Raises:
+        ConfigError: an unknown precision, or the device lacks it.
+    """
+    import torch
+
+    if amp is None:
+        return
+    if amp != AMP:
+        raise ConfigError(f"--amp: found {amp!r}; allowed: {AMP}")
+    kind = device.partition(":")[0]
+    has = {
+        "cpu": lambda: True,
+        "cuda": lambda: torch.cuda.is_bf16_supported(including_emulation=False),
+        "mps": lambda: torch.backends.mps.is_macos_or_newer(14, 0),
+    }
+    if not has[kind]():  # type: ignore[no-untyped-call]
+        raise ConfigError(f"--amp {AMP}: the device {device} has no bfloat16 arithmetic; leave --amp out")

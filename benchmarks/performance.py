@@ -21,6 +21,8 @@ PARTS = [
     ("scale.py",),
     ("training.py",),
     ("tunnel.py",),
+    ("large_model.py",),
+    ("bytes_to_accuracy.py", "--tasks", "digits", "--rounds", "150"),
 ]
 THOUSAND = ("scale.py", "--peers", "1000", "--degree", "4", "--kind", "regular")
 INTRODUCTION = """# Performance

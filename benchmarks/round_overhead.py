@@ -74,7 +74,9 @@ def watch_processors() -> None:
         if kind == "round":
             rounds.append(time.process_time() - working[0])
             if len(rounds) == self.manifest.rounds:
-                self.parts.state_dir.root.joinpath("processor.json").write_text(json.dumps(rounds))
+                written = self.parts.state_dir.root / "processor.json"
+                written.with_suffix(".new").write_text(json.dumps(rounds))
+                written.with_suffix(".new").rename(written)
 
     PeerHost.work, AsyncioWorld.record = timed_work, noted_record  # type: ignore[method-assign]
 
@@ -86,7 +88,7 @@ def measure(peers: int, rounds: int, settings: list[str]) -> Measured:
 
     def collect(_bed: Testbed, out: Path) -> None:
         for path in out.glob("peer-*/processor.json"):
-            after = json.loads(path.read_text() or "[0]")
+            after = json.loads(path.read_text())
             used[int(path.parent.name.removeprefix("peer-"))] = after[-1] - after[WARM_UP_ROUNDS - 1]
 
     outcome = run(graph, while_running=collect, insecure=True)

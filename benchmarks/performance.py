@@ -22,7 +22,7 @@ PARTS = [
     ("training.py",),
     ("tunnel.py",),
     ("large_model.py",),
-    ("bytes_to_accuracy.py", "--tasks", "digits", "--rounds", "150"),
+    ("bytes_to_accuracy.py", "--tasks", "digits"),
 ]
 THOUSAND = ("scale.py", "--peers", "1000", "--degree", "4", "--kind", "regular")
 INTRODUCTION = """# Performance

@@ -1,7 +1,7 @@
 """The world of a real peer: asyncio, gRPC and threads. It decides nothing about the protocol.
 
 One event loop feeds the host one event at a time. Training and evaluation run on the compute thread; encoding, screening and
-folding on the fold thread; checkpoints on the disk thread. Each posts an event when it is done.
+folding on the fold thread, or, where they take less time than the way there and back, in the event loop; checkpoints on the disk thread. Each posts an event when it is done.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from peer.wire.security import MutualTls
 from peer.wire.server import PeerServer
 
 log = logging.getLogger("peer")
+SMALL_BYTES = 512 << 10  # folding it takes about 0.1 ms
 GOODBYE_S = 2.0  # how long the last messages to neighbors may take
 
 
@@ -71,6 +72,9 @@ class AsyncioWorld:
         self._compute = ThreadPoolExecutor(1, "compute")
         self._fold = ThreadPoolExecutor(1, "fold")
         self._disk = ThreadPoolExecutor(1, "disk")
+        # A hop to the fold thread and back takes longer than to fold a small model, or to take a view of one.
+        self._views = self.manifest.encoding == "float32"
+        self._folds_here = self._views and self.host.screens_by_norm() and self.host.whole_bytes <= SMALL_BYTES
         self._wire_bytes_before = 0
         self._ended = False
         self.host.connect(self)
@@ -275,7 +279,7 @@ class AsyncioWorld:
         self._sending[neighbor] = self._spawn(self._deliver(neighbor, self._push(neighbor, message)))
 
     async def _push(self, neighbor: int, message: Callable[[], Any]) -> ev.SendAnswered:
-        header, payload = await self._on(self._fold, message)
+        header, payload = message() if self._views else await self._on(self._fold, message)
         return self.host.push_answered(neighbor, header, await self._links[neighbor].push(header, payload))
 
     async def _deliver(self, neighbor: int, call: Coroutine[Any, Any, ev.SendAnswered | Refusal | None]) -> None:
@@ -348,8 +352,12 @@ class AsyncioWorld:
         self.host.take_snapshot(effect)
 
     def fold_arrival(self, effect: do.FoldArrival) -> None:
-        """Fold on the fold thread."""
-        self._spawn(self._folding(effect))
+        """Fold: on the fold thread, or here at once."""
+        if self._folds_here:
+            _folded(self, effect, self.requests.take(effect.stream))
+            self.post(ev.ArrivalFolded(effect.stream))
+        else:
+            self._spawn(self._folding(effect))
 
     async def _folding(self, effect: do.FoldArrival) -> None:
         await self._on(self._fold, _folded, self, effect, self.requests.take(effect.stream))

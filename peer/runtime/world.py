@@ -1,7 +1,8 @@
 """The world of a real peer: asyncio, gRPC and threads. It decides nothing about the protocol.
 
 One event loop feeds the host one event at a time. Training and evaluation run on the compute thread; encoding, screening and
-folding on the fold thread, or, where they take less time than the way there and back, in the event loop; checkpoints on the disk thread. Each posts an event when it is done.
+folding on the fold thread, or, where they take less time than the way there and back, in the event loop; checkpoints on the
+disk thread. Each posts an event when it is done.
 """
 
 from __future__ import annotations

@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Literal, get_args
 from coordinator_free_bootstrap.errors import GraphError
 from coordinator_free_bootstrap.graph import Graph, Node
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.mixing import spectral_gap
 from coordinator_free_bootstrap.seeds import generator
 
 if TYPE_CHECKING:
     import networkx as nx
     import numpy as np
 
-Kind = Literal["ring", "line", "torus", "complete", "star", "regular", "erdos-renyi", "barabasi-albert", "geometric"]
+Kind = Literal[
+    "ring", "line", "torus", "complete", "star", "regular", "expander", "erdos-renyi", "barabasi-albert", "geometric"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DRAWS_MAX = 1000  # redraws until a random graph is connected
+EXPANDER_DRAWS = 10  # connected regular graphs, of which an expander is the one with the largest spectral gap
 PEERS_MAX = 100_000
 
 
@@ -33,6 +37,7 @@ class Shape:
 
 _ALLOWED: dict[Kind, tuple[str, ...]] = {
     "regular": ("degree",),
+    "expander": ("degree",),
     "erdos-renyi": ("p", "degree"),
     "barabasi-albert": ("m", "degree"),
     "geometric": ("radius", "degree"),
@@ -54,6 +59,8 @@ def make_graph(
 ) -> Graph:
     """Draw a connected graph; a disconnected draw is repeated with seed + 1, up to `DRAWS_MAX` times.
 
+    An expander is the regular graph of the largest spectral gap among `EXPANDER_DRAWS` draws.
+
     Args:
         kind: one of `KINDS`.
         peers: number of peers, with ids from 0.
@@ -64,7 +71,7 @@ def make_graph(
             ``peer-{id}:7400``.
         p: erdos-renyi: probability of each edge.
         m: barabasi-albert: edges added with each peer.
-        degree: average degree to reach, in place of p, m or radius; for ``regular`` the exact degree.
+        degree: average degree to reach, in place of p, m or radius; for ``regular`` and ``expander`` the exact degree.
         radius: geometric: peers are points in the unit square, and neighbors if their distance is at most this.
 
     Raises:
@@ -80,15 +87,21 @@ def make_graph(
     _check_shape(kind, peers, shape)
     nodes = tuple(Node(i, _address(address_template, i, base_port)) for i in range(peers))
     draws = DRAWS_MAX if kind in _ALLOWED else 1
-    for offset in range(draws):
-        drawn = _draw(kind, peers, shape, seed + offset)
+    best: list[tuple[float, Graph]] = []
+    first = seed * EXPANDER_DRAWS if kind == "expander" else seed  # so that two seeds share no draw
+    for draw_seed in range(first, first + draws):
+        drawn = _draw(kind, peers, shape, draw_seed)
         if nx.is_connected(drawn):
             edges = tuple(tuple(edge) for edge in nx.convert_node_labels_to_integers(drawn, ordering="sorted").edges)
             settings = ", ".join(f"{name}={getattr(shape, name):g}" for name in _given(shape))
-            drawing = f"{settings}, seed {seed + offset}" if settings else ""
-            return Graph(
-                nodes, edges, manifest or Manifest(), ", ".join(filter(None, [kind, f"{peers} peers", drawing]))
-            )
+            drawing = f"{settings}, seed {draw_seed}" if settings else ""
+            name = ", ".join(filter(None, [kind, f"{peers} peers", drawing]))
+            graph = Graph(nodes, edges, manifest or Manifest(), name)
+            if kind != "expander":
+                return graph
+            best.append((spectral_gap(graph), graph))
+            if len(best) == EXPANDER_DRAWS:
+                return max(best, key=lambda found: found[0])[1]
     raise GraphError(
         f"{kind} with {peers} peers: found no connected graph in {draws} draws from seed {seed}; "
         f"allowed: a larger {' or '.join(_ALLOWED[kind])}"
@@ -116,7 +129,9 @@ def _check_shape(kind: Kind, peers: int, shape: Shape) -> None:
     for name, (value, low, high) in limits.items():
         if value is not None and not low <= value <= high:
             raise GraphError(f"{name}: found {value:g}; allowed: from {low:g} to {high:g} with {peers} peers")
-    if kind == "regular" and (not float(shape.degree or 0).is_integer() or peers * int(shape.degree or 0) % 2):
+    if kind in ("regular", "expander") and (
+        not float(shape.degree or 0).is_integer() or peers * int(shape.degree or 0) % 2
+    ):
         raise GraphError(f"degree: found {shape.degree:g}; allowed: a whole number; an even one with {peers} peers")
 
 
@@ -151,7 +166,7 @@ def _draw(kind: Kind, peers: int, shape: Shape, seed: int) -> nx.Graph:
             if rows == 1:
                 raise GraphError(f"torus: found {peers} peers; allowed: rows times columns, both at least 2")
             return nx.grid_2d_graph(rows, peers // rows, periodic=True)
-        case "regular":
+        case "regular" | "expander":
             return nx.random_regular_graph(int(shape.degree or 0), peers, seed=seed)
         case "erdos-renyi":
             probability = shape.p if shape.degree is None else shape.degree / (peers - 1)

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from coordinator_free_bootstrap import Graph as BaseGraph
 from coordinator_free_bootstrap import Kind, Manifest, digest, load_graph, make_graph, parse_manifest, save_graph
+from coordinator_free_bootstrap.mixing import rounds_to_agree, spectral_gap
 
 DEGREE = 4.0  # average degree of an Erdos-Renyi graph without p or degree
 
@@ -116,7 +117,7 @@ class Graph(BaseGraph):
         4
         """
         check_names(self)
-        degrees = [self.degree(peer_id) for peer_id in self.ids]
+        degrees, gap = [self.degree(peer_id) for peer_id in self.ids], spectral_gap(self)
         return {
             "peers": len(self.nodes),
             "edges": len(self.edges),
@@ -125,6 +126,8 @@ class Graph(BaseGraph):
             "degree_max": max(degrees),
             "diameter_at_most": self.diameter_bound,
             "connected_parts": len(self.components),
+            "spectral_gap": gap,
+            "rounds_to_agree": rounds_to_agree(gap),
             "dials_only_peers": sum(node.dials_only for node in self.nodes),
             "relayed_edges": len(self.via),
             "pinned_peers": sum(bool(node.pins) for node in self.nodes),

@@ -8,6 +8,7 @@ from coordinator_free_bootstrap.errors import GraphError
 
 PARAMETERS = {
     "regular": {"degree": 4},
+    "expander": {"degree": 4},
     "erdos-renyi": {"p": 0.3},
     "barabasi-albert": {"m": 2},
     "geometric": {"radius": 0.5},
@@ -36,6 +37,7 @@ def test_every_kind_is_connected_and_equal_for_equal_seeds(kind):
         ("torus", 12, {}, [4] * 12),
         ("torus", 8, {}, [3] * 8),
         ("regular", 10, {"degree": 3}, [3] * 10),
+        ("expander", 10, {"degree": 3}, [3] * 10),
     ],
 )
 def test_degrees(kind, peers, parameters, degrees):

@@ -48,7 +48,7 @@ def test_lockstep_values_are_at_least_one(key):
 
 
 def test_every_key_has_a_description():
-    sections = {"run.start", "run.timeouts", "run.lockstep", "run.limits", "run.screening"}
+    sections = {"run.start", "run.timeouts", "run.lockstep", "run.limits", "run.screening", "run.final"}
     assert {key for key, description in known_keys().items() if not description} == sections
 
 

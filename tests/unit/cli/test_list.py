@@ -16,6 +16,7 @@ from peer.chaos.faults import FAULTS
 from peer.chaos.script import parse_event
 from peer.cli.main import app
 from peer.core.encoding import ENCODINGS
+from peer.core.messages import WIRE_VERSION
 from peer.tasks.datasets import DATASETS
 from peer.tasks.loading import check_names
 from peer.tasks.models import MODELS
@@ -92,7 +93,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one():
 
 def test_version_names_program_wire_python_and_torch():
     shown = peer("--version")
-    for word in ("peer 0.1.0", "wire version 2", "Python 3.", "torch 2."):
+    for word in ("peer 0.1.0", f"wire version {WIRE_VERSION}", "Python 3.", "torch 2."):
         assert word in shown
 
 

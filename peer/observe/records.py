@@ -64,6 +64,7 @@ class StartLine(Line):
     true_cluster: Count | None = None
     digests: dict[str, Text] | None = None
     metric: MetricRecord | None = None
+    more_metrics: Annotated[list[MetricRecord], Field(max_length=ENTRIES_MAX)] | None = None
 
 
 class AlgorithmState(_Record):
@@ -91,6 +92,7 @@ class _ResultLine(Line):
     accuracy_shared: Number | None = None
     metric_shared: Number | None = None
     loss: Number | None = None
+    metrics: dict[Text, Number | None] | None = None
     cluster_index: Count | None = None
     state: AlgorithmState | None = None
 
@@ -144,6 +146,7 @@ class Summary(_Record):
     metric: MetricRecord | None = None
     accuracy: Number | None = None
     loss: Number | None = None
+    metrics: dict[Text, Number | None] | None = None
     totals: dict[str, Count] | None = None
     refusals: dict[Word, Count] | None = None
     digests: dict[str, Text] | None = None

@@ -78,6 +78,7 @@ def _report(run: Run, target: float | None) -> Report:
     values: dict[str, Any] = {"warnings": warnings(run)}
     values |= {name: metric(run) for name, metric in METRICS.items()}
     values["metric"] = run.metric.as_json()
+    values["more_metrics"] = more_metrics(run)
     values["consensus_distance"], values["consensus_distance_relative"] = consensus_distances(run, notes)
     if target is not None:
         if run.metric.share and not 0 <= target <= 1:
@@ -87,6 +88,20 @@ def _report(run: Run, target: float | None) -> Report:
     values["peers"] = [peer_row(peer) | {"alone": was_alone(run, peer)} for peer in run.peers]
     values["notes"] = notes
     return Report(run, finite(values))
+
+
+def more_metrics(run: Run) -> dict[str, dict[str, Any]]:
+    """Return the task's other metrics by name: direction, and mean and worst of the peers' latest values."""
+    known: list[dict[str, Any]] = next(
+        (peer.last["more_metrics"] for peer in run.peers if peer.last.get("more_metrics")), []
+    )
+    found = {}
+    for metric in map(Metric.from_json, known):
+        latest = [(peer.last.get("metrics") or {}).get(metric.name) for peer in run.peers]
+        values = np.array([value for value in latest if value is not None], dtype=float)
+        mean, worst = (float(values.mean()), metric.worst(values)) if values.size else (None, None)
+        found[metric.name] = metric.as_json() | {"mean": mean, "worst": worst}
+    return found
 
 
 def _accuracy(statistic: Callable[[Metric, np.ndarray], Any]) -> Callable[[Run], float | None]:
@@ -219,6 +234,7 @@ def peer_row(peer: PeerRun) -> dict[str, Any]:
     return {
         "peer_id": peer.peer_id,
         **known,
+        "metrics": peer.last.get("metrics") or {},
         "rounds_completed": peer.rounds_completed,
         "status": peer.status,
         "starts": len(peer.state.incarnations),

@@ -51,6 +51,9 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     yield "run", f"{values['algorithm'] or 'unknown algorithm'} on {task}, k = {values['clusters']}: {values['state']}"
     yield "rounds", str(values["rounds"]) if total is None else f"{values['rounds']} of {total}"
     yield metric.label, ", ".join(statistics)
+    for found in values.get("more_metrics", {}).values():
+        other = Metric.from_json(found)
+        yield other.label, f"mean {other.text(found['mean'])}, worst {other.text(found['worst'])}"
     placed = percent(values["cluster_accuracy"])
     yield "clusters", f"ARI {number(values['cluster_ari'])}, {placed} of the peers in their true cluster"
     yield "models", f"{values['models_sent']} sent, {values['models_folded']} folded"

@@ -17,6 +17,9 @@ from coordinator_free_bootstrap.errors import ShardError, TaskError
 from peer.experiment.simulated import SimulatedSettings, simulate
 from peer.learning.check import check_task
 from peer.learning.learner import Learner
+from peer.observe.history_table import rows
+from peer.observe.report import build_report
+from peer.observe.tables import _summary_rows
 from peer.tasks import Metric, Preprocessing, Shard, Task
 from peer.tasks.arrays import Rows
 from peer.tasks.shard import IGNORED
@@ -351,3 +354,23 @@ def test_shard_files_keep_every_form(form: type[Task], tmp_path: Path) -> None:
     save_shard(tmp_path / "b.safetensors", on_disk(shard, tmp_path))
     for name in ("a", "b"):
         assert results(learner_of(task, load_shard_file(tmp_path / f"{name}.safetensors"))) == results(learner_of(task))
+
+
+def test_other_metrics_are_in_history_summary_table_and_report(tmp_path: Path) -> None:
+    nodes = tuple(Node(i, f"127.0.0.1:{7000 + i}") for i in range(2))
+    graph = Graph(nodes, ((0, 1),), Manifest(algorithm="dfedavg", rounds=2, local_epochs=1, batch_size=8))
+    peers = simulate(graph, tmp_path, SimulatedSettings(task=Heights()))
+    report = build_report(tmp_path)
+    lasts = [peer.host.last_round["metrics"] for peer in peers.values()]
+    assert [row["metrics"] for row in report.as_json()["peers"]] == lasts
+    assert report.values["more_metrics"]["mae"] == {
+        "name": "mae",
+        "higher_is_better": False,
+        "share": False,
+        "mean": pytest.approx((lasts[0]["mae"] + lasts[1]["mae"]) / 2),
+        "worst": max(last["mae"] for last in lasts),
+    }
+    table = rows(report.run)
+    assert len(table) == 4 and all(row["metrics.mae"] > 0 and 0 <= row["metrics.within_1"] <= 1 for row in table)
+    names = [name for name, _ in _summary_rows(report.values)]
+    assert {"mae (lower is better)", "within_1"} <= set(names)

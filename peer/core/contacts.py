@@ -5,10 +5,10 @@ from __future__ import annotations
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.backoff import RETRY_FIRST_S, RETRY_MAX_S, backoff_s
 from peer.core.liveness import Change, NeighborState, check_all, next_check
 from peer.core.messages import Heartbeat, Phase
 from peer.core.neighbor import Neighbor
-from peer.core.outbox import RETRY_FIRST_S, RETRY_MAX_S, backoff_s
 from peer.core.pace import Pace
 from peer.core.stages import Stage
 from peer.core.state import State

@@ -9,18 +9,11 @@ from __future__ import annotations
 from collections import deque
 
 from coordinator_free_bootstrap.seeds import uniform
+from peer.core.backoff import backoff_s
 from peer.core.messages import Control, ModelHeader, Select
 
 Place = tuple[int, int]  # (round, step)
 Message = Control | ModelHeader
-
-RETRY_FIRST_S = 0.1
-RETRY_MAX_S = 2.0
-
-
-def backoff_s(failures: int, jitter: float, longest_s: float = RETRY_MAX_S) -> float:
-    """Return the pause after ``failures`` >= 1 in a row: exponential, capped, spread by ``jitter`` in [0, 1)."""
-    return float(min(longest_s, RETRY_FIRST_S * 2 ** min(failures - 1, 16)) * (0.5 + jitter))
 
 
 class Outbox:

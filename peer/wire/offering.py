@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from peer.core.backoff import backoff_s
 from peer.wire import convert
 from peer.wire.client import NeighborLink
 from peer.wire.failures import in_words
@@ -24,7 +25,6 @@ from peer.wire.pipe import BROKEN, join_socket
 from peer.wire.switchboard import CONNECTIONS_PER_OFFER
 
 log = logging.getLogger("peer")
-RETRY_FIRST_S = 0.1
 WARNED_AT = frozenset(1 << n for n in range(2, 32))  # failures in a row after which the operator is warned
 
 
@@ -36,7 +36,8 @@ class Offering:
         user: the neighbor that may connect.
         own: this peer's id.
         service: unix socket of this peer's service.
-        retry_s: longest pause between two attempts, in seconds.
+        retry_s: longest pause between two attempts, in seconds, before its jitter; a connection that lasts less counts as a
+            failure, so that a holder that uses and drops each offer does not keep this peer busy.
     """
 
     def __init__(self, link: NeighborLink, user: int, own: int, service: Path, retry_s: float) -> None:
@@ -44,6 +45,7 @@ class Offering:
         self._service, self._retry_s = service, retry_s
         self._free = asyncio.Semaphore(CONNECTIONS_PER_OFFER)
         self._serving: set[asyncio.Future[None]] = set()
+        self._dropped = 0  # connections in a row that ended at once
         self.connections = 0  # that ran over offers so far
 
     async def run(self) -> None:
@@ -52,21 +54,24 @@ class Offering:
         try:
             while True:
                 await self._free.acquire()
+                await self._pause(self._dropped, "each connection over the tunnel ended at once")
                 problem = await self._offer()
                 failures = failures + 1 if problem else 0
                 if problem:
                     self._free.release()
-                    if failures in WARNED_AT:
-                        about = f"peer {self._link.peer_id} holds no tunnel for peer {self._user}, attempt {failures}"
-                        log.warning("%s: %s", about, problem, extra={"neighbor": self._user, "message_kind": "tunnel"})
-                    await asyncio.sleep(self._pause_s(failures))
+                    await self._pause(failures, problem)
         finally:
             for task in self._serving:
                 task.cancel()
 
-    def _pause_s(self, failures: int) -> float:
-        """Return a backoff with jitter: peers that lost the same connection do not all come back at once."""
-        return min(self._retry_s, RETRY_FIRST_S * 2.0 ** min(failures, 20)) * random.uniform(0.5, 1.0)
+    async def _pause(self, failures: int, problem: str) -> None:
+        """Back off with jitter: peers that lost the same connection do not all come back at once."""
+        if not failures:
+            return
+        if failures in WARNED_AT:
+            about = f"peer {self._link.peer_id} holds no tunnel for peer {self._user}, attempt {failures}"
+            log.warning("%s: %s", about, problem, extra={"neighbor": self._user, "message_kind": "tunnel"})
+        await asyncio.sleep(backoff_s(failures, random.random(), self._retry_s))
 
     async def _offer(self) -> str:
         """Make one offer and wait until it is used; return why it ended unused, or ""."""
@@ -93,6 +98,8 @@ class Offering:
 
     async def _serve(self, call: Any, first: bytes) -> None:
         self.connections += 1
+        clock = asyncio.get_running_loop().time
+        began = clock()
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         local.setblocking(False)
         try:
@@ -101,4 +108,5 @@ class Offering:
                 await join_socket(local, call, first)
         finally:
             call.cancel()
+            self._dropped = self._dropped + 1 if clock() - began < self._retry_s else 0
             self._free.release()

@@ -9,6 +9,7 @@ of a TLS connection between owner and user, so a relay can drop them but neither
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -56,13 +57,14 @@ class Switchboard:
         pacing: Pacing = UNLIMITED,
     ) -> None:
         self._peer_id = peer_id
-        self._allowed = {(owner, peer_id) for owner in owners} | set(relayed)
+        self._relayed = frozenset(relayed)
+        self._allowed = {(owner, peer_id) for owner in owners} | self._relayed
         self._limits = limits or Relay(0, 0)
         self._paid = (TokenBucket(self._limits.bytes_per_second), pacing.download, pacing.upload)
         self._offered = offered
         self._waiting: dict[Ends, _Offer] = {}
         self._in_use: dict[Ends, set[_Offer]] = {}
-        self._relaying = 0
+        self._relaying: Counter[Ends] = Counter()
         self.bytes_relayed = 0
 
     async def offer(self, owner: int, user: int, stream: Any) -> None:
@@ -122,17 +124,23 @@ class Switchboard:
         if self._peer_id in (user, owner):
             raise _not_allowed(owner, user)
         self._check(owner, user)
-        if self._relaying >= self._limits.connections:
-            sentence = (
-                f"found {self._relaying} relayed connections; allowed: {self._limits.connections} (relay.connections)"
-            )
-            raise RemoteProtocolError(Refusal.TOO_MANY_STREAMS, f"{sentence}; connect again later")
-        self._relaying += 1
+        ends = owner, user
+        self._check_share(ends)
+        self._relaying[ends] += 1
         try:
             async with self.connection(owner, user) as (offered, lost):
                 await until(lost, join_streams(stream, offered, self._carry))
         finally:
-            self._relaying -= 1
+            self._relaying[ends] -= 1
+
+    def _check_share(self, ends: Ends) -> None:
+        """Refuse a connection beyond the limit, where one is kept for each agreed pair that has none."""
+        open_now, most = self._relaying.total(), self._limits.connections
+        kept = sum(not self._relaying[pair] for pair in self._relayed - {ends}) if self._relaying[ends] else 0
+        if open_now + kept >= most:
+            found = f"found {open_now} relayed connections{f' and {kept} kept for other pairs' if kept else ''}"
+            sentence = f"{found}; allowed: {most} (relay.connections); connect again later"
+            raise RemoteProtocolError(Refusal.TOO_MANY_STREAMS, sentence)
 
     async def _carry(self, size_bytes: int) -> None:
         self.bytes_relayed += size_bytes

@@ -2,8 +2,9 @@
 
 import pytest
 
+from peer.core.backoff import RETRY_MAX_S, backoff_s
 from peer.core.messages import ModelHeader, Pass, Select
-from peer.core.outbox import RETRY_MAX_S, Outbox, backoff_s
+from peer.core.outbox import Outbox
 
 
 def message(round_index, step=0):

@@ -1,0 +1,99 @@
+"""What one peer can make another do by its tunnels is bounded: offers after dropped connections, connections of a relay."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tools.virtual_clock import seconds_of
+
+from coordinator_free_bootstrap import Relay
+from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
+from peer.wire.offering import Offering
+from peer.wire.switchboard import Switchboard
+
+
+class Holder:
+    """Stands for the link to a neighbor that uses each offer at once; no service is there, so the connection ends."""
+
+    peer_id = 0
+
+    def __init__(self, most: int) -> None:
+        self.offers, self._most = 0, most
+
+    def tunnel(self, method: str) -> SimpleNamespace:
+        self.offers += 1
+        assert self.offers <= self._most, "offers without a pause"
+
+        async def write(frame: bytes) -> None:
+            """Take the ends."""
+
+        async def read() -> bytes:
+            return b"data"
+
+        return SimpleNamespace(write=write, read=read, cancel=lambda: None)
+
+
+def test_an_owner_pauses_before_it_offers_to_a_holder_that_drops_each_connection() -> None:
+    holder = Holder(most=500)
+
+    async def work() -> None:
+        offering = Offering(holder, 0, 1, Path("/nowhere/service"), retry_s=5.0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(300.0):
+                await offering.run()
+        assert offering.connections == holder.offers
+
+    assert seconds_of(work) == pytest.approx(300.0)
+    # Six short pauses, then one of 2.5 to 7.5 s each.
+    assert 300.0 / 7.5 <= holder.offers <= 10 + 300.0 / 2.5
+
+
+class Silent:
+    """A stream that stays open."""
+
+    def peer(self) -> str:
+        return "an address"
+
+    async def read(self) -> object:
+        return await asyncio.Event().wait()
+
+    async def write(self, frame: bytes) -> None:
+        """Take it."""
+
+
+def test_one_pair_leaves_a_connection_of_the_relay_to_each_other_pair() -> None:
+    """Five connections, two relayed edges with two directions: one is spare, and each pair has its own."""
+    pairs = ((1, 2), (2, 1), (3, 4), (4, 3))
+
+    async def relaying(board: Switchboard, owner: int, user: int) -> asyncio.Future[None]:
+        board_offer = asyncio.ensure_future(board.offer(owner, user, Silent()))
+        await asyncio.sleep(0)
+        assert board.holds(owner, user)
+        carried = asyncio.ensure_future(board.relay(user, owner, Silent()))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        if carried.done():
+            board_offer.cancel()
+        return carried
+
+    async def work() -> None:
+        board = Switchboard(0, relayed=pairs, limits=Relay(1 << 40, 5))
+        greedy = [await relaying(board, 1, 2) for _ in range(3)]
+        assert [each.done() for each in greedy] == [False, False, True], "a spare connection is for whoever asks first"
+        with pytest.raises(RemoteProtocolError, match="3 kept for other pairs; allowed: 5") as caught:
+            greedy[2].result()
+        assert caught.value.code is Refusal.TOO_MANY_STREAMS
+        others = [await relaying(board, *pair) for pair in pairs[1:]]
+        assert not any(each.done() for each in others)
+        greedy[0].cancel()
+        await asyncio.wait(greedy[:1])
+        again = await relaying(board, 3, 4)
+        assert not again.done(), "what a pair gives back is free"
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    asyncio.run(work())

@@ -1,4 +1,8 @@
-"""Shard files: the arrays of a `Shard` as safetensors, with its metadata."""
+"""Shard files: the arrays of a `Shard` as safetensors, with its metadata. Large samples stay on disk.
+
+A safetensors file is the length of its header (8 bytes, little endian), the header as JSON, and the tensors one after the
+other, so that each can be memory-mapped.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,10 @@ FORMAT = "coordinator-free shard 1"
 REQUIRED = ("train_x", "train_y", "test_x", "test_y")
 INPUTS = ("train_x", "val_x", "test_x")  # where there are several by name, each is a tensor such as train_x.mask
 OPTIONAL = ("val_x", "val_y", "true_cluster", "test_cluster", "turns")
+MAPPED_FROM = 256 << 20  # bytes of a tensor of samples that stays on disk
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "U8": "u1", "I8": "i1"} | {
+    f"{sign}{8 * size}": f"<{sign.lower()}{size}" for sign in "UI" for size in (2, 4, 8)
+}
 
 
 def save_shard(path: Path, shard: Shard) -> None:
@@ -51,7 +59,7 @@ def save_shard(path: Path, shard: Shard) -> None:
 
 
 def load_shard_file(path: Path) -> Shard:
-    """Read a shard; `Shard.checked` checks its values.
+    """Read a shard; `Shard.checked` checks its values. Inputs and targets of `MAPPED_FROM` bytes or more are memory-mapped.
 
     Raises:
         ShardError: the file is missing or truncated, not safetensors, or has missing or unknown tensors.
@@ -59,7 +67,9 @@ def load_shard_file(path: Path) -> Shard:
     try:
         with safe_open(ordinary_file(path), framework="numpy") as file:
             metadata: dict[str, str] = file.metadata() or {}
-            tensors: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            mapped = _mapped(path)
+            tensors: dict[str, Any] = {name: mapped.get(name) for name in file.keys()}  # noqa: SIM118
+            tensors |= {name: file.get_tensor(name) for name, array in tensors.items() if array is None}
     except FileNotFoundError as error:
         raise ShardError(f"shard: found no file {path}; make it with `peer data split`") from error
     except (OSError, SafetensorError, TypeError, KeyError) as error:
@@ -80,3 +90,19 @@ def load_shard_file(path: Path) -> Shard:
     except (TaskError, ValueError, TypeError) as error:
         raise ShardError(f"shard: {path}: metadata: {error}; write the file again with `peer data split`") from error
     return Shard(**tensors, preprocessing=preprocessing, class_names=names, metadata=metadata)
+
+
+def _mapped(path: Path) -> dict[str, Any]:
+    """Return the large tensors of samples of a valid file as arrays on disk."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    arrays: dict[str, Any] = {}
+    for name, about in header.items():
+        if name.partition("_")[0] not in ("train", "val", "test") or name == "test_cluster":
+            continue
+        start, end = about["data_offsets"]
+        if end - start >= MAPPED_FROM and about["dtype"] in DTYPES:
+            shape, dtype = tuple(about["shape"]), DTYPES[about["dtype"]]
+            arrays[name] = np.memmap(path, dtype, "r", offset=8 + length + start, shape=shape)
+    return arrays

@@ -156,7 +156,7 @@ def test_a_cancelled_peer_leaves_and_resumes(tmp_path: Path) -> None:
 
 def test_run_raises_what_peer_run_would_print(tmp_path: Path) -> None:
     graph = peer.Graph.of(on_free_ports(graph_of("line", 2)))
-    with pytest.raises(UsageError, match="found the option 'stat_dir'; allowed: ca, cert"):
+    with pytest.raises(UsageError, match="found the option 'stat_dir'; allowed: amp, ca, cert"):
         peer.run(0, graph, stat_dir=tmp_path)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"^device: found 'tpu'"):
         peer.run(0, graph, state_dir=tmp_path, device="tpu", insecure=True)

@@ -1,7 +1,9 @@
-"""A shard of 4 GB trains and is evaluated in a process that may not have 1 GB of memory of its own."""
+"""A shard of 4 GB, as arrays on disk or as a shard file, trains and is evaluated in a process with less than 1 GB of memory."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import subprocess
 import sys
@@ -24,8 +26,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from coordinator_free_bootstrap import Manifest
 from peer.learning.learner import Learner
 from peer.tasks import Preprocessing, Shard, Task
+from peer.tasks.loading import load_task
 
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
@@ -46,6 +50,9 @@ class Big(Task):
 # Private writable memory: the heap and all that malloc maps. A file that is mapped for reading does not count.
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
 task = Big()
+if sys.argv[2] == "file":
+    manifest = Manifest(task=f"{sys.argv[3]}:task", split="shard")
+    task = load_task(manifest, 2, shard_path=folder / "shard.safetensors")
 shard = task.load_shard(0)
 assert shard.train_x.nbytes == 4 << 30
 try:
@@ -60,17 +67,69 @@ print(stats.steps, len(losses), bool(np.isfinite(losses).all()), after.loss < be
 """
 
 
-def test_a_shard_of_four_gigabytes_needs_less_than_one_of_memory(tmp_path: Path) -> None:
-    x = np.lib.format.open_memmap(tmp_path / "x.npy", mode="w+", dtype=np.uint8, shape=(SAMPLES, FEATURES))
-    y = np.zeros(SAMPLES, np.uint8)
+TASK = """
+from torch import nn
+
+from peer.tasks import Preprocessing, Task
+
+
+class Big(Task):
+    classes = 4
+    preprocessing = Preprocessing(divisor=255)
+
+    def make_model(self):
+        return nn.Linear(4096, 4)
+
+    def load_shard(self, peer_id):
+        raise AssertionError("the shard file replaces this method")
+
+
+task = Big()
+"""
+
+
+def write_samples(x: np.ndarray, y: np.ndarray) -> None:
+    """Write some of the samples; the rest of the file is a hole, which takes no disk."""
     draw = np.random.default_rng(0)
-    for start in range(0, SAMPLES, SAMPLES // 64):  # the rest of the file is a hole, which takes no disk
+    for start in range(0, SAMPLES, SAMPLES // 64):
         x[start : start + 100] = draw.integers(0, 256, (100, FEATURES), np.uint8)
         y[start : start + 100] = 1 + (x[start : start + 100, 0] > 127)
-    x.flush()
-    np.save(tmp_path / "y.npy", y)
-    assert os.stat(tmp_path / "x.npy").st_size > 4 << 30
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+
+
+def arrays(folder: Path) -> None:
+    """Write x.npy and y.npy."""
+    x = np.lib.format.open_memmap(folder / "x.npy", mode="w+", dtype=np.uint8, shape=(SAMPLES, FEATURES))
+    y = np.zeros(SAMPLES, np.uint8)
+    write_samples(x, y)
+    np.save(folder / "y.npy", y)
+    assert os.stat(folder / "x.npy").st_size > 4 << 30
+
+
+def shard_file(folder: Path) -> None:
+    """Write shard.safetensors, whose inputs are a sparse part of the file."""
+    shapes = {"test_x": (5000, FEATURES), "test_y": (5000,), "train_y": (SAMPLES,), "train_x": (SAMPLES, FEATURES)}
+    header, end = {"__metadata__": {"format": "coordinator-free shard 1"}}, 0
+    for name, shape in shapes.items():
+        start, end = end, end + math.prod(shape)
+        header[name] = {"dtype": "U8", "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    path, begin = folder / "shard.safetensors", 8 + len(text)
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    os.truncate(path, begin + end)
+    tensor = {
+        name: np.memmap(path, np.uint8, "r+", begin + header[name]["data_offsets"][0], shape)
+        for name, shape in shapes.items()
+    }
+    write_samples(tensor["train_x"], tensor["train_y"])
+    tensor["test_x"][:], tensor["test_y"][:] = tensor["train_x"][:5000], tensor["train_y"][:5000]
+    assert path.stat().st_size > 4 << 30
+
+
+@pytest.mark.parametrize("form", ["arrays", "file"])
+def test_a_shard_of_four_gigabytes_needs_less_than_one_of_memory(form: str, tmp_path: Path) -> None:
+    (arrays if form == "arrays" else shard_file)(tmp_path)
+    (tmp_path / "big_task.py").write_text(TASK)
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), form, str(tmp_path / "big_task.py")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -9,6 +9,7 @@ import pytest
 
 from coordinator_free_bootstrap.errors import ShardError
 from peer.tasks import Shard
+from peer.tasks.arrays import is_stored
 from peer.tasks.shard_file import load_shard_file, save_shard
 
 
@@ -87,6 +88,31 @@ def test_a_saved_shard_is_read_back(tmp_path):
         assert np.array_equal(getattr(read, name), getattr(written, name)), name
     assert read.metadata.items() >= written.metadata.items()
     assert [p.name for p in tmp_path.iterdir()] == ["peer-0.safetensors"]
+
+
+def test_large_samples_of_a_shard_file_stay_on_disk(tmp_path, monkeypatch):
+    written = shard(
+        train_y=np.arange(48).reshape(12, 4) % 4, test_y=np.zeros((5, 4), np.int8), true_cluster=np.arange(12),
+    ).checked("classification", 4)  # fmt: skip
+    save_shard(tmp_path / "peer-0.safetensors", written)
+    monkeypatch.setattr("peer.tasks.shard_file.MAPPED_FROM", 100)
+    read = load_shard_file(tmp_path / "peer-0.safetensors")
+    stored = [
+        name for name in ("train_x", "train_y", "test_x", "test_y", "true_cluster") if is_stored(vars(read)[name])
+    ]
+    assert stored == ["train_x", "train_y"]
+    for name in ("train_x", "train_y", "test_x", "test_y", "true_cluster"):
+        assert np.array_equal(getattr(read, name), getattr(written, name)), name
+        assert getattr(read, name).dtype == getattr(written, name).dtype
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"])
+def test_every_number_of_a_shard_file_can_stay_on_disk(dtype, tmp_path, monkeypatch):
+    monkeypatch.setattr("peer.tasks.shard_file.MAPPED_FROM", 1)
+    x = np.arange(24).reshape(12, 2).astype(dtype)
+    save_shard(tmp_path / "peer-0.safetensors", shard(train_x=x, test_x=x[:5]))
+    read = load_shard_file(tmp_path / "peer-0.safetensors").train_x
+    assert is_stored(read) and read.dtype == x.dtype and np.array_equal(read, x)
 
 
 def test_damaged_shard_files_are_refused(tmp_path):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+MORE_METRICS_MAX = 32  # of a task, beside its metric
 _KEY, _VALUE_KEY, _OTHER = "accuracy", "metric_value", "metric"
 
 

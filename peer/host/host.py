@@ -134,6 +134,7 @@ class PeerHost:
         self.schema = self.algorithm.travelling(workspace.learner.schema)
         self.digests = digests
         self.metric = Metric()  # of the task; its world sets it
+        self.more_metrics: tuple[Metric, ...] = ()
         self.manifest_json = canonical_json(self.manifest)
         self.probe = Probe()
         self.closed = False  # the process is gone: events are ignored
@@ -624,6 +625,11 @@ class PeerHost:
         """Return the metric and its last value, None before the first evaluation."""
         return self.metric.as_json() | {"value": self.last_round.get("accuracy")}
 
+    def measured_more(self) -> list[dict[str, Any]]:
+        """Return the task's other metrics and their last values."""
+        values = self.last_round.get("metrics") or {}
+        return [metric.as_json() | {"value": values.get(metric.name)} for metric in self.more_metrics]
+
     def status(self) -> dict[str, Any]:
         """Return what this peer is doing, as JSON-ready values."""
         run, now = self.state, self.world.now()
@@ -648,6 +654,7 @@ class PeerHost:
             "neighbor_rounds": {str(n): neighbor.round_index for n, neighbor in neighbors},
             "silent_s": {str(n): silence_s for n, silence_s in met.items()},
             "metric": self.measured(),
+            **({"more_metrics": self.measured_more()} if self.more_metrics else {}),
             "cluster_index": self.last_round.get("cluster_index"),
             "totals": dict(run.totals),
             "refusals": {str(code): count for code, count in run.refusals.items()},

@@ -92,8 +92,9 @@ class PeerNotes:
         self._silent = ""
         if status.incarnation != self.incarnation:
             self.incarnation = status.incarnation
-            metric = status.metric.model_dump(exclude={"value"})
-            self._line("start", peer_id=self.peer_id, metric=metric, true_cluster=status.true_cluster)
+            metric, *more = (each.model_dump(exclude={"value"}) for each in (status.metric, *status.more_metrics))
+            told = {"more_metrics": more} if more else {}
+            self._line("start", peer_id=self.peer_id, metric=metric, true_cluster=status.true_cluster, **told)
             self.ended = self.completed = False
         if batch.rounds_from > self.next_round:
             rounds = {"from_round": self.next_round, "to_round": batch.rounds_from - 1}
@@ -141,6 +142,7 @@ class PeerNotes:
             "incarnation": status.incarnation,
             "rounds_completed": status.round_index,
             "metric": status.metric.model_dump(),
+            **({"metrics": {each.name: each.value for each in status.more_metrics}} if status.more_metrics else {}),
             "cluster_index": status.cluster_index,
             "totals": status.totals,
             "refusals": status.refusals,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter as Tally
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
@@ -39,22 +39,35 @@ class PeerMetrics:
     Args:
         peer_id: the peer.
         labels: further labels of ``peer_info``, such as algorithm and task.
-        metric: of the task.
+        metric: of the task; `more`: its others.
     """
 
-    def __init__(self, peer_id: int, labels: Mapping[str, str] | None = None, metric: Metric | None = None) -> None:
+    def __init__(
+        self,
+        peer_id: int,
+        labels: Mapping[str, str] | None = None,
+        metric: Metric | None = None,
+        more: Sequence[Metric] = (),
+    ) -> None:
         self.registry = registry = CollectorRegistry()
         Info("peer", "Peer id and settings of the run, as labels", registry=registry).info(
             {"peer_id": str(peer_id), **(labels or {})}
         )
         self._counted = {key: Counter(f"peer_{key}", text, registry=registry) for key, text in _COUNTED.items()}
         self._read = {key: Gauge(name, text, registry=registry) for key, (name, text) in _READ.items()}
-        if (metric := metric or Metric()).is_accuracy:
+        metric = metric or Metric()
+        if metric.is_accuracy:
             text = "Accuracy of the evaluation model on the peer's test set, 0 to 1"
             self._read["accuracy"] = Gauge("peer_accuracy_ratio", text, registry=registry)
-        else:
-            text = "The task's metric, which has the name in the label, of the evaluation model on the peer's test set"
-            self._read["accuracy"] = Gauge("peer_metric", text, ["name"], registry=registry).labels(metric.name)
+        self._more: dict[str, Gauge] = {}
+        if more or not metric.is_accuracy:
+            text = (
+                "A metric of the task, which has the name in the label, of the evaluation model on the peer's test set"
+            )
+            named = Gauge("peer_metric", text, ["name"], registry=registry)
+            self._more = {each.name: named.labels(each.name) for each in more}
+            if not metric.is_accuracy:
+                self._read["accuracy"] = named.labels(metric.name)
         self._round_index = Gauge("peer_round_index", "Current round, 0-based", registry=registry)
         self._restarts = Gauge("peer_restart_count", "Restart count: 1 after the first start", registry=registry)
         self._completed = Counter("peer_rounds_completed", "Rounds completed by this process", registry=registry)
@@ -89,6 +102,10 @@ class PeerMetrics:
         for key, gauge in self._read.items():
             if record.get(key) is not None:
                 gauge.set(record[key])
+        measured = record.get("metrics") or {}
+        for name, gauge in self._more.items():
+            if measured.get(name) is not None:
+                gauge.set(measured[name])
         seconds = record.get("seconds") or {}
         for phase in PHASES:
             self._phases.labels(phase).inc(seconds.get(phase) or 0)

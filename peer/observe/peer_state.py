@@ -208,6 +208,7 @@ class PeerState:
         said = self.answer
         return {
             "accuracy": (said.get("metric") or _NOTHING).get("value"),
+            "metrics": {each["name"]: each["value"] for each in said.get("more_metrics") or ()} or None,
             "rounds_completed": said.get("round_index"),
             "cluster_index": said.get("cluster_index"),
             "true_cluster": said.get("true_cluster"),

@@ -11,6 +11,7 @@ from coordinator_free_bootstrap.graph import ID_MAX
 from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import sentences
+from peer.core.metric import MORE_METRICS_MAX
 
 COUNT_MAX = 2**63 - 1
 ENTRIES_MAX = 100_000  # neighbors of one peer
@@ -43,7 +44,7 @@ class PeerStatus(BaseModel):
         owed_to: neighbors that have not accepted this peer's models.
         unchanged_s: seconds since stage or round last changed.
         deadline_s: seconds until the round closes without the models that are missing then; None if it waits for nobody.
-        metric: of the task, and its last value.
+        metric: of the task, and its last value; `more_metrics`: its others.
         routes: how each neighbor is called: direct, proxy, tunnel or relay.
         outcome: how the run of this peer ended: completed, left, refused, diverged or failed; None while it goes on.
         exit_code: of the process, with `outcome`.
@@ -69,6 +70,7 @@ class PeerStatus(BaseModel):
     neighbor_rounds: Annotated[dict[PeerKey, int], Field(max_length=ENTRIES_MAX)]
     silent_s: Annotated[dict[PeerKey, Seconds | None], Field(max_length=ENTRIES_MAX)]
     metric: MetricRecord
+    more_metrics: Annotated[list[MetricRecord], Field(max_length=MORE_METRICS_MAX)] = []
     cluster_index: Count | None
     totals: Annotated[dict[Word, Count], Field(max_length=100)]
     refusals: Annotated[dict[Word, Count], Field(max_length=100)]

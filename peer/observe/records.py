@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from coordinator_free_bootstrap.graph import ID_MAX
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import sentences
-from peer.core.metric import plain_keys
+from peer.core.metric import MORE_METRICS_MAX, plain_keys
 from peer.observe.peer_status import ENTRIES_MAX, Count, MetricRecord, Number, PeerId, PeerStatus, Word
 from peer.store.history import COUNTERS
 
@@ -23,6 +23,7 @@ CenterScores = Annotated[  # [center][true cluster]: sum of the test samples' sc
     list[Annotated[list[Annotated[list[Number], Field(min_length=2, max_length=2)]], Field(min_length=1)]],
     Field(min_length=1, max_length=CLUSTERS_MAX),
 ]
+Metrics = Annotated[dict[Text, Number | None], Field(max_length=MORE_METRICS_MAX)]
 Weights = Annotated[list[Number], Field(min_length=1, max_length=CLUSTERS_MAX)]
 
 
@@ -64,7 +65,7 @@ class StartLine(Line):
     true_cluster: Count | None = None
     digests: dict[str, Text] | None = None
     metric: MetricRecord | None = None
-    more_metrics: Annotated[list[MetricRecord], Field(max_length=ENTRIES_MAX)] | None = None
+    more_metrics: Annotated[list[MetricRecord], Field(max_length=MORE_METRICS_MAX)] | None = None
 
 
 class AlgorithmState(_Record):
@@ -92,7 +93,7 @@ class _ResultLine(Line):
     accuracy_shared: Number | None = None
     metric_shared: Number | None = None
     loss: Number | None = None
-    metrics: dict[Text, Number | None] | None = None
+    metrics: Metrics | None = None
     cluster_index: Count | None = None
     state: AlgorithmState | None = None
 
@@ -146,7 +147,7 @@ class Summary(_Record):
     metric: MetricRecord | None = None
     accuracy: Number | None = None
     loss: Number | None = None
-    metrics: dict[Text, Number | None] | None = None
+    metrics: Metrics | None = None
     totals: dict[str, Count] | None = None
     refusals: dict[Word, Count] | None = None
     digests: dict[str, Text] | None = None

@@ -21,6 +21,7 @@ from peer.observe import soft_clusters
 from peer.observe.agreement import agreement
 from peer.observe.collaboration import collaboration
 from peer.observe.consensus import consensus_distances
+from peer.observe.more_metrics import latest_values, more_metrics_of
 from peer.observe.peer_state import PHASES
 from peer.observe.places import listed
 from peer.observe.run_files import PeerRun, Run, metric_curve
@@ -92,13 +93,11 @@ def _report(run: Run, target: float | None) -> Report:
 
 def more_metrics(run: Run) -> dict[str, dict[str, Any]]:
     """Return the task's other metrics by name: direction, and mean and worst of the peers' latest values."""
-    known: list[dict[str, Any]] = next(
-        (peer.last["more_metrics"] for peer in run.peers if peer.last.get("more_metrics")), []
-    )
+    metrics = more_metrics_of(peer.state for peer in run.peers)
+    rows = [latest_values(peer.state, metrics) for peer in run.peers]
     found = {}
-    for metric in map(Metric.from_json, known):
-        latest = [(peer.last.get("metrics") or {}).get(metric.name) for peer in run.peers]
-        values = np.array([value for value in latest if value is not None], dtype=float)
+    for at, metric in enumerate(metrics):
+        values = np.array([row[at] for row in rows if row[at] is not None], dtype=float)
         mean, worst = (float(values.mean()), metric.worst(values)) if values.size else (None, None)
         found[metric.name] = metric.as_json() | {"mean": mean, "worst": worst}
     return found

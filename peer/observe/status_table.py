@@ -19,6 +19,7 @@ from peer.observe.tables import shown
 from peer.observe.view import View, alive
 
 NOTES_MAX = 4  # with 16 peers, header and count of the others, 24 lines
+MORE_METRICS_SHOWN = 2  # columns of a screen; peer status --json has all
 WRAPPED_PEERS_MAX = 8  # with more peers, a note is cut at the width of the screen
 
 
@@ -30,6 +31,8 @@ def status_table(view: View) -> RenderableType:
     table.add_column("phase", no_wrap=True)
     table.add_column("round", justify="right", no_wrap=True)
     table.add_column(escape(printable(metric.name, 12)), justify="right", no_wrap=True)
+    for more in view.more_metrics()[:MORE_METRICS_SHOWN]:
+        table.add_column(escape(printable(more.name, 12)), justify="right", no_wrap=True)
     table.add_column("cluster", justify="right", no_wrap=True)
     table.add_column("waits for")  # the column that becomes narrower; its cells are cut
     table.add_column("alive", justify="right", no_wrap=True)
@@ -43,7 +46,7 @@ def status_table(view: View) -> RenderableType:
 
 
 def _cells(view: View, state: RunState, peer: PeerState, metric: Metric) -> tuple[str, ...]:
-    """Return phase, round, metric, cluster, what the peer waits for, live neighbors, and the time since its last change."""
+    """Return phase, round, metrics, cluster, what the peer waits for, live neighbors, and the time since its last change."""
     row, answer = view.peer(peer, state), peer.answer
     silent, known = has_no_answer(peer), bool(peer.lines or peer.summary or answer)
     waiting = f"{age(answer['waiting_s'])}: {', '.join(map(str, row['waits_for']))}" if row["waits_for"] else "-"
@@ -52,6 +55,10 @@ def _cells(view: View, state: RunState, peer: PeerState, metric: Metric) -> tupl
         row["stage"] or row["status"],
         _round(view, peer) if known else "-",
         metric.text(row["metric"]),
+        *(
+            each.text(value)
+            for each, value in list(zip(view.more_metrics(), row["metrics"], strict=True))[:MORE_METRICS_SHOWN]
+        ),
         shown(row["cluster"]),
         row["silent"] if silent else waiting,
         f"{alive(peer)}/{len(answer['neighbors'])}" if peer.answered else "-",

@@ -17,6 +17,7 @@ from coordinator_free_bootstrap.strict_json import finite, printable
 from peer.core.metric import Metric
 from peer.observe.agreement import agreement
 from peer.observe.layout import positions
+from peer.observe.more_metrics import latest_values, more_metrics_of
 from peer.observe.peer_state import BETWEEN, PeerState, states
 from peer.observe.reducer import EventLog, RunState
 from peer.observe.timeline import timeline
@@ -39,6 +40,7 @@ class View:
 
     def __init__(self, log: EventLog, graph: Graph | None) -> None:
         self.log, self.graph = log, graph
+        self._more_at, self._more = -1, list[Metric]()  # of the cursor of the last look
 
     # ---- messages -------------------------------------------------------------------------------------------------------
 
@@ -81,10 +83,16 @@ class View:
         """Return the metric that the first peer with one names."""
         return metric_of(self.log.peers.values())
 
+    def more_metrics(self) -> list[Metric]:
+        """Return the task's other metrics, as the first peer with some names them."""
+        if self._more_at != self.log.cursor:
+            self._more_at, self._more = self.log.cursor, more_metrics_of(self.log.peers.values())
+        return self._more
+
     def header(self, state: RunState) -> JSON:
         """Return the numbers of the whole run."""
         peers, metric = list(state.peers.values()), self.metric()
-        values = np.array([v for peer in peers if (v := peer.latest("accuracy")) is not None], dtype=float)
+        values = present(peer.latest("accuracy") for peer in peers)
         rounds = [peer.rounds_completed for peer in peers]
         manifest = self.graph.manifest if self.graph else None
         count = states(state.peers)
@@ -94,6 +102,7 @@ class View:
             "clusters": manifest.clusters if manifest else None,
             "metric": metric.as_json() | {"name": printable(metric.name, 64)},
             **statistics(metric, values),
+            "more_metrics": self._more_statistics(peers),
             "ari": ari(peers),
             "rounds_min": min(rounds, default=0),
             "rounds_max": max(rounds, default=0),
@@ -111,6 +120,16 @@ class View:
             "ended": bool(peers) and not count["running"] and count["missing"] < len(peers),
         }
 
+    def _more_statistics(self, peers: list[PeerState]) -> list[JSON]:
+        metrics = self.more_metrics()
+        rows = [latest_values(peer, metrics) for peer in peers]
+        return [
+            metric.as_json()
+            | {"name": printable(metric.name, 64)}
+            | statistics(metric, present(row[at] for row in rows))
+            for at, metric in enumerate(metrics)
+        ]
+
     def peer(self, peer: PeerState, state: RunState) -> JSON:
         """Return the row of one peer of a state."""
         algorithm = peer.latest("state") or {}
@@ -121,6 +140,7 @@ class View:
             "exit_code": None if peer.status in BETWEEN else peer.summary.get("exit_code"),
             "round": peer.rounds_completed,
             "metric": peer.latest("accuracy"),
+            "metrics": latest_values(peer, self.more_metrics()),
             "loss": peer.latest("loss"),
             "cluster": peer.latest("cluster_index"),
             "true_cluster": peer.latest("true_cluster"),
@@ -178,7 +198,7 @@ class View:
         for index in sorted(self.log.changed_rounds(since)):
             lines = self.log.rounds[index]
             rows = list(lines.values())
-            values = np.array([row.metric for row in rows if row.metric is not None], dtype=float)
+            values = present(row.metric for row in rows)
             numbers = statistics(metric, values)
             best = metric.best(values) if values.size else None
             true = [self.log.newest(peer_id).start.get("true_cluster") for peer_id in lines]
@@ -223,6 +243,11 @@ def statistics(metric: Metric, values: np.ndarray) -> JSON:
         "worst": metric.worst(values),
         "tenth": metric.worst_tenth(values),
     }
+
+
+def present(values: Iterable[float | None]) -> np.ndarray:
+    """Return the values that are not None, float64."""
+    return np.array([value for value in values if value is not None], dtype=float)
 
 
 def ari(peers: list[PeerState]) -> float | None:

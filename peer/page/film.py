@@ -11,9 +11,11 @@ from statistics import median
 from typing import Any
 
 from coordinator_free_bootstrap.strict_json import printable
+from peer.core.metric import Metric
+from peer.observe.more_metrics import values_of
 from peer.observe.peer_state import PHASES
 from peer.observe.reducer import EventLog, RoundCell
-from peer.observe.view import View
+from peer.observe.view import View, present, statistics
 
 JSON = dict[str, Any]
 DIGITS = 6  # after the point, of numbers in columns
@@ -35,7 +37,7 @@ class Film:
         self.view = view
         self.warnings: list[str] = []
         self._neighbors: dict[int, list[int]] = {}
-        self._size = self._grown = 0
+        self._shape, self._grown = (0, 0), 0  # peers and further metrics that pages know, since this cursor
 
     @property
     def log(self) -> EventLog:
@@ -46,18 +48,21 @@ class Film:
         """Return the run, its newest state, and all rounds."""
         edges = self._edges()
         self._neighbors = neighbors_of(edges)
-        if len(self.log.peers) != self._size:
-            self._size, self._grown = len(self.log.peers), self.log.cursor
+        if self._shape != (shape := self._present_shape()):
+            self._shape, self._grown = shape, self.log.cursor
         return {"run": self._run(edges), "state": self._state(self.view.at(self.log.cursor)), **self._news(0)}
 
     def message(self, cursor: int) -> tuple[str, JSON]:
         """Return ``film`` and everything, or ``more`` and what changed after a cursor: peers, edges, rounds, news.
 
-        The header and the timeline are whole in both. A reader from before a new peer was found gets everything.
+        The header and the timeline are whole in both. A reader from before a new peer or metric was found gets everything.
         """
-        if not cursor or cursor < self._grown or len(self.log.peers) != self._size:
+        if not cursor or cursor < self._grown or self._present_shape() != self._shape:
             return "film", self.everything()
         return "more", {"state": self._state(self.view.since(cursor)), **self._news(cursor)}
+
+    def _present_shape(self) -> tuple[int, int]:
+        return len(self.log.peers), len(self.view.more_metrics())
 
     def _run(self, edges: list[tuple[int, int]]) -> JSON:
         graph, log = self.view.graph, self.log
@@ -106,10 +111,22 @@ class Film:
         table = self.view.rounds(cursor)
         names = ("round", "mean", "worst", "best", "tenth", "ari")
         frames = [dict(zip(names, row, strict=True)) for row in zip(*(table[name] for name in names), strict=True)]
+        metrics = self.view.more_metrics()
         for frame in frames:
+            if metrics:
+                frame["more"] = self._more(frame["round"], metrics)
             ended = median(cell.at for cell in self.log.rounds[frame["round"]].values())
             frame["seconds"] = round(max(0.0, ended - self._began), 3)
         return frames
+
+    def _more(self, round_index: int, metrics: list[Metric]) -> list[JSON]:
+        """Return statistics of each further metric over the peers in a round."""
+        rows = [values_of(cell.line, metrics) for cell in self.log.rounds[round_index].values()]
+        found = [present(row[at] for row in rows) for at in range(len(metrics))]
+        return [
+            statistics(metric, values) | {"best": metric.best(values) if values.size else None}
+            for metric, values in zip(metrics, found, strict=True)
+        ]
 
     def _strips(self, cursor: int) -> Iterator[JSON]:
         """Yield the changed cells: for each peer, stretches of consecutive rounds."""
@@ -130,7 +147,7 @@ class Film:
     def _columns(self, peer_id: int, cells: list[RoundCell]) -> JSON:
         lines = [cell.line for cell in cells]
         neighbors = self._neighbors.get(peer_id, [])
-        columns = {
+        columns: JSON = {
             "accuracy": [rounded(line.get("accuracy")) for line in lines],
             "cluster": [line.get("cluster_index") for line in lines],
             "seconds": [round(max(0.0, cell.at - self._began), 3) for cell in cells],
@@ -142,6 +159,9 @@ class Film:
         spent = [line.get("seconds") or {} for line in lines]
         for phase in PHASES:
             columns[phase] = [None if (s := row.get(phase)) is None else round(s, 3) for row in spent]
+        if metrics := self.view.more_metrics():
+            rows = [values_of(line, metrics) for line in lines]
+            columns |= {f"more{at}": [rounded(row[at]) for row in rows] for at in range(len(metrics))}
         found = {
             "mixture": [mixture(line) for line in lines],
             "collaborators": [(line.get("state") or {}).get("collaborators") for line in lines],

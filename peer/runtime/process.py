@@ -113,7 +113,8 @@ def measured(world: AsyncioWorld) -> Iterator[None]:
     from peer.observe.metrics_feed import MetricsFeed, served
 
     labels = {"algorithm": manifest.algorithm, "task": manifest.task, "federation": manifest.federation}
-    metrics = PeerMetrics(world.peer_id, labels, world.parts.task.reported())
+    task = world.parts.task
+    metrics = PeerMetrics(world.peer_id, labels, task.reported(), task.more_metrics)
     run = world.host.state
     world.observers.append(MetricsFeed(metrics, tuple(run.neighbors), lambda: run.incarnation))
     with served(metrics, settings.metrics_port, settings.metrics_host):

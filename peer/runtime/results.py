@@ -91,13 +91,13 @@ def write_results(
 
 def start_fields(host: PeerHost, task: Task) -> dict[str, Any]:
     """Return the fields of the history's first line that every backend writes."""
-    host.metric = task.reported()
+    host.metric, host.more_metrics = task.reported(), task.more_metrics
     return {
         "peer_id": host.peer_id,
         "notes": host.algorithm.notes(host.workspace),
         "digests": host.digests,
         "metric": host.metric.as_json(),
-        **({"more_metrics": [metric.as_json() for metric in task.more_metrics]} if task.more_metrics else {}),
+        **({"more_metrics": [metric.as_json() for metric in host.more_metrics]} if host.more_metrics else {}),
         "true_cluster": main_cluster(host.workspace.true_cluster),
         "samples": host.workspace.learner.count(),
         "parameters": host.workspace.learner.schema.size,

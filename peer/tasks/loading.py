@@ -15,7 +15,7 @@ import numpy as np
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.validation import unknown_name
-from peer.core.metric import Metric
+from peer.core.metric import MORE_METRICS_MAX, Metric
 from peer.tasks.builtin import BuiltinTask, ShardTask
 from peer.tasks.datasets import DATASETS, group_column
 from peer.tasks.effect import refuse_unused_options
@@ -215,6 +215,9 @@ def as_task(found: object, manifest: Manifest) -> Task:
         raise TaskError(
             f"task: {manifest.task}: more_metrics: found {found.more_metrics!r}; allowed: a tuple of Metric"
         )
+    if len(found.more_metrics) > MORE_METRICS_MAX:
+        count = len(found.more_metrics)
+        raise TaskError(f"task: {manifest.task}: more_metrics: found {count}; allowed: at most {MORE_METRICS_MAX}")
     if not isinstance(found.preprocessing, Preprocessing | None):
         raise TaskError(
             f"task: {manifest.task}: preprocessing: found a {type(found.preprocessing).__name__}; "

@@ -22,6 +22,7 @@ FIELDS_TOLD = frozenset(
             "active",
             "cluster_index",
             "accuracy",
+            "metrics",
             "metric_value",
             "loss",
             "train_loss",

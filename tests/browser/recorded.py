@@ -17,7 +17,7 @@ HOSTILE = "<img src=x onerror=\"document.title='broken in'\"><script>document.ti
 class Recorded:
     """A run of peers in a ring of two true clusters, which completes rounds when it is told to."""
 
-    def __init__(self, directory: Path, *, peers: int = 6, rounds: int = 12) -> None:
+    def __init__(self, directory: Path, *, peers: int = 6, rounds: int = 12, **start: Any) -> None:
         self.directory = directory
         directory.mkdir(parents=True)
         self.graph: Graph = make_graph(
@@ -32,7 +32,7 @@ class Recorded:
             self._locks.append(StateLock(place.root))
             self._locks[-1].acquire()
             self._writers[peer_id] = HistoryWriter(place.history, incarnation=(1 << 32) + peer_id)
-            self.write(peer_id, "start", peer_id=peer_id, true_cluster=peer_id % 2, resumed_from=None)
+            self.write(peer_id, "start", peer_id=peer_id, true_cluster=peer_id % 2, resumed_from=None, **start)
 
     def write(self, peer_id: int, kind: str, /, **fields: Any) -> None:
         """Append one line to a peer's history."""

@@ -296,6 +296,32 @@ def test_the_page_of_many_peers_is_a_canvas(tab, page, tmp_path):
         assert tab.script(painted) > 1000
 
 
+def test_a_further_metric_is_chosen_for_the_curve_the_table_and_the_replay(tab, page, tmp_path):
+    names = [HOSTILE[:64], "mae"]
+    more = [{"name": name, "higher_is_better": name != "mae", "share": name != "mae"} for name in names]
+    run = Recorded(tmp_path / "more", more_metrics=more)
+    for index in range(3):
+        for peer_id in run.graph.ids:
+            values = {names[0]: 0.5, "mae": 40.0 + peer_id - index}
+            run.write(peer_id, "round", **run.line(peer_id, index), metrics=values)
+    with page(run.directory) as link:
+        tab.open(link())
+        assert tab.texts("#metric option") == ["accuracy", *names]
+        tab.find("#metric").send_keys("mae")
+        cell = '#table tr[data-peer="3"] [data-field=metric]'
+        tab.wait(lambda: tab.text(cell) == "41", "the table shows the chosen metric")
+        assert tab.text("#curves-title") == "Mae (lower is better)"
+        assert "mean 40.5, worst 43, best 38" in tab.text("#curves-note")
+        assert tab.number("accuracy_mean") == pytest.approx(sum(run.line(p, 2)["accuracy"] for p in range(6)) / 6)
+        tab.seek(0)
+        assert tab.text(cell) == "43"
+        assert "mean 42.5, worst 45, best 40" in tab.text("#curves-note")
+        tab.find('#table tr[data-peer="3"] button').click()
+        tab.wait(lambda: tab.texts("#panel [data-field=mae]") == ["43"], "the peer's page has each metric")
+        assert tab.script("return document.images.length") == 0 and "broken in" not in tab.driver.title
+    run.close()
+
+
 def test_vendored_accessibility_rules_are_those_of_their_release():
     lines = [line.split() for line in (VENDOR / "SHA256SUMS").read_text().splitlines()]
     assert {name for _, name in lines} == {path.name for path in VENDOR.iterdir()} - {"SHA256SUMS"}

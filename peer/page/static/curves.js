@@ -1,7 +1,7 @@
 // The metric over rounds, seconds or megabytes: the mean, a band from the worst to the best peer, a line per peer on demand.
 
 import { choiceButtons, element, place, toggleButton, write } from "./dom.js";
-import { decimal } from "./format.js";
+import { decimal, known } from "./format.js";
 import { presentColors } from "./palette.js";
 
 const AXES = { rounds: "rounds", seconds: "seconds", sent: "megabytes sent per peer" };
@@ -17,14 +17,15 @@ export class Curves {
     const again = () => { this.shown = ""; changed(); };
     place("curves-choices").replaceChildren(
       choiceButtons("Horizontal axis", Object.entries({ rounds: "rounds", seconds: "seconds", sent: "MB" }), this.axis, (axis) => { this.axis = axis; again(); }),
-      toggleButton("each peer", false, (on) => { this.each = on; again(); })
+      toggleButton("each peer", false, (on) => { this.each = on; again(); }),
+      ...metricChoice(film, again)
     );
     new ResizeObserver(() => this.#resize()).observe(place("curves"));
   }
 
   draw(film, cursor, _peers, theme) {
     this.film = film;
-    const key = `${film.version}|${theme}|${this.axis}|${this.each}`;
+    const key = `${film.version}|${theme}|${this.axis}|${this.each}|${film.choice}`;
     if (key !== this.shown) this.#build();
     this.shown = key;
     this.position = cursor.live ? -1 : cursor.position;
@@ -33,7 +34,7 @@ export class Curves {
   }
 
   #build() {
-    const rounds = this.film.frames.filter((frame) => frame && frame.mean !== null);
+    const rounds = this.film.frames.filter((frame) => known(this.film.statistics(frame)?.mean));
     if (this.plot) this.plot.destroy();
     this.plot = this.line = null;
     if (!rounds.length) return;
@@ -62,11 +63,12 @@ export class Curves {
     const colors = presentColors();
     const x = frames.map((frame) => (this.axis === "rounds" ? frame.round + 1 : this.axis === "seconds" ? frame.seconds : megabytes(this.film, frame.round)));
     const dots = { show: frames.length < 3 };
-    const data = [x, frames.map((frame) => frame.best), frames.map((frame) => frame.worst)];
+    const of = (frame) => this.film.statistics(frame) || {};
+    const data = [x, frames.map((frame) => of(frame).best), frames.map((frame) => of(frame).worst)];
     const series = [{}, { stroke: `${colors.accent}66`, width: 1, points: dots }, { stroke: `${colors.accent}99`, width: 1, points: dots }];
     if (this.each) {
       this.film.run.peers.forEach((_, peer) => {
-        data.push(frames.map((frame) => nullable(this.film.value("accuracy", peer, frame.round))));
+        data.push(frames.map((frame) => nullable(this.film.value(this.film.column, peer, frame.round))));
         const cluster = this.film.latest("cluster", peer, this.film.newest);
         const color = Number.isNaN(cluster) ? colors.faint : colors.clusters[cluster % 8];
         series.push({ stroke: `${color}99`, width: 1, points: { show: false }, spanGaps: true });
@@ -74,10 +76,10 @@ export class Curves {
     }
     const other = this.film.run.other;
     if (other) {
-      data.push(frames.map((frame) => other.frames[frame.round]?.mean ?? null));
+      data.push(frames.map((frame) => of(other.frames[frame.round]).mean ?? null));
       series.push({ stroke: colors.warn, width: 2.5, dash: [7, 5], points: { show: false } });
     }
-    data.push(frames.map((frame) => frame.mean));
+    data.push(frames.map((frame) => of(frame).mean));
     series.push({ stroke: colors.accent, width: 3, points: dots });
     return { data, series };
   }
@@ -96,7 +98,8 @@ export class Curves {
     const { name, higher_is_better: higher } = this.film.metric;
     write(place("curves-title"), `${name[0].toUpperCase()}${name.slice(1)}${higher ? "" : " (lower is better)"}`);
     const frame = this.film.frames[cursor.position];
-    const numbers = frame ? `Round ${frame.round + 1}: mean ${this.film.metricText(frame.mean)}, worst ${this.film.metricText(frame.worst)}, best ${this.film.metricText(frame.best)}.` : "No evaluation yet.";
+    const found = this.film.statistics(frame);
+    const numbers = found ? `Round ${frame.round + 1}: mean ${this.film.metricText(found.mean)}, worst ${this.film.metricText(found.worst)}, best ${this.film.metricText(found.best)}.` : "No evaluation yet.";
     const other = this.film.run.other ? ` Dashed: ${this.film.run.other.title}.` : "";
     write(place("curves-note"), `${numbers} Line: mean. Band: worst to best peer.${other}`);
   }
@@ -105,6 +108,15 @@ export class Curves {
     const width = place("curves").clientWidth;
     if (this.plot && width && this.plot.width !== width) this.plot.setSize({ width, height: CURVE_HEIGHT });
   }
+}
+
+/** Return a list to choose the metric from, where the task has more than one: the curve, the table and the graph show it. */
+function metricChoice(film, changed) {
+  if (!film.more.length) return [];
+  const list = element("select", { id: "metric", "aria-label": "Metric" });
+  [film.main, ...film.more].forEach(({ name }, at) => list.append(element("option", { value: at - 1 }, name)));
+  list.addEventListener("change", () => { film.choice = Number(list.value); changed(); });
+  return [list];
 }
 
 function spread(low, high, share) {

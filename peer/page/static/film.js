@@ -10,8 +10,11 @@ export class Film {
   constructor(document) {
     this.run = document.run;
     this.size = this.run.peers.length;
+    this.more = document.state.header.more_metrics || []; // the task's other metrics
+    this.choice = -1; // which of them is shown; -1: the task's metric
+    this.numbers = [...NUMBERS, ...this.more.map((_, at) => `more${at}`)];
     this.capacity = Math.max(this.run.rounds_total || 0, 16);
-    this.columns = Object.fromEntries(NUMBERS.map((name) => [name, unknowns(this.size * this.capacity)]));
+    this.columns = Object.fromEntries(this.numbers.map((name) => [name, unknowns(this.size * this.capacity)]));
     this.texts = Object.fromEntries(TEXTS.map((name) => [name, this.run.peers.map(() => [])]));
     this.last = new Int32Array(this.size).fill(-1);
     this.frames = [];
@@ -54,7 +57,7 @@ export class Film {
     const peer = this.indexOf.get(strip.peer);
     const length = strip.seconds.length;
     while (strip.round + length > this.capacity) this.#grow();
-    for (const name of NUMBERS) {
+    for (const name of this.numbers) {
       const column = this.columns[name];
       const start = peer * this.capacity + strip.round;
       (strip[name] || []).forEach((value, at) => { column[start + at] = value === null ? NaN : value; });
@@ -67,7 +70,7 @@ export class Film {
 
   #grow() {
     const wider = this.capacity * 2;
-    for (const name of NUMBERS) {
+    for (const name of this.numbers) {
       const column = unknowns(this.size * wider);
       for (let peer = 0; peer < this.size; peer += 1) {
         column.set(this.columns[name].subarray(peer * this.capacity, (peer + 1) * this.capacity), peer * wider);
@@ -88,14 +91,29 @@ export class Film {
   }
 
   /** The task's metric: its `name`, whether `higher_is_better`, and whether it is a `share` in [0, 1]. */
-  get metric() {
+  get main() {
     return this.state.header.metric;
   }
 
-  /** Return a value of the metric as text, as the report writes it. */
-  metricText(value) {
+  /** The metric that is shown: the task's own, or the one of its others that was chosen. */
+  get metric() {
+    return this.more[this.choice] || this.main;
+  }
+
+  /** The column of the metric that is shown. */
+  get column() {
+    return this.choice < 0 ? "accuracy" : `more${this.choice}`;
+  }
+
+  /** Return mean, worst and best of the shown metric in a frame; undefined if it has none. */
+  statistics(frame) {
+    return this.choice < 0 ? frame : frame?.more?.[this.choice];
+  }
+
+  /** Return a value of a metric as text, as the report writes it. */
+  metricText(value, metric = this.metric) {
     const small = value !== 0 && Math.abs(value) < 0.001;
-    return !known(value) || (this.metric.share && !small) ? decimal(value) : String(Number(value.toPrecision(4)));
+    return !known(value) || (metric.share && !small) ? decimal(value) : String(Number(value.toPrecision(4)));
   }
 
   /** Whether a peer still runs. */

@@ -49,7 +49,8 @@ export function isDown(peer) {
 function newestPeer(film, peer) {
   const row = film.state.peers[peer];
   const behind = behindOf(row.status, film.state.header.rounds_max - row.round);
-  return { ...row, behind, neighbors: film.neighbors[peer].length, waits: presentWait(row) };
+  const metric = film.choice < 0 ? row.metric : row.metrics[film.choice];
+  return { ...row, metric, behind, neighbors: film.neighbors[peer].length, waits: presentWait(row) };
 }
 
 function replayedPeer(film, peer, round) {
@@ -60,7 +61,7 @@ function replayedPeer(film, peer, round) {
     status,
     round: at + 1,
     behind: behindOf(status, round - at),
-    metric: film.latest("accuracy", peer, round),
+    metric: film.latest(film.column, peer, round),
     cluster: orNone(film.latest("cluster", peer, round)),
     alive: orNone(film.latest("alive", peer, round)),
     neighbors: film.neighbors[peer].length,

@@ -73,10 +73,10 @@ export class Header {
     this.#set("rounds", total ? `${span} / ${whole(total)}` : span, high);
     this.bar.style.width = total ? `${(100 * low) / total}%` : "0";
     for (const [field, key] of [["accuracy_mean", "mean"], ["accuracy_worst", "worst"], ["accuracy_p10", "tenth"]]) {
-      this.#set(field, film.metricText(numbers[key]), numbers[key]);
+      this.#set(field, film.metricText(numbers[key], film.main), numbers[key]);
     }
-    this.#more("accuracy_mean", known(numbers.std) ? `deviation ${film.metricText(numbers.std)}` : "");
-    write(this.tiles.get("accuracy_mean").name, `Mean ${film.metric.name}`);
+    this.#more("accuracy_mean", known(numbers.std) ? `deviation ${film.metricText(numbers.std, film.main)}` : "");
+    write(this.tiles.get("accuracy_mean").name, `Mean ${film.main.name}`);
     this.#set("cluster_ari", decimal(numbers.ari), numbers.ari);
     this.#set("payload_bytes_sent", bytesText(numbers.payload_bytes), numbers.payload_bytes);
     this.#more("payload_bytes_sent", known(numbers.models_sent) ? counted(numbers.models_sent, "model") : "");

@@ -52,7 +52,7 @@ export class Panel {
     const facts = [
       ["status", statusText(peer)],
       ["completed rounds", whole(peer.round) + (peer.behind ? `, ${peer.behind} behind` : "")],
-      [film.metric.name, film.metricText(peer.metric)],
+      ...measures(film, this.peer, cursor),
       ["cluster", known(peer.cluster) ? String(peer.cluster) : "–"],
       ["true cluster", known(truth) ? `${truth} (${shapeName(truth)})` : "not known"],
       ["neighbors alive", known(peer.alive) ? `${peer.alive} of ${peer.neighbors}` : "–"],
@@ -70,10 +70,20 @@ export class Panel {
   }
 }
 
+/** Return name and value of each metric of the task at the cursor. */
+function measures(film, peer, cursor) {
+  const row = film.state.peers[peer];
+  const newest = [row.metric, ...row.metrics];
+  return [film.main, ...film.more].map((metric, at) => {
+    const value = cursor.live ? newest[at] : film.latest(at ? `more${at - 1}` : "accuracy", peer, cursor.position);
+    return [metric.name, film.metricText(value, metric)];
+  });
+}
+
 function curve(film, peer, until) {
   const points = [], marks = [];
   const columns = Math.max(film.newest, 1);
-  const values = Array.from({ length: until + 1 }, (_, round) => film.value("accuracy", peer, round));
+  const values = Array.from({ length: until + 1 }, (_, round) => film.value(film.column, peer, round));
   const seen = values.filter((value) => !Number.isNaN(value));
   const low = Math.min(...seen), high = Math.max(...seen);
   values.forEach((value, round) => {

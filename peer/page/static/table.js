@@ -27,7 +27,8 @@ export class Table {
     this.sorted = { key: "id", down: false };
     this.heads = new Map();
     const heads = COLUMNS.map(([key, text, kind]) => {
-      const button = element("button", { type: "button" }, key === "metric" ? film.metric.name : text);
+      const button = element("button", { type: "button" }, text);
+      if (key === "metric") this.measure = button;
       button.addEventListener("click", () => this.#sortBy(key));
       const head = element("th", { scope: "col", class: kind }, button);
       this.heads.set(key, head);
@@ -55,6 +56,7 @@ export class Table {
 
   draw(film, cursor, peers) {
     this.peers = peers;
+    write(this.measure, film.metric.name);
     if (this.sorted.key !== "id" && !cursor.playing) this.#arrange();
     this.rows.draw(this.order);
     write(place("peers-note"), `${cursor.live ? "Newest state." : `After round ${cursor.position + 1}.`} A peer's number opens its page.`);

@@ -135,6 +135,17 @@ def test_sixteen_peers_fit_one_screen():
     assert shown[2].split() == ["3", "exchanging", "7/60", "0.5", "1", "4", "s:", "1", "1/2", "4", "s"]
 
 
+def test_further_metrics_are_columns_after_the_metric():
+    more = [MAE | {"value": 12.5}, ACCURACY | {"name": "f1", "value": 0.25}, ACCURACY | {"name": "third", "value": 1.0}]
+    view = said({"more_metrics": more})
+    shown = text_of(view).splitlines()
+    assert shown[0].split()[3:7] == ["accuracy", "mae", "f1", "cluster"]
+    assert shown[2].split()[3:7] == ["0.500", "12.5", "0.250", "1"]
+    state = view.log.state()
+    assert view.peer(state.peers[3], state)["metrics"] == [12.5, 0.25, 1.0]
+    assert [each["mean"] for each in view.header(state)["more_metrics"]] == [12.5, 0.25, 1.0]
+
+
 def test_a_finished_peer_is_shown_from_its_summary_and_the_peer_is_named_once(tmp_path, app):
     """Before: "peer 0: peer 0 at 127.0.0.1:7400: Status: UNAVAILABLE: failed to connect to all addresses; last error..."."""
     graph = write_graph(tmp_path)

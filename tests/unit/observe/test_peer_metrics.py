@@ -47,6 +47,14 @@ def test_another_metric_is_exported_by_its_name_and_not_as_an_accuracy():
     assert "accuracy" not in generate_latest(metrics.registry).decode()
 
 
+def test_further_metrics_are_exported_by_name_beside_the_accuracy():
+    metrics = PeerMetrics(3, more=(MAE, Metric("f1")))
+    metrics.observe_round(round_fields(0, 1) | {"metrics": {"mae": 2.5, "f1": None}})
+    assert value(metrics, "peer_accuracy_ratio") == round_fields(0, 1)["accuracy"]
+    found = [metrics.registry.get_sample_value("peer_metric", {"name": name}) for name in ("mae", "f1")]
+    assert found == [2.5, 0.0]
+
+
 def test_neighbors_refusals_and_checkpoints():
     metrics = PeerMetrics(3)
     metrics.observe_neighbor_states({1: "alive", 2: "alive", 4: "dead"})

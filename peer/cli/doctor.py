@@ -48,7 +48,7 @@ def doctor(
 
     With --neighbors, --id and the peer's key it tests each edge in both directions, over the route that a run takes (direct,
     proxy, tunnel or relay), and says what a round will cost. If the peer does not run, it listens in its place for some seconds;
-    whether it runs is seen from its --state-dir, or from its port.
+    whether it runs is seen from its --state-dir, or from its port; in any case its tunnels stay.
 
     Example: peer doctor --neighbors graph.json --id 3 --certs certs
     """

@@ -2,7 +2,7 @@
 
 Out: the doctor calls each neighbor with the peer's own key and measures round-trip time and throughput. In: if the peer does not
 run, the doctor listens in its place, opens its tunnels and notes which neighbors call it; it refuses their messages. If the
-peer runs, each neighbor says how it sees it.
+peer runs, each neighbor says how it sees it. A neighbor keeps the tunnels of a peer that runs, whether the doctor knows or not.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def edge_tests(
             await server.start()
     except ConfigError:  # most likely the peer itself
         runs = True
-    edges.open(offers=not runs)
+    edges.open(offers=not runs, probe=True)
     try:
         patience_s = manifest.timeouts.suspicion_s + manifest.timeouts.heartbeat_s
         tests = (_test(edges, neighbor, peer_id, None if runs else place, patience_s) for neighbor in edges.links)
@@ -111,6 +111,8 @@ async def _test(edges: Edges, neighbor: int, peer_id: int, place: _Place | None,
     if status is None:
         return EdgeTest(neighbor, route, outgoing, "unknown, since it does not answer")
     incoming = _seen_by(status, peer_id) if place is None else await place.called_by(neighbor, patience_s)
+    if incoming and (problem := edges.not_offered(neighbor)):
+        incoming = f"{incoming}; no tunnel: {printable(problem)}"
     try:
         trips = [await _seconds(link.status) for _ in range(CALLS)]
         trip_s = statistics.median(trips)

@@ -50,7 +50,7 @@ class Edges:
         self._offers = offers(graph, peer_id)
         self._folder = SocketFolder()
         self._endpoints: dict[int, Endpoint] = {}
-        self._offering: dict[tuple[int, int], asyncio.Future[None]] = {}
+        self._offering: dict[tuple[int, int], tuple[Offering, asyncio.Future[None]]] = {}
         self._incarnations: dict[int, int] = {}  # of the neighbors, as far as they said hello
         self._redirected: set[int] = set()  # neighbors that are called over their tunnel because dialing fails
         self.switchboard = Switchboard(
@@ -81,12 +81,21 @@ class Edges:
             return "tunnel"
         return {"via": "relay"}.get(word := self.route(neighbor).partition(" ")[0], word)
 
-    def open(self, *, offers: bool = True) -> None:
-        """Make the links and start the tunnels (without ``offers``, none that this peer opens); the server must be up."""
+    def open(self, *, offers: bool = True, probe: bool = False) -> None:
+        """Make the links and start the tunnels; the server must be up.
+
+        Args:
+            offers: whether to start those that this peer opens.
+            probe: whether they are tests, see `Offering`.
+        """
         for neighbor, holder in self._held_at.items():
             self.links[neighbor] = self._link(neighbor, holder)
         for holder, user in self._offers if offers else ():
-            self._offer(holder, user)
+            self._offer(holder, user, probe)
+
+    def not_offered(self, neighbor: int) -> str:
+        """Return why the last offer to a neighbor ended unused, or ""."""
+        return next((offering.problem for (_, user), (offering, _) in self._offering.items() if user == neighbor), "")
 
     def reached(self, neighbor: int, incarnation: int) -> bool:
         """Note an accepted hello: reconnect to the neighbor; return whether it should offer a tunnel, since dialing it fails."""
@@ -112,10 +121,10 @@ class Edges:
             )
             self._offer(neighbor, neighbor)
 
-    def _offer(self, holder: int, user: int) -> None:
+    def _offer(self, holder: int, user: int, probe: bool = False) -> None:
         retry_s = self._graph.manifest.timeouts.heartbeat_s
-        offering = Offering(self.links[holder], user, self._peer_id, self.service, retry_s)
-        self._offering[holder, user] = asyncio.ensure_future(offering.run())
+        offering = Offering(self.links[holder], user, self._peer_id, self.service, retry_s, probe=probe)
+        self._offering[holder, user] = offering, asyncio.ensure_future(offering.run())
 
     def _offered(self, neighbor: int) -> None:
         """Use a new offer of a neighbor where it is needed."""
@@ -138,10 +147,11 @@ class Edges:
 
     async def close(self) -> None:
         """End the tunnels and close the links."""
-        for task in self._offering.values():
+        tasks = [task for _, task in self._offering.values()]
+        for task in tasks:
             task.cancel()
-        if self._offering:
-            await asyncio.wait(self._offering.values())
+        if tasks:
+            await asyncio.wait(tasks)
         for link in self.links.values():
             await link.close()
         for endpoint in self._endpoints.values():

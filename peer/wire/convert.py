@@ -73,19 +73,19 @@ def pack_hello_reply(reply: HelloReply) -> bytes:
     return message.SerializeToString()
 
 
-def unpack_tunnel_ends(data: bytes) -> tuple[int, int]:
-    """Read the first frame of a tunnel: its sender and the other end; raises RemoteProtocolError MALFORMED."""
+def unpack_tunnel_ends(data: bytes) -> tuple[int, int, bool]:
+    """Read the first frame of a tunnel: sender, other end, whether it is a probe; raises RemoteProtocolError MALFORMED."""
     message = parse(peer_pb2.TunnelFrame, data)
     if not message.HasField("ends") or message.HasField("data"):
         raise RemoteProtocolError(
             Refusal.MALFORMED, "TunnelFrame: found no ends, or data beside them; allowed: ends alone"
         )
-    return message.ends.sender, message.ends.other
+    return message.ends.sender, message.ends.other, message.ends.probe
 
 
-def pack_tunnel_ends(sender: int, other: int) -> bytes:
+def pack_tunnel_ends(sender: int, other: int, *, probe: bool = False) -> bytes:
     """Write the first frame of a tunnel."""
-    return peer_pb2.TunnelFrame(ends=peer_pb2.TunnelEnds(sender=sender, other=other)).SerializeToString()
+    return peer_pb2.TunnelFrame(ends=peer_pb2.TunnelEnds(sender=sender, other=other, probe=probe)).SerializeToString()
 
 
 def unpack_heartbeat(data: bytes) -> Heartbeat:

@@ -38,11 +38,18 @@ class Offering:
         service: unix socket of this peer's service.
         retry_s: longest pause between two attempts, in seconds, before its jitter; a connection that lasts less counts as a
             failure, so that a holder that uses and drops each offer does not keep this peer busy.
+        probe: whether this is a test, which takes no tunnel from a running peer of the same id.
+
+    Attributes:
+        problem: why the last offer ended unused, or "".
     """
 
-    def __init__(self, link: NeighborLink, user: int, own: int, service: Path, retry_s: float) -> None:
+    def __init__(
+        self, link: NeighborLink, user: int, own: int, service: Path, retry_s: float, *, probe: bool = False
+    ) -> None:
         self._link, self._user, self._own = link, user, own
-        self._service, self._retry_s = service, retry_s
+        self._service, self._retry_s, self._probe = service, retry_s, probe
+        self.problem = ""
         self._free = asyncio.Semaphore(CONNECTIONS_PER_OFFER)
         self._serving: set[asyncio.Future[None]] = set()
         self._dropped = 0  # connections in a row that ended at once
@@ -55,11 +62,11 @@ class Offering:
             while True:
                 await self._free.acquire()
                 await self._pause(self._dropped, "each connection over the tunnel ended at once")
-                problem = await self._offer()
-                failures = failures + 1 if problem else 0
-                if problem:
+                self.problem = await self._offer()
+                failures = failures + 1 if self.problem else 0
+                if self.problem:
                     self._free.release()
-                    await self._pause(failures, problem)
+                    await self._pause(failures, self.problem)
         finally:
             for task in self._serving:
                 task.cancel()
@@ -78,7 +85,7 @@ class Offering:
         call: Any = None
         try:
             call = self._link.tunnel("OfferTunnel")
-            await call.write(convert.pack_tunnel_ends(self._own, self._user))
+            await call.write(convert.pack_tunnel_ends(self._own, self._user, probe=self._probe))
             first = await call.read()
             if first is grpc.aio.EOF:
                 return in_words(await call.code(), await call.details() or "", 0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import grpc
@@ -155,19 +155,23 @@ class PeerService:
 
     async def offer_tunnel(self, _requests: AsyncIterator[bytes], context: Any) -> None:
         """Hold a neighbor's offer, and the connection over it, until it ends."""
-        await self._tunnel(context, self._switchboard.offer)
+        async with self._tunnel(context) as (owner, user, probe):
+            await self._switchboard.offer(owner, user, context, probe=probe)
 
     async def use_tunnel(self, _requests: AsyncIterator[bytes], context: Any) -> None:
         """Relay one connection of a neighbor to another neighbor's offer."""
-        await self._tunnel(context, self._switchboard.relay)
+        async with self._tunnel(context) as (user, owner, _probe):
+            await self._switchboard.relay(user, owner, context)
 
-    async def _tunnel(self, context: Any, carry: Callable[[int, int, Any], Awaitable[None]]) -> None:
+    @asynccontextmanager
+    async def _tunnel(self, context: Any) -> AsyncIterator[tuple[int, int, bool]]:
+        """Yield the ends of a tunnel and whether it is a probe; end the call with the error that is raised inside."""
         caller: int | None = None
         try:
             caller = self._caller(context)
-            sender, other = convert.unpack_tunnel_ends(await self._access.request(caller, context))
+            sender, other, probe = convert.unpack_tunnel_ends(await self._access.request(caller, context))
             require_sender(caller, sender)
-            await carry(sender, other, context)
+            yield sender, other, probe
         except RemoteProtocolError as error:
             await self._access.abort(context, caller, error)
         except NeighborUnavailable as error:

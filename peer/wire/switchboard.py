@@ -30,6 +30,7 @@ Ends = tuple[int, int]  # owner and user
 class _Offer:
     stream: Any
     origin: str  # the network connection over which the owner made it
+    probe: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -67,14 +68,19 @@ class Switchboard:
         self._relaying: Counter[Ends] = Counter()
         self.bytes_relayed = 0
 
-    async def offer(self, owner: int, user: int, stream: Any) -> None:
+    async def offer(self, owner: int, user: int, stream: Any, *, probe: bool = False) -> None:
         """Hold an offer until it is used and its connection has ended, or a newer offer replaces it.
+
+        A probe, an offer of `peer doctor`, replaces nothing but probes: its peer may run.
 
         Raises:
             RemoteProtocolError: NOT_A_NEIGHBOR for a pair that has no such tunnel in the graph file, TOO_MANY_STREAMS.
         """
         ends = owner, user
-        made = _Offer(stream, stream.peer())
+        made = _Offer(stream, stream.peer(), probe)
+        if probe and self._is_served(ends):
+            sentence = f"found a tunnel of the running peer {owner}, which a probe does not replace"
+            raise RemoteProtocolError(Refusal.TOO_MANY_STREAMS, sentence)
         for older in self._in_use.get(ends, ()):
             if older.origin != made.origin:  # the owner has a new connection, so that the old one is lost
                 older.ended.set()
@@ -91,6 +97,11 @@ class Switchboard:
             made.ended.set()
             if self._waiting.get(ends) is made:
                 del self._waiting[ends]
+
+    def _is_served(self, ends: Ends) -> bool:
+        """Return whether the owner has a tunnel that is no probe."""
+        offers = {*self._in_use.get(ends, ()), *filter(None, [self._waiting.get(ends)])}
+        return any(not (each.probe or each.ended.is_set()) for each in offers)
 
     def holds(self, owner: int, user: int) -> bool:
         """Return whether there is an offer that can be used."""

@@ -170,3 +170,24 @@ def test_the_doctor_leaves_the_tunnels_of_a_running_peer_alone(tmp_path: Path) -
         for neighbor in (0, 2):
             log = (tmp_path / f"{neighbor}.log").read_text()
             assert "peer doctor tests this address" not in log, "the doctor took the place of the running peer"
+
+
+def test_a_doctor_that_does_not_know_that_the_peer_runs_leaves_its_tunnels_alone(tmp_path: Path) -> None:
+    """Another --state-dir, as on another machine with the same key: the neighbors keep the tunnels, and say why."""
+    timeouts = {**RUN["timeouts"], "suspicion_s": 4.0}
+    graph = on_loopback(make_graph("line", 3, manifest=parse_manifest({**RUN, "timeouts": timeouts}, "test")))
+    prepared(tmp_path, behind_nat(graph, 1))
+    with ExitStack() as stack:
+        start(stack, tmp_path, 0, 1, 2)
+        until(lambda: all(rounds(tmp_path, i)[-1]["folded"] for i in (0, 1, 2)), "they fold each other")
+        edges = doctor(tmp_path, 1, "--state-dir", tmp_path / "elsewhere")["edges"]
+        assert len(edges) == 2
+        for edge in edges:
+            assert (edge["route"], edge["outgoing"]) == ("direct", "")
+            assert "found a tunnel of the running peer 1, which a probe does not replace" in edge["incoming"]
+        for neighbor in (0, 2):
+            log = (tmp_path / f"{neighbor}.log").read_text()
+            assert "peer doctor tests this address" not in log, "the doctor took the place of the running peer"
+            before = len(rounds(tmp_path, neighbor))
+            until(lambda n=neighbor, b=before: len(rounds(tmp_path, n)) > b + 1, "the run goes on")
+            assert 1 in {row[0] for row in rounds(tmp_path, neighbor)[-1]["folded"]}

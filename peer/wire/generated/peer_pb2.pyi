@@ -201,12 +201,14 @@ class TunnelFrame(_message.Message):
     def __init__(self, ends: _Optional[_Union[TunnelEnds, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class TunnelEnds(_message.Message):
-    __slots__ = ("sender", "other")
+    __slots__ = ("sender", "other", "probe")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     OTHER_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
     sender: int
     other: int
-    def __init__(self, sender: _Optional[int] = ..., other: _Optional[int] = ...) -> None: ...
+    probe: bool
+    def __init__(self, sender: _Optional[int] = ..., other: _Optional[int] = ..., probe: _Optional[bool] = ...) -> None: ...
 
 class PushReply(_message.Message):
     __slots__ = ("outcome", "refusal", "reason")

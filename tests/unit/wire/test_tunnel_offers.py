@@ -97,3 +97,29 @@ def test_one_pair_leaves_a_connection_of_the_relay_to_each_other_pair() -> None:
             task.cancel()
 
     asyncio.run(work())
+
+
+def test_a_probe_takes_no_tunnel_of_a_running_peer_and_gives_way_to_one() -> None:
+    async def work() -> None:
+        board = Switchboard(0, owners=(1,))
+
+        async def offered(*, probe: bool) -> asyncio.Future[None]:
+            made = asyncio.ensure_future(board.offer(1, 0, Silent(), probe=probe))
+            await asyncio.sleep(0)
+            return made
+
+        first, second = await offered(probe=True), await offered(probe=True)
+        await asyncio.wait([first])
+        running = await offered(probe=False)
+        await asyncio.wait([second])
+        with pytest.raises(RemoteProtocolError, match="found a tunnel of the running peer 1"):
+            await board.offer(1, 0, Silent(), probe=True)
+        async with board.connection(1, 0):  # in use, and no other offer yet
+            with pytest.raises(RemoteProtocolError, match="found a tunnel of the running peer 1"):
+                await board.offer(1, 0, Silent(), probe=True)
+            assert not running.done()
+        await running
+        await offered(probe=True)
+        assert board.holds(1, 0)
+
+    asyncio.run(work())

@@ -42,6 +42,11 @@ class Proxy:
         """Return how many connections to an address were asked for."""
         return self.log.read_text(errors="replace").count(f"CONNECT {address} ") if self.log.exists() else 0
 
+    def asked_for(self, address: str, known: int = 0) -> int:
+        """Wait until the log has more connections to an address than ``known``; return them. Squid writes one when it ends."""
+        until(lambda: self.connects(address) > known, f"a CONNECT {address} in {self.log}")
+        return self.connects(address)
+
     def url(self, user: str | None = None) -> str:
         """Return the value of https_proxy, with the right user and password or with others (``user:password@``, or "")."""
         right = f"{USER}:{ENCODED}@" if self.password else ""

@@ -48,7 +48,7 @@ class Shard:
         return theta + self.rng.standard_normal(4, np.float32), SimpleNamespace(loss=1.0, samples=SAMPLES, steps=1)
 
     def evaluate(self, theta, part="test"):
-        return SimpleNamespace(metric=0.5, loss=1.0, samples=SAMPLES)
+        return SimpleNamespace(metric=0.5, loss=1.0, samples=SAMPLES, more={})
 
 
 class RealWork(World):

@@ -122,7 +122,11 @@ class FinalPhase(_Section):
 
 
 class Manifest(_Section):
-    """The shared settings of one run. Every key has a default, so a graph file without ``run`` is valid."""
+    """The shared settings of one run. Every key has a default, so a graph file without ``run`` is valid.
+
+    >>> Manifest(algorithm="dfca", rounds=12).clusters
+    2
+    """
 
     federation: str = Field(
         "federation", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$", description="federation in certificates"

@@ -235,7 +235,17 @@ class Workspace:
 
 
 class Algorithm:
-    """Base of all algorithms. Defaults: train slot 0, send it to every neighbor, average uniformly."""
+    """Base of all algorithms. Defaults: train slot 0, send it to every neighbor, average uniformly.
+
+    >>> import peer
+    >>> class Half(Algorithm):
+    ...     name = "half"
+    ...     def own_weight(self, folded_weight):  # the own model weighs as much as those of all neighbors
+    ...         return folded_weight or 1.0
+    >>> graph = peer.Graph.make("ring", peers=3, run={"rounds": 1})
+    >>> peer.simulate(graph, algorithm=Half, progress=False).metrics["rounds"]
+    1
+    """
 
     name: ClassVar[str]
     Options: ClassVar[type[BaseModel]] = NoOptions

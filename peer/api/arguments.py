@@ -1,6 +1,7 @@
 """Errors name what the reader wrote: options on the command line (``--data-root``), arguments in Python (``data_root``).
 
-The program writes every error for the command line. What a Python program calls is wrapped in `named_in_python`.
+The program writes every error for the command line. What a Python program calls is wrapped in `named_in_python`, which
+changes nothing in a verb of the command line (`named_on_command_line`).
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from coordinator_free_bootstrap.errors import PeerError
 
 _COMMAND_OR_OPTION = re.compile(r"\bpeer(?: [a-z]+)+(?: [^;,]*)?|(?<![\w-])--(?P<option>[a-z][a-z-]*)")
+
+_on_command_line = ContextVar("on_command_line", default=False)
 
 
 def in_python(sentence: str) -> str:
@@ -35,5 +39,16 @@ def named_in_python() -> Iterator[None]:
     try:
         yield
     except PeerError as error:
-        error.args = (in_python(str(error)),)
+        if not _on_command_line.get():
+            error.args = (in_python(str(error)),)
         raise
+
+
+@contextmanager
+def named_on_command_line() -> Iterator[None]:
+    """Let the errors of a block name options, also those of the Python API."""
+    token = _on_command_line.set(True)
+    try:
+        yield
+    finally:
+        _on_command_line.reset(token)

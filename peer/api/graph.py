@@ -10,6 +10,7 @@ from typing import Any, Self
 from coordinator_free_bootstrap import Graph as BaseGraph
 from coordinator_free_bootstrap import Kind, Manifest, digest, load_graph, make_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.mixing import rounds_to_agree, spectral_gap
+from peer.api.arguments import named_in_python
 
 DEGREE = 4.0  # average degree of an Erdos-Renyi graph without p or degree
 
@@ -27,6 +28,7 @@ class Graph(BaseGraph):
     """
 
     @classmethod
+    @named_in_python()
     def make(
         cls,
         kind: Kind = "erdos-renyi",
@@ -84,6 +86,7 @@ class Graph(BaseGraph):
         return graph
 
     @classmethod
+    @named_in_python()
     def load(cls, path: str | Path) -> Self:
         """Read a graph file.
 
@@ -98,6 +101,7 @@ class Graph(BaseGraph):
         """Return the same graph with the methods of this class."""
         return cls(**{field.name: getattr(graph, field.name) for field in fields(BaseGraph)})
 
+    @named_in_python()
     def save(self, path: str | Path) -> None:
         """Write the graph file that all peers share.
 
@@ -106,6 +110,7 @@ class Graph(BaseGraph):
         """
         save_graph(self, path)
 
+    @named_in_python()
     def check(self) -> dict[str, Any]:
         """Check the names in the manifest, and return the facts that `peer graph check --json` prints.
 

@@ -85,6 +85,14 @@ def run(
     Raises:
         PeerError: as `peer run` says, by class: `ConfigError`, `TaskError`, `IdentityError`, `DivergedError`, ...
         UsageError: this thread has a running event loop, as in Jupyter; use ``await peer.run_async(...)``.
+
+    >>> import peer, tempfile
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> graph = peer.Graph.make("line", peers=2, run={"rounds": 2})
+    >>> with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as threads:  # usually on two machines
+    ...     both = [threads.submit(run, i, graph, state_dir=f"{folder}/{i}", insecure=True) for i in (0, 1)]
+    ...     [done.result().metrics["rounds"] for done in both]
+    [2, 2]
     """
     try:
         asyncio.get_running_loop()
@@ -104,6 +112,15 @@ async def run_async(
     """Run one peer on the running event loop; see `run`. A cancelled call leaves the run first.
 
     Data are loaded on another thread, and the peer trains on threads of its own, so the loop stays responsive.
+
+    >>> import peer, tempfile
+    >>> graph = peer.Graph.make("line", peers=2, run={"rounds": 2})
+    >>> async def both(folder):
+    ...     peers = (run_async(i, graph, state_dir=f"{folder}/{i}", insecure=True) for i in (0, 1))
+    ...     return [done.metrics["rounds"] for done in await asyncio.gather(*peers)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     asyncio.run(both(folder))
+    [2, 2]
     """
     with named_in_python():
         graph, task_object = chosen(graph, task, algorithm)

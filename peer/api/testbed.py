@@ -40,11 +40,6 @@ class Testbed:
     The peers are children of a fresh process, so a notebook or a program with threads can start a testbed. Peers listen on
     free loopback ports. If ``out`` has an earlier run with the same graph and settings, that run is resumed.
 
-        with peer.Testbed(graph, out="bed") as bed:
-            bed.kill(3)
-            bed.restart(3)
-            done = bed.wait()
-
     Args:
         graph: peers, edges and settings.
         task: the name of a task, or ``path/to/file.py:object``: other processes load it. Default: the graph's.
@@ -58,6 +53,14 @@ class Testbed:
         proxy: connect peers through fault proxies, which `cut` and `heal` need.
         export: trackers that get the rounds while they come, such as ``tensorboard:LOGDIR``.
         progress: show a progress bar in `wait`.
+
+    >>> import peer, tempfile
+    >>> graph = peer.Graph.make("line", peers=2, run={"rounds": 3})
+    >>> with tempfile.TemporaryDirectory() as folder, peer.Testbed(graph, out=folder, progress=False) as bed:
+    ...     bed.kill(1)
+    ...     bed.restart(1)
+    ...     bed.wait().metrics["rounds"]
+    3
     """
 
     __test__ = False  # pytest collects classes named Test*

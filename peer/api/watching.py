@@ -21,6 +21,12 @@ def watch(directory: str | Path, *, port: int = 0, host: str = "127.0.0.1", name
         ConfigError: the extra ``page`` is not installed, or the address cannot be bound.
         UsageError: there is no such directory.
         GraphError, StorageError: a file of the run cannot be read.
+
+    ``watch("bed")`` prints the link and does not return; an error comes at once:
+
+    >>> watch("no-such-bed")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    coordinator_free_bootstrap.errors.UsageError: no-such-bed: found no such directory; allowed: ...
     """
     from peer.page.process import watch_directory
 

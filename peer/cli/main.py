@@ -11,6 +11,7 @@ import typer
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, PeerError
 from coordinator_free_bootstrap.strict_json import printable_lines
+from peer.api.arguments import named_on_command_line
 from peer.cli import data, deploy, experiment, graph, task
 from peer.cli.chaos import HELP_OF_FAULTS, chaos
 from peer.cli.doctor import doctor
@@ -60,6 +61,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     versions: Annotated[
         bool,
         typer.Option(
@@ -71,6 +73,7 @@ def _options(
     ] = False,
 ) -> None:
     """Federated learning without a server: make graph files, run peers, report results."""
+    context.with_resource(named_on_command_line())
 
 
 for name, group in (("graph", graph), ("data", data), ("task", task), ("experiment", experiment), ("deploy", deploy)):

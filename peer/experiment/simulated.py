@@ -25,6 +25,7 @@ from peer.learning.device import check_amp, device_named
 from peer.learning.flat import FlatModule
 from peer.learning.learner import Learner
 from peer.runtime.results import start_fields, write_results
+from peer.store.files import storage_errors
 from peer.store.state_dir import StateDir
 from peer.tasks.effect import used_data_root
 from peer.tasks.loading import load_task
@@ -78,6 +79,9 @@ def simulate(
         StorageError: the run directory cannot be written.
     """
     settings = settings or SimulatedSettings()
+    if directory is not None:
+        with storage_errors("make", directory):
+            directory.mkdir(parents=True, exist_ok=True)
     stacked = settings.stacked if settings.stacked is not None else device_named(settings.device) != "cpu"
     watch = RoundWatch(len(graph.nodes), on_round)
     network = VirtualNetwork(

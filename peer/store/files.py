@@ -18,15 +18,15 @@ from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError
 from coordinator_free_bootstrap.strict_json import dumps
 
 _REMEDIES = {
-    errno.ENOSPC: "the disk is full; free space or choose another --state-dir",
-    errno.EDQUOT: "the disk quota is used up; free space or choose another --state-dir",
+    errno.ENOSPC: "the disk is full; free space or use another folder",
+    errno.EDQUOT: "the disk quota is used up; free space or use another folder",
     errno.EFBIG: "the file is larger than the file size limit; raise it (ulimit -f)",
-    errno.EACCES: "this user has no permission; change the owner or mode, or choose another --state-dir",
-    errno.EPERM: "this user has no permission; change the owner or mode, or choose another --state-dir",
-    errno.EROFS: "the file system is read-only; choose a --state-dir on a writable one",
-    errno.EIO: "the disk reports an input/output error; check it, or choose another --state-dir",
-    errno.ENOTDIR: "found a file in place of a directory; choose another --state-dir",
-    errno.EEXIST: "found a file in place of a directory; choose another --state-dir",
+    errno.EACCES: "this user has no permission; change the owner or mode, or use another folder",
+    errno.EPERM: "this user has no permission; change the owner or mode, or use another folder",
+    errno.EROFS: "the file system is read-only; write to a folder on a writable one",
+    errno.EIO: "the disk reports an input/output error; check it, or use another folder",
+    errno.ENOTDIR: "found a file in place of a folder; remove it, or use another folder",
+    errno.EEXIST: "found a file in place of a folder; remove it, or use another folder",
     errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
 }
 

@@ -48,6 +48,12 @@ class Shard:
         preprocessing: how the inputs were scaled from raw ones; None: as the `Task` says.
         class_names: name of each label; None: as the `Task` says.
         metadata: text about the origin (task, split, peer), saved in shard files.
+
+    >>> x, y = np.zeros((10, 3)), np.arange(10) % 2
+    >>> shard = Shard(train_x=x[:8], train_y=y[:8], test_x=x[8:], test_y=y[8:])
+    >>> inputs, labels = shard.part("test")
+    >>> inputs.shape, labels.tolist()
+    ((2, 3), [0, 1])
     """
 
     train_x: Inputs

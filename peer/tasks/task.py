@@ -41,6 +41,19 @@ class Task(ABC):
         metric_name: name of the result of `metric`.
         higher_is_better: whether a larger `metric` is better, for reports.
         metric_is_share: whether its values are in [0, 1]; tables of experiments then show percent.
+
+    >>> import numpy as np, peer, torch
+    >>> class Circle(Task):  # is a point inside of a circle?
+    ...     classes = 2
+    ...     def make_model(self):
+    ...         return torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    ...     def load_shard(self, peer_id):
+    ...         x = np.random.default_rng(peer_id).uniform(-1, 1, (50, 2))
+    ...         y = ((x**2).sum(1) < 0.5).astype(int)
+    ...         return peer.Shard(train_x=x[:40], train_y=y[:40], test_x=x[40:], test_y=y[40:])
+    >>> graph = peer.Graph.make("line", peers=2, run={"rounds": 1})
+    >>> peer.simulate(graph, Circle(), progress=False).metrics["rounds"]
+    1
     """
 
     kind: Kind = "classification"

@@ -186,7 +186,7 @@ def test_unusable_state_directory_is_reported_in_one_sentence_with_exit_30(bed: 
     checkpoints.write_text("a file stands here")
     run.do("restart", VICTIM)
     assert run.until_ended(VICTIM) == 30
-    assert "found a file in place of a directory" in run.log(VICTIM)
+    assert "found a file in place of a folder" in run.log(VICTIM)
     checkpoints.unlink()
     run.arm(VICTIM, "")
     run.do("restart", VICTIM)

@@ -1,12 +1,13 @@
 """Errors from Python name arguments; those of the command line name options. It is one sentence."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 import peer
-from coordinator_free_bootstrap.errors import PeerError, StorageError, UsageError
+from coordinator_free_bootstrap.errors import PeerError, StorageError, TaskError, UsageError
 from peer.api.arguments import in_python, named_in_python
 from peer.cli.main import app
 
@@ -15,7 +16,7 @@ from peer.cli.main import app
     ("said", "expected"),
     [
         ("--device: found 'tpu'; use --device cpu", "device: found 'tpu'; use device cpu"),
-        ("the disk is full; choose another --state-dir", "the disk is full; choose another state_dir"),
+        ("give another --state-dir", "give another state_dir"),
         ("--upload-limit: found 3", "upload_limit: found 3"),
         ("found a run; add --fresh", "found a run; add fresh"),
         ("repeat it: peer report bed --export csv:a.csv", "repeat it: peer report bed --export csv:a.csv"),
@@ -42,19 +43,48 @@ def test_the_same_error_names_the_argument_in_python_and_the_option_on_the_comma
         CliRunner().invoke(app, command, catch_exceptions=False)
 
 
+def test_an_error_of_a_graph_names_options_on_the_command_line_only(tmp_path, monkeypatch):
+    def refuse(graph):
+        raise TaskError("found no data; give --data-root FOLDER")
+
+    graph = peer.Graph.make("line", peers=2)
+    graph.save(tmp_path / "graph.json")
+    monkeypatch.setattr("peer.api.graph.check_names", refuse)
+    for call in (graph.check, lambda: peer.Graph.make("line", peers=2)):
+        with pytest.raises(TaskError, match="give data_root FOLDER"):
+            call()
+    for verb in (["make", "--peers", "2"], ["check", str(tmp_path / "graph.json")]):
+        with pytest.raises(TaskError, match="give --data-root FOLDER"):
+            CliRunner().invoke(app, ["graph", *verb], catch_exceptions=False)
+    with pytest.raises(TaskError, match="give data_root FOLDER"):
+        graph.check()
+
+
+def test_a_folder_that_cannot_be_made_ends_a_simulation_before_it_trains(tmp_path, monkeypatch):
+    monkeypatch.setattr("peer.experiment.simulated.VirtualNetwork.run", lambda network: pytest.fail("it trained"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="found a file in place of a folder; remove it, or use another folder"):
+        peer.simulate(peer.Graph.make("line", peers=2), out=tmp_path / "file" / "x", progress=False)
+
+
 def test_an_error_keeps_its_class_its_code_and_its_notes():
-    error = StorageError("cannot write x: the disk is full; choose another --state-dir")
+    error = StorageError("cannot write x: give another --state-dir")
     error.add_note("a trace of another process")
     with pytest.raises(StorageError) as caught, named_in_python():
         raise error
     assert caught.value is error and error.__notes__ == ["a trace of another process"]
-    assert str(error).endswith("choose another state_dir")
+    assert str(error).endswith("give another state_dir")
 
 
 def test_no_error_of_the_api_names_an_option(tmp_path):
     graph = peer.Graph.make("line", peers=2)
     run = peer.simulate(graph, out=tmp_path / "run", progress=False)
     calls = [
+        lambda: peer.Graph.make("line", peers=2, run={"split": "by_column"}),
+        lambda: peer.Graph.of(replace(graph, manifest=peer.Manifest(task="nothing"))).check(),
+        lambda: peer.Graph.make("line", peers=2, run={"momentum": 0.5, "optimizer": "adam"}),
+        lambda: peer.Graph.load(tmp_path / "nothing.json"),
+        lambda: graph.save(tmp_path / "no" / "graph.json"),
         lambda: peer.simulate(graph, data_root="x"),
         lambda: peer.run(0, graph, certs="certs", insecure=True),
         lambda: peer.run(0, graph, metrics_host="::"),

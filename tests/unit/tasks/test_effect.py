@@ -17,11 +17,11 @@ GIVEN = Path("data")
 @pytest.mark.parametrize(
     ("task", "given", "words"),
     [
-        ("digits", {"data_root": GIVEN}, "--data-root: .* task 'digits' does not use; allowed: --shard"),
+        ("digits", {"data_root": GIVEN}, "--data-root: .* task 'digits' does not use; remove --data-root"),
         ("digits", {"download": True}, "--download: .* task 'digits'"),
-        ("tabular", {"download": True}, "--download: .* task 'tabular' .* allowed: --data-root, --shard"),
+        ("tabular", {"download": True}, "--download: .* task 'tabular' does not use; remove --download"),
         ("own.py:task", {"data_root": GIVEN}, "--data-root: .* task 'own.py:task'"),
-        ("mnist", {"data_root": GIVEN, "shard": GIVEN}, "task 'mnist' with --shard does not use; allowed: --shard"),
+        ("mnist", {"data_root": GIVEN, "shard": GIVEN}, "task 'mnist' with --shard does not use; remove --data-root"),
         ("digits", {"shard": GIVEN}, "--shard: found data; allowed for task 'digits': a .safetensors file"),
     ],
 )

@@ -16,6 +16,7 @@ from coordinator_free_bootstrap.validation import counted
 
 RATE_EXPECTED = 32 << 10  # bytes/s of one transfer, 0.26 Mbit/s: a slower one is cancelled, unless a limit is declared
 FRAME_BYTES_MIN = 4 << 10
+TLS_RECORD_BYTES = 16 << 10  # what crosses a relay cannot be read before the whole record is there
 UNDECLARED_FRAMES = (
     4  # frames of full size per second; at fewer, the pace would vary by more than a tenth in ten seconds
 )
@@ -125,6 +126,8 @@ def _relay_problems(graph: Graph, node: Node, model_bytes: int) -> Iterator[str]
             f"takes {seconds:.0f} s at relay.bytes_per_second; run.timeouts.round_deadline_s is {deadline_s:g}; raise one of "
             "them, or choose a smaller run.encoding"
         )
+    if (wait_s := pairs * TLS_RECORD_BYTES / node.relay.bytes_per_second) > graph.manifest.timeouts.suspicion_s / 2:
+        yield _heartbeats_wait(node, wait_s, "relay.bytes_per_second", graph)
     if node.relay.connections < pairs:
         yield (
             f"peer {node.id}: relay.connections is {node.relay.connections}; {counted(pairs // 2, 'relayed edge')} with two "
@@ -147,7 +150,12 @@ def problems_of(
     lowest = min(filter(None, (upload or node.upload_limit, download or node.download_limit)), default=None)
     wait_s = degree * FRAME_BYTES_MIN / lowest if lowest else 0.0
     if wait_s > timeouts.suspicion_s / 2:
-        yield (
-            f"peer {peer_id}: a heartbeat may wait {wait_s:.1f} s behind models at its limits; run.timeouts.suspicion_s is "
-            f"{timeouts.suspicion_s:g}; raise it to {2 * wait_s:.0f} or more"
-        )
+        yield _heartbeats_wait(node, wait_s, "its limits", graph)
+
+
+def _heartbeats_wait(node: Node, wait_s: float, limits: str, graph: Graph) -> str:
+    """Return the sentence about frames that take so long that their silence looks like a death."""
+    return (
+        f"peer {node.id}: a heartbeat may wait {wait_s:.1f} s behind models at {limits}; run.timeouts.suspicion_s is "
+        f"{graph.manifest.timeouts.suspicion_s:g}; raise it to {2 * wait_s:.0f} or more"
+    )

@@ -265,7 +265,9 @@ class AsyncioWorld:
         try:
             self.post(ev.HeartbeatAnswered(neighbor, await link.heartbeat(heartbeat)))
         except NeighborUnavailable:
-            moving = link.payload_bytes_sent > sent_before
+            # A slow relay has a whole small model in its buffers: no more bytes go out, and the heartbeat waits behind them.
+            sending = neighbor in self._sending and not self._sending[neighbor].done()
+            moving = link.payload_bytes_sent > sent_before or (sending and self._pacing.is_limited(neighbor))
             self.post(ev.HeartbeatAnswered(neighbor, lost=True, moving=moving))
         except RemoteProtocolError as error:
             self.post(ev.HeartbeatAnswered(neighbor, error.code))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.manifest import Timeouts
 from coordinator_free_bootstrap.rates import RATE_EXPECTED, expected_rate, frame_bytes
+from coordinator_free_bootstrap.routes import relay_of
 from peer.wire.security import Options
 from peer.wire.tokens import TokenBucket
 
@@ -21,7 +22,7 @@ class Pacing:
         self.upload, self.download = TokenBucket(), TokenBucket()
         self._frame_bytes: dict[int, int] = {}
         self._rates: dict[int, float] = {}  # the lower one of both directions
-        self._declared: set[int] = set()  # neighbors with limits
+        self._declared: set[int] = set()  # neighbors with limits, or behind a relay
 
     @classmethod
     def of(cls, graph: Graph, peer_id: int, upload: int | None = None, download: int | None = None) -> Pacing:
@@ -38,7 +39,8 @@ class Pacing:
         pacing.upload = TokenBucket(upload) if upload else pacing.upload
         pacing.download = TokenBucket(download) if download else pacing.download
         for neighbor in graph.neighbors(peer_id):
-            if graph.node(neighbor).upload_limit or graph.node(neighbor).download_limit:
+            there = graph.node(neighbor)
+            if there.upload_limit or there.download_limit or relay_of(graph, peer_id, neighbor) is not None:
                 pacing._declared.add(neighbor)
             pacing._frame_bytes[neighbor] = frame_bytes(graph, peer_id, neighbor, upload)
             pacing._rates[neighbor] = min(
@@ -56,7 +58,7 @@ class Pacing:
         return min(timeouts.round_deadline_s, timeouts.idle_transfer_s + size_bytes / rate)
 
     def is_limited(self, neighbor: int) -> bool:
-        """Return whether transfers with a neighbor have a limit, an own one or one that the neighbor declares."""
+        """Return whether transfers with a neighbor have a limit, an own one or one that the neighbor or a relay declares."""
         return self.upload.limited or self.download.limited or neighbor in self._declared
 
     def options(self) -> Options:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -48,9 +48,12 @@ async def join_socket(local: socket.socket, stream: Stream, first: bytes | None 
         await _until_one_ends(_from_socket(local, stream), _to_socket(local, stream, first))
 
 
-async def join_streams(one: Stream, other: Stream, budget: Budget) -> None:
-    """Carry frames between two streams, unread, until one of them ends."""
-    await _until_one_ends(_forward(one, other, budget), _forward(other, one, budget))
+async def join_streams(one: Stream, other: Stream, budget: Budget, most: int) -> None:
+    """Carry frames between two streams until one of them ends, those of more than ``most`` bytes in parts.
+
+    At a low rate a long frame would be silence at the receiver, and then many bytes at once.
+    """
+    await _until_one_ends(_forward(one, other, budget, most), _forward(other, one, budget, most))
 
 
 async def _from_socket(local: socket.socket, stream: Stream) -> None:
@@ -68,10 +71,20 @@ async def _to_socket(local: socket.socket, stream: Stream, frame: Any) -> None:
         frame = await stream.read()
 
 
-async def _forward(source: Stream, target: Stream, budget: Budget) -> None:
+async def _forward(source: Stream, target: Stream, budget: Budget, most: int) -> None:
     while (frame := await source.read()) is not grpc.aio.EOF:
-        await budget(len(frame))
-        await target.write(frame)
+        for part in _parts(frame, most):
+            await budget(len(part))
+            await target.write(part)
+
+
+def _parts(frame: bytes, most: int) -> Iterator[bytes]:
+    """Yield a frame as it is, or frames that carry at most so many of its bytes each."""
+    if len(frame) <= most:
+        yield frame
+        return
+    data = data_of(frame)
+    yield from (chunk_frame(data[start : start + most]) for start in range(0, len(data), most))
 
 
 async def _until_one_ends(*directions: Coroutine[Any, Any, None]) -> None:

@@ -19,6 +19,10 @@ class TokenBucket:
         self._rate = bytes_per_second
         self._due = 0.0  # when the bytes taken so far are paid for
 
+    def bytes_in(self, seconds: float) -> float:
+        """Return how many bytes the rate lets pass in some seconds; infinite without a rate."""
+        return self._rate * seconds
+
     @property
     def limited(self) -> bool:
         """Whether there is a rate."""

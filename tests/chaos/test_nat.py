@@ -3,7 +3,8 @@
 Method: real peers in network namespaces on a bridge, the internet of the test. A third of them sit behind routers: private
 addresses, iptables MASQUERADE, nothing comes in. One more reaches nothing but an HTTP proxy, and one pair has a relay. The models
 equal, bit for bit, those of the simulated backend, which has no network. Then a router forgets its connections in the middle
-of a transfer, and gets another public address. Needs root, ip, iptables, tc, ss, conntrack and permission to make namespaces.
+of a transfer or while they are idle, and gets another public address, and peers of each kind end by SIGKILL.
+Needs root, ip, iptables, tc, ss, conntrack and permission to make namespaces.
 """
 
 from __future__ import annotations
@@ -106,9 +107,9 @@ class Internet:
     def router(self, peer_id: int) -> str:
         return f"r{peer_id}"
 
-    def start(self) -> list[Running]:
-        """Start all peers; SIGTERM ends them after the test."""
-        return [self._stack.enter_context(self._peer(peer_id)) for peer_id in self.graph.ids]
+    def start(self, *ids: int) -> list[Running]:
+        """Start peers, by default all; SIGTERM ends them after the test."""
+        return [self._stack.enter_context(self._peer(peer_id)) for peer_id in ids or self.graph.ids]
 
     def _peer(self, peer_id: int) -> AbstractContextManager[Running]:
         options: list[object] = ["--certs", self.home / "keys" / f"peer-{peer_id}"]
@@ -130,7 +131,8 @@ class Internet:
         assert [process.returncode for process in processes] == [0] * len(processes)
         for peer_id in self.graph.ids:
             rounds = self.history(peer_id, "round")
-            assert [line["missing"] for line in rounds] == [[]] * self.graph.manifest.rounds
+            assert {line["round_index"] for line in rounds} == {*range(self.graph.manifest.rounds)}
+            assert not any(line["missing"] for line in rounds)  # a killed peer repeats what it did after its checkpoint
             assert "dead" not in {line["state"] for line in self.history(peer_id, "neighbor")}
         simulate(self.graph, self.home / "simulated")
         same_models(*(final_models(place, self.graph) for place in (self.home, self.home / "simulated")))
@@ -145,6 +147,15 @@ class Internet:
         """Return how many packets a router did not forward."""
         rows = self.bridge.run(self.router(peer_id), "iptables", "-nvxL", "FORWARD").splitlines()
         return int(rows[0].partition("policy DROP ")[2].split()[0])
+
+    def connections(self, peer_id: int) -> int:
+        """Return how many connections with peers a router knows."""
+        return self.bridge.run(self.router(peer_id), "conntrack", "-L", "-p", "tcp", "--dport", PORT).count("dport=")
+
+    def unassigned(self, peer_id: int) -> int:
+        """Return how many packets from inside a router dropped, since they belong to no connection that it knows."""
+        rows = self.bridge.run(self.router(peer_id), "iptables", "-nvxL", "FORWARD").splitlines()
+        return sum(int(row.split()[0]) for row in rows if "INVALID" in row)
 
     def seen_from(self, peer_id: int) -> set[str]:
         """Return the foreign ends of the connections that a peer has accepted, as host:port."""
@@ -241,3 +252,53 @@ def in_transfer(net: Internet) -> None:
         return looks[-1] - looks[-2] > 20_000
 
     net.until(moving, "peer 1 sends a model")
+
+
+LONG_RUN: dict[str, Any] = {**RUN, "rounds": 60}
+ONE_DIALER = behind_nat(make_graph("line", 3, manifest=parse_manifest(LONG_RUN, "test")), 1)
+RELAYED = behind_nat(make_graph("complete", 3, manifest=parse_manifest(LONG_RUN, "test")), *(1, 2), via=((1, 2, 0),))
+
+
+@pytest.mark.parametrize(
+    ("graph", "killed"),
+    [
+        pytest.param(ONE_DIALER, 1, id="dialing-end"),
+        pytest.param(ONE_DIALER, 0, id="listening-end"),
+        pytest.param(RELAYED, 0, id="relay"),
+    ],
+)
+def test_a_killed_peer_comes_back_and_changes_no_bit(
+    stack: ExitStack, tmp_path: Path, graph: Graph, killed: int
+) -> None:
+    net = Internet(tmp_path, stack, graph)
+    processes = net.start()
+    net.until(lambda: len(net.history(killed, "round")) >= 3, "three rounds")
+    processes[killed].kill()
+    assert processes[killed].wait() == -9
+    assert len(net.history(killed, "round")) < graph.manifest.rounds, "the run was over before the fault"
+    (processes[killed],) = net.start(killed)
+    net.finish(processes)
+    assert len(net.history(killed, "start")) == 2
+
+
+IDLE_RUN: dict[str, Any] = {
+    **RUN,
+    "timeouts": {"heartbeat_s": 4.0, "suspicion_s": 45.0, "round_deadline_s": 240.0},
+}
+ESTABLISHED = "net.netfilter.nf_conntrack_tcp_timeout_established"
+
+
+def test_connections_that_a_router_forgets_while_they_are_idle_change_no_bit(stack: ExitStack, tmp_path: Path) -> None:
+    """Peers 0 and 1 wait for peer 2, with nothing but heartbeats between them, longer than the router remembers."""
+    net = Internet(tmp_path, stack, behind_nat(make_graph("line", 3, manifest=parse_manifest(IDLE_RUN, "test")), 1))
+    router = net.router(1)
+    processes = net.start(0, 1)
+    net.until(lambda: any(line["state"] == "alive" for line in net.history(0, "neighbor")), "peer 0 meets peer 1")
+    before, remembered = net.seen_from(0), net.bridge.run(router, "sysctl", "-n", ESTABLISHED).strip()
+    assert before and net.connections(1)
+    net.bridge.run(router, "sysctl", "-qw", f"{ESTABLISHED}=1")
+    net.until(lambda: not net.connections(1), "the router forgets the connections")
+    net.until(lambda: net.unassigned(1), "the router drops packets of the forgotten connections")
+    net.bridge.run(router, "sysctl", "-qw", f"{ESTABLISHED}={remembered}")
+    net.until(lambda: net.seen_from(0) - before, "peer 1 connects again")
+    net.finish(processes + net.start(2))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from tools.virtual_clock import seconds_of
 
-from coordinator_free_bootstrap import Relay
+from coordinator_free_bootstrap import Graph, Manifest, Node, Relay
 from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.rates import TLS_RECORD_BYTES, problems
+from peer.wire.frames import chunk_frame, data_of
 from peer.wire.offering import Offering
 from peer.wire.switchboard import Switchboard
 
@@ -123,3 +126,46 @@ def test_a_probe_takes_no_tunnel_of_a_running_peer_and_gives_way_to_one() -> Non
         assert board.holds(1, 0)
 
     asyncio.run(work())
+
+
+class Bulk(Silent):
+    """A stream with long frames to read, which notes what is written and when."""
+
+    def __init__(self, *frames: bytes) -> None:
+        self._frames, self.written, self.times = list(frames), b"", []
+
+    async def read(self) -> object:
+        return self._frames.pop(0) if self._frames else await asyncio.Event().wait()
+
+    async def write(self, frame: bytes) -> None:
+        self.written += bytes(data_of(frame))
+        self.times.append(asyncio.get_running_loop().time())
+
+
+def test_models_at_the_slowest_relay_without_a_warning_are_never_silent_for_the_suspicion_time() -> None:
+    """Heartbeats wait behind models, so their bytes must stand for them: they come in steps, not in frames of 256 KiB."""
+    timeouts = Manifest().timeouts
+    slowest = int(2 * TLS_RECORD_BYTES / (timeouts.suspicion_s / 2)) + 1
+    hub = Node(0, "a:1", relay=Relay(slowest, 2))
+    graph = Graph(
+        (hub, Node(1, "", dials_only=True), Node(2, "", dials_only=True)), ((0, 1), (0, 2), (1, 2)), via=((1, 2, 0),)
+    )
+    assert list(problems(graph, 1000)) == []
+    data = bytes(range(256)) * 1024
+
+    async def work() -> None:
+        assert hub.relay is not None
+        board = Switchboard(0, relayed=((1, 2), (2, 1)), limits=hub.relay)
+        reader, owner = Bulk(*[chunk_frame(memoryview(data))] * 2), Bulk(*[chunk_frame(memoryview(data))] * 2)
+        offered = asyncio.ensure_future(board.offer(1, 2, owner))
+        await asyncio.sleep(0)
+        carried = asyncio.ensure_future(board.relay(2, 1, reader))
+        await asyncio.sleep(2 * 4 * len(data) / slowest)
+        for end in (reader, owner):
+            assert end.written == data + data
+            gaps = [later - earlier for earlier, later in pairwise(end.times)]
+            assert max(gaps) <= timeouts.suspicion_s / 2
+        carried.cancel()
+        await asyncio.wait([carried, offered])
+
+    seconds_of(work)

@@ -10,6 +10,7 @@
 | ``silent`` | no usable answer to an observer | ``reason`` |
 | ``gap`` | an observer that missed rounds | ``from_round``, ``to_round`` |
 | ``fault`` | ``chaos.jsonl`` | the line |
+| ``exit`` | ``exits.jsonl``: a testbed's peer ended | ``exit_code``; -n: by signal n |
 """
 
 from __future__ import annotations

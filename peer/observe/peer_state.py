@@ -36,6 +36,7 @@ class PeerState:
         missing: rounds that closed without a model of a neighbor.
         refused: refused messages by code, of the history lines.
         answer: the last status (JSON) that it gave to an observer; `answer_position`: `position` then.
+        exited: exit code of the process of its last incarnation, as a testbed saw it; -n: ended by signal n.
         silent: why it last gave none; "" if it answered since.
     """
 
@@ -69,6 +70,7 @@ class PeerState:
     answer_position: int = 0
     silent: str = ""
     gaps: tuple[tuple[int, int], ...] = ()
+    exited: int | None = None
 
     def copy(self) -> PeerState:
         """Return a state that later events of this one do not change."""
@@ -101,7 +103,7 @@ class PeerState:
             self.start, self.phase = data, "start"
             if data.get("incarnation") not in self.incarnations:
                 self.incarnations += (data.get("incarnation"),)
-            self.round_at, self.neighbors = event.at, {}
+            self.round_at, self.neighbors, self.exited = event.at, {}, None
         elif kind == "end":
             self.end, self.phase = data, "end"
         elif kind == "leave":
@@ -155,6 +157,9 @@ class PeerState:
     def _take_process(self, event: Event) -> None:
         self.held = event.data["held"]
 
+    def _take_exit(self, event: Event) -> None:
+        self.exited = event.data["exit_code"]
+
     def _take_gap(self, event: Event) -> None:
         self.gaps += ((event.data["from_round"], event.data["to_round"]),)
 
@@ -182,6 +187,16 @@ class PeerState:
     def _runs(self) -> bool:
         """Whether its process runs: it has its lock, or it answered an observer and was not silent since."""
         return bool(self.held) if self.held is not None else bool(self.answer) and not self.silent
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of a process that has ended, -n if signal n ended it; None if it runs or nobody saw its end."""
+        status = self.status
+        if status == "running":
+            return None
+        if self.exited is not None or status in BETWEEN:
+            return self.exited
+        return self.summary.get("exit_code")
 
     @property
     def last(self) -> Record:
@@ -251,14 +266,22 @@ class PeerState:
 
 
 _CHANGED_IN_PLACE = frozenset({"totals", "seconds", "neighbors", "folded", "refused"})
-_ABOUT_IT = frozenset({"process", "silent", "gap"})  # kinds of events that a peer has not said itself
+_ABOUT_IT = frozenset({"process", "silent", "gap", "exit"})  # kinds of events that a peer has not said itself
 _OF_OBSERVERS = {
     "status": PeerState._take_status,
     "silent": PeerState._take_silence,
     "summary": PeerState._take_summary,
     "process": PeerState._take_process,
     "gap": PeerState._take_gap,
+    "exit": PeerState._take_exit,
 }
+
+
+def ending(status: str, exit_code: int | None) -> str:
+    """Return a status with how its process ended, if not well: ``dead, signal 9``, ``failed, exit code 12``."""
+    if not exit_code:
+        return status
+    return f"{status}, signal {-exit_code}" if exit_code < 0 else f"{status}, exit code {exit_code}"
 
 
 def states(peers: dict[int, PeerState]) -> Counter[str]:

@@ -165,6 +165,14 @@ class TimelineLine(_Record):
     edges: list[tuple[PeerId, PeerId] | Annotated[list[PeerId], Field(min_length=2, max_length=2)]] | None = None
 
 
+class ExitLine(_Record):
+    """The end of a peer's process, in ``exits.jsonl``; -n: signal n ended it."""
+
+    time: Time
+    peer_id: PeerId
+    exit_code: Annotated[int, Field(ge=-255, le=255)]
+
+
 class StatusLine(_Record):
     """What a peer answered to an observer, in ``watch.jsonl``."""
 

@@ -17,7 +17,9 @@ from peer.observe.records import Record
 
 STRIDE = 16
 # Kinds of events that a timeline shows; lines of each round are no news, except a checkpoint that failed.
-_NEWS = frozenset({"start", "neighbor", "refused", "caught_up", "leave", "end", "lost", "fault", "gap", "silent"})
+_NEWS = frozenset(
+    {"start", "neighbor", "refused", "caught_up", "leave", "end", "lost", "fault", "gap", "silent", "exit"}
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ def reduce(state: RunState, event: Event) -> RunState:
 
 def is_news(event: Event) -> bool:
     """Return whether a timeline shows an event."""
+    if event.kind == "exit":
+        return bool(event.data["exit_code"])
     return event.kind in _NEWS or (event.kind == "checkpoint" and bool(event.data.get("error")))
 
 

@@ -236,6 +236,7 @@ def peer_row(peer: PeerRun) -> dict[str, Any]:
         "metrics": peer.last.get("metrics") or {},
         "rounds_completed": peer.rounds_completed,
         "status": peer.status,
+        "exit_code": peer.state.exit_code,
         "starts": len(peer.state.incarnations),
         "neighbors_alive": peer.last.get("neighbors_alive"),
         "rounds_with_missing": len(peer.state.missing),

@@ -12,6 +12,7 @@ from rich.text import Text
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import counted
 from peer.core.metric import Metric
+from peer.observe.peer_state import ending
 from peer.observe.tables import ROWS_MAX, shown
 from peer.observe.view import View
 
@@ -49,7 +50,7 @@ def _cells(row: dict[str, Any], metric: Metric, total: int | None, view: View) -
     degree = len(view.graph.neighbors(row["id"])) if view.graph else len(row["neighbors"])
     return (
         str(row["id"]),
-        row["status"],
+        ending(row["status"], row["exit_code"]),
         f"{row['round']}/{'?' if total is None else total}",
         shown(row["cluster"]),
         metric.text(row["metric"]),

@@ -12,7 +12,7 @@ from coordinator_free_bootstrap.strict_json import printable
 from peer.core.metric import Metric
 from peer.observe.ask import ENDED, has_no_answer
 from peer.observe.events import seconds_of
-from peer.observe.peer_state import PeerState
+from peer.observe.peer_state import PeerState, ending
 from peer.observe.places import listed
 from peer.observe.reducer import RunState
 from peer.observe.tables import shown
@@ -52,7 +52,7 @@ def _cells(view: View, state: RunState, peer: PeerState, metric: Metric) -> tupl
     waiting = f"{age(answer['waiting_s'])}: {', '.join(map(str, row['waits_for']))}" if row["waits_for"] else "-"
     unchanged_s = answer["unchanged_s"] if peer.answered else state.at - _last_word_at(peer)
     return (
-        row["stage"] or row["status"],
+        row["stage"] or ending(row["status"], row["exit_code"]),
         _round(view, peer) if known else "-",
         metric.text(row["metric"]),
         *(
@@ -114,7 +114,7 @@ def sentence(view: View, state: RunState, peer: PeerState) -> str:
     if has_no_answer(peer):
         return printable(peer.silent) + _of_files(peer)
     if not peer.answered:
-        return f"{printable(peer.status, 32)} after {peer.rounds_completed} rounds"
+        return f"{ending(printable(peer.status, 32), peer.exit_code)} after {peer.rounds_completed} rounds"
     row, answer = view.peer(peer, state), peer.answer
     line = f"round {_round(view, peer).replace('/', ' of ')}, {row['stage']}"
     neighbors = answer["neighbors"]

@@ -12,7 +12,7 @@ from rich.table import Table
 from coordinator_free_bootstrap.identity import restart_count
 from coordinator_free_bootstrap.strict_json import printable
 from peer.core.metric import Metric
-from peer.observe.peer_state import PHASES
+from peer.observe.peer_state import PHASES, ending
 
 LINE_CHARACTERS_MAX = 1000
 ROWS_MAX = 40  # longer tables scroll out of a terminal; the JSON has all rows
@@ -118,7 +118,7 @@ def peers_table(rows: list[dict[str, Any]], metric: Metric) -> Table:
     for row in rows[:ROWS_MAX]:
         table.add_row(
             str(row["peer_id"]),
-            _styled(row["status"]),
+            _styled(row["status"], row["exit_code"]),
             str(row["rounds_completed"]),
             metric.text(row["accuracy"]),
             shown(row["cluster_index"]),
@@ -133,8 +133,9 @@ def peers_table(rows: list[dict[str, Any]], metric: Metric) -> Table:
     return table
 
 
-def _styled(status: str) -> str:
-    return f"[bold red]{_plain(status)}[/]" if status in ("diverged", "refused", "failed") else _plain(status)
+def _styled(status: str, exit_code: int | None) -> str:
+    text = _plain(ending(status, exit_code))
+    return f"[bold red]{text}[/]" if status in ("diverged", "refused", "failed") else text
 
 
 def shown(value: Any) -> str:

@@ -13,7 +13,7 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.graph_file import load_graph
 from peer.observe.events import Event, events_of, merged, observed, seconds_of
 from peer.observe.places import PLACES, listed, read_summary, state_directories
-from peer.observe.records import TimelineLine, problem_of, usable
+from peer.observe.records import ExitLine, TimelineLine, problem_of, usable
 from peer.observe.reducer import EventLog
 from peer.store.files import storage_error
 from peer.store.history import parse_lines
@@ -24,6 +24,7 @@ TIMELINE = (
     "chaos.jsonl"  # in a testbed's directory, one fault a line: time, do, text, peers, edges, groups, undo, result
 )
 OBSERVED = "watch.jsonl"  # in a directory that `peer watch` writes: what peers answered, and which rounds it missed
+EXITS = "exits.jsonl"  # in a testbed's directory, one ended process a line: time, peer_id, exit_code
 READ_BYTES_MAX = 1 << 22  # per file and read
 HEAD_BYTES = 256  # of a file, which tell it from another one with its name
 
@@ -159,6 +160,7 @@ class RunTail:
         self.notes: list[str] = []
         self.peers: dict[int, PeerTail] = {}
         self._timeline = FileTail(self.directory / TIMELINE)
+        self._exits = FileTail(self.directory / EXITS)
         self._observed = FileTail(self.directory / OBSERVED)
         self._find()
 
@@ -173,8 +175,9 @@ class RunTail:
             self._find()
         before = self.log.cursor
         streams: list[Iterable[Event]] = [list(self._read_observed()), list(self._read_timeline())]
+        exits = list(self._read_exits())
         streams += [list(peer.read(processes=not self.is_observed)) for peer in self.peers.values()]
-        self.log.append(merged(streams))
+        self.log.append(merged([*streams, exits]))  # last: at equal times an end comes after its peer's lines
         return self.log.cursor > before
 
     def _find(self) -> None:
@@ -191,6 +194,12 @@ class RunTail:
         while data := self._timeline.read():
             lines = (line for line in parse_lines(data) if not problem_of(line, TimelineLine))
             yield from events_of(None, lines)
+
+    def _read_exits(self) -> Iterator[Event]:
+        while data := self._exits.read():
+            for line in parse_lines(data):
+                if not problem_of(line, ExitLine):
+                    yield Event(seconds_of(line["time"]), line["peer_id"], "exit", line)
 
     def _read_observed(self) -> Iterator[Event]:
         while data := self._observed.read():

@@ -7,6 +7,7 @@ from typing import Any
 
 from coordinator_free_bootstrap.strict_json import printable
 from peer.observe.events import Event
+from peer.observe.peer_state import ending
 
 TOGETHER_S = 60.0  # between two peers that say the same about one peer, which is one entry
 _STATES = ("dead", "suspect", "left", "alive")
@@ -81,6 +82,7 @@ _TEXTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "end": lambda data: f"completed {data.get('rounds_completed')} rounds",
     "lost": lambda data: "lost its disk",
     "fault": _fault,
+    "exit": lambda data: ending("its process ended", data["exit_code"]),
     "gap": lambda data: f"the observer missed rounds {data['from_round']} to {data['to_round']}",
     "silent": lambda data: f"no answer: {printable(data['reason'])}",
     "checkpoint": lambda data: f"checkpoint of round {data.get('round_index')} failed: {printable(str(data['error']))}",

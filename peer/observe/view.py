@@ -18,7 +18,7 @@ from peer.core.metric import Metric
 from peer.observe.agreement import agreement
 from peer.observe.layout import positions
 from peer.observe.more_metrics import latest_values, more_metrics_of
-from peer.observe.peer_state import BETWEEN, PeerState, states
+from peer.observe.peer_state import PeerState, states
 from peer.observe.reducer import EventLog, RunState
 from peer.observe.timeline import timeline
 from peer.observe.waits import waits
@@ -137,7 +137,7 @@ class View:
         return {
             "id": peer.peer_id,
             "status": printable(peer.status, 32),
-            "exit_code": None if peer.status in BETWEEN else peer.summary.get("exit_code"),
+            "exit_code": peer.exit_code,
             "round": peer.rounds_completed,
             "metric": peer.latest("accuracy"),
             "metrics": latest_values(peer, self.more_metrics()),

@@ -180,6 +180,8 @@ class Film:
                 links.append([at, event.peer, subject, state])
                 if state in ("dead", "alive"):
                     statuses.append([at, subject, "dead" if state == "dead" else "running"])
+            elif event.kind == "exit":
+                statuses.append([at, event.peer, "dead"])
             elif event.kind in _STATUS:
                 statuses.append([at, event.peer, _STATUS[event.kind]])
         return statuses, links

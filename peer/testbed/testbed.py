@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -36,10 +37,13 @@ from coordinator_free_bootstrap import (
     save_graph,
 )
 from coordinator_free_bootstrap.errors import PeerError, StorageError, TaskError, UsageError
+from coordinator_free_bootstrap.strict_json import dumps
 from coordinator_free_bootstrap.validation import counted
 from peer.identity.files import OBSERVER, identity_files
+from peer.observe.tail import EXITS
 from peer.runtime.assembly import LocalSettings
 from peer.runtime.imports import importing
+from peer.store.files import storage_errors
 from peer.store.state_dir import StateDir
 from peer.store.system import START_METHOD, end_with_parent, require_unix
 
@@ -84,7 +88,7 @@ def clear(directory: Path) -> None:
     """Delete the files of an earlier testbed run from a directory, and nothing else."""
     for path in [*directory.glob("peer-*"), directory / "report", directory / "certs"]:
         shutil.rmtree(path, ignore_errors=True)
-    for name in ("graph.json", "chaos.jsonl", "testbed.log"):
+    for name in ("graph.json", "chaos.jsonl", EXITS, "testbed.log"):
         (directory / name).unlink(missing_ok=True)
 
 
@@ -303,7 +307,17 @@ class Testbed:
                 process.close()
                 del self.processes[peer_id]
         self.exit_codes.update(ended)
+        if ended:
+            self._record(ended)
         return ended
+
+    def _record(self, ended: dict[int, int]) -> None:
+        """Append the ends to ``exits.jsonl``, for who looks at the run."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        path = self.directory / EXITS
+        with storage_errors("append to", path), open(path, "a", encoding="utf-8") as file:
+            for peer_id, code in ended.items():
+                file.write(dumps({"kind": "exit", "time": now, "peer_id": peer_id, "exit_code": code}) + "\n")
 
     def signal(self, peer_id: int, number: int) -> None:
         """Send a signal to a running peer."""

@@ -54,7 +54,8 @@ def test_a_killed_peer_appears_and_the_rest_goes_on(tab, page, bed):
             lambda: tab.find('.node[data-peer="2"]').get_attribute("data-down") == "yes", "the graph shows the kill"
         )
         at = tab.number("rounds")
-        assert tab.text('#table tr[data-peer="2"] [data-field=status]') == "dead"
+        status = '#table tr[data-peer="2"] [data-field=status]'
+        tab.wait(lambda: tab.text(status) == "dead, signal 9", "the table says how the process ended")
         assert "1 dead" in tab.text("#numbers")
         tab.wait(lambda: tab.texts('.events [data-kind="dead"][data-peer="2"]'), "the timeline names the death")
         tab.wait(lambda: tab.number("rounds") > at, "the others complete rounds")

@@ -24,6 +24,7 @@ import peer
 from coordinator_free_bootstrap import save_graph
 from peer.chaos.faults import FAULTS, Event
 from peer.chaos.script import random_script
+from peer.observe.report import build_report
 
 pytestmark = pytest.mark.chaos
 
@@ -41,6 +42,10 @@ def test_survivors_finish_and_wait_once_for_a_killed_neighbor(bed: Make, failpoi
     assert run.until_ended(1) == -9 and run.fired(1) == 1
     last = run.finish()
     assert last["exit_codes"]["1"] == -9
+    ended = build_report(run.directory).values["peers"]
+    assert [(row["status"], row["exit_code"]) for row in ended] == [
+        ("dead", -9) if p == 1 else ("completed", 0) for p in range(5)
+    ]
     survivors = (0, 2, 3, 4)
     invariants.completed(run, *survivors)
     invariants.check(run, *survivors)

@@ -36,8 +36,9 @@ function statesOf(peers) {
   return states;
 }
 
-/** Return a peer's status, with the exit code of a process that an error ended. */
+/** Return a peer's status, with the exit code of a process that an error ended, or the signal that did. */
 export function statusText(peer) {
+  if (peer.exit_code < 0) return `${peer.status}, signal ${-peer.exit_code}`;
   return peer.exit_code ? `${peer.status}, exit code ${peer.exit_code}` : peer.status;
 }
 

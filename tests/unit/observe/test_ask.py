@@ -138,8 +138,9 @@ def test_sixteen_peers_fit_one_screen():
 def test_further_metrics_are_columns_after_the_metric():
     more = [MAE | {"value": 12.5}, ACCURACY | {"name": "f1", "value": 0.25}, ACCURACY | {"name": "third", "value": 1.0}]
     view = said({"more_metrics": more})
-    shown = text_of(view).splitlines()
+    shown = text_of(view, width=100).splitlines()
     assert shown[0].split()[3:7] == ["accuracy", "mae", "f1", "cluster"]
+    assert max(map(len, text_of(view).splitlines())) <= 80
     assert shown[2].split()[3:7] == ["0.500", "12.5", "0.250", "1"]
     state = view.log.state()
     assert view.peer(state.peers[3], state)["metrics"] == [12.5, 0.25, 1.0]

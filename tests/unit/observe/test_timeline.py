@@ -48,6 +48,14 @@ def test_refusals_with_other_reasons_are_other_entries():
     assert [text for *_, text in found] == ["refused neighbor 3: malformed: a", "refused neighbor 3: malformed: b"]
 
 
+def test_an_end_by_a_signal_or_an_error_is_news_and_a_good_one_is_not():
+    ends = [(at, peer, "exit", {"exit_code": code}) for at, peer, code in ((1.0, 1, 0), (2.0, 2, -9), (3.0, 3, 12))]
+    assert [(peer, text) for _, peer, _, text in entries(*ends)] == [
+        (2, "its process ended, signal 9"),
+        (3, "its process ended, exit code 12"),
+    ]
+
+
 def test_a_first_meeting_is_no_news_and_a_return_is():
     found = entries(says(1.0, 1, "alive"), says(2.0, 2, "alive"), says(20.0, 1, "dead"), says(30.0, 1, "alive"))
     assert [(kind, by) for kind, _, by, _ in found] == [("dead", [1]), ("alive", [1])]

@@ -10,9 +10,11 @@ from test_progress import text_of
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import UsageError
+from peer.observe.events import Event
 from peer.observe.faults import save_fault_picture, timeline_of
 from peer.observe.places import state_directories
 from peer.observe.plots import save_plots
+from peer.observe.reducer import EventLog
 from peer.observe.report import build_report
 from peer.observe.run_files import Run
 from peer.observe.tables import report_view
@@ -219,6 +221,22 @@ def test_wrong_lines_of_a_timeline_are_skipped(run_directory):
     (run_directory / "chaos.jsonl").write_text(text)
     assert len(timeline_of(Run.read(run_directory))) == 1
     assert save_fault_picture(Run.read(run_directory), run_directory / "report")
+
+
+def test_how_a_process_ended_is_in_the_report_and_a_later_start_makes_it_past(run_directory):
+    right = {"kind": "exit", "time": "2126-11-22T17:00:00+00:00", "peer_id": 1, "exit_code": -9}
+    wrong = right | {"time": 3, "peer_id": 0, "exit_code": 7}
+    (run_directory / "exits.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (right, wrong)))
+    StateDir.of_peer(run_directory, 1).summary.unlink(missing_ok=True)
+    rows = report_of(run_directory)["peers"]
+    assert rows[1]["exit_code"] == -9 and rows[0]["exit_code"] != 7
+    log = EventLog()
+    kinds = [("start", {"incarnation": 1}), ("exit", {"exit_code": 12}), ("start", {"incarnation": 2})]
+    codes = []
+    for at, (kind, data) in enumerate(kinds):
+        log.append([Event(float(at), 4, kind, data)])
+        codes.append((log.newest(4).status, log.newest(4).exit_code))
+    assert codes == [("dead", None), ("dead", 12), ("dead", None)]
 
 
 def test_state_directories_are_found_by_name_where_no_file_has_the_id(tmp_path):

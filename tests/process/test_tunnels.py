@@ -151,7 +151,7 @@ def test_a_slow_relay_lets_no_healthy_peer_die(bed: Make, tmp_path: Path) -> Non
     assert list(problems(graph, size)) == []
     for peer_id in (1, 2):
         states = [line["state"] for line in real.history(peer_id, "neighbor") if line["neighbor"] == 3 - peer_id]
-        assert set(states) <= {"alive", "suspect"}, states  # on a loaded machine a call may fail for other reasons
+        assert "alive" in states and "dead" not in states, states
         assert [line["missing"] for line in real.history(peer_id, "round")] == [[], []]
     simulate(plain, tmp_path / "simulated")
     same_models(real.models(), final_models(tmp_path / "simulated", plain))

@@ -97,7 +97,7 @@ def predict(
     ]
     _warn(saved)
     if samples.unused:
-        typer.echo(f"note: the model does not read the columns: {', '.join(samples.unused)}", err=True)
+        typer.echo(f"note: the model does not read: {', '.join(samples.unused)}", err=True)
     if out is not None:
         write_atomic(out, _as_csv(rows).encode())
         typer.echo(f"{len(rows)} predictions written to {out}", err=True)

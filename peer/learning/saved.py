@@ -17,11 +17,13 @@ from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskErro
 from peer.core.schema import Schema
 from peer.learning.flat import FlatModule, Vector, seeded
 from peer.learning.learner import EVALUATION_BATCH, Learner
+from peer.learning.samples import call
 from peer.store.model_file import load_model
-from peer.tasks.arrays import sample_shape
+from peer.tasks.arrays import Inputs as Samples
+from peer.tasks.arrays import by_name, count, each, sample_shape
 from peer.tasks.builtin import NamedModelTask
 from peer.tasks.datasets import DATASETS
-from peer.tasks.inputs import Inputs, read_inputs
+from peer.tasks.inputs import Inputs, read_inputs, read_named_inputs
 from peer.tasks.loading import find_task_file, load_task
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Shard
@@ -130,25 +132,32 @@ class SavedModel:
             )
         return np.concatenate(parts)
 
-    def predict(self, manifest: Manifest, inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the outputs, float32 [n, ...], for ``inputs`` [n, ...], which are preprocessed as in training.
+    def predict(self, manifest: Manifest, inputs: Samples) -> NDArray[np.float32]:
+        """Return the outputs, float32 [n, ...], for ``inputs`` [n, ...], or several by name, preprocessed as in training.
 
         Raises:
             StorageError: the metadata lack the architecture, or the tensors are of another model.
             TaskError: the inputs have a wrong shape, or the model fails.
         """
-        shape = self.sample_shape()
-        if inputs.shape[1:] != shape:
-            raise TaskError(f"input: found samples of shape {list(inputs.shape[1:])}; allowed: {list(shape)}")
+        shape = self._json("sample_shape")
+        if sample_shape(inputs) != shape:
+            raise TaskError(f"input: found samples of shape {sample_shape(inputs)}; allowed: {shape}")
         module = self.module(manifest)
         with torch.inference_mode():
             try:
-                batches = torch.split(torch.from_numpy(inputs), EVALUATION_BATCH["cpu"])
-                outputs: NDArray[np.float32] = torch.cat([module(batch) for batch in batches]).numpy()
+                size = EVALUATION_BATCH["cpu"]
+                batches = (
+                    each(lambda array: torch.from_numpy(array[start : start + size]), inputs)  # noqa: B023
+                    for start in range(0, count(inputs), size)
+                )
+                outputs: NDArray[np.float32] = torch.cat([call(module, batch) for batch in batches]).numpy()
             except Exception as error:  # code of the user; it may raise any exception
+                given = ", ".join(
+                    f"{name} {array.dtype} inputs {list(array.shape)} from {array.min():g} to {array.max():g}".strip()
+                    for name, array in by_name(inputs).items()
+                )
                 raise TaskError(
-                    f"model: found {type(error).__name__}: {error}, for {inputs.dtype} inputs {list(inputs.shape)} from "
-                    f"{inputs.min():g} to {inputs.max():g}; give inputs as in training"
+                    f"model: found {type(error).__name__}: {error}, for {given}; give inputs as in training"
                 ) from error
         if not np.isfinite(outputs).all():
             place = int(np.argwhere(~np.isfinite(outputs))[0, 0])
@@ -186,7 +195,7 @@ class SavedModel:
                 f"{digest!r}; give this machine the same file of the base model, model code and library versions"
             )
 
-    def predictions(self, manifest: Manifest, inputs: NDArray[Any]) -> list[dict[str, Any]]:
+    def predictions(self, manifest: Manifest, inputs: Samples) -> list[dict[str, Any]]:
         """Return for each of ``inputs`` [n, ...] the class and its probability; in regression the value, or a list.
 
         Of a multilabel task it is a list with the probability of each label.
@@ -200,7 +209,10 @@ class SavedModel:
         if self.kind() != "classification":
             return [{"value": row.item() if row.size == 1 else row.tolist()} for row in outputs]
         if outputs.ndim != 2:
-            raise TaskError(f"model: found outputs of shape {list(outputs.shape)}; allowed: [samples, classes]")
+            raise TaskError(
+                f"model: found outputs of shape {list(outputs.shape)}; allowed: [samples, classes], one class for each sample; "
+                "for a class of each element write the model with `peer export`, and use it in PyTorch or with ONNX"
+            )
         names = self._json("class_names") if "class_names" in self.metadata else list(range(outputs.shape[1]))
         if not isinstance(names, list) or len(names) != outputs.shape[1]:
             raise StorageError(f"{self.path}: found class_names {names}; the model has {outputs.shape[1]} classes")
@@ -246,8 +258,7 @@ class SavedModel:
         """
         shape = self._json("sample_shape")
         if not isinstance(shape, list) or not all(isinstance(n, int) and n > 0 for n in shape):
-            several = "; with several inputs by name, use the model in PyTorch" if self.several_inputs else ""
-            raise StorageError(f"{self.path}: sample_shape: found {shape}; allowed: a list of sizes{several}")
+            raise StorageError(f"{self.path}: sample_shape: found {shape}; allowed: a list of sizes")
         return tuple(shape)
 
     def input_dtype(self) -> str:
@@ -277,6 +288,8 @@ class SavedModel:
             StorageError: the metadata lack shape, dtype or preprocessing.
             TaskError: the samples are wrong.
         """
+        if self.several_inputs:
+            return self._read_named(path)
         preprocessing = None if preprocessed else self.preprocessing(manifest)
         if preprocessing is None and not preprocessed:
             declare = "" if manifest.task in DATASETS else f"set `preprocessing` in {manifest.task}, or "
@@ -285,6 +298,10 @@ class SavedModel:
                 f"{declare}train with this release, or give --preprocessed if the samples are inputs of the model already"
             )
         return read_inputs(path, self.sample_shape(), self.input_dtype(), preprocessing)
+
+    def _read_named(self, path: Path) -> Inputs:
+        shapes, dtypes = self._json("sample_shape"), self._json("input_dtype")
+        return read_named_inputs(path, shapes, dtypes)
 
     def check_shard(self, manifest: Manifest, task: Task, shard: Shard) -> Shard:
         """Return a shard with inputs as this model was trained on, where its data were scaled by other numbers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,12 @@ class Inputs:
     """Samples to predict.
 
     Attributes:
-        x: inputs of the model, float32 or int64 [n, ...].
+        x: inputs of the model, float32 or int64 [n, ...]; several by name.
         files: name of the file of each sample, if each has its own.
         unused: columns of the table that the model does not read.
     """
 
-    x: NDArray[Any]
+    x: NDArray[Any] | dict[str, NDArray[Any]]
     files: tuple[str, ...] | None = None
     unused: tuple[str, ...] = ()
 
@@ -88,6 +88,33 @@ def read_inputs(path: Path, sample_shape: tuple[int, ...], dtype: str, preproces
     return Inputs(x, files, unused)
 
 
+def read_named_inputs(path: Path, shapes: Mapping[str, Sequence[int]], dtypes: Mapping[str, str]) -> Inputs:
+    """Return the samples of a model with several inputs: arrays with their names, which are not scaled.
+
+    Args:
+        path: ``.npz`` or ``.safetensors``: one array [samples, ...] for each name; others are not read.
+        shapes: of one sample, by name.
+        dtypes: float32 or int64, by name.
+
+    Raises:
+        TaskError: the file cannot be read, lacks a name, or has arrays of wrong shapes or values.
+    """
+    wanted = ", ".join(f"{name} {[*map(str, ('samples', *shape))]}".replace("'", "") for name, shape in shapes.items())
+    if path.suffix not in {".npz", ".safetensors"}:
+        raise TaskError(
+            f"--input: {path}: found the ending {path.suffix!r}; allowed for a model with several inputs: a .npz or "
+            f".safetensors file with the arrays {wanted}"
+        )
+    arrays = _arrays(path)
+    found = {name: list(array.shape) for name, array in arrays.items()}
+    first = next(iter(found.get(next(iter(shapes)), [])), 0)
+    if not first or any(found.get(name) != [first, *shapes[name]] for name in shapes):
+        raise TaskError(f"--input: {path}: found the arrays {found}; allowed: {wanted}, with equally many samples")
+    return Inputs(
+        {name: _converted(path, arrays[name], dtypes[name]) for name in shapes}, None, tuple(arrays.keys() - shapes)
+    )
+
+
 def _converted(path: Path, raw: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Return the samples as float32 or int64.
 
@@ -114,15 +141,20 @@ def _converted(path: Path, raw: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def _array(path: Path) -> NDArray[Any]:
+    return _chosen(path, _arrays(path))
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a file by name; the one of a ``.npy`` file is called `ARRAY_NAME`."""
     try:
         if path.suffix == ".safetensors":
             with safe_open(ordinary_file(path), framework="numpy") as file:
-                return _chosen(path, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         found = np.load(ordinary_file(path), allow_pickle=False)
         if isinstance(found, np.ndarray):
-            return found
+            return {ARRAY_NAME: found}
         with found:
-            return _chosen(path, {name: found[name] for name in found.files})
+            return {name: found[name] for name in found.files}
     except (OSError, ValueError, EOFError, SyntaxError, TypeError, zipfile.BadZipFile, SafetensorError) as error:
         raise TaskError(f"--input: {path} cannot be read: {error}; write the file again") from error
 

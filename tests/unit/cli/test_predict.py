@@ -108,7 +108,7 @@ def test_columns_are_selected_by_name_and_the_table_of_predictions_has_class_nam
     out = tmp_path / "predictions.csv"
     result = CliRunner().invoke(app, [str(a) for a in (*arguments, tmp_path / "new.csv", "--out", out)])
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "does not read the columns: patient" in result.stderr
+    assert "does not read: patient" in result.stderr
     with out.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["row", "class", "probability"]
@@ -485,3 +485,56 @@ def test_damaged_metadata_are_one_sentence(tabular, tmp_path, key, value):
     np.save(tmp_path / "raw.npy", np.stack([age, volume], axis=1))
     with pytest.raises(StorageError, match=r"allowed|the model has 2 classes"):
         peer("predict", "--model", tmp_path / "model.safetensors", "--input", tmp_path / "raw.npy")
+
+
+SEVERAL = """
+import numpy as np
+from torch import nn
+from peer.tasks import Shard, Task
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(11, 4), nn.Linear(4, 2)
+
+    def forward(self, tokens, weight):
+        return self.head((self.words(tokens) * weight[:, None, None]).mean(1))
+
+
+class Several(Task):
+    classes = 2
+
+    def make_model(self):
+        return Model()
+
+    def load_shard(self, peer_id):
+        draw = np.random.default_rng(0)
+        x = {"tokens": draw.integers(0, 11, (20, 7), np.uint8), "weight": draw.normal(1, 0.1, 20)}
+        y = x["tokens"][:, 0] % 2
+        return Shard(train_x=x, train_y=y, test_x=x, test_y=y)
+
+
+task = Several()
+"""
+
+
+def test_several_inputs_are_read_by_name(tmp_path):
+    (tmp_path / "several.py").write_text(SEVERAL)
+    model = tmp_path / "model.safetensors"
+    learner, theta = train(model, Manifest(task=f"{tmp_path / 'several.py'}:task"))
+    x = learner.shard.test_x
+    expected = learner.predict_proba(theta)
+    np.savez(tmp_path / "x.npz", **x, more=np.zeros(3))
+    save_file({name: np.ascontiguousarray(array) for name, array in x.items()}, tmp_path / "x.safetensors")
+    for name in ("x.npz", "x.safetensors"):
+        rows = predictions("--model", model, "--input", tmp_path / name)
+        assert [row["class"] for row in rows] == expected.argmax(1).tolist()
+        np.testing.assert_allclose([row["probability"] for row in rows], expected.max(1), rtol=1e-5)
+    np.savez(tmp_path / "less.npz", tokens=x["tokens"])
+    np.savez(tmp_path / "uneven.npz", tokens=x["tokens"], weight=x["weight"][:5])
+    np.savez(tmp_path / "scalar.npz", tokens=x["tokens"], weight=1.0)
+    np.save(tmp_path / "x.npy", x["tokens"])
+    for name in ("less.npz", "uneven.npz", "scalar.npz", "x.npy"):
+        with pytest.raises(TaskError, match=r"allowed.*tokens \[samples, 7\], weight \[samples\]"):
+            peer("predict", "--model", model, "--input", tmp_path / name)

@@ -7,6 +7,7 @@ import http.client
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ import pytest
 from recorded import HOSTILE, Recorded
 from selenium.webdriver.common.keys import Keys
 
+from coordinator_free_bootstrap import save_graph
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 
@@ -283,11 +285,15 @@ def test_two_runs_are_drawn_over_each_other(tab, recorded, tmp_path):
 
 def test_the_page_of_many_peers_is_a_canvas(tab, page, tmp_path):
     run = Recorded(tmp_path / "many", peers=320, rounds=3)
+    nodes = [replace(node, address="", dials_only=True) if node.id == 7 else node for node in run.graph.nodes]
+    save_graph(replace(run.graph, nodes=tuple(nodes)), run.directory / "graph.json")
     run.complete(2)
     run.close()
     with page(run.directory) as link:
         tab.open(link())
         assert tab.script("return document.querySelector('#graph > *').tagName") == "CANVAS"
+        assert tab.find("#graph canvas").get_attribute("data-signs") == "2"  # the edges of a peer that only dials
+        assert "tunnel" in tab.text("#graph-legend")
         assert "320 peers" in tab.find("#graph canvas").get_attribute("aria-label")
         painted = (
             "const c = document.querySelector('#graph canvas');"

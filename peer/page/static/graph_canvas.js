@@ -4,7 +4,7 @@ import { element, mark } from "./dom.js";
 import { isDown } from "./frame.js";
 import { presentColors, shapeOf } from "./palette.js";
 
-const CANVAS_HEIGHT = 460, CANVAS_SPACE = 16, REACH = 10; // pixels
+const CANVAS_HEIGHT = 460, CANVAS_SPACE = 16, REACH = 10, SIGN = 3.5; // pixels
 
 export class CanvasGraph {
   constructor(parent, film, open) {
@@ -21,7 +21,11 @@ export class CanvasGraph {
 
   draw(peers, edges) {
     const colors = presentColors();
-    if (this.version !== this.film.version) this.shapes = this.film.run.peers.map((_, peer) => new Path2D(shapeOf(this.film.truth(peer))));
+    if (this.version !== this.film.version) {
+      this.shapes = this.film.run.peers.map((_, peer) => new Path2D(shapeOf(this.film.truth(peer))));
+      this.signs = this.film.run.edges.map(([a, b]) => this.film.kind(a, b)).map((kind, at) => [at, kind]).filter(([, kind]) => kind !== "direct");
+      mark(this.canvas, "data-signs", this.signs.length);
+    }
     this.version = this.film.version;
     const scale = devicePixelRatio || 1;
     const width = this.canvas.parentElement.clientWidth;
@@ -46,7 +50,7 @@ export class CanvasGraph {
 
   /** Draw the edges on their layer, if one of them has changed. */
   #edges(edges, colors, scale, width) {
-    const key = `${colors.line}${colors.edge}|${edges.map(({ state }) => state).join()}`;
+    const key = `${colors.line}${colors.edge}|${edges.map(({ state }) => state).join()}|${this.signs.join()}`;
     if (key === this.drawn) return;
     this.drawn = key;
     const pen = this.layer.getContext("2d");
@@ -65,6 +69,26 @@ export class CanvasGraph {
         pen.lineTo(...this.spots[b]);
         pen.stroke();
       });
+    }
+    this.#signs(pen, colors);
+  }
+
+  /** Put the signs of the picture of fewer peers on edges that are not direct: a diamond for a relay, else a circle. */
+  #signs(pen, colors) {
+    pen.globalAlpha = 1;
+    pen.setLineDash([]);
+    pen.lineWidth = 1;
+    pen.fillStyle = colors.card;
+    pen.strokeStyle = colors.soft;
+    for (const [at, kind] of this.signs) {
+      const [a, b] = this.film.run.edges[at].map((end) => this.spots[end]);
+      const [x, y] = [(a[0] + b[0]) / 2, (a[1] + b[1]) / 2];
+      pen.beginPath();
+      if (kind === "relay") [[0, -SIGN], [SIGN, 0], [0, SIGN], [-SIGN, 0]].forEach(([right, down]) => pen.lineTo(x + right, y + down));
+      else pen.arc(x, y, 0.8 * SIGN, 0, 2 * Math.PI);
+      pen.closePath();
+      pen.fill();
+      pen.stroke();
     }
   }
 

@@ -20,6 +20,7 @@ TLS_RECORD_BYTES = 16 << 10  # what crosses a relay cannot be read before the wh
 UNDECLARED_FRAMES = (
     4  # frames of full size per second; at fewer, the pace would vary by more than a tenth in ten seconds
 )
+BUFFERED_BYTES = 4 << 20  # at most, between a sender that is not slowed itself and its relay
 FRAME_S = 0.1  # how long a frame takes at the limit
 _UNITS = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMG]i?B|B|)")
@@ -126,7 +127,8 @@ def _relay_problems(graph: Graph, node: Node, model_bytes: int) -> Iterator[str]
             f"takes {seconds:.0f} s at relay.bytes_per_second; run.timeouts.round_deadline_s is {deadline_s:g}; raise one of "
             "them, or choose a smaller run.encoding"
         )
-    if (wait_s := pairs * TLS_RECORD_BYTES / node.relay.bytes_per_second) > graph.manifest.timeouts.suspicion_s / 2:
+    waiting = max(TLS_RECORD_BYTES, min(model_bytes, BUFFERED_BYTES))
+    if (wait_s := pairs * waiting / node.relay.bytes_per_second) > graph.manifest.timeouts.suspicion_s / 2:
         yield _heartbeats_wait(node, wait_s, "relay.bytes_per_second", graph)
     if node.relay.connections < pairs:
         yield (

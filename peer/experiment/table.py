@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
@@ -213,15 +213,39 @@ def _beside_the_best(rows: list[Row]) -> list[Row]:
     return [replace(row, best=best.get(data_of(row.results[0]), ())) for row in rows]
 
 
+@dataclass(frozen=True)
+class Fitting:
+    """A table; its cases become columns where the terminal is too narrow otherwise and that form is the narrower one."""
+
+    cells: list[tuple[str, ...]]
+    title: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table for the width at hand."""
+        turned = list(zip(*self.cells, strict=True))
+        fits = _width(self.cells) <= options.max_width or _width(self.cells) <= _width(turned)
+        header, *rows = self.cells if fits else turned
+        table = Table(*(Column(escape(name), overflow="fold") for name in header), title=escape(self.title))
+        for row in rows:
+            table.add_row(*map(escape, row))
+        yield table
+
+
+def _width(cells: list[tuple[str, ...]]) -> int:
+    """Return the characters of the widest line of a table, its frame included."""
+    return sum(max(map(len, column)) + 3 for column in zip(*cells, strict=True)) + 1
+
+
 def rendered(blocks: Sequence[Block]) -> RenderableType:
     """Return the blocks for a terminal."""
     parts: list[RenderableType] = []
     for block in blocks:
-        header, *rows = block.cells()
-        table = Table(*(Column(name, overflow="fold") for name in header), title=escape(block.title))
-        for row in rows:
-            table.add_row(*map(escape, row))
-        parts += [table, *map(Text, block.cautions), Text(block.how, style="dim"), Text("")]
+        parts += [
+            Fitting(block.cells(), block.title),
+            *map(Text, block.cautions),
+            Text(block.how, style="dim"),
+            Text(""),
+        ]
     return Group(*parts)
 
 

@@ -1,11 +1,13 @@
 """Tables compare rows of the same data over equal seeds, with intervals, and say what a comparison lacks."""
 
 import json
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from peer.experiment.comparison import cautions, difference, half_width
-from peer.experiment.table import markdown, read_blocks
+from peer.experiment.table import markdown, read_blocks, rendered
 
 
 def result(case, seed, measured, **changes):
@@ -58,6 +60,17 @@ def test_the_best_error_is_the_lowest(tmp_path):
     written(tmp_path, [result(case, 1, value, metric=mse) for case, value in (("local", 36.5), ("dfedavg", 29.0))])
     rows = table(tmp_path)
     assert (rows["local"]["to the best"], rows["dfedavg"]["to the best"]) == ("+7.5", "best")
+
+
+@pytest.mark.parametrize(("width", "first"), [(60, ["case", "local", "dfedavg"]), (200, ["case", "measured, %"])])
+def test_a_narrow_terminal_shows_cases_as_columns(tmp_path, width, first):
+    """Before, fifteen columns of three characters each filled 80."""
+    numbers = {"cluster_ari": 0.5, "mix_err": 0.1, "settled_round": 3, "models_sent": 7}
+    written(tmp_path, [result(name, 1, 50.0, place=i, **numbers) for i, name in enumerate(("local", "dfedavg"))])
+    console = Console(width=width, record=True, file=StringIO())
+    console.print(rendered(read_blocks(tmp_path)))
+    header = next(line for line in console.export_text().splitlines() if "case" in line)
+    assert [cell.strip() for cell in header.strip("┃").split("┃")][: len(first)] == first
 
 
 @pytest.mark.parametrize(

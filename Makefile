@@ -16,7 +16,7 @@ dev: $(VENV)/.dev
 
 demo: $(VENV)/.run
 	$(BIN)/peer testbed --peers 8 --out $(OUT) --fresh --set run.options.warmup_rounds=8
-	@echo "Pictures: $(OUT)/report/*.png. Report as JSON: $(BIN)/peer report $(OUT) --json"
+	@echo "The page of the run: $(BIN)/peer watch $(OUT). Pictures: $(OUT)/report/*.png. As JSON: $(BIN)/peer report $(OUT) --json"
 
 # All layers but the slow ones. The end of the output lists the slowest ten tests, and what was skipped and why.
 test: $(VENV)/.test
@@ -59,7 +59,7 @@ test-browser: $(VENV)/.test
 $(VENV)/.run: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt $(TORCH)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .[page]
 	touch $@
 
 $(VENV)/.test: $(VENV)/.run

@@ -7,6 +7,7 @@ their initial values before each training, so that training depends on the model
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -21,12 +22,14 @@ from peer.core.schema import Schema, TensorSpec
 from peer.learning.frozen import frozen_digest
 
 Vector = NDArray[np.float32]
+_GENERATORS = threading.RLock()
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generators for one block, then restore their state.
+    """Seed torch's generators for one block, then restore their state; of several threads, one at a time.
 
+    The generators belong to the process: two peers in one process would draw from each other's seeds.
     ``torch.manual_seed`` is not used: without an initialized GPU, each of its calls adds to a queue.
     """
     generators = [torch.default_generator]
@@ -35,14 +38,15 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
     if device.type == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]
         generators.append(torch.cuda.default_generators[device.index or 0])
-    states = [g.get_state() for g in generators]
-    for g in generators:
-        g.manual_seed(seed)
-    try:
-        yield
-    finally:
-        for g, state in zip(generators, states, strict=True):
-            g.set_state(state)
+    with _GENERATORS:
+        states = [g.get_state() for g in generators]
+        for g in generators:
+            g.manual_seed(seed)
+        try:
+            yield
+        finally:
+            for g, state in zip(generators, states, strict=True):
+                g.set_state(state)
 
 
 def model_tensors(module: nn.Module) -> list[tuple[TensorSpec, Tensor]]:

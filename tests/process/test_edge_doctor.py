@@ -116,6 +116,7 @@ def test_without_a_key_the_edges_are_not_tested_and_it_says_why(tmp_path: Path) 
     assert check["level"] == "warn" and "not tested" in check["found"] and "--certs" in check["fix"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", Proxies.kinds)
 def test_edges_behind_a_proxy_are_named_and_tested(
     tmp_path: Path, proxies: Proxies, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -155,6 +156,7 @@ def status(home: Path, *options: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_doctor_leaves_the_tunnels_of_a_running_peer_alone(tmp_path: Path) -> None:
     """Peer 0 only dials and has no port that would show that it runs: its state directory shows it."""
     graph = on_loopback(make_graph("line", 3, manifest=parse_manifest(RUN, "test")))

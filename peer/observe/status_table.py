@@ -49,7 +49,9 @@ def _cells(view: View, state: RunState, peer: PeerState, metric: Metric) -> tupl
     """Return phase, round, metrics, cluster, what the peer waits for, live neighbors, and the time since its last change."""
     row, answer = view.peer(peer, state), peer.answer
     silent, known = has_no_answer(peer), bool(peer.lines or peer.summary or answer)
-    waiting = f"{age(answer['waiting_s'])}: {', '.join(map(str, row['waits_for']))}" if row["waits_for"] else "-"
+    waiting = "-"
+    if row["waits_for"] and peer.answered:  # files of a silent peer name neighbors too, without a time
+        waiting = f"{age(answer['waiting_s'])}: {', '.join(map(str, row['waits_for']))}"
     unchanged_s = answer["unchanged_s"] if peer.answered else state.at - _last_word_at(peer)
     return (
         row["stage"] or ending(row["status"], row["exit_code"]),

@@ -19,6 +19,7 @@ from peer.observe.events import Event
 from peer.observe.peer_status import read_status
 from peer.observe.run_files import PeerRun
 from peer.observe.status_table import age, sentence, status_table
+from peer.observe.tail import RunTail
 from peer.observe.view import View
 from peer.store.files import write_json
 
@@ -175,6 +176,23 @@ def test_a_finished_peer_is_shown_from_its_summary_and_the_peer_is_named_once(tm
     result = CliRunner().invoke(app, [str(tmp_path / "graph.json"), "--json"])
     assert result.exit_code == 40 and json.loads(result.stdout)["2"] == "connection refused"
     assert "UNAVAILABLE" not in text_of(found) and "ipv4" not in text_of(found)
+
+
+def test_a_peer_without_an_answer_that_waits_by_its_files_is_in_the_table(tmp_path):
+    """Before: a KeyError. Files name the neighbors that are behind, and no seconds of waiting."""
+    graph = write_graph(tmp_path)
+    write_peer(tmp_path, 1, rounds=3, end=False)
+    for behind in graph.neighbors(1):
+        write_peer(tmp_path, behind, rounds=2, end=False)
+    files = RunTail(tmp_path)
+    files.refresh()
+    files.log.append([Event(2e9, i, "process", {"held": True}) for i in (1, *graph.neighbors(1))])
+    files.log.append([Event(2e9, 1, "silent", {"reason": "no answer"})])
+    view = View(files.log, graph)
+    state = view.log.state()
+    assert view.peer(state.peers[1], state)["waits_for"] == graph.neighbors(1)
+    row = next(line for line in text_of(view).splitlines() if line.split()[:1] == ["1"])
+    assert row.split()[:3] == ["1", "running", "3/6"] and "no answer" in row
 
 
 def test_a_missing_file_is_said_to_be_missing():

@@ -140,6 +140,13 @@ class Graph:
         """Return the number of neighbors of a peer."""
         return len(self.neighbors(peer_id))
 
+    def metropolis(self, i: int, j: int) -> float:
+        """Return the Metropolis weight of an edge, w_ij = 1 / (1 + max(deg i, deg j)).
+
+        Source: Lin Xiao, Stephen Boyd and Seung-Jean Kim, "Distributed average consensus with least-mean-square deviation", 2007.
+        """
+        return 1.0 / (1 + max(self.degree(i), self.degree(j)))
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of ids and edges; neighbors compare it in the handshake, checkpoints name it.

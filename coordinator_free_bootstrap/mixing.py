@@ -52,7 +52,7 @@ def _metropolis(graph: Graph) -> csr_array:
     place = {peer: row for row, peer in enumerate(graph.ids)}
     rows = [place[i] for edge in graph.edges for i in edge]
     columns = [place[i] for edge in graph.edges for i in reversed(edge)]
-    weight = [1.0 / (1 + max(graph.degree(i), graph.degree(j))) for i, j in graph.edges for _ in range(2)]
+    weight = [graph.metropolis(i, j) for i, j in graph.edges for _ in range(2)]
     own = np.ones(len(place))
     np.subtract.at(own, rows, weight)
     rows, columns = [*rows, *range(len(place))], [*columns, *range(len(place))]

@@ -415,12 +415,8 @@ class Algorithm:
         return (Target(header.slot, self.mixing_weight(header.sender)),)
 
     def metropolis(self, neighbor: int) -> float:
-        """Return w_im = 1 / (1 + max(deg i, deg m)), with degrees from the graph file.
-
-        Source: Metropolis weights, Lin Xiao, Stephen Boyd and Seung-Jean Kim, "Distributed average consensus with
-        least-mean-square deviation", 2007.
-        """
-        return 1.0 / (1 + max(self.degree, self.graph.degree(neighbor)))
+        """Return w_im, with degrees from the graph file."""
+        return self.graph.metropolis(self.peer_id, neighbor)
 
     def mixing_weight(self, neighbor: int) -> float:
         """Return an arrival's weight: 1 if uniform (the own model weighs 1 too), else its Metropolis weight."""

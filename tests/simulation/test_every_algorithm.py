@@ -46,12 +46,9 @@ def world_of(name: str, seed: int, **run: Any) -> World:
 def test_kill_and_restart_of_a_peer_changes_no_bit_of_any_model(name: str, seed: int) -> None:
     calm, killed = world_of(name, seed), world_of(name, seed)
     calm.run()
-    machine, rng = killed.machines[seed], killed.random("victim")
-    for moment in sorted(rng.uniform(1.0, 2.5) for _ in range(2)):
-        killed.after(moment, machine.crash)
-        killed.after(moment + rng.uniform(0.05, 0.4), machine.start)
+    killed.kill_twice(seed, latest_s=2.5)
     killed.run()
-    assert machine.lives > 1
+    assert killed.machines[seed].lives > 1
     for i, models in calm.checker.final.items():
         for slot, (one, other) in enumerate(zip(models, killed.checker.final[i], strict=True)):
             assert np.array_equal(one, other), f"peer {i}, slot {slot}"

@@ -182,6 +182,13 @@ class World:
             raise InvariantViolation("L1", f"not finished {bound:.0f} s after healing: {self.checker.where()}")
         self.checker.at_the_end()
 
+    def kill_twice(self, peer_id: int, latest_s: float) -> None:
+        """Plan two deaths of a peer between 1 s and `latest_s` (virtual time); each time it starts again within 0.4 s."""
+        machine, draw = self.machines[peer_id], self.random("victim")
+        for moment in sorted(draw.uniform(1.0, latest_s) for _ in range(2)):
+            self.after(moment, machine.crash)
+            self.after(moment + draw.uniform(0.05, 0.4), machine.start)
+
     def heal(self) -> None:
         """Choose the core, leave the rest dead, repair everything else."""
         self.core = self.nemesis.choose_core()

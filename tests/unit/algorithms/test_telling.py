@@ -129,12 +129,9 @@ def test_gossip_agrees_on_the_mean_and_a_kill_changes_no_bit(seed):
     calm.run()
     for models in calm.checker.final.values():
         np.testing.assert_allclose(models[0], 2.0, atol=1e-3)
-    machine, rng = killed.machines[seed], killed.random("victim")
-    for moment in sorted(rng.uniform(1.0, 3.0) for _ in range(2)):
-        killed.after(moment, machine.crash)
-        killed.after(moment + rng.uniform(0.05, 0.4), machine.start)
+    killed.kill_twice(seed, latest_s=3.0)
     killed.run()
-    assert machine.lives > 1
+    assert killed.machines[seed].lives > 1
     for i, models in calm.checker.final.items():
         assert np.array_equal(models[0], killed.checker.final[i][0])
 

@@ -42,7 +42,13 @@ def run(
         "out/experiments"
     ),
     data_root: DataRoot = None,
-    cases: Annotated[list[str] | None, typer.Option("--case", help="Run only this case. Repeatable.")] = None,
+    cases: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--case",
+            help="Run only this case; in a file with settings also a setting, or a case in all of them. Repeatable.",
+        ),
+    ] = None,
     settings: Settings = None,
     threads: Annotated[
         int, typer.Option(min=1, help="simulated: PyTorch threads, and receivers that fold at the same time.")
@@ -138,9 +144,10 @@ def table(
         from peer.experiment.curves import save_curves
 
         _make_folder(curves, "--curves")
-        for block in blocks:
-            save_curves(block, curves / f"{slug(block.title)}.png")
-        typer.echo(f"wrote pictures of {counted(len(blocks), 'table')} to {curves}", err=True)
+        parts = [part for block in blocks for part in block.parts()]
+        for part in parts:
+            save_curves(part, curves / f"{slug(part.title)}.png")
+        typer.echo(f"wrote pictures of {counted(len(parts), 'table')} to {curves}", err=True)
 
 
 def _make_folder(folder: Path, option: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from coordinator_free_bootstrap import Graph, canonical_json
 from coordinator_free_bootstrap.errors import ConfigError, RunFailed, UsageError
-from peer.algorithms.registry import algorithms
+from peer.algorithms.registry import algorithm_named, algorithms
 from peer.core.metric import plain_keys
 from peer.experiment.algorithm_server import run_algorithm_server
 from peer.experiment.ifca_server import run_ifca_server
@@ -113,6 +113,11 @@ def skipped(case: Case) -> str | None:
     return None
 
 
+def names_of(case: Case) -> tuple[str, ...]:
+    """Return what ``--case`` may call a case: its name, and where the file has settings the name of its row or its column."""
+    return (case.name,) if case.placed is None else (case.name, case.placed.case, case.placed.setting)
+
+
 def jobs_of(
     experiment: Experiment, scale: Scale, seeds: int, backend: Backend, settings: SimulatedSettings, only: list[str]
 ) -> list[Job]:
@@ -121,11 +126,13 @@ def jobs_of(
     Raises:
         ConfigError: ``only`` names an unknown case, or a setting of the scale does not fit a case.
     """
-    names = {slug(case.name) for case in experiment.case}
+    names = {slug(name): name for case in experiment.case for name in names_of(case)}
     for name in only:
         if slug(name) not in names:
-            raise ConfigError(f"--case: found {name!r}; allowed: {', '.join(case.name for case in experiment.case)}")
-    wanted = [case for case in experiment.case if not only or slug(case.name) in map(slug, only)]
+            raise ConfigError(f"--case: found {name!r}; allowed: {', '.join(names.values())}")
+    wanted = [
+        case for case in experiment.case if not only or any(slug(name) in map(slug, only) for name in names_of(case))
+    ]
     jobs = [
         Job(experiment, case, seed, scale, backend, settings)
         for seed in range(1, seeds + 1)
@@ -176,7 +183,7 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
     directory = place.with_suffix("")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    began = time.monotonic()
+    began, cpu_began = time.monotonic(), time.process_time()
     _RUN[job.backend if job.case.method == "peers" else job.case.method](job, graph, directory, on_round)
     report = build_report(directory)
     curve = metric_curve(report.run)
@@ -191,6 +198,7 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
         "metric": report.run.metric.as_json(),
         "measured": _measured(job.case, report.run),
         "sweep": job.case.swept and job.case.swept.model_dump(),
+        "setting": job.case.placed and job.case.placed.model_dump(),
         "seed": job.seed,
         "algorithm": graph.manifest.algorithm if job.case.method == "peers" else job.case.method,
         "data": {"peers": len(graph.nodes)} | graph.manifest.model_dump(include=DATA_KEYS),
@@ -206,6 +214,8 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
         "curve": [[int(r) + 1, round(float(a), 5)] for r, a in zip(curve.round_index, curve.mean, strict=True)],
         "settled_round": settled_round(report.run.peers),
         "run_seconds": time.monotonic() - began,
+        "cpu_seconds": None if job.backend == "processes" else time.process_time() - cpu_began,
+        "held_bytes": held_bytes(graph, report.run) if job.case.method == "peers" else None,
         "machine": machine(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "command": command,
@@ -224,6 +234,13 @@ def settled_round(peers: Sequence[PeerRun]) -> int | None:
         return None
     last = [max((r for r in range(1, len(row)) if row[r] != row[r - 1]), default=0) for row in series]
     return max(last) + 1
+
+
+def held_bytes(graph: Graph, run: Run) -> int:
+    """Return the memory for models of the peer that needs most: models that it holds, and arrivals that it keeps, in bytes."""
+    peers = [algorithm_named(graph.manifest.algorithm)(graph.manifest, peer_id, graph) for peer_id in graph.ids]
+    (parameters,) = {line["parameters"] for peer in run.peers for line in peer.history if "parameters" in line}
+    return 4 * int(parameters) * max(peer.held + peer.kept_models() for peer in peers)
 
 
 def machine() -> str:

@@ -16,6 +16,9 @@ run.algorithm = "dfca"
 [sweep]                     # optional: each case is run with each value
 key = "graph.degree"
 values = [3, 6, 12]
+[[setting]]                 # optional: each case is run in each setting, in place of one file for each
+name = "FashionMNIST"
+run.task = "fmnist"
 """
 
 from __future__ import annotations
@@ -71,6 +74,21 @@ class Swept(_Section):
     case: str
 
 
+class Setting(_Section):
+    """One setting of a comparison, such as a data set and its split; each case of the file becomes one case for each setting."""
+
+    name: str = Field(min_length=1, max_length=40)
+    run: dict[str, Any] = Field(default_factory=dict, description="manifest keys beside the file's own")
+    graph: GraphSpec | None = Field(None, description="instead of the file's own")
+
+
+class Placed(_Section):
+    """The place of a case in a comparison: the name of its setting (column), and of the case that was repeated (row)."""
+
+    setting: str
+    case: str
+
+
 class ServerOptions(IfcaServerOptions, AlgorithmServerOptions):
     """Options of a case with a server; each method has its own."""
 
@@ -83,7 +101,7 @@ class ServerOptions(IfcaServerOptions, AlgorithmServerOptions):
 class Case(_Section):
     """One cell of the table."""
 
-    name: str = Field(min_length=1, max_length=60)
+    name: str = Field(min_length=1, max_length=100)
     published: Percent | None = Field(None, description="the paper's number, percent; none where it gives none")
     published_std: Percent | None = Field(None, description="its standard deviation over the paper's runs")
     method: Method = Field(
@@ -100,6 +118,7 @@ class Case(_Section):
     server: ServerOptions = Field(default_factory=ServerOptions, description="options of ifca-server and server")
     note: str = ""
     swept: Swept | None = None  # set by `load_experiment`
+    placed: Placed | None = None  # likewise
 
 
 class Experiment(_Section):
@@ -118,16 +137,15 @@ class Experiment(_Section):
     graph: GraphSpec
     run: dict[str, Any]
     sweep: Sweep | None = None
+    setting: list[Setting] = Field(
+        default_factory=list, description="each case is run in each; a table has a column for each"
+    )
     case: list[Case] = Field(min_length=1)
     file: str = ""  # its name without .toml; set by `load_experiment`
 
     def manifest_keys(self, case: Case) -> dict[str, Any]:
         """Return the manifest of a case as plain values; option sections are merged key by key."""
-        merged = dict(self.run)
-        for key, value in case.run.items():
-            both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-            merged[key] = {**merged[key], **value} if both else value
-        return merged
+        return merged(self.run, case.run)
 
     def manifest(self, case: Case) -> Manifest:
         """Return the validated manifest of a case.
@@ -136,6 +154,15 @@ class Experiment(_Section):
             ConfigError: a key is unknown or its value not allowed.
         """
         return parse_manifest(self.manifest_keys(case), f"{self.file}.toml, case {case.name!r}")
+
+
+def merged(keys: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return manifest keys with changes; option sections are merged key by key."""
+    result = dict(keys)
+    for key, value in changes.items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = {**result[key], **value} if both else value
+    return result
 
 
 def load_experiment(path: Path) -> Experiment:
@@ -158,6 +185,8 @@ def load_experiment(path: Path) -> Experiment:
         raise ConfigError(joined(str(path), sentences(error, Experiment, data))) from error
     if experiment.sweep is not None:
         experiment = experiment.model_copy(update={"case": _swept_cases(experiment, experiment.sweep)})
+    if experiment.setting:
+        experiment = experiment.model_copy(update={"case": _placed_cases(experiment)})
     _check(experiment, path)
     return experiment
 
@@ -180,11 +209,29 @@ def _swept_cases(experiment: Experiment, sweep: Sweep) -> list[Case]:
     return cases
 
 
+def _placed_cases(experiment: Experiment) -> list[Case]:
+    """Return each case once for each setting; what a case says wins over its setting."""
+    cases = []
+    for setting in experiment.setting:
+        for case in experiment.case:
+            changes = {
+                "name": f"{setting.name}: {case.name}",
+                "run": merged(setting.run, case.run),
+                "graph": case.graph or setting.graph,
+                "placed": Placed(setting=setting.name, case=case.name),
+            }
+            cases.append(case.model_copy(update=changes))
+    return cases
+
+
 def _check(experiment: Experiment, path: Path) -> None:
     counts = Counter(case.name for case in experiment.case)
     problems = [f"case: found {name!r} {n} times; allowed: each name once" for name, n in counts.items() if n > 1]
-    if experiment.sweep is not None and any(case.published is not None for case in experiment.case):
-        problems.append("case: found published beside a sweep; allowed: none, one number cannot belong to all values")
+    repeated = [word for word, found in (("a sweep", experiment.sweep), ("settings", experiment.setting)) if found]
+    if repeated and any(case.published is not None for case in experiment.case):
+        problems.append(
+            f"case: found published beside {repeated[0]}; allowed: none, one number cannot belong to all of them"
+        )
     for case in experiment.case:
         where, graph = f"case {case.name!r}", case.graph or experiment.graph
         for key in ("seed", "data_seed"):

@@ -17,7 +17,9 @@ from rich.text import Text
 
 from coordinator_free_bootstrap.errors import UsageError
 from peer.core.metric import Metric
+from peer.experiment import grid
 from peer.experiment.comparison import cautions, data_of, difference, half_width
+from peer.experiment.grid import Sheet, shown, with_spread
 from peer.experiment.runner import read_result
 
 Result = dict[str, Any]
@@ -60,26 +62,32 @@ class Row:
         """The metric of the case."""
         return metric_of(self.results[0])
 
+    @property
+    def setting(self) -> str | None:
+        """The name of the case's setting, in an experiment with settings."""
+        placed = self.results[0].get("setting")
+        return None if placed is None else str(placed["setting"])
+
     def cells(self) -> tuple[str, ...]:
         """Return the text of each column of `HEADER`."""
         first = self.results[0]
         megabytes = self._mean("payload_bytes_sent", 1e-6 / first["peers"])
         return (
             self.case,
-            _with_spread(first.get("published"), first.get("published_std"), self.metric),
-            _with_spread(self.mean, half_width(self._values("measured")), self.metric),
+            with_spread(first.get("published"), first.get("published_std"), self.metric),
+            with_spread(self.mean, half_width(self._values("measured")), self.metric),
             self._to_the_best(),
             self.metric.scaled_text(self._before_final()),
             self.metric.scaled_text(self._mean("accuracy_worst", self.metric.factor)),
-            _shown(self._mean("cluster_ari"), 2),
+            shown(self._mean("cluster_ari"), 2),
             self._right(),
-            _shown(self._mean("mix_err"), 3),
-            _shown(self._mean("sample_cluster_accuracy", 100.0)),
-            _shown(self._mean("class_explains", 100.0)),
-            _shown(self._mean("truth_explains", 100.0)),
-            _shown(self._mean("settled_round"), 0),
-            _shown(self._mean("models_sent"), 0),
-            _shown(megabytes),
+            shown(self._mean("mix_err"), 3),
+            shown(self._mean("sample_cluster_accuracy", 100.0)),
+            shown(self._mean("class_explains", 100.0)),
+            shown(self._mean("truth_explains", 100.0)),
+            shown(self._mean("settled_round"), 0),
+            shown(self._mean("models_sent"), 0),
+            shown(megabytes),
             str(len(self.results)),
         )
 
@@ -127,6 +135,24 @@ class Block:
     def metric(self) -> Metric:
         """The metric of all cases."""
         return metric_of(self.rows[0].results[0])
+
+    def sheets(self) -> list[Sheet]:
+        """Return the tables of the block: one, or with settings those of `grid.sheets`."""
+        if not self._settings():
+            return [Sheet(self.title, self.cells())]
+        return grid.sheets(self.title, [row.results for row in self.rows], [row.best for row in self.rows], self.metric)
+
+    def parts(self) -> list[Block]:
+        """Return the block of each setting, for pictures; without settings the block itself."""
+        return [
+            replace(self, title=f"{self.title}: {name}", rows=tuple(row for row in self.rows if row.setting == name))
+            for name in self._settings()
+        ] or [self]
+
+    def _settings(self) -> list[str]:
+        """Return the names of the settings, or none if not all results have one."""
+        names = list(dict.fromkeys(row.setting for row in self.rows))
+        return [] if None in names else [name for name in names if name is not None]
 
     def cells(self) -> list[tuple[str, ...]]:
         """Return the header and the cells of each row, without the columns that are empty in all rows."""
@@ -241,7 +267,7 @@ def rendered(blocks: Sequence[Block]) -> RenderableType:
     parts: list[RenderableType] = []
     for block in blocks:
         parts += [
-            Fitting(block.cells(), block.title),
+            *(Fitting(sheet.cells, sheet.title) for sheet in block.sheets()),
             *map(Text, block.cautions),
             Text(block.how, style="dim"),
             Text(""),
@@ -253,20 +279,14 @@ def markdown(blocks: Sequence[Block]) -> str:
     """Return the blocks as markdown tables."""
     lines: list[str] = []
     for block in blocks:
-        header, *rows = block.cells()
-        table = [header, ["---"] * len(header), *rows]
-        lines += [f"### {block.title}", "", block.how, "", *(f"| {' | '.join(row)} |" for row in table), ""]
+        lines += [f"### {block.title}", "", block.how, ""]
+        for sheet in block.sheets():
+            header, *rows = sheet.cells
+            table = [header, ["---"] * len(header), *rows]
+            lines += [] if sheet.title == block.title else [sheet.title, ""]
+            lines += [*(f"| {' | '.join(row)} |" for row in table), ""]
         lines += [" ".join(block.cautions), ""] if block.cautions else []
     return "\n".join(lines)
-
-
-def _shown(value: float | None, digits: int = 1) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def _with_spread(value: float | None, spread: float | None, metric: Metric) -> str:
-    text = metric.scaled_text(value)
-    return text if not text or spread is None else f"{text} ± {metric.scaled_text(spread, 2)}"
 
 
 def _signed(value: float, spread: float | None, metric: Metric) -> str:

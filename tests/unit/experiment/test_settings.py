@@ -110,7 +110,7 @@ def test_a_run_has_its_setting_its_cpu_time_and_the_memory_of_its_models(path, t
         job = Job(experiment, case, 1, Scale(), "simulated")
         found[case.name] = run_job(job, tmp_path / "out", keep=False, command="c", on_round=lambda done, metric: None)
     assert found["hard: local"]["setting"] == {"setting": "hard", "case": "local"}
-    parameters = 784 * 8 + 8 + 8 * 10 + 10
+    parameters = 64 * 8 + 8 + 8 * 10 + 10
     assert found["hard: local"]["held_bytes"] == 4 * parameters
     assert found["hard: ditto"]["held_bytes"] == 2 * 4 * parameters, "a shared and a personal model"
     assert all(result["cpu_seconds"] > 0 for result in found.values())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from coordinator_free_bootstrap.errors import Refusal
@@ -113,30 +114,36 @@ class Requests:
             self._post(ev.ArrivalLost(number))
             raise
 
-    async def complete(self, arrival: Arrival) -> PushReply:
-        """Screen a complete model, then wait until the engine has decided about it."""
+    def complete(self, arrival: Arrival) -> asyncio.Future[PushReply]:
+        """Screen a complete model, then wait until the engine has decided about it; a hop less where screening is short."""
         number, stream = self._stream_of.pop(id(arrival), (0, None))
         if stream is None or stream.received is None:  # answered while its last frame came in
-            return arrival.verdict or UNUSED
+            return _known(arrival.verdict or UNUSED)
         seconds = max(1e-3, asyncio.get_running_loop().time() - stream.read_at)
         self.bytes_per_second = max(0.5 * self.bytes_per_second, stream.header.size_bytes / seconds)
-        rejection = await self._screen(stream, arrival)
+        screen = partial(self._host.screen, stream.header, stream.received, arrival.norm_squared)
+        if arrival.norm_squared is not None and self._host.screens_by_norm():
+            return self._screened(number, stream, arrival, screen())
+        return asyncio.ensure_future(self._screened_elsewhere(number, stream, arrival, screen))
+
+    async def _screened_elsewhere(
+        self, number: int, stream: Stream, arrival: Arrival, screen: Callable[[], Rejection | None]
+    ) -> PushReply:
+        return await self._screened(number, stream, arrival, await self._on_fold_thread(screen))
+
+    def _screened(
+        self, number: int, stream: Stream, arrival: Arrival, rejection: Rejection | None
+    ) -> asyncio.Future[PushReply]:
+        """Give the engine a screened model; its decision may be there already."""
         if rejection is not None:
             self._forget(number)
             self._host.arrived(number, stream.header.sender, rejection)
-            return PushReply(Outcome.REFUSED, rejection.code, rejection.reason)
+            return _known(PushReply(Outcome.REFUSED, rejection.code, rejection.reason))
         if number not in self._streams:
-            return arrival.verdict or UNUSED
+            return _known(arrival.verdict or UNUSED)
         stream.reply = asyncio.get_running_loop().create_future()
         self._host.arrived(number, stream.header.sender, None)
-        return await stream.reply
-
-    async def _screen(self, stream: Stream, arrival: Arrival) -> Rejection | None:
-        arguments = (stream.header, stream.received, arrival.norm_squared)
-        if arrival.norm_squared is not None and self._host.screens_by_norm():
-            return self._host.screen(*arguments)  # type: ignore[arg-type]
-        found: Rejection | None = await self._on_fold_thread(self._host.screen, *arguments)
-        return found
+        return stream.reply
 
     def lost(self, arrival: Arrival, reason: str, code: Refusal | None) -> None:
         """Forget a model that will not be complete. A model with NaN or Inf is final; the sender will not retry."""
@@ -209,3 +216,9 @@ class Requests:
         stream = self._streams.pop(number, None)
         if stream is not None:
             self._stream_of.pop(id(stream.arrival), None)
+
+
+def _known(reply: PushReply) -> asyncio.Future[PushReply]:
+    future = asyncio.get_running_loop().create_future()
+    future.set_result(reply)
+    return future

@@ -147,7 +147,6 @@ class ArrivalReader:
     async def _take_whole(self, arrival: Arrival, whole: frames.Frame) -> bool:
         """Write a model that came in one message; return False if it was given up meanwhile."""
         failpoints.reach("receive.frame")
-        arrival.on_frame()
         await self._pacing.download.take(arrival.header.size_bytes)
         if self._writer is None:
             return False

@@ -6,7 +6,7 @@ No method calls a neighbor. Any of them may raise RemoteProtocolError; the serve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -74,7 +74,7 @@ class RequestHandler(Protocol):
         Cancelled when the sender gives up.
         """
 
-    async def complete(self, arrival: Arrival) -> PushReply:
+    def complete(self, arrival: Arrival) -> Awaitable[PushReply]:
         """Use a complete model: exact size, right digest, finite (float32). Not cancelled when the sender gives up."""
 
     def lost(self, arrival: Arrival, reason: str, code: Refusal | None) -> None:

@@ -185,7 +185,7 @@ class PeerService:
         await reader.read(arrival)
         if arrival.verdict is not None:
             return arrival.verdict
-        # A complete arrival is used even if its sender disconnects before it has the reply: hence the task and the shield.
+        # A complete arrival is used even if its sender disconnects before it has the reply: hence the future and the shield.
         completing = asyncio.ensure_future(self._handler.complete(arrival))
         self._completing.add(completing)
         completing.add_done_callback(self._completing.discard)

@@ -1,4 +1,4 @@
-"""`peer deploy`: from a graph file to containers, Kubernetes manifests, or archives for devices."""
+"""`peer deploy`: from a graph file to containers, a swarm, Kubernetes manifests, or archives for devices."""
 
 from __future__ import annotations
 
@@ -43,6 +43,70 @@ def compose(
         _print_paths(write_compose(graph, out, build=build, shards=shards))
 
 
+@app.command(
+    epilog="Example: peer deploy swarm graph.json --image registry/peer:1 --out stack && "
+    "docker stack deploy -c stack/stack.yml federation"
+)
+def swarm(
+    path: GraphFile,
+    out: Out,
+    image: Annotated[str, typer.Option(help="Image name; all nodes must be able to pull it.")] = "coordinator-free",
+    constraint: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY==VALUE",
+            help="Run peers only on nodes like this: node.role==worker, node.labels.site!=a. Repeat it: all must hold.",
+        ),
+    ] = None,
+    node: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            help="Deal the peers to these nodes in turn (host names of docker node ls); repeat it. A peer then runs on its node "
+            "only and waits for it. Default: Docker chooses, and may move a peer.",
+        ),
+    ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder that all nodes share, such as an NFS mount, with peer-<id> owned by user 10001: a peer on another "
+            "node goes on with its state. Default: volumes of the nodes; a peer on another node catches up without it.",
+        ),
+    ] = None,
+    shards: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder on every node with peer-<id>.safetensors, as peer data split writes them; each peer can read its own.",
+        ),
+    ] = None,
+    page_port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65_535, help="Port of the page on a manager, plain HTTP on all its addresses; 0: no page."
+        ),
+    ] = 7480,
+) -> None:
+    """Write a stack for Docker Swarm: peers on all nodes of the swarm, and a page of the run; missing keys are generated.
+
+    Each peer is a service with its own key as a secret. The graph file and a task file become configs.
+    Run this verb in the folder from which the path of a task file in the graph file is valid.
+    """
+    from coordinator_free_bootstrap import load_graph
+    from peer.deploy.swarm import Stack, write_swarm
+
+    stack = Stack(
+        image,
+        constraints=tuple(constraint or ()),
+        nodes=tuple(node or ()),
+        state=state,
+        shards=shards,
+        page_port=page_port,
+    )
+    _print_paths(write_swarm(load_graph(path), out, stack))
+
+
 @app.command(epilog="Example: peer deploy kubernetes graph.json --image registry/peer:1 --out k8s")
 def kubernetes(
     path: GraphFile,
@@ -51,8 +115,34 @@ def kubernetes(
     namespace: Annotated[str, typer.Option(help="Namespace; part of the manifests.")] = "coordinator-free",
     image: Annotated[str, typer.Option(help="Image name for the cluster.")] = "coordinator-free",
     cpu: Annotated[str, typer.Option(help="CPU request of each peer, such as 500m (half a CPU) or 2.")] = "500m",
-    memory: Annotated[str, typer.Option(help="Memory request and limit of each peer, such as 512Mi.")] = "1Gi",
+    cpu_limit: Annotated[
+        str | None, typer.Option(help="CPU limit of each peer. Default: none; a peer may use idle CPUs of its node.")
+    ] = None,
+    memory: Annotated[str, typer.Option(help="Memory request of each peer, such as 512Mi.")] = "1Gi",
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(help="Memory limit of each peer; beyond it the kernel kills the peer. Default: the request."),
+    ] = None,
     storage: Annotated[str, typer.Option(help="Volume size for each peer's state, such as 2Gi.")] = "2Gi",
+    storage_class: Annotated[
+        str | None,
+        typer.Option(help="StorageClass of these volumes (kubectl get storageclass). Default: that of the cluster."),
+    ] = None,
+    node_selector: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Run peers only on nodes with this label, such as gpu=a100. Repeat it: all must hold.",
+        ),
+    ] = None,
+    pull_secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Secret in the namespace with the password of the image's registry (kubectl create secret docker-registry). "
+            "Repeatable.",
+        ),
+    ] = None,
     shards: Annotated[
         str | None,
         typer.Option(
@@ -60,7 +150,14 @@ def kubernetes(
             help="PersistentVolumeClaim with peer-<id>.safetensors, as peer data split writes them; each peer can read its own.",
         ),
     ] = None,
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer (nvidia.com/gpu); needs an image with CUDA.")] = 0,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer; needs an image with CUDA.")] = 0,
+    gpu_resource: Annotated[
+        str | None,
+        typer.Option(
+            help="With --gpus: the resource that the nodes offer, such as nvidia.com/mig-1g.10gb or amd.com/gpu (image with "
+            "ROCm). Default: nvidia.com/gpu."
+        ),
+    ] = None,
 ) -> None:
     """Write Kubernetes manifests and a secret with the peers' keys; missing keys are generated.
 
@@ -69,7 +166,22 @@ def kubernetes(
     from coordinator_free_bootstrap import load_graph
     from peer.deploy.kubernetes import Cluster, write_kubernetes
 
-    cluster = Cluster(name, namespace, image, cpu, memory, storage, gpus, shards)
+    cluster = Cluster(
+        name,
+        namespace,
+        image,
+        cpu,
+        memory,
+        storage,
+        gpus,
+        shards,
+        cpu_limit=cpu_limit,
+        memory_limit=memory_limit,
+        gpu_resource=gpu_resource,
+        storage_class=storage_class,
+        node_selector=tuple(node_selector or ()),
+        pull_secrets=tuple(pull_secret or ()),
+    )
     _print_paths(write_kubernetes(load_graph(path), out, cluster))
 
 

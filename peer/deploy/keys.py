@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from coordinator_free_bootstrap import Graph
+from coordinator_free_bootstrap.identity import Subject
 from peer.identity.certificates import Certificate, make_certificate
 from peer.identity.files import KeyFiles, keygen, read_file
 from peer.identity.pinning import pin
@@ -34,9 +35,23 @@ def create_and_list_keys(graph: Graph, folder: Path) -> tuple[Graph, list[Path]]
     return pinned, [path for path in missing if path.exists()]
 
 
-def key_files(folder: Path, peer_id: int) -> KeyFiles:
-    """Return the paths of a peer's key and certificate."""
-    return KeyFiles.of(folder / f"peer-{peer_id}", peer_id)
+def create_observer_key(graph: Graph, folder: Path, name: str) -> tuple[Graph, list[Path]]:
+    """Generate ``folder/<name>/<name>.key`` and ``.pem`` of an observer if missing; return the graph with it, and the new files.
+
+    Raises:
+        IdentityError: an existing file cannot be used, or a new one cannot be written.
+    """
+    files = key_files(folder, name)
+    written = [] if files.exist() else [files.key, files.certificate]
+    if written:
+        keygen(files.key.parent, graph.manifest.federation, name)
+    certificate = Certificate.from_pem(read_file(files.certificate, "certificate"), str(files.certificate))
+    return pin(graph, [certificate]), written
+
+
+def key_files(folder: Path, subject: Subject) -> KeyFiles:
+    """Return the paths of the key and certificate of a peer or an observer."""
+    return KeyFiles.of(folder / (f"peer-{subject}" if isinstance(subject, int) else subject), subject)
 
 
 def at_addresses(graph: Graph, template: str) -> Graph:

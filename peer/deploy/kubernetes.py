@@ -13,25 +13,37 @@ from coordinator_free_bootstrap import Graph, dump_graph
 from coordinator_free_bootstrap.errors import UsageError
 from peer.deploy.keys import at_addresses, create_and_list_keys, key_files
 from peer.deploy.task_file import BYTES_MAX, TaskFile, task_file
-from peer.deploy.text import fill, write
+from peer.deploy.text import check_image, fill, write
 
 CONFIG_MAP_BYTES_MAX = 1 << 20  # limit of the Kubernetes API
 # Of each kind of value: what the Kubernetes API accepts, in words, and as a pattern.
 _LABEL = ("lower-case letters, digits and -, at most 52, such as peer-lab", r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
+_NAME = ("lower-case letters, digits, - and ., such as fast-ssd", r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _AMOUNT = r"[0-9]+(\.[0-9]+)?(m|[KMGTP]i?|k)?"
 _BYTES = ("a number of bytes with a unit, such as 512Mi or 2Gi", _AMOUNT)
 _CPUS = ("a number of CPUs, such as 500m (half of one) or 2", _AMOUNT)
-_IMAGE = ("the name of an image, such as registry.example/peer:1", r"[A-Za-z0-9_./:@-]+")
+_WORD = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_RESOURCE = ("a resource of the nodes, such as nvidia.com/gpu or amd.com/gpu", rf"[a-z0-9][a-z0-9.-]*\.[a-z]+/{_WORD}")
+_NODE_LABEL = ("KEY=VALUE, a label of nodes, such as gpu=a100", rf"([a-z0-9][a-z0-9.-]*/)?{_WORD}=({_WORD})?")
+_UNITS = {"": 1.0, "m": 1e-3, "k": 1e3} | {unit: 1e3 ** (i + 1) for i, unit in enumerate("KMGTP")}
+_UNITS |= {f"{unit}i": 1024.0 ** (i + 1) for i, unit in enumerate("KMGTP")}
 
 
 @dataclass(frozen=True)
 class Cluster:
     """Names and resources in the cluster; ``cpu``, ``memory`` and ``storage`` are Kubernetes quantities, for each peer.
 
-    ``shards`` names a PersistentVolumeClaim with ``peer-<id>.safetensors``; each peer gets its own file and no other.
+    Args:
+        cpu: request; there is no limit without ``cpu_limit``.
+        memory: request, and limit without ``memory_limit``.
+        gpus: number of ``gpu_resource``.
+        shards: a PersistentVolumeClaim with ``peer-<id>.safetensors``; each peer gets its own file and no other.
+        storage_class: of the state volumes; None: the cluster's default.
+        node_selector: ``KEY=VALUE``, labels that a node must have.
+        pull_secrets: Secrets in the namespace with the password of the image's registry.
 
     Raises:
-        UsageError: the Kubernetes API would refuse a value.
+        UsageError: the Kubernetes API would refuse a value, or one has no effect.
     """
 
     name: str = "peer"
@@ -43,21 +55,52 @@ class Cluster:
     gpus: int = 0
     shards: str | None = None
     domain: str = "cluster.local"
+    cpu_limit: str | None = None
+    memory_limit: str | None = None
+    gpu_resource: str | None = None
+    storage_class: str | None = None
+    node_selector: tuple[str, ...] = ()
+    pull_secrets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_image(self.image)
         rules = {
             "name": _LABEL,
             "namespace": _LABEL,
-            "image": _IMAGE,
             "cpu": _CPUS,
+            "cpu_limit": _CPUS,
             "memory": _BYTES,
+            "memory_limit": _BYTES,
             "storage": _BYTES,
+            "shards": _LABEL,
+            "gpu_resource": _RESOURCE,
+            "storage_class": _NAME,
+            "node_selector": _NODE_LABEL,
+            "pull_secrets": _NAME,
         }
-        if self.shards is not None:
-            rules["shards"] = _LABEL
         for key, (words, pattern) in rules.items():
-            if not re.fullmatch(pattern, getattr(self, key)):
-                raise UsageError(f"--{key}: found {getattr(self, key)!r}; allowed: {words}")
+            value = getattr(self, key)
+            for each in value if isinstance(value, tuple) else [value] if value is not None else []:
+                if not re.fullmatch(pattern, each):
+                    raise UsageError(f"{_option(key)}: found {each!r}; allowed: {words}")
+        for key, request, limit in (("cpu", self.cpu, self.cpu_limit), ("memory", self.memory, self.memory_limit)):
+            if limit is not None and _amount(limit) < _amount(request):
+                raise UsageError(
+                    f"--{key}-limit: found {limit}, less than --{key} {request}; allowed: {request} or more"
+                )
+        if self.gpu_resource is not None and not self.gpus:
+            raise UsageError("--gpu-resource: found without --gpus, where it has no effect; add --gpus 1, or remove it")
+
+
+def _option(key: str) -> str:
+    """Return the command line's option of a field; those that can be repeated are in the singular."""
+    return "--" + {"pull_secrets": "pull-secret"}.get(key, key.replace("_", "-"))
+
+
+def _amount(quantity: str) -> float:
+    """Return a quantity as a number; its form is checked before."""
+    number = quantity.rstrip("KMGTPikm")
+    return float(number) * _UNITS[quantity.removeprefix(number)]
 
 
 def write_kubernetes(graph: Graph, out: Path, cluster: Cluster) -> list[Path]:
@@ -96,16 +139,35 @@ def write_kubernetes(graph: Graph, out: Path, cluster: Cluster) -> list[Path]:
         peers=len(graph.nodes),
         graph=indent(text.rstrip(), "    "),
         image=cluster.image,
-        cpu=cluster.cpu,
-        memory=cluster.memory,
-        storage=cluster.storage,
-        gpu=f', nvidia.com/gpu: "{cluster.gpus}"' if cluster.gpus else "",
+        **_resources(cluster),
         options=(" --device cuda" if cluster.gpus else "") + (" --shard /shard.safetensors" if cluster.shards else ""),
         task=_task_manifest(own, cluster),
         **_pod_parts(own, cluster),
     )
     secret = fill("secret.yaml", **values, data="\n".join(_secret_lines(graph, out / "keys")))
     return [write(out / f"{cluster.name}.yaml", manifests), write(out / "secret.yaml", secret, 0o600), *keys]
+
+
+def _resources(cluster: Cluster) -> dict[str, str]:
+    """Return what a pod asks of its node, and of the storage."""
+    gpu = f', {cluster.gpu_resource or "nvidia.com/gpu"}: "{cluster.gpus}"' if cluster.gpus else ""
+    cpu_limit = f'cpu: "{cluster.cpu_limit}", ' if cluster.cpu_limit else ""
+    storage = f'{{storage: "{cluster.storage}"}}'
+    selector = dict(label.split("=") for label in cluster.node_selector)
+    lines = {
+        "nodeSelector": json.dumps(selector) if selector else "",
+        "imagePullSecrets": json.dumps([{"name": name} for name in cluster.pull_secrets])
+        if cluster.pull_secrets
+        else "",
+    }
+    return {
+        "requests": f'{{cpu: "{cluster.cpu}", memory: "{cluster.memory}"{gpu}}}',
+        "limits": f'{{{cpu_limit}memory: "{cluster.memory_limit or cluster.memory}"{gpu}}}',
+        "claim": f"{{accessModes: [ReadWriteOnce], resources: {{requests: {storage}}}"
+        + (f', storageClassName: "{cluster.storage_class}"' if cluster.storage_class else "")
+        + "}",
+        "pod": "".join(f"      {key}: {value}\n" for key, value in lines.items() if value),
+    }
 
 
 def _task_manifest(own: TaskFile | None, cluster: Cluster) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -9,6 +10,16 @@ from string import Template
 from coordinator_free_bootstrap.errors import UsageError
 
 TEMPLATES = files("peer.deploy") / "templates"
+
+
+def check_image(name: str) -> None:
+    """Check the name of an image.
+
+    Raises:
+        UsageError: no registry has such a name.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_./:@-]+", name):
+        raise UsageError(f"--image: found {name!r}; allowed: the name of an image, such as registry.example/peer:1")
 
 
 class _Text(Template):

@@ -66,9 +66,25 @@ def engine() -> Iterator[str]:
     _install()
     home = Path(tempfile.mkdtemp(prefix="engine-", dir=_roomy_memory()))
     had_bridge = BRIDGE.exists()
+    try:
+        with started(home) as address:
+            yield address
+    finally:
+        if BRIDGE.exists() and not had_bridge:
+            run("ip", "link", "delete", BRIDGE.name)
+
+
+@contextmanager
+def started(home: Path, *before: str) -> Iterator[str]:
+    """Start an engine that keeps everything in a folder, with a command before its own; give its address, and stop it afterwards.
+
+    Raises:
+        NoEngine: it does not start; the message has the end of its log.
+    """
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(
             [
+                *before,
                 "dockerd",
                 *(f"--{name}={home / name}" for name in ("data-root", "exec-root", "pidfile")),
                 f"--host=unix://{home}/sock",
@@ -82,9 +98,28 @@ def engine() -> Iterator[str]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
-        if BRIDGE.exists() and not had_bridge:
-            run("ip", "link", "delete", BRIDGE.name)
         shutil.rmtree(home, ignore_errors=True)
+
+
+@contextmanager
+def second(first: str, *before: str) -> Iterator[str]:
+    """Start another engine with the images of one that these tests started: hard links to its layers, which no engine changes.
+
+    Raises:
+        NoEngine: the first one was not started here, or this one does not start.
+    """
+    of_first = Path(first.removeprefix("unix://")).parent / "data-root"
+    if not (of_first / "overlay2").is_dir():
+        raise NoEngine(
+            "a second engine takes the layers of one that these tests started, with the storage driver overlay2"
+        )
+    home = Path(tempfile.mkdtemp(prefix="engine-", dir=of_first.parents[1]))  # hard links need the same file system
+    (home / "data-root").mkdir()
+    # The engine has mounted its folder on itself, and no hard link leaves a mount: copy where it is not mounted.
+    copy = 'umount --lazy "$0" && cp -al "$0/overlay2" "$0/image" "$1"'
+    run("unshare", "--mount", "sh", "-c", copy, of_first, home / "data-root")
+    with started(home, *before) as address:
+        yield address
 
 
 def _roomy_memory() -> Path | None:

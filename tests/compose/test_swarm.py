@@ -1,0 +1,170 @@
+"""`peer deploy swarm` on a real swarm: a run to its end, a killed peer, a drained node, and another image."""
+
+import pytest
+from engine import IMAGE, NoEngine
+from swarm import Deployed, another_image, shared_folder, swarm
+from tools.page_client import film, opened
+
+from coordinator_free_bootstrap import make_graph, parse_manifest
+from peer.deploy.swarm import Stack
+
+pytestmark = pytest.mark.compose
+
+PLACE = "127.0.0.1:7480"
+ENDLESS = {"task": "digits", "rounds": 100_000, "checkpoint_rounds": 5, "start": {"rule": "all", "deadline_s": 120.0}}
+
+
+def graph(**run):
+    return make_graph("complete", 3, manifest=parse_manifest(ENDLESS | run, "test"))
+
+
+@pytest.fixture(scope="module")
+def cluster(host):
+    """A swarm of one or two engines."""
+    try:
+        with swarm(host) as found:
+            yield found
+    except NoEngine as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def stacks(cluster, tmp_path_factory):
+    """Three stacks: one that ends, one with volumes and a node for each peer, one with a folder that the nodes share."""
+    folder = tmp_path_factory.mktemp("swarm")
+    nodes = tuple(cluster.hosts)
+    shared = shared_folder(folder / "state", graph())
+    with (
+        Deployed(cluster, folder / "ends", graph(rounds=10), Stack(IMAGE)) as ends,
+        Deployed(cluster, folder / "volumes", graph(), Stack(IMAGE, nodes=nodes, page_port=0)) as volumes,
+        Deployed(cluster, folder / "shares", graph(), Stack(IMAGE, state=shared, page_port=0)) as shares,
+    ):
+        for stack in (volumes, shares):
+            for peer_id in stack.graph.ids:
+                stack.until(lambda s=stack, i=peer_id: s.rounds(i), f"peer {peer_id} completes a round")
+        yield ends, volumes, shares
+
+
+@pytest.fixture
+def two_nodes(cluster):
+    """Skip a test with one engine."""
+    if cluster.alone_because:
+        pytest.skip(cluster.alone_because)
+    return cluster
+
+
+def moves_on(stack, peer_id):
+    """Wait until a peer completes a round after the last that it has now."""
+    last = max(stack.rounds(peer_id), default=-1)
+    stack.until(lambda: max(stack.rounds(peer_id), default=-1) > last, f"peer {peer_id} completes a round after {last}")
+
+
+def test_all_peers_complete_and_stay_and_the_page_shows_them(stacks):
+    ends = stacks[0]
+    for peer_id in ends.graph.ids:
+        ends.until(lambda i=peer_id: any(line["kind"] == "end" for line in ends.history(i)), f"peer {peer_id} ends")
+        assert ends.rounds(peer_id) == list(range(10))
+        assert all(line["missing"] == [] for line in ends.history(peer_id) if line["kind"] == "round")
+    cookie = opened(PLACE, ends.until(ends.link, "the page prints a link").partition("?")[2])
+
+    def shown():
+        peers = film(PLACE, cookie)["state"]["peers"]
+        return [peer["id"] for peer in peers if peer["status"] == "completed"] == [0, 1, 2]
+
+    ends.until(shown, "the page shows that all peers have completed the run")
+
+
+def test_peers_run_on_the_nodes_to_which_they_are_dealt(cluster, stacks, two_nodes):
+    manager, worker = cluster.hosts
+    assert [stacks[1].node(f"peer-{i}") for i in range(3)] == [manager, worker, manager]
+
+
+def test_a_container_has_only_its_own_key_and_is_not_root(stacks):
+    code, said = (
+        stacks[1]
+        .container("peer-1")
+        .exec_run(
+            ["python", "-c", "import os; print(sorted(os.listdir('/keys')), os.geteuid(), os.access('/', os.W_OK))"]
+        )
+    )
+    assert (code, said.decode()) == (0, "['peer-1.key', 'peer-1.pem'] 10001 False\n")
+
+
+def test_a_killed_peer_resumes_from_its_volume(stacks):
+    volumes = stacks[1]
+    (first,) = volumes.starts(0)
+    volumes.until(lambda: any(line["kind"] == "checkpoint" for line in volumes.history(0)), "peer 0 has a checkpoint")
+    volumes.container("peer-0").kill()
+    again = volumes.until(lambda: volumes.starts(0)[1:], "peer 0 starts again")[0]
+    assert again["resumed_from"] is not None and again["incarnation"] > first["incarnation"]
+    moves_on(volumes, 0)
+
+
+@pytest.fixture(scope="module")
+def drained(cluster, stacks):
+    """Drain the worker, if there is one; return the stacks, and the peers of each that were on it."""
+    _, volumes, shares = stacks
+    if cluster.alone_because:
+        return volumes, [], shares, []
+    volumes.deploy(Stack(IMAGE, page_port=0))  # now its peers may move
+    worker = list(cluster.hosts)[1]
+    moved = []
+    for stack in (volumes, shares):
+        on_worker = [
+            i
+            for i in stack.graph.ids
+            if stack.until(lambda s=stack, i=i: s.node(f"peer-{i}"), f"peer {i} runs") == worker
+        ]
+        for peer_id in on_worker:
+            stack.until(
+                lambda s=stack, i=peer_id: any(line["kind"] == "checkpoint" for line in s.history(i)),
+                f"peer {peer_id} has a checkpoint",
+            )
+        moved.append({i: stack.starts(i)[-1]["incarnation"] for i in on_worker})
+    cluster.set_availability(worker, "drain")
+    for stack in (volumes, shares):
+        for i in stack.graph.ids:
+            stack.until(lambda s=stack, i=i: s.node(f"peer-{i}") == cluster.manager, f"peer {i} is on the manager")
+    return volumes, moved[0], shares, moved[1]
+
+
+def test_peers_of_a_drained_node_resume_elsewhere_with_the_state_that_nodes_share(drained, two_nodes):
+    _, _, shares, moved = drained
+    assert moved
+    for peer_id, incarnation in moved.items():
+        again = shares.until(lambda i=peer_id: shares.starts(i)[-1:], f"peer {peer_id} starts")[0]
+        assert again["incarnation"] > incarnation and again["resumed_from"] is not None
+        moves_on(shares, peer_id)
+
+
+def test_peers_of_a_drained_node_catch_up_elsewhere_without_their_state(drained, two_nodes):
+    volumes, moved, _, _ = drained
+    assert moved
+    (reached,) = {max(volumes.rounds(i)) for i in volumes.graph.ids if i not in moved and i == 0}
+    for peer_id, incarnation in moved.items():
+        again = volumes.until(lambda i=peer_id: volumes.starts(i), f"peer {peer_id} starts")
+        assert [start["resumed_from"] for start in again] == [None] and again[0]["incarnation"] > incarnation
+        volumes.until(
+            lambda i=peer_id, r=reached: max(volumes.rounds(i), default=-1) >= r,
+            f"peer {peer_id} catches up with round {reached}",
+        )
+
+
+def test_another_image_costs_the_other_peers_no_round(cluster, drained, host):
+    """One peer after another gets it; the others complete every round meanwhile, and each resumes from its state."""
+    shares = drained[2]
+    for peer_id in shares.graph.ids:
+        moves_on(shares, peer_id)
+    before = {i: shares.starts(i)[-1]["incarnation"] for i in shares.graph.ids}
+    image = another_image(host)
+    with shares.updating(image) as update:
+        output = update.communicate(timeout=600)[0]
+    assert update.returncode == 0, output
+    for peer_id in shares.graph.ids:
+        moves_on(shares, peer_id)
+        assert shares.container(f"peer-{peer_id}").attrs["Config"]["Image"] == image
+        again = [start for start in shares.starts(peer_id) if start["incarnation"] > before[peer_id]]
+        assert len(again) == 1 and again[0]["resumed_from"] is not None
+        for incarnation in (before[peer_id], again[0]["incarnation"]):
+            done = shares.rounds(peer_id, incarnation)
+            assert done == list(range(done[0], done[-1] + 1)), f"peer {peer_id} lost a round"

@@ -23,7 +23,7 @@ from peer.store.history import parse_lines
 
 MANAGER, WORKER = "198.18.0.1", "198.18.0.2"  # of a range for tests of networks
 GATEWAY = "docker_gwbridge"  # a network of the engine, made by its swarm
-PATIENCE_S = 240.0
+PATIENCE_S = 300.0
 USER = 10001
 
 
@@ -126,7 +126,9 @@ class Deployed:
         self.swarm.command("stack", "rm", self.name)
         mine = {"label": f"com.docker.stack.namespace={self.name}"}
         for client in self.clients.values():
-            self.until(lambda c=client: not c.containers.list(all=True, filters=mine), "all containers are gone")
+            self.until(
+                lambda c=client: not c.containers.list(all=True, filters=mine, sparse=True), "all containers are gone"
+            )
             for volume in client.volumes.list(filters=mine):
                 volume.remove()
             client.close()

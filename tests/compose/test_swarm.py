@@ -11,11 +11,11 @@ from peer.deploy.swarm import Stack
 pytestmark = pytest.mark.compose
 
 PLACE = "127.0.0.1:7480"
-ENDLESS = {"task": "digits", "rounds": 100_000, "checkpoint_rounds": 5, "start": {"rule": "all", "deadline_s": 120.0}}
+ENDLESS = {"task": "digits", "rounds": 100_000, "checkpoint_rounds": 5, "start": {"rule": "all", "deadline_s": 300.0}}
 
 
-def graph(**run):
-    return make_graph("complete", 3, manifest=parse_manifest(ENDLESS | run, "test"))
+def graph(peers, **run):
+    return make_graph("complete", peers, manifest=parse_manifest(ENDLESS | run, "test"))
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +33,11 @@ def stacks(cluster, tmp_path_factory):
     """Three stacks: one that ends, one with volumes and a node for each peer, one with a folder that the nodes share."""
     folder = tmp_path_factory.mktemp("swarm")
     nodes = tuple(cluster.hosts)
-    shared = shared_folder(folder / "state", graph())
+    shared = shared_folder(folder / "state", graph(3))
     with (
-        Deployed(cluster, folder / "ends", graph(rounds=10), Stack(IMAGE)) as ends,
-        Deployed(cluster, folder / "volumes", graph(), Stack(IMAGE, nodes=nodes, page_port=0)) as volumes,
-        Deployed(cluster, folder / "shares", graph(), Stack(IMAGE, state=shared, page_port=0)) as shares,
+        Deployed(cluster, folder / "ends", graph(2, rounds=10), Stack(IMAGE)) as ends,
+        Deployed(cluster, folder / "volumes", graph(2), Stack(IMAGE, nodes=nodes, page_port=0)) as volumes,
+        Deployed(cluster, folder / "shares", graph(3), Stack(IMAGE, state=shared, page_port=0)) as shares,
     ):
         for stack in (volumes, shares):
             for peer_id in stack.graph.ids:
@@ -69,14 +69,14 @@ def test_all_peers_complete_and_stay_and_the_page_shows_them(stacks):
 
     def shown():
         peers = film(PLACE, cookie)["state"]["peers"]
-        return [peer["id"] for peer in peers if peer["status"] == "completed"] == [0, 1, 2]
+        return [peer["id"] for peer in peers if peer["status"] == "completed"] == [0, 1]
 
     ends.until(shown, "the page shows that all peers have completed the run")
 
 
 def test_peers_run_on_the_nodes_to_which_they_are_dealt(cluster, stacks, two_nodes):
     manager, worker = cluster.hosts
-    assert [stacks[1].node(f"peer-{i}") for i in range(3)] == [manager, worker, manager]
+    assert [stacks[1].node(f"peer-{i}") for i in range(2)] == [manager, worker]
 
 
 def test_a_container_has_only_its_own_key_and_is_not_root(stacks):
@@ -139,15 +139,12 @@ def test_peers_of_a_drained_node_resume_elsewhere_with_the_state_that_nodes_shar
 
 def test_peers_of_a_drained_node_catch_up_elsewhere_without_their_state(drained, two_nodes):
     volumes, moved, _, _ = drained
-    assert moved
-    (reached,) = {max(volumes.rounds(i)) for i in volumes.graph.ids if i not in moved and i == 0}
-    for peer_id, incarnation in moved.items():
-        again = volumes.until(lambda i=peer_id: volumes.starts(i), f"peer {peer_id} starts")
-        assert [start["resumed_from"] for start in again] == [None] and again[0]["incarnation"] > incarnation
-        volumes.until(
-            lambda i=peer_id, r=reached: max(volumes.rounds(i), default=-1) >= r,
-            f"peer {peer_id} catches up with round {reached}",
-        )
+    assert list(moved) == [1]
+    reached = max(volumes.rounds(0))
+    (again,) = volumes.until(lambda: volumes.starts(1), "peer 1 starts")
+    assert again["resumed_from"] is None
+    volumes.until(lambda: max(volumes.rounds(1), default=-1) >= reached, f"peer 1 catches up with round {reached}")
+    assert volumes.history(1)[-1]["incarnation"] > moved[1]  # as the neighbor told it; the start had a random one
 
 
 def test_another_image_costs_the_other_peers_no_round(cluster, drained, host):

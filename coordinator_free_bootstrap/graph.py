@@ -147,6 +147,15 @@ class Graph:
         """
         return 1.0 / (1 + max(self.degree(i), self.degree(j)))
 
+    def __contains__(self, peer_id: object) -> bool:
+        """Return whether a peer has this id, in constant time."""
+        return peer_id in self._by_id
+
+    @cached_property
+    def degrees(self) -> frozenset[int]:
+        """The numbers of neighbors that occur; computed once, not by each peer of a process."""
+        return frozenset(map(len, self._adjacency.values()))
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of ids and edges; neighbors compare it in the handshake, checkpoints name it.

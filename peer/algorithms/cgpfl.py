@@ -206,7 +206,7 @@ class Cgpfl(CgpflDecisions):
     def _align(self, workspace: Workspace) -> AlgorithmState:
         """Take over the labels, and K, of the neighbor with the smallest anchor: permute the own centers to match its."""
         state, told = dict(workspace.state), workspace.told
-        own = labels.Anchor(*state.get("anchor", (max(self.graph.ids) + 1, 0)))
+        own = labels.Anchor(*state.get("anchor", (self.graph.ids[-1] + 1, 0)))
         known = {n: anchor_in(numbers) for n, numbers in told.items()}
         parent = labels.choose_parent(own, known, len(self.graph.nodes) - 1)
         if parent is None:

@@ -89,7 +89,7 @@ class CgpflDecisions(OwnNearCenters):
     @property
     def count_max(self) -> int:
         """With ``auto``, the largest K that any peer can judge: half of the models of the largest closed neighborhood."""
-        largest = max(self.graph.degree(peer) + 1 for peer in self.graph.ids)
+        largest = max(self.graph.degrees) + 1
         return max(1, min(self.clusters, largest // 2))
 
     def kept_models(self) -> int:
@@ -198,7 +198,7 @@ class CgpflDecisions(OwnNearCenters):
         if kind == "costs":
             problem = wrong_curve(numbers, self.count_max)
             return Rejection(Refusal.MALFORMED, problem) if problem else None
-        known = numbers[0] in self.graph.ids and len(numbers) > 2 and numbers[1] in range(len(self.graph.nodes))
+        known = numbers[0] in self.graph and len(numbers) > 2 and numbers[1] in range(len(self.graph.nodes))
         if not known:
             return Rejection(Refusal.MALFORMED, f"anchor and hops {numbers[:2]} are not of this graph")
         counts = range(1, self.clusters + 1) if self.auto else range(self.clusters, self.clusters + 1)

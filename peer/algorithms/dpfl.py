@@ -76,8 +76,7 @@ class Dpfl(Algorithm):
                 f"run.pace: found {manifest.pace!r} with algorithm 'dpfl', whose peers choose among models of the same round; "
                 "allowed: 'lockstep'"
             )
-        degrees = [graph.degree(peer) for peer in graph.ids]
-        reads_twice = any(len(self._sizes(degree)) > 1 for degree in degrees)
+        reads_twice = any(len(self._sizes(degree)) > 1 for degree in graph.degrees)
         if manifest.encoding == "int8" and reads_twice:
             raise ConfigError(
                 "run.encoding: found 'int8' with run.options.budget below a peer's number of neighbors: each model is read twice "
@@ -130,7 +129,7 @@ class Dpfl(Algorithm):
     def steps(self, round_index: int) -> int:
         """Return the steps of the preprocessing, those of the peer with the most neighbors; else one, with budget 1 none."""
         if self.rebuilding(round_index):
-            return max((len(self._sizes(self.graph.degree(peer))) for peer in self.graph.ids), default=0)
+            return max(len(self._sizes(degree)) for degree in self.graph.degrees)
         return int(self.options.budget != 1)
 
     def asking(self, round_index: int) -> bool:

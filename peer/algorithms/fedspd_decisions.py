@@ -130,7 +130,7 @@ class FedSpdDecisions(Algorithm):
         expected = 4 * self.options.sketch_size * self.slots if self.aligning(select.round_index) else 0
         if len(select.sketch) != expected or not expected:
             return Rejection(Refusal.WRONG_SIZE, f"sketches of {len(select.sketch)} bytes, expected {expected}")
-        known = select.scalars[:1] and select.scalars[0] in self.graph.ids
+        known = select.scalars[:1] and select.scalars[0] in self.graph
         if len(select.scalars) != 2 or not known or select.scalars[1] not in range(len(self.graph.nodes)):
             return Rejection(Refusal.MALFORMED, f"anchor and hops {select.scalars} are not of this graph")
         return None
@@ -139,7 +139,7 @@ class FedSpdDecisions(Algorithm):
         ids, expected = select.scalars, 4 * self.options.sketch_size * len(select.scalars)
         if len(select.sketch) != expected:
             return Rejection(Refusal.WRONG_SIZE, f"sketches of {len(select.sketch)} bytes, expected {expected}")
-        if len(set(ids)) != len(ids) or not set(ids) <= set(self.graph.ids):
+        if len(set(ids)) != len(ids) or not all(peer in self.graph for peer in ids):
             return Rejection(Refusal.MALFORMED, "sketches of peers that are not in the graph, or two of one peer")
         return None
 

@@ -8,6 +8,7 @@ A model travels by reference: what is offered in a step never changes, so one ar
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -52,6 +53,7 @@ class SimulatedPeer:
     recording: Recording = field(default_factory=Recording)
     status: str = ""
     timer: float = float("inf")
+    queued: float = float("inf")  # the first time at which the network looks at the timer
     folds: list[tuple[do.FoldArrival, ReceivedModel]] = field(default_factory=list)
     arrivals: dict[int, tuple[ModelHeader, Sent]] = field(default_factory=dict)
     sent: dict[SnapshotKey, Sent] = field(default_factory=dict)
@@ -214,6 +216,7 @@ class SimulatedPeer:
     def set_timer(self, at: float) -> None:
         """Set this peer's timer."""
         self.timer = at
+        self.network.queue_timer(self)
 
     def stop(self, status: str) -> None:
         """Note how the run ended."""
@@ -247,6 +250,7 @@ class VirtualNetwork:
         self.works: list[tuple[SimulatedPeer, do.Work]] = []
         self._perform_all = perform_all
         self._calls: deque[Callable[[], None]] = deque()
+        self._timers: list[tuple[float, int]] = []  # a heap of (time, peer); a peer's later timer replaces none in it
         self._streams = 0
         self._fold_threads = fold_threads
 
@@ -273,10 +277,12 @@ class VirtualNetwork:
         """
         for peer in self.peers.values():
             self.later(peer.host.post, ev.Tick())
-        idle = 0
+        idle, left = 0, deque(self.peers.values())
         with ThreadPoolExecutor(self._fold_threads) as pool:
-            while any(not peer.status for peer in self.peers.values()):
-                if self._calls:
+            while left:
+                if left[0].status:
+                    left.popleft()
+                elif self._calls:
                     self._calls.popleft()()
                 elif self.works:
                     self._work(pool)
@@ -297,13 +303,37 @@ class VirtualNetwork:
             self.later(peer.host.post, done)
 
     def _advance_clock(self, idle: int) -> None:
-        left = [peer for peer in self.peers.values() if not peer.status]
         if idle > IDLE_STEPS_MAX:
+            left = [peer for peer in self.peers.values() if not peer.status]
             stages = {peer.peer_id: str(peer.host.engine.stage) for peer in left[:8]}
             rounds = [peer.host.engine.round_index for peer in left]
             raise LocalProtocolError(f"the simulated run hangs in rounds {rounds}: {stages}")
-        self.now = max(self.now, min(peer.timer for peer in left))
-        for peer in left:
-            if peer.timer <= self.now:
-                peer.timer = float("inf")
-                self.later(peer.host.post, ev.Tick())
+        if (first := self._first_timer()) is None:
+            return
+        self.now, due = max(self.now, first), []
+        while (at := self._first_timer()) is not None and at <= self.now:
+            _, peer_id = heapq.heappop(self._timers)
+            self.peers[peer_id].timer = self.peers[peer_id].queued = float("inf")
+            due.append(peer_id)
+        for peer_id in sorted(due):
+            self.later(self.peers[peer_id].host.post, ev.Tick())
+
+    def queue_timer(self, peer: SimulatedPeer) -> None:
+        """Look at a peer's timer when it is due."""
+        if peer.timer < peer.queued:
+            peer.queued = peer.timer
+            heapq.heappush(self._timers, (peer.timer, peer.peer_id))
+
+    def _first_timer(self) -> float | None:
+        """Return the time of the first timer of a peer that runs, and drop what is outdated before it; None: there is none."""
+        while self._timers:
+            at, peer_id = self._timers[0]
+            peer = self.peers[peer_id]
+            if not peer.status and at == peer.queued == peer.timer:
+                return at
+            heapq.heappop(self._timers)
+            if at == peer.queued:  # else the peer has an earlier one
+                peer.queued = float("inf")
+                if not peer.status:
+                    self.queue_timer(peer)
+        return None

@@ -270,7 +270,7 @@ class Testbed:
         self.graph = graph if insecure else with_keys(graph, directory)
         save_graph(self.graph, directory / "graph.json")
         # These properties are cached: computed once here and not in every peer after the fork.
-        _ = self.graph.digest, self.graph.neighbors(self.graph.ids[0])
+        _ = self.graph.digest, self.graph.degrees, self.graph.diameter_bound
 
     def start(self, *peer_ids: int) -> None:
         """Fork all peers, or the named ones."""

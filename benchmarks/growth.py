@@ -1,0 +1,353 @@
+"""How cost grows with the number of peers, at degree 4: per peer and round, in processes, in one process, and without tensors.
+
+    processes   `Testbed`: one process per peer, forked from one parent; TLS off; real sockets
+    simulated   `peer.simulate`'s network: all peers in one process, real training of a linear model
+    protocol    the same engine and hosts, with models of one number and a training that does nothing
+
+Processor time and memory are per peer: of the start until the end of round 1 (its share of the parent's too), of each later round, and
+above the memory of the process that starts them. Of a
+death: one peer ends after round 1 without a word; seconds until its last neighbor marks it dead, as a multiple of the suspicion time
+(real seconds of processes, else the virtual clock). Each measurement has a process of its own. `slope` is of the line through
+log peers and log cost: 0 is flat. Aim: at most 0.05.
+
+    python benchmarks/growth.py [--processes 10 30 100] [--simulated 30 300 3000] [--protocol 100 1000 10000] [--out DIR] [--markdown FILE]
+
+What DIR/growth.jsonl has is not measured again; DIR/growth.png is the plot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from common import show
+from growing import bytes_in, growth_exponent, memory_mb, open_files
+from stub_learner import StubLearner
+from testbeds import directory, loopback_graph, wall
+
+from coordinator_free_bootstrap import Graph, apply_settings, make_graph, parse_manifest
+
+DEGREE, ROUNDS, AIM = 4, 3, 0.05
+WARM_UP_PEERS = 10
+SETTINGS = [
+    "run.algorithm=dfedavg",
+    "run.task=linear",
+    "run.split=linear_synth",
+    "run.local_epochs=1",
+    # a thousand processes on two cores answer late: suspicion must be longer than the longest queue for a core
+    "run.timeouts.heartbeat_s=15",
+    "run.timeouts.suspicion_s=60",
+    "run.timeouts.idle_transfer_s=240",
+    "run.timeouts.round_deadline_s=1200",
+    "run.start.deadline_s=900",
+]
+SAMPLES_PER_PEER = 40
+COSTS = {  # key of a measurement -> (name, digits)
+    "start_ms": ("start, processor ms", 1),
+    "round_ms": ("round, processor ms", 2),
+    "memory_kb": ("memory KB", 0),
+    "messages": ("messages", 2),
+    "bytes": ("bytes", 0),
+    "death": ("death noticed after, suspicion times", 2),
+    "files": ("open files", 0),
+}
+
+
+def settings_for(peers: int, rounds: int) -> list[str]:
+    """Return the settings of a run; the data grow with the peers, so that each has as many samples."""
+    samples = SAMPLES_PER_PEER * peers // 2 + 200
+    sizes = [f"run.task_options.{part}_per_cluster={samples}" for part in ("samples", "test")]
+    return [*SETTINGS, *sizes, f"run.rounds={rounds}"]
+
+
+def graph_of(peers: int, rounds: int) -> Graph:
+    """Return the random regular graph of a measurement in one process."""
+    manifest = parse_manifest(apply_settings({}, settings_for(peers, rounds)), "benchmark")
+    return make_graph("regular", peers, degree=min(DEGREE, peers - 1), manifest=manifest)
+
+
+def traffic(rounds: list[dict[str, Any]]) -> dict[str, float]:
+    """Return messages and bytes per peer and round, from the lines of rounds: models, selections, passes, payload bytes."""
+    sent = [line["models_sent"] + line["selections_sent"] + line["passes_sent"] for line in rounds]
+    return {"messages": fmean(sent), "bytes": fmean(line["payload_bytes_sent"] for line in rounds)}
+
+
+# ---- one process --------------------------------------------------------------------------------------------------------
+
+
+def virtual(graph: Graph, tensors: bool, on_record: Callable[..., None]) -> Any:
+    """Return a network with all peers of a graph."""
+    from peer.experiment.network import VirtualNetwork
+    from peer.experiment.simulated import SimulatedSettings, simulated_peers
+    from peer.host import PeerHost
+
+    network = VirtualNetwork(on_record=on_record)
+    if tensors:
+        simulated_peers(graph, SimulatedSettings(), network)
+    else:
+        for peer_id in graph.ids:
+            learner: Any = StubLearner()
+            network.add(PeerHost.build(peer_id, graph, learner, 1, clock=time.perf_counter, spare_buffers=0))
+    return network
+
+
+def in_one_process(peers: int, *, tensors: bool) -> dict[str, float]:
+    """Measure a run, and then the death of a peer in a second one."""
+    import torch  # before memory is read for the first time
+
+    torch.set_num_threads(1)
+    virtual(graph_of(WARM_UP_PEERS, 1), tensors, lambda *_: None).run()  # what is loaded once belongs to no peer
+    graph = graph_of(peers, ROUNDS)
+    _ = graph.digest, graph.neighbors(0)
+    _, empty_mb = memory_mb(os.getpid())
+    began, ended = time.process_time(), dict[int, float]()
+    count = [0] * ROUNDS
+
+    def watch(_peer: Any, kind: str, fields: dict[str, Any]) -> None:
+        if kind == "round":
+            count[fields["round_index"]] += 1
+            if count[fields["round_index"]] == peers:
+                ended[fields["round_index"]] = time.process_time()
+
+    network = virtual(graph, tensors, watch)
+    built = time.process_time()
+    network.run()
+    lines = [f for peer in network.peers.values() for kind, f in peer.recording.lines if kind == "round"]
+    found = {
+        "start_ms": 1e3 * (built - began) / peers,
+        "round_ms": 1e3 * (ended[ROUNDS - 1] - ended[0]) / peers / (ROUNDS - 1),
+        "memory_kb": 1e3 * (memory_mb(os.getpid())[1] - empty_mb) / peers,
+        **traffic(lines),
+    }
+    del network, lines
+    gc.collect()
+    return found | {"death": virtual_death(graph_of(peers, 20 if peers <= 1000 else ROUNDS), tensors)}
+
+
+class _Noticed(Exception):
+    """All neighbors have marked the peer dead."""
+
+
+def virtual_death(graph: Graph, tensors: bool) -> float:
+    """End a peer after its first round; return the time until its last neighbor marks it dead, in suspicion times."""
+    victim, died = graph.ids[len(graph.ids) // 2], list[float]()
+    noticed = set[int]()
+
+    def watch(peer: Any, kind: str, fields: dict[str, Any]) -> None:
+        if kind == "round" and peer.peer_id == victim and not died:
+            peer.status, peer.host.closed = "killed", True
+            died.append(peer.network.now)
+        if kind == "neighbor" and (fields["neighbor"], fields["state"]) == (victim, "dead"):
+            noticed.add(peer.peer_id)
+            if noticed == {*graph.neighbors(victim)}:
+                raise _Noticed
+
+    network = virtual(graph, tensors, watch)
+    try:
+        network.run()
+    except _Noticed:
+        return float((network.now - died[0]) / graph.manifest.timeouts.suspicion_s)
+    raise RuntimeError(f"the death of peer {victim} was noticed only by {sorted(noticed)}")
+
+
+# ---- processes ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def self_measuring() -> Iterator[None]:
+    """Let each peer forked meanwhile write ``costs.jsonl``: processor seconds, memory and open files after each round."""
+    from peer.runtime.world import AsyncioWorld
+
+    record = AsyncioWorld.record
+
+    def measured(self: AsyncioWorld, kind: str, fields: dict[str, Any]) -> None:
+        record(self, kind, fields)
+        if kind == "round":
+            line = {"round": fields["round_index"], "s": time.process_time(), "mb": memory_mb(os.getpid())[0]}
+            with (self.parts.state_dir.root / "costs.jsonl").open("a") as file:
+                file.write(json.dumps(line | {"files": open_files(os.getpid())}) + "\n")
+
+    AsyncioWorld.record = measured  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        AsyncioWorld.record = record  # type: ignore[method-assign]
+
+
+def in_processes(peers: int) -> dict[str, float]:
+    """Measure a run of processes; after its last measured round one of them is killed."""
+    from peer.store.history import read_history
+    from peer.store.state_dir import StateDir
+    from peer.testbed.testbed import Testbed, warm_up
+
+    graph = loopback_graph("regular", peers, settings_for(peers, 100_000), degree=min(DEGREE, peers - 1))
+    warm_up(graph, None)
+    with directory() as out, self_measuring():
+        began, used = time.time(), time.process_time()
+        bed = Testbed(graph, out, threads=1, insecure=True)
+        bed.start()
+        used = time.process_time() - used
+        try:
+            while not all(_lines(out, p) >= ROUNDS for p in graph.ids):
+                bed.poll(1.0)
+                if bed.exit_codes:
+                    raise RuntimeError(f"peers ended: {bed.exit_codes}")
+            victim = graph.ids[-1]
+            bed.processes[victim].kill()
+            killed = time.time()
+            while len(died := _deaths(out, graph, victim)) < graph.degree(victim):
+                bed.poll(1.0)
+        finally:
+            bed.stop(60.0)
+        costs = [read_costs(out, p)[:ROUNDS] for p in graph.ids]
+        histories = [read_history(StateDir.of_peer(out, p).history) for p in graph.ids]
+    rounds = [line for history in histories for line in history if line["kind"] == "round"]
+    met = [wall(x) for lines in histories for x in lines if (x["kind"], x.get("state")) == ("neighbor", "alive")]
+    return {
+        "start_ms": 1e3 * (used / peers + fmean(lines[0]["s"] for lines in costs)),
+        "round_ms": 1e3 * fmean((lines[-1]["s"] - lines[0]["s"]) / (ROUNDS - 1) for lines in costs),
+        "memory_kb": 1e3 * fmean(lines[-1]["mb"] for lines in costs),
+        "files": fmean(lines[-1]["files"] for lines in costs),
+        **traffic([line for line in rounds if line["round_index"] < ROUNDS]),
+        "death": (max(died) - killed) / graph.manifest.timeouts.suspicion_s,
+        "all_alive_s": max(met) - began,
+    }
+
+
+def _lines(out: Path, peer: int) -> int:
+    return len(read_costs(out, peer))
+
+
+def read_costs(out: Path, peer: int) -> list[dict[str, Any]]:
+    """Return the complete lines of a peer's ``costs.jsonl``."""
+    path = out / f"peer-{peer}" / "costs.jsonl"
+    if not path.exists() or not bytes_in(path):
+        return []
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+
+
+def _deaths(out: Path, graph: Graph, victim: int) -> list[float]:
+    """Return when the neighbors of a peer marked it dead, wall-clock seconds."""
+    from peer.store.history import read_history
+    from peer.store.state_dir import StateDir
+
+    found = []
+    for neighbor in graph.neighbors(victim):
+        lines = read_history(StateDir.of_peer(out, neighbor).history)
+        found += [
+            wall(x) for x in lines if (x["kind"], x.get("neighbor"), x.get("state")) == ("neighbor", victim, "dead")
+        ][:1]
+    return found
+
+
+# ---- all of them --------------------------------------------------------------------------------------------------------
+
+BACKENDS: dict[str, Callable[[int], dict[str, float]]] = {
+    "processes": in_processes,
+    "simulated": lambda peers: in_one_process(peers, tensors=True),
+    "protocol": lambda peers: in_one_process(peers, tensors=False),
+}
+
+
+def measure(backend: str, peers: int, results: Path) -> None:
+    """Measure in a process of its own, and append a line to the results."""
+    command = [sys.executable, __file__, "--one", backend, str(peers)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
+    with results.open("a") as file:
+        file.write(done.stdout.splitlines()[-1] + "\n")
+
+
+def slopes(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Return the growth exponent of each cost over the peers of one backend's measurements; nothing with fewer than two."""
+    keys = [key for key in COSTS if all(row.get(key, 0) > 0 for row in rows)]
+    return {k: growth_exponent([r["peers"] for r in rows], [r[k] for r in rows]) for k in keys} if len(rows) > 1 else {}
+
+
+def table(measured: list[dict[str, Any]]) -> list[list[str]]:
+    """Return a row for each measurement, and after each backend its slopes."""
+    rows = []
+    for backend in BACKENDS:
+        own = sorted((row for row in measured if row["backend"] == backend), key=lambda row: row["peers"])
+        for row in own:
+            cells = [f"{row[key]:,.{digits}f}" if key in row else "" for key, (_, digits) in COSTS.items()]
+            rows.append([backend, f"{row['peers']:,}", *cells])
+        if found := slopes(own):
+            rows.append([backend, "slope", *(f"{found[key]:+.3f}" if key in found else "" for key in COSTS)])
+    return rows
+
+
+def plot(measured: list[dict[str, Any]], picture: Path) -> None:
+    """Draw each cost over the number of peers, both logarithmic."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 5.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    shown = [key for key in COSTS if key != "files"]
+    for axes, key in zip(figure.subplots(2, 3).flat, shown, strict=True):
+        for backend in BACKENDS:
+            points = sorted((r["peers"], r[key]) for r in measured if r["backend"] == backend and r.get(key, 0) > 0)
+            if points:
+                axes.loglog(*zip(*points, strict=True), "o-", label=backend)
+        axes.set(title=COSTS[key][0], xlabel="peers")
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, high / 10), max(high, low * 10))  # at least a decade, so that flat looks flat
+        axes.grid(alpha=0.3)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.savefig(picture, dpi=110)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--one"]:
+        logging.disable(logging.WARNING)
+        backend, peers = sys.argv[2], int(sys.argv[3])
+        print(json.dumps({"backend": backend, "peers": peers, "load": os.getloadavg()[0], **BACKENDS[backend](peers)}))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, nargs="*", default=[10, 30, 100])
+    parser.add_argument("--simulated", type=int, nargs="*", default=[30, 300, 3000])
+    parser.add_argument("--protocol", type=int, nargs="*", default=[100, 1000, 10_000])
+    parser.add_argument("--out", type=Path, help="folder of growth.jsonl and growth.png; default: a temporary one")
+    parser.add_argument("--markdown", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="growth-") as place:
+        out = given.out or Path(place)
+        out.mkdir(parents=True, exist_ok=True)
+        results = out / "growth.jsonl"
+        for backend in BACKENDS:
+            for peers in getattr(given, backend):
+                known = read_results(results)
+                if not any((row["backend"], row["peers"]) == (backend, peers) for row in known):
+                    measure(backend, peers, results)
+        measured = read_results(results)
+        plot(measured, out / "growth.png")
+    header = ("backend", "peers", *(name for name, _ in COSTS.values()))
+    show(
+        f"Cost per peer and round, degree {DEGREE}, aim: slopes of at most {AIM}",
+        header,
+        table(measured),
+        given.markdown,
+    )
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """Return the measurements of a file; [] without one."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+if __name__ == "__main__":
+    main()

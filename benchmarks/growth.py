@@ -4,13 +4,13 @@
     simulated   `peer.simulate`'s network: all peers in one process, real training of a linear model
     protocol    the same engine and hosts, with models of one number and a training that does nothing
 
-Processor time and memory are per peer: of the start until the end of round 1 (its share of the parent's too), of each later round, and
-above the memory of the process that starts them. Of a
-death: one peer ends after round 1 without a word; seconds until its last neighbor marks it dead, as a multiple of the suspicion time
-(real seconds of processes, else the virtual clock). Each measurement has a process of its own. `slope` is of the line through
-log peers and log cost: 0 is flat. Aim: at most 0.05.
+Processor time and memory are per peer: of the start until the end of round 1 (with its share of the parent's), of each later
+round, and above the memory of the process that starts them. Of a death: one peer ends after round 1 without a word; seconds until
+its last neighbor marks it dead, as a multiple of the suspicion time (real seconds of processes, else the virtual clock). Each
+measurement has a process of its own. `slope` is of the line through log peers and log cost: 0 is flat. Aim: at most 0.05.
 
-    python benchmarks/growth.py [--processes 10 30 100] [--simulated 30 300 3000] [--protocol 100 1000 10000] [--out DIR] [--markdown FILE]
+    python benchmarks/growth.py [--processes 10 30 100] [--simulated 30 300 3000] [--protocol 100 1000 10000]
+        [--out DIR] [--markdown FILE]
 
 What DIR/growth.jsonl has is not measured again; DIR/growth.png is the plot.
 """

@@ -1,7 +1,8 @@
 """A soak: eight processes on a ring, a tiny model, many rounds, faults all the time; does anything grow?
 
-Peers 0 to 3 are never ended: their memory, file descriptors, threads, disk and round time are sampled. Peers 4 to 7 are killed and
-restarted. Any peer is paused, and any edge is blocked (both ways or one), slowed, or cut with others into a partition, through proxies.
+Peers 0 to 3 are never ended: their memory, file descriptors, threads, disk and round time are sampled. Peers 4 to 7 are killed
+and restarted. Any peer is paused, and any edge is blocked (both ways or one), slowed, or cut with others into a partition,
+through proxies.
 For each quantity the table has the line through the samples after the first tenth of the rounds (warm-up); what grows is named.
 
     python benchmarks/soak.py [--rounds 100000] [--hours 8] [--out DIR] [--markdown FILE]

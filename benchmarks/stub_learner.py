@@ -1,8 +1,8 @@
-"""A learner without tensors: a model of one number, a training that changes nothing. For costs of the protocol alone."""
+"""A learner without tensors: a model of a few numbers; its first training sets them, later ones change nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -11,8 +11,6 @@ import numpy as np
 
 from peer.core.averaging import Vector
 from peer.core.schema import Schema, TensorSpec
-
-SCHEMA = Schema((TensorSpec("theta", (1,)),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +27,18 @@ class Result:
 
 
 class StubLearner:
-    """Implements what `dfedavg` asks of `peer.algorithms.base.Learner`. Each peer begins with its own number, `value`."""
+    """Implements what `dfedavg` asks of `peer.algorithms.base.Learner`.
 
-    schema, frozen_digest, true_cluster, test_cluster = SCHEMA, "", None, None
+    Args:
+        values: what the first training learns.
+    """
 
-    def __init__(self, value: float = 0.0) -> None:
-        self.value = value
+    frozen_digest, true_cluster, test_cluster = "", None, None
+
+    def __init__(self, values: Sequence[float] = (0.0,)) -> None:
+        self.schema = Schema((TensorSpec("theta", (len(values),)),))
+        self._values = values
+        self._trained = False
 
     def count(self, part: str = "train") -> int:
         return 1
@@ -43,10 +47,12 @@ class StubLearner:
         return None
 
     def initial_model(self, seed: int) -> Vector:
-        return np.full(1, self.value, np.float32)
+        return np.zeros(len(self._values), np.float32)
 
     def train(self, theta: Vector, **_: Any) -> tuple[Vector, Result]:
-        return theta.copy(), Result()
+        learned = theta.copy() if self._trained else np.array(self._values, np.float32)
+        self._trained = True
+        return learned, Result()
 
     def evaluate(self, theta: Vector, part: str = "test") -> Result:
         return Result()

@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     import numpy as np
 
 Kind = Literal[
-    "ring", "line", "torus", "complete", "star", "regular", "expander", "erdos-renyi", "barabasi-albert", "geometric"
+    "ring",
+    "line",
+    "torus",
+    "complete",
+    "star",
+    "regular",
+    "expander",
+    "small-world",
+    "erdos-renyi",
+    "barabasi-albert",
+    "geometric",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DRAWS_MAX = 1000  # redraws until a random graph is connected
@@ -38,10 +48,12 @@ class Shape:
 _ALLOWED: dict[Kind, tuple[str, ...]] = {
     "regular": ("degree",),
     "expander": ("degree",),
+    "small-world": ("degree",),
     "erdos-renyi": ("p", "degree"),
     "barabasi-albert": ("m", "degree"),
     "geometric": ("radius", "degree"),
 }
+REWIRED = 0.1  # share of the edges of a small world that are rewired, without p
 
 
 def make_graph(
@@ -69,9 +81,10 @@ def make_graph(
         base_port: ``{port}`` in the template becomes base_port + peer id.
         address_template: address of a peer with the placeholders ``{id}``, ``{id+1}`` (ids from 1) and ``{port}``, such as
             ``peer-{id}:7400``.
-        p: erdos-renyi: probability of each edge.
+        p: erdos-renyi: probability of each edge; small-world: share of the ring's edges that are rewired (0.1).
         m: barabasi-albert: edges added with each peer.
-        degree: average degree to reach, in place of p, m or radius; for ``regular`` and ``expander`` the exact degree.
+        degree: average degree to reach, in place of p, m or radius; ``regular`` and ``expander``: the exact degree;
+            small-world: the even degree of the ring whose edges are rewired.
         radius: geometric: peers are points in the unit square, and neighbors if their distance is at most this.
 
     Raises:
@@ -118,6 +131,8 @@ def _check_shape(kind: Kind, peers: int, shape: Shape) -> None:
         raise GraphError(
             f"{kind}: found {' and '.join(given)}; allowed: no parameter, because {kind} has none; remove it"
         )
+    if kind == "small-world":
+        given = [name for name in given if name != "p"]
     if allowed and (len(given) != 1 or given[0] not in allowed):
         raise GraphError(f"{kind}: found {' and '.join(given) or 'no parameter'}; allowed: one of {', '.join(allowed)}")
     limits: dict[str, tuple[float | None, float, float]] = {
@@ -133,6 +148,8 @@ def _check_shape(kind: Kind, peers: int, shape: Shape) -> None:
         not float(shape.degree or 0).is_integer() or peers * int(shape.degree or 0) % 2
     ):
         raise GraphError(f"degree: found {shape.degree:g}; allowed: a whole number; an even one with {peers} peers")
+    if kind == "small-world" and float(shape.degree or 0) % 2:
+        raise GraphError(f"degree: found {shape.degree:g}; allowed: an even whole number")
 
 
 def _address(template: str, peer_id: int, base_port: int) -> str:
@@ -168,6 +185,9 @@ def _draw(kind: Kind, peers: int, shape: Shape, seed: int) -> nx.Graph:
             return nx.grid_2d_graph(rows, peers // rows, periodic=True)
         case "regular" | "expander":
             return nx.random_regular_graph(int(shape.degree or 0), peers, seed=seed)
+        case "small-world":  # Duncan Watts and Steven Strogatz, "Collective dynamics of small-world networks", 1998
+            rewired = REWIRED if shape.p is None else shape.p
+            return nx.watts_strogatz_graph(peers, int(shape.degree or 0), rewired, seed=seed)
         case "erdos-renyi":
             probability = shape.p if shape.degree is None else shape.degree / (peers - 1)
             return nx.gnp_random_graph(peers, probability, seed=seed)

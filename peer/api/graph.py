@@ -46,7 +46,8 @@ class Graph(BaseGraph):
         """Make a connected graph, as `peer graph make` does.
 
         Args:
-            kind: ring, line, torus, complete, star, regular, erdos-renyi, barabasi-albert or geometric.
+            kind: ring, line, torus, complete, star, regular, expander, small-world, erdos-renyi, barabasi-albert or
+                geometric.
             peers: number of peers, 2 or more; ids start at 0.
             seed: of the graph. ``run={"seed": ...}`` is the seed of the run.
             p: erdos-renyi: probability of an edge.

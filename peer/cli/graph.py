@@ -37,7 +37,10 @@ def make(
     ] = "erdos-renyi",
     peers: Annotated[int, typer.Option(help="Number of peers, 2 or more; ids start at 0.")] = 8,
     seed: Annotated[int, typer.Option(help="Seed of the graph; --set run.seed=N is the seed of the run.")] = 1,
-    p: Annotated[float | None, typer.Option("--p", help="erdos-renyi: probability of an edge.")] = None,
+    p: Annotated[
+        float | None,
+        typer.Option("--p", help="erdos-renyi: probability of an edge. small-world: share of edges rewired (0.1)."),
+    ] = None,
     m: Annotated[int | None, typer.Option("--m", help="barabasi-albert: edges per new peer.")] = None,
     degree: Annotated[float | None, typer.Option(help="Average degree, instead of --p, --m or --radius.")] = None,
     radius: Annotated[

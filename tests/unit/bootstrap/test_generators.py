@@ -9,6 +9,7 @@ from coordinator_free_bootstrap.errors import GraphError
 PARAMETERS = {
     "regular": {"degree": 4},
     "expander": {"degree": 4},
+    "small-world": {"degree": 4},
     "erdos-renyi": {"p": 0.3},
     "barabasi-albert": {"m": 2},
     "geometric": {"radius": 0.5},

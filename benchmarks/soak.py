@@ -54,9 +54,10 @@ TINY = [
 ]
 # quantity -> (key of a sample, unit, share of its mean by which it may grow over the whole run, absolute slack)
 LEVEL = {
-    "private memory": ("private_mb", "MB", 0.05, 1.0),
-    "file descriptors": ("files", "", 0.05, 2.0),
-    "threads": ("threads", "", 0.0, 1.0),
+    "private memory": ("private_mb", "MB", 0.05, 2.0),  # pages of the parent that the peer touches become its own
+    "anonymous memory, with pages of the parent": ("anonymous_mb", "MB", 0.005, 0.0),
+    "file descriptors": ("files", "", 0.05, 4.0),
+    "threads": ("threads", "", 0.0, 4.0),  # gRPC's pool has more for a while
     "disk without history and log": ("other_bytes", "bytes", 0.05, 4096.0),
     "processor time of a round": ("round_cpu_ms", "ms", 0.1, 0.2),
     "seconds of a round, median": ("round_s", "s", 0.1, 0.01),

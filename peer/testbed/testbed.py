@@ -15,6 +15,7 @@ import random
 import shutil
 import signal
 import socket
+import stat
 import sys
 import time
 import traceback
@@ -262,6 +263,7 @@ class Testbed:
         )  # with fault proxies, each peer has other addresses
         self.failpoints: dict[int, str] = {}  # of peers started from now on
         self.parent_sockets: list[socket.socket] = []  # closed in every peer
+        self._pipes: dict[int, set[int]] = {}  # descriptors of the parent for each forked peer; closed in later ones
         self._context: Any = multiprocessing.get_context(start_method)
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -286,10 +288,14 @@ class Testbed:
             )
             forked = self._context.get_start_method() == "fork"
             sockets = self.parent_sockets if forked else []  # a spawned peer inherits none
-            arguments = (peer_id, self.graph_of(peer_id), settings, self.failpoints.get(peer_id), sockets)
+            pipes = [pipe for pair in self._pipes.values() for pipe in pair]
+            arguments = (peer_id, self.graph_of(peer_id), settings, self.failpoints.get(peer_id), sockets, pipes)
             process = self._context.Process(target=_child, args=arguments, name=f"peer-{peer_id}")
+            before = _descriptors() if forked else set()
             process.start()
             self.processes[peer_id] = process
+            if forked:
+                self._pipes[peer_id] = {process.sentinel} | {fd for fd in _descriptors() - before if _is_pipe(fd)}
 
     def pid(self, peer_id: int) -> int:
         """Return the process id of a running peer."""
@@ -306,6 +312,7 @@ class Testbed:
                 ended[peer_id] = process.exitcode
                 process.close()
                 del self.processes[peer_id]
+                self._pipes.pop(peer_id, None)
         self.exit_codes.update(ended)
         if ended:
             self._record(ended)
@@ -352,13 +359,32 @@ class Testbed:
         return dict(self.exit_codes)
 
 
+def _descriptors() -> set[int]:
+    """Return the open descriptors of this process, and that of the listing, which is closed again."""
+    return set(map(int, os.listdir("/proc/self/fd")))
+
+
+def _is_pipe(descriptor: int) -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+    except OSError:  # it is closed
+        return False
+
+
 def _child(
-    peer_id: int, graph: Graph, settings: LocalSettings, failpoint: str | None, parent_sockets: list[socket.socket]
+    peer_id: int,
+    graph: Graph,
+    settings: LocalSettings,
+    failpoint: str | None,
+    parent_sockets: list[socket.socket],
+    parent_pipes: list[int],
 ) -> None:
     """Run one peer in a process of its own, with its own process group and log; it ends with the parent."""
     end_with_parent()
     for each in parent_sockets:
         each.close()
+    for pipe in parent_pipes:  # else the n-th peer keeps two for each one before it
+        os.close(pipe)
     place = StateDir(settings.state_dir)
     place.root.mkdir(parents=True, exist_ok=True)  # the peer makes the other folders and reports errors
     handle = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -5,6 +5,7 @@ Method: testbeds of a few rounds on the bundled digits; final model files are co
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,6 +32,21 @@ def test_testbed_runs_to_completion(bed: Make) -> None:
     for peer_id in run.graph.ids:
         assert run.summary(peer_id)["accuracy"] is not None
         assert {len(line["folded"]) for line in run.history(peer_id, "round")} == {run.graph.degree(peer_id)}
+
+
+def test_no_peer_keeps_pipes_of_the_peers_forked_before_it(bed: Make) -> None:
+    peers = 10
+    run = bed(peers=peers, rounds=100_000)
+    run.until_round(1, 0, peers - 1)
+    pids = run.state()["processes"]
+    first, last = (pipes_of(pids[str(peer)]) for peer in (0, peers - 1))
+    assert last - first < peers - 1  # the parent has two for each peer
+    run.stop()
+
+
+def pipes_of(pid: int) -> int:
+    found = (os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd"))
+    return sum(name.startswith("pipe:") for name in found)
 
 
 def test_two_runs_give_the_same_models_bit_for_bit(bed: Make) -> None:

@@ -11,8 +11,8 @@ from coordinator_free_bootstrap import make_graph
 
 def samples(**slopes):
     """Forty samples of each steady peer, 100 rounds apart; quantities grow by so much a round."""
-    base = {"private_mb": 20.0, "files": 30.0, "threads": 10.0, "other_bytes": 2000.0, "round_s": 0.1}
-    base |= {"history_bytes": 0.0, "log_bytes": 0.0, "processor_s": 1.0}
+    base = {"private_mb": 20.0, "anonymous_mb": 190.0, "files": 30.0, "threads": 10.0, "other_bytes": 2000.0}
+    base |= {"round_s": 0.1, "history_bytes": 0.0, "log_bytes": 0.0, "processor_s": 1.0}
     usual = {"processor_s": 0.005, "history_bytes": 700.0, "log_bytes": 70.0} | slopes
     return [
         {"peer": peer, "rounds": 100 * at, "time": 10.0 * at}
@@ -32,8 +32,9 @@ def test_a_level_run_has_nothing_that_grows():
     ("key", "per_round", "name"),
     [
         ("private_mb", 0.002, "private memory"),
+        ("anonymous_mb", 0.0005, "anonymous memory, with pages of the parent"),
         ("files", 0.01, "file descriptors"),
-        ("threads", 0.001, "threads"),
+        ("threads", 0.01, "threads"),
         ("other_bytes", 10.0, "disk without history and log"),
         ("round_s", 0.0001, "seconds of a round, median"),
     ],

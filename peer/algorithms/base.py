@@ -151,6 +151,11 @@ class Learner(Protocol):
     def evaluate_predictions(self, predictions: npt.NDArray[np.float32], part: Part = "test") -> Evaluation:
         """Evaluate given predictions, for algorithms that mix predictions and not models."""
 
+    def prediction_losses(
+        self, predictions: npt.NDArray[np.float32], part: Part, indices: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float32]:
+        """Return the loss of given predictions [m, ...] of the samples ``indices``, int64 [m]; float32 [m]."""
+
 
 RESTORES = "restores"  # in `Workspace.arrays`, int64 [1]
 

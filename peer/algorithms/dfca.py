@@ -54,6 +54,11 @@ class Dfca(Algorithm):
 
     # ---- decisions ----------------------------------------------------------------------------------------------
 
+    @property
+    def clusters(self) -> range:
+        """The slots of the cluster models."""
+        return range(self.manifest.clusters)
+
     def warming_up(self, round_index: int) -> bool:
         """Return whether models are relayed in a round."""
         return round_index < int(self.options.warmup_rounds)
@@ -167,7 +172,7 @@ class Dfca(Algorithm):
         return state
 
     def _nearest(self, workspace: Workspace) -> dict[str, Any]:
-        losses = [workspace.learner.mean_loss(workspace.models.model(slot)) for slot in range(self.slots)]
+        losses = [workspace.learner.mean_loss(workspace.models.model(slot)) for slot in self.clusters]
         return {"cluster_index": int(np.argmin(losses)), "losses": losses}
 
     def _split(self, workspace: Workspace, state: AlgorithmState) -> dict[str, Any]:
@@ -176,8 +181,8 @@ class Dfca(Algorithm):
         High is above the gossiped mean. That is a mean of losses before the last round's training, so this peer's loss of that
         time is compared.
         """
-        masses = state.get("masses")
-        if masses is None or workspace.round_index < 2 or workspace.round_index % 2 or min(masses) > 0:
+        masses = [state["masses"][slot] for slot in self.clusters] if "masses" in state else [1.0]
+        if workspace.round_index < 2 or workspace.round_index % 2 or min(masses) > 0:
             return {}
         empty, heaviest = int(np.argmin(masses)), int(np.argmax(masses))
         workspace.models.replace(empty, workspace.models.model(heaviest).copy())

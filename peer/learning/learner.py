@@ -264,6 +264,20 @@ class Learner:
         scores = self.task.outputs_for(mixed)
         return self._evaluation(mixed if self.task.kind == "classification" else scores, scores, targets)
 
+    def prediction_losses(
+        self, predictions: NDArray[np.float32], part: Part, indices: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Return the loss of each of the samples ``indices``, int64 [m], of a part, given its prediction; float32 [m].
+
+        Args:
+            predictions: float32 [m, ...], of the form that `predict_proba` gives.
+            part: of the shard.
+            indices: of samples in it.
+        """
+        targets = self._needed(part).targets(torch.from_numpy(indices).to(self.device)).cpu()
+        with user_code("loss"), torch.inference_mode():
+            return self.task.loss(self.task.outputs_for(torch.from_numpy(predictions)), targets).numpy()
+
     def _evaluation(self, outputs: Tensor, scores: Tensor, targets: Tensor) -> Evaluation:
         with user_code("loss or metric"), torch.inference_mode():
             loss = float(self.task.loss(scores, targets).double().mean())

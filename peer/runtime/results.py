@@ -35,7 +35,7 @@ def exit_code_of(ending: str | BaseException) -> int:
 def write_results(
     host: PeerHost, place: StateDir, status: str, seconds: float, *, algorithm: str | None = None, models: bool = True
 ) -> dict[str, Any]:
-    """Write all models that travel, the personalized model (of a completed run) and the summary; return the summary.
+    """Write all models that travel or predict, the personalized one (of a completed run) and the summary; return the summary.
 
     Args:
         host: the peer.
@@ -57,9 +57,11 @@ def write_results(
         "rounds_completed": str(run.round.index),
         "predictor": str(host.last_round.get("predictor", PERSONALIZED)),
     }
+    slots = host.algorithm.slots
     if metadata["predictor"] in PREDICTORS:  # what their use needs beside the models
         metadata["mixture"] = json.dumps(workspace.state["mixture"])
-    for slot in range(host.algorithm.slots if models else 0):
+        slots = max(slots, len(workspace.state["mixture"]))  # private models that predict too
+    for slot in range(slots if models else 0):
         about = metadata | {"role": f"{CLUSTER} {slot}"}
         save_model(place.cluster_model(slot), workspace.models.model(slot), host.schema, about)
     if models and workspace.personalized is not None:

@@ -57,6 +57,19 @@ CASES = {
             ({"scalars": (-1.0, 2.0)}, WEIGHT),
         ],
     ),
+    "blend": Case(
+        {"algorithm": "blend", "options": {"warmup_rounds": 0}},
+        slot=1,
+        scalars=(0.0, 0.25, 0.25, 0.25, 0.25, 0.0),
+        header=[
+            ({"slot": 3}, SLOT),  # the own model
+            ({"slot": 5}, SLOT),
+            ({"scalars": (0.5, 0.5)}, MALFORMED),
+            ({"scalars": (-0.5, 0.5, 0.5, 0.5, 0.0, 0.0)}, MALFORMED),
+            ({"scalars": (1e300, 1e300, 0.0, 0.0, 0.0, 0.0)}, MALFORMED),
+            ({"scalars": (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)}, MALFORMED),
+        ],
+    ),
     "dpfl": Case({"algorithm": "dpfl"}, header=[({"slot": 1}, SLOT)]),
     "fedrep": Case({"algorithm": "fedrep"}, header=[({"slot": 1}, SLOT)]),
     "pfedme": Case({"algorithm": "pfedme"}, header=[({"slot": 1}, SLOT)]),
@@ -129,7 +142,7 @@ def test_nothing_wrong_gets_in_and_nothing_private_gets_out(name: str, tmp_path:
             await target.reach(Stage.EXCHANGING)
             host, algorithm = target.host, target.host.algorithm
             before, private = target.digest(), range(algorithm.slots, algorithm.held)
-            assert len(private) == (name != "fedsoft")
+            assert len(private) == {"fedsoft": 0, "blend": 3}.get(name, 1)
             async with target.channel(ATTACKER) as channel:
                 for changes, code in case.header:
                     reply = await outcome(channel, model_frames(target, case, **changes))

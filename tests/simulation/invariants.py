@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from coordinator_free_bootstrap.errors import Refusal
 from peer.algorithms.base import Workspace
 from peer.algorithms.centers import OwnNearCenters
+from peer.algorithms.dfca import Dfca
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector, fold
@@ -533,9 +534,9 @@ class Checker:
         algorithm, state, round_index = process.algorithm, process.workspace.state, process.workspace.round_index
         engine = process.engine
         relays = algorithm.steps(round_index) > 1 or (
-            algorithm.name == "dfca" and algorithm.warming_up(engine.round_index)
+            isinstance(algorithm, Dfca) and algorithm.warming_up(engine.round_index)
         )
-        if relays and "masses" in state:
+        if relays and "masses" in state and slot < algorithm.slots:
             up = [n for n in process.effect_present if engine.state.edge_is_up(n, engine.round_index)]
             return (1.0 - sum(algorithm.metropolis(n) for n in up)) * state["masses"][slot]
         if isinstance(algorithm, OwnNearCenters):

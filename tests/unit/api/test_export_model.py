@@ -73,9 +73,9 @@ def normalized():
     return simulated(Normalized(), algorithm="dfedavg")
 
 
-@pytest.fixture(scope="module")
-def mixed():
-    return simulated(algorithm="fedem", clusters=2, split_options={"k": 2})
+@pytest.fixture(scope="module", params=["fedem", "blend"])
+def mixed(request):
+    return simulated(algorithm=request.param, clusters=2, split_options={"k": 2})
 
 
 def tensors_of(path):
@@ -162,7 +162,7 @@ def test_two_exports_are_equal_bytes(normalized, tmp_path):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_the_mixture_of_fedem_is_exported_as_it_was_evaluated(mixed, tmp_path, ending):
+def test_a_mixture_is_exported_as_it_was_evaluated(mixed, tmp_path, ending):
     """The state dict is that of a ModuleList of all models; the card has their weights."""
     file = tmp_path / f"model{ending}"
     text = mixed.export_model(0, file).read_text()
@@ -176,7 +176,7 @@ def test_the_mixture_of_fedem_is_exported_as_it_was_evaluated(mixed, tmp_path, e
     if ending == ".onnx":
         found = onnxruntime.InferenceSession(file).run(None, {"input": shard.test_x})[0]
     else:
-        models = nn.ModuleList(task.make_model() for _ in range(2))
+        models = nn.ModuleList(task.make_model() for _ in about)
         models.load_state_dict(tensors_of(file))
         x = torch.from_numpy(shard.test_x)
         found = sum(w * m.eval()(x).softmax(1) for w, m in zip(about, models, strict=True)).detach().numpy()

@@ -1,0 +1,235 @@
+"""Blend: clusters as in DFCA, a shared model as in DFedAvg and an own one side by side; each peer mixes their predictions.
+
+Which method suits the data is not known before the run: one shared model where peers are alike, a model for each cluster where
+they fall into groups, an own model where nobody else's data help. A peer trains one of each in every round and sends two: its
+cluster's model and the shared one. In the first half of the run it holds a share of its samples out. Then it tunes shared and
+cluster model on its other samples, and weighs all models by the loss that their mixed predictions have on the samples held out.
+Few samples choose badly. So with its cluster's model a peer sends its weights, and counts half by them and half by the mean over
+the peers of its cluster, unless its samples held out clearly speak against it at the end of that round. From then on it trains on
+all samples. After the last round it tunes again; the prediction is
+
+    p(y | x) = sum_m w_m p_m(y | x)        m: k cluster models, the shared one, the own one, the two tuned ones
+
+This method is an addition of this project. Its parts: clusters, DFCA (arXiv 2510.15300), with the relay warm-up and splitting of
+`peer.algorithms.dfca`; the shared model, DFedAvg (arXiv 2104.11375); tuning after the last round, FedSPD (arXiv 2410.18862),
+Section 4; weights, `peer.algorithms.ensemble`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, Field
+
+from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.seeds import generator
+from peer.algorithms.base import Part, Workspace, measured
+from peer.algorithms.dfca import Dfca, DfcaOptions
+from peer.algorithms.ensemble import Losses, Predictions, clearly_above, mixed, selected_weights
+from peer.algorithms.personalize import mixed_predictions
+from peer.core.averaging import Vector
+from peer.core.decisions import AlgorithmState, Offer, Rejection
+from peer.core.messages import ModelHeader, Select
+
+Indices = npt.NDArray[np.int64]
+
+
+class BlendOptions(DfcaOptions):
+    """``run.options`` of algorithm ``blend``: those of ``dfca``, with a warm-up by default, and its own."""
+
+    warmup_rounds: int = Field(3, ge=0, description="number of first rounds with relaying")
+    split_empty: bool = Field(
+        True, description="in warm-up rounds, split the largest cluster if a cluster is trained by no peer"
+    )
+    held_out: float = Field(
+        0.25,
+        gt=0,
+        lt=1,
+        description="share of the training samples held out in the first half of the rounds, without validation data",
+    )
+    tune_epochs: int = Field(10, ge=1, description="epochs that tune the shared and the cluster model")
+
+
+class Blend(Dfca):
+    """DFCA, DFedAvg and local training at once, and a mixture of their predictions, weighed by samples held out.
+
+    Slots 0 .. k-1 are clusters, slot k is shared. Private: the own model, the tuned shared model, the tuned cluster model.
+    """
+
+    name = "blend"
+    Options: ClassVar[type[BaseModel]] = BlendOptions
+    result_is_model = False
+
+    @classmethod
+    def slot_count(cls, manifest: Manifest) -> int:
+        """Return k + 1: the clusters and the shared model."""
+        return manifest.clusters + 1
+
+    @classmethod
+    def private_count(cls, manifest: Manifest) -> int:
+        """Return 3: the own model and the two tuned ones."""
+        return 3
+
+    @property
+    def shared(self) -> int:
+        """The slot of the shared model."""
+        return self.slots - 1
+
+    @property
+    def own(self) -> int:
+        """The slot of the own model."""
+        return self.slots
+
+    # ---- decisions --------------------------------------------------------------------------------------------------
+
+    def offers(
+        self, state: AlgorithmState, round_index: int, step: int, neighbor: int, select: Select | None
+    ) -> tuple[Offer, ...]:
+        """Offer the cluster's model, with the cluster's weights once there are some, and the shared model."""
+        found = super().offers(state, round_index, step, neighbor, select)
+        if self.warming_up(round_index) or "pooled" not in state:
+            return found
+        weights = tuple(state["pooled"])
+        return tuple(offer if offer.slot == self.shared else replace(offer, scalars=weights) for offer in found)
+
+    def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Rejection | None:
+        """Refuse what DFCA refuses, and numbers that are no weights."""
+        rejection = super().rejects(state, header, select)
+        if rejection is None and header.scalars and not self.warming_up(header.round_index):
+            found, total = header.scalars, sum(header.scalars)
+            if len(found) != self.held or min(found) < 0 or abs(total - 1) > 1e-6:
+                allowed = f"allowed: {self.held} weights from 0 with the sum 1"
+                return Rejection(Refusal.MALFORMED, f"found {len(found)} numbers with the sum {total:g}; {allowed}")
+        return rejection
+
+    # ---- training ---------------------------------------------------------------------------------------------------
+
+    def assign(self, workspace: Workspace) -> AlgorithmState:
+        """Choose the cluster as in DFCA; it and the shared model train. When relaying, the shared model has mass 1."""
+        state = super().assign(workspace)
+        state["trained"] = [*state["trained"], self.shared]
+        if self.warming_up(workspace.round_index):
+            state["masses"][self.shared] = 1.0
+        return state
+
+    def train(self, workspace: Workspace) -> dict[str, Any]:
+        """Train cluster, shared and own model, on the samples that are not held out; before it, in mid-run, weigh all models."""
+        if 2 * workspace.round_index >= self.manifest.rounds:
+            self._choose(workspace)
+        indices, losses = self._training(workspace), []
+        for slot in (*workspace.state["trained"], self.own):
+            start, seed = workspace.models.model(slot), workspace.seed("train", slot)
+            model, stats = workspace.fit(start, seed, f"slot{slot}", indices=indices)
+            workspace.models.replace(slot, model)
+            losses.append(stats.loss)
+        return {"train_loss": float(np.mean(losses))}
+
+    def _held_out(self, workspace: Workspace) -> tuple[Part, Indices]:
+        """Return the samples that decide: the validation data, or else a share of the training samples, maybe none."""
+        if count := workspace.learner.count("validation"):
+            return "validation", np.arange(count)
+        order = generator(self.manifest.seed, "held_out", self.peer_id).permutation(workspace.learner.count())
+        return "train", np.sort(order[: int(self.options.held_out * len(order))])
+
+    def _training(self, workspace: Workspace) -> Indices | None:
+        """Return the samples to train on; None: all, once nothing is to be decided any more."""
+        part, held_out = self._held_out(workspace)
+        if part == "validation" or "pooling" in workspace.state:
+            return None
+        return np.setdiff1d(np.arange(workspace.learner.count()), held_out)
+
+    # ---- the choice -------------------------------------------------------------------------------------------------
+
+    def close(self, workspace: Workspace) -> AlgorithmState:
+        """Merge and choose the cluster as in DFCA; average the weights with those of neighbors."""
+        pooled = self._pooled(workspace)
+        workspace.state = super().close(workspace)
+        if pooled is not None:
+            workspace.state = self._with_pooled(workspace, pooled)
+        return workspace.state
+
+    def _choose(self, workspace: Workspace) -> None:
+        """Tune without the samples held out and weigh all models by them, once; without any the shared model counts alone."""
+        if "chosen" in workspace.state:
+            return
+        self._tune(workspace)
+        rows, losses = self._judged(workspace)
+        weights = [float(slot == self.shared) for slot in range(self.held)]
+        if len(rows[0]):
+            weights = selected_weights(rows, lambda mixed: float(losses(mixed).mean(dtype=np.float64)))
+        workspace.state = {**workspace.state, "chosen": weights, "pooled": weights, "mixture": weights}
+
+    def _judged(self, workspace: Workspace) -> tuple[list[Predictions], Callable[[Predictions], Losses]]:
+        """Return the predictions of all models for the samples held out, and the losses of such predictions."""
+        learner, (part, held_out) = workspace.learner, self._held_out(workspace)
+        rows = [learner.predict_proba(model, part)[held_out] for model in self._models(workspace)]
+        return rows, lambda mixed: learner.prediction_losses(mixed, part, held_out)
+
+    def _pooled(self, workspace: Workspace) -> list[float] | None:
+        """Return the mean of the weights over this peer and the neighbors that trained its cluster in this round."""
+        state = workspace.state
+        if "chosen" not in state or not state["trained"]:
+            return None
+        arrived = [
+            arrival.header.scalars
+            for arrival in sorted(workspace.arrivals, key=lambda arrival: arrival.header.sender)
+            if arrival.header.slot == state["cluster_index"] and len(arrival.header.scalars) == self.held
+        ]
+        mean: list[float] = np.mean([state["pooled"], *arrived], axis=0).tolist()
+        return mean
+
+    def _with_pooled(self, workspace: Workspace, pooled: list[float]) -> AlgorithmState:
+        """Return the state with pooled weights; at the first time decide whether they count."""
+        state = workspace.state
+        halved = ((np.array(state["chosen"]) + pooled) / 2).tolist()
+        counts = state["pooling"] if "pooling" in state else self._agrees(workspace, halved)
+        return {**state, "pooled": pooled, "pooling": counts, "mixture": halved if counts else state["chosen"]}
+
+    def _agrees(self, workspace: Workspace, weights: list[float]) -> bool:
+        """Return whether the samples held out allow other weights than the chosen ones."""
+        rows, losses = self._judged(workspace)
+        chosen, other = (losses(mixed(rows, found)) for found in (workspace.state["chosen"], weights))
+        return not clearly_above(other, chosen)
+
+    def _tune(self, workspace: Workspace) -> None:
+        """Put the shared and the cluster model, tuned at half the first rate, into the last two slots."""
+        for place, slot in enumerate((self.shared, int(workspace.state["cluster_index"]))):
+            model, _ = workspace.fit(
+                workspace.models.model(slot),
+                workspace.seed("tune", place),
+                epochs=self.options.tune_epochs,
+                learning_rate=workspace.base_learning_rate / 2,
+                unit="epoch" if self.manifest.local_unit == "epoch" else "fullbatch_step",
+                indices=self._training(workspace),
+            )
+            usable = np.isfinite(model).all()
+            workspace.models.replace(self.own + 1 + place, model if usable else workspace.models.model(slot).copy())
+
+    def _models(self, workspace: Workspace) -> list[Vector]:
+        return [workspace.models.model(slot) for slot in range(self.held)]
+
+    # ---- results ----------------------------------------------------------------------------------------------------
+
+    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+        """Return the metrics of the mixed predictions; before the choice, of the shared model."""
+        shared = workspace.learner.evaluate(workspace.models.model(self.shared))
+        if "mixture" not in workspace.state:
+            return measured(shared)
+        weights = workspace.state["mixture"]
+        predictions = mixed_predictions(workspace.learner, self._models(workspace), weights)
+        found = measured(workspace.learner.evaluate_predictions(predictions))
+        names = [*(f"cluster {slot}" for slot in self.clusters), "shared", "own", "shared, tuned", "cluster, tuned"]
+        shown = {"blend": dict(zip(names, weights, strict=True))}
+        return found | {"accuracy_shared": shared.metric, "state": shown}
+
+    def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
+        """Tune once more, on all samples; return the model of the largest weight and the metrics of the mixture."""
+        self._choose(workspace)
+        self._tune(workspace)
+        model = workspace.models.model(int(np.argmax(workspace.state["mixture"])))
+        return model, self.evaluate(workspace) | {"predictor": "mixture"}

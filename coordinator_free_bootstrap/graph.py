@@ -32,6 +32,7 @@ RATE_MIN = 10_000  # bytes/s; below it a frame of 4 KiB to each of a few neighbo
 _PIN = re.compile(r"sha256:[0-9a-f]{64}")
 _CERTIFICATE = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 _OBSERVER = re.compile(r"[a-z][a-z0-9-]{0,31}")
+_NETWORK = re.compile(r"[a-z0-9-]{1,63}")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
@@ -49,7 +50,8 @@ class Node:
     """One peer: id, listen address (``host:port``) and credentials.
 
     ``pins`` are the fingerprints of the allowed keys. ``certificates`` are base64 of DER, for the TLS handshake.
-    ``dials_only``: no other peer can dial it; the address may be "". ``relay``: it agrees to relay, within these limits.
+    ``dials_only``: no other peer can dial it, except those of the same ``network``; without one the address may be "".
+    ``relay``: it agrees to relay, within these limits.
     ``upload_limit``, ``download_limit``: bytes per second of its transfers with all neighbors together; None: no limit.
     """
 
@@ -61,6 +63,11 @@ class Node:
     relay: Relay | None = None
     upload_limit: int | None = None
     download_limit: int | None = None
+    network: str = ""
+
+    def can_dial(self, other: Node) -> bool:
+        """Return whether this peer can dial another one."""
+        return not other.dials_only or (bool(self.network) and self.network == other.network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +294,9 @@ def _node_problems(nodes: tuple[Node, ...]) -> list[str]:
             if value is not None and value < RATE_MIN
         ]
         problems += _credential_problems(where, node)
-        if node.dials_only and not node.address:
+        if node.network and not _NETWORK.fullmatch(node.network):
+            problems.append(f"{where}: network: found {shown(node.network)}; allowed: lower-case letters, digits and -")
+        if node.dials_only and not node.address and not node.network:
             continue
         try:
             split_address(node.address)
@@ -319,7 +328,8 @@ def _relay_problems(where: str, node: Node) -> list[str]:
 
 def facts_of(node: Node) -> dict[str, Any]:
     """Return how a peer is reached, and its credentials, as in the graph file."""
-    found = {"address": node.address, "dials_only": node.dials_only, "relay": node.relay and asdict(node.relay)}
+    found = {"address": node.address, "dials_only": node.dials_only, "network": node.network}
+    found |= {"relay": node.relay and asdict(node.relay)}
     found |= {"upload_limit": node.upload_limit, "download_limit": node.download_limit}
     return {key: value for key, value in found.items() if value} | credentials_of(node)
 
@@ -395,8 +405,9 @@ def _route_problems(
         f"edge {shown(a)}-{shown(b)}: via: found a relay of no edge; allowed: at an edge"
         for a, b in relayed.keys() - {*edges}
     ]
-    for a, b in (edge for edge in edges if edge in relayed or all(of[end].dials_only for end in edge)):
-        common = (n for n in around[a] & around[b] if not of[n].dials_only)
+    dialed = {(a, b) for a, b in edges if of[a].can_dial(of[b]) or of[b].can_dial(of[a])}
+    for a, b in (edge for edge in edges if edge in relayed or edge not in dialed):
+        common = (n for n in around[a] & around[b] if of[a].can_dial(of[n]) and of[b].can_dial(of[n]))
         able = sorted(n for n in common if not {(min(end, n), max(end, n)) for end in (a, b)} & relayed.keys())
         relay = relayed.get((a, b))
         if relay is None:
@@ -406,7 +417,8 @@ def _route_problems(
                 else "no peer that both can dial is their neighbor"
             )
             problems.append(
-                f"edge {a}-{b}: found two peers that only dial; allowed: one end that the other can dial, or a relay ({fix})"
+                f"edge {a}-{b}: found two peers that only dial; allowed: one end that the other can dial, "
+                f'the same "network" at both, or a relay ({fix})'
             )
         elif relay not in able:
             allowed = _ids(able) if able else "none, since no peer that both can dial is their neighbor"

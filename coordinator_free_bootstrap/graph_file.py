@@ -6,9 +6,10 @@ The format is the node-link JSON of networkx. The key of the edges is ``edges``;
      "nodes": [{"id": 0, "address": "10.0.0.7:7400"}, {"id": 1, "address": "10.0.0.8:7400"}],
      "edges": [{"source": 0, "target": 1}]}
 
-A node with ``"dials_only": true`` needs no address. ``"relay": {"bytes_per_second": 1000000, "connections": 4}`` at a node
-agrees to carry edges between its neighbors; ``"via": 5`` at an edge sends it through peer 5. ``"upload_limit": 250000`` and
-``"download_limit"`` at a node declare the bytes per second of its transfers.
+A node with ``"dials_only": true`` needs no address; with ``"network": "b"`` too, other nodes of that network dial its address.
+``"relay": {"bytes_per_second": 1000000, "connections": 4}`` at a node agrees to carry edges between its neighbors; ``"via": 5``
+at an edge sends it through peer 5. ``"upload_limit": 250000`` and ``"download_limit"`` at a node declare the bytes per second
+of its transfers.
 
 Any bytes give a valid `Graph`, a GraphError or, for a fault inside ``run``, a ConfigError.
 """
@@ -49,6 +50,7 @@ class _NodeRow(_Strict):
     relay: _RelayRow | None = None
     upload_limit: int | None = None
     download_limit: int | None = None
+    network: str = ""
 
     @field_validator("address")
     @classmethod
@@ -134,7 +136,9 @@ def parse_graph(content: bytes | str, source: str = "graph") -> Graph:
 def _node(row: _NodeRow) -> Node:
     relay = Relay(row.relay.bytes_per_second, row.relay.connections) if row.relay else None
     credentials = tuple(row.pins), tuple(row.certificates)
-    return Node(row.id, row.address, *credentials, row.dials_only, relay, row.upload_limit, row.download_limit)
+    return Node(
+        row.id, row.address, *credentials, row.dials_only, relay, row.upload_limit, row.download_limit, row.network
+    )
 
 
 def dump_graph(graph: Graph) -> str:

@@ -1,8 +1,8 @@
 """How the two ends of an edge reach each other: directly, through a tunnel that the other end opens, or over a relay.
 
-A peer that only dials holds open an *offer* at each neighbor: a stream over which that neighbor can call it. On an edge with
-``via`` both ends hold their offers at the relay. So each edge has one tunnel in each direction that cannot be dialed, and
-none where both ends can dial. Pure.
+A peer that only dials holds open an *offer* at each neighbor outside its network: a stream over which that neighbor can call
+it. On an edge with ``via`` both ends hold their offers at the relay. So each edge has one tunnel in each direction that cannot
+be dialed, and none where both ends can dial. Pure.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ def relay_of(graph: Graph, a: int, b: int) -> int | None:
 def offered_at(graph: Graph, caller: int, neighbor: int) -> int | None:
     """Return the peer that holds the neighbor's offer to a caller; None where the caller dials the neighbor's address."""
     relay = relay_of(graph, caller, neighbor)
-    return caller if relay is None and graph.node(neighbor).dials_only else relay
+    return caller if relay is None and not graph.node(caller).can_dial(graph.node(neighbor)) else relay
 
 
 def kind_of(graph: Graph, a: int, b: int) -> str:
     """Return how the graph file says that the ends of an edge reach each other: ``direct``, ``tunnel`` or ``relay``."""
     if relay_of(graph, a, b) is not None:
         return "relay"
-    return "tunnel" if graph.node(a).dials_only or graph.node(b).dials_only else "direct"
+    one, other = graph.node(a), graph.node(b)
+    return "direct" if one.can_dial(other) and other.can_dial(one) else "tunnel"
 
 
 def dialed(graph: Graph) -> tuple[tuple[int, int], ...]:

@@ -122,8 +122,12 @@ class Deployed:
     def __enter__(self) -> Deployed:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def remove(self) -> None:
+        """Begin to remove the services; a second time it does nothing."""
         self.swarm.command("stack", "rm", self.name)
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
         mine = {"label": f"com.docker.stack.namespace={self.name}"}
         for client in self.clients.values():
             self.until(

@@ -43,6 +43,8 @@ def stacks(cluster, tmp_path_factory):
             for peer_id in stack.graph.ids:
                 stack.until(lambda s=stack, i=peer_id: s.rounds(i), f"peer {peer_id} completes a round")
         yield ends, volumes, shares
+        for stack in (ends, volumes, shares):  # all of them stop at the same time
+            stack.remove()
 
 
 @pytest.fixture
@@ -157,11 +159,22 @@ def test_another_image_costs_the_other_peers_no_round(cluster, drained, host):
     with shares.updating(image) as update:
         output = update.communicate(timeout=600)[0]
     assert update.returncode == 0, output
-    for peer_id in shares.graph.ids:
+    updated = {i: after(before[i], shares.history(i)) for i in shares.graph.ids}
+    begun = sorted(lines[0]["time"] for lines in updated.values())
+    for peer_id, lines in updated.items():
         moves_on(shares, peer_id)
         assert shares.container(f"peer-{peer_id}").attrs["Config"]["Image"] == image
-        again = [start for start in shares.starts(peer_id) if start["incarnation"] > before[peer_id]]
-        assert len(again) == 1 and again[0]["resumed_from"] is not None
-        for incarnation in (before[peer_id], again[0]["incarnation"]):
-            done = shares.rounds(peer_id, incarnation)
-            assert done == list(range(done[0], done[-1] + 1)), f"peer {peer_id} lost a round"
+        assert [line["resumed_from"] is not None for line in lines if line["kind"] == "start"] == [True]
+        done = shares.rounds(peer_id, before[peer_id])
+        assert done == list(range(done[0], done[-1] + 1)), f"peer {peer_id} lost a round before its own update"
+        skipped = [line for line in lines if line["kind"] == "caught_up"]
+        own_end = next((time for time in begun if time > lines[0]["time"]), "~")  # when the next peer starts again
+        assert all(line["time"] < own_end for line in skipped), f"peer {peer_id} lost a round after its own update"
+        done = {line["round_index"] for line in lines if line["kind"] == "round"}
+        missed = {i for line in skipped for i in range(line["from_round"], line["to_round"] + 1)}
+        assert {*range(min(done), max(done))} <= done | missed
+
+
+def after(incarnation, history):
+    """Return the lines of a history that are of a later incarnation."""
+    return [line for line in history if line["incarnation"] > incarnation]

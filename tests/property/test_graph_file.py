@@ -26,6 +26,7 @@ KEYS = st.sampled_from(
         "timeouts",
         "options",
         "dials_only",
+        "network",
         "relay",
         "via",
         "connections",
@@ -50,7 +51,8 @@ def graphs(draw):
     ]
     dialer = draw(st.sampled_from([*range(len(ids)), None]))
     if dialer is not None:
-        nodes[dialer] = Node(ids[dialer], "", nodes[dialer].pins, dials_only=True)
+        network = draw(st.sampled_from(["", "b"]))
+        nodes[dialer] = Node(ids[dialer], network and "b:1", nodes[dialer].pins, dials_only=True, network=network)
     tree = {(ids[draw(st.integers(0, i - 1))], ids[i]) for i in range(1, len(ids))}
     pairs = {(a, b) for i, a in enumerate(ids) for b in ids[i + 1 :]}
     more = draw(st.sets(st.sampled_from(sorted(pairs)), max_size=10)) if pairs else set()

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, Node, Relay, dump_graph, parse_graph
 from coordinator_free_bootstrap.errors import GraphError
-from coordinator_free_bootstrap.routes import dialed, offered_at, offers, relay_of, relayed_by
+from coordinator_free_bootstrap.routes import dialed, kind_of, offered_at, offers, relay_of, relayed_by
 
 LIMITS = Relay(bytes_per_second=1_000_000, connections=4)
 HUB, OTHER = Node(0, "hub:1", relay=LIMITS), Node(3, "other:1")
@@ -40,6 +40,38 @@ def test_graph_file_keeps_routes_and_the_digest_does_not_depend_on_them():
     assert parse_graph(dump_graph(RELAYED)) == RELAYED
     addresses = tuple(Node(node.id, f"p{node.id}:1") for node in RELAYED.nodes)
     assert Graph(addresses, RELAYED.edges).digest == RELAYED.digest
+
+
+def in_networks(*networks):
+    """Peers of a complete graph that only dial, in these networks; peer 0 can be dialed."""
+    nodes = (HUB, *(Node(i, f"n{i}:1", dials_only=True, network=name) for i, name in enumerate(networks, 1)))
+    return nodes, tuple((a, b) for b in range(len(nodes)) for a in range(b))
+
+
+def test_peers_of_one_network_dial_each_other_and_are_called_over_tunnels_from_outside():
+    graph = Graph(*in_networks("b", "b"))
+    assert offered_at(graph, 1, 2) is None and offered_at(graph, 2, 1) is None and kind_of(graph, 1, 2) == "direct"
+    assert offered_at(graph, 0, 1) == 0 and kind_of(graph, 0, 1) == "tunnel"
+    assert offers(graph, 1) == ((0, 0),)
+    assert parse_graph(dump_graph(graph)) == graph
+
+
+@pytest.mark.parametrize(
+    ("networks", "words"),
+    [
+        (("b", "c"), 'edge 1-2: found two peers that only dial; allowed: .*the same "network" at both'),
+        (("b", ""), "edge 1-2: found two peers that only dial"),
+        (("B!",), 'node 1: network: found "B!"; allowed: lower-case letters'),
+    ],
+)
+def test_other_networks_cannot_be_dialed(networks, words):
+    with pytest.raises(GraphError, match=words):
+        Graph(*in_networks(*networks))
+
+
+def test_a_peer_in_a_network_needs_an_address():
+    with pytest.raises(GraphError, match='node 1: address: found ""'):
+        Graph((HUB, Node(1, "", dials_only=True, network="b")), ((0, 1),))
 
 
 @pytest.mark.parametrize(

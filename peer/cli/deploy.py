@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -123,6 +123,21 @@ def kubernetes(
         str | None,
         typer.Option(help="Memory limit of each peer; beyond it the kernel kills the peer. Default: the request."),
     ] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIRST-LAST",
+            help="Ids of the peers in this cluster, such as 4-7. The others run elsewhere; the graph file has their addresses "
+            "and pins. Default: all.",
+        ),
+    ] = None,
+    expose: Annotated[
+        Literal["LoadBalancer", "NodePort"] | None,
+        typer.Option(
+            help="Give each peer that has neighbors elsewhere a Service of this type, at the port of its address in the "
+            "graph file. Default: only pods of this cluster dial it.",
+        ),
+    ] = None,
     storage: Annotated[str, typer.Option(help="Volume size for each peer's state, such as 2Gi.")] = "2Gi",
     storage_class: Annotated[
         str | None,
@@ -164,6 +179,7 @@ def kubernetes(
     A task file becomes a ConfigMap. Run this verb in the folder from which the path in the graph file is valid.
     """
     from coordinator_free_bootstrap import load_graph
+    from peer.deploy.elsewhere import id_range
     from peer.deploy.kubernetes import Cluster, write_kubernetes
 
     cluster = Cluster(
@@ -181,6 +197,8 @@ def kubernetes(
         storage_class=storage_class,
         node_selector=tuple(node_selector or ()),
         pull_secrets=tuple(pull_secret or ()),
+        peers=id_range(peers) if peers else None,
+        expose=expose,
     )
     _print_paths(write_kubernetes(load_graph(path), out, cluster))
 

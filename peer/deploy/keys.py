@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,22 +17,27 @@ from peer.identity.pinning import pin
 log = logging.getLogger("peer")
 
 
-def create_keys(graph: Graph, folder: Path) -> Graph:
-    """Generate the missing ``folder/peer-<id>/peer-<id>.key`` and ``.pem``, and return the graph with all keys pinned.
+def create_keys(graph: Graph, folder: Path, ids: Sequence[int] | None = None) -> Graph:
+    """Generate the missing ``folder/peer-<id>/peer-<id>.key`` and ``.pem``, and return the graph with these keys pinned.
 
     If a peer's folder exists and cannot be written, a key that is not stored anywhere is pinned for it.
+
+    Args:
+        graph: of the peers.
+        folder: of the keys.
+        ids: of the peers that need keys; None: all.
 
     Raises:
         IdentityError: an existing file cannot be used, or a new one cannot be written.
     """
-    return pin(graph, [_certificate(graph.manifest.federation, peer_id, folder) for peer_id in graph.ids])
+    return pin(graph, [_certificate(graph.manifest.federation, peer_id, folder) for peer_id in ids or graph.ids])
 
 
-def create_and_list_keys(graph: Graph, folder: Path) -> tuple[Graph, list[Path]]:
+def create_and_list_keys(graph: Graph, folder: Path, ids: Sequence[int] | None = None) -> tuple[Graph, list[Path]]:
     """Do as `create_keys`, and also return the paths of the files that were written."""
-    files = [key_files(folder, peer_id) for peer_id in graph.ids]
+    files = [key_files(folder, peer_id) for peer_id in ids or graph.ids]
     missing = [path for each in files for path in (each.key, each.certificate) if not path.exists()]
-    pinned = create_keys(graph, folder)
+    pinned = create_keys(graph, folder, ids)
     return pinned, [path for path in missing if path.exists()]
 
 
@@ -54,11 +60,10 @@ def key_files(folder: Path, subject: Subject) -> KeyFiles:
     return KeyFiles.of(folder / (f"peer-{subject}" if isinstance(subject, int) else subject), subject)
 
 
-def at_addresses(graph: Graph, template: str) -> Graph:
-    """Return the graph with each peer at address ``template``, ``{id}`` replaced by its id; its digest does not change."""
-    return replace(
-        graph, nodes=tuple(replace(node, address=template.replace("{id}", str(node.id))) for node in graph.nodes)
-    )
+def at_addresses(graph: Graph, template: str, ids: Sequence[int] | None = None) -> Graph:
+    """Return the graph with peers (default: all) at address ``template``, ``{id}`` replaced by theirs; its digest stays."""
+    of = {peer_id: template.replace("{id}", str(peer_id)) for peer_id in ids or graph.ids}
+    return replace(graph, nodes=tuple(replace(node, address=of.get(node.id, node.address)) for node in graph.nodes))
 
 
 def _certificate(federation: str, peer_id: int, folder: Path) -> Certificate:

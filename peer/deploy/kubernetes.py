@@ -11,6 +11,7 @@ from textwrap import indent
 
 from coordinator_free_bootstrap import Graph, dump_graph
 from coordinator_free_bootstrap.errors import UsageError
+from peer.deploy.elsewhere import check_elsewhere, outside_services, own_ids
 from peer.deploy.keys import at_addresses, create_and_list_keys, key_files
 from peer.deploy.task_file import BYTES_MAX, TaskFile, task_file
 from peer.deploy.text import check_image, fill, write
@@ -41,6 +42,8 @@ class Cluster:
         storage_class: of the state volumes; None: the cluster's default.
         node_selector: ``KEY=VALUE``, labels that a node must have.
         pull_secrets: Secrets in the namespace with the password of the image's registry.
+        peers: first and last id of the peers in this cluster; the others are elsewhere, as the graph file says. None: all.
+        expose: ``LoadBalancer`` or ``NodePort``: a Service for each peer that peers elsewhere dial; None: none.
 
     Raises:
         UsageError: the Kubernetes API would refuse a value, or one has no effect.
@@ -61,6 +64,8 @@ class Cluster:
     storage_class: str | None = None
     node_selector: tuple[str, ...] = ()
     pull_secrets: tuple[str, ...] = ()
+    peers: tuple[int, int] | None = None
+    expose: str | None = None
 
     def __post_init__(self) -> None:
         check_image(self.image)
@@ -104,15 +109,17 @@ def _amount(quantity: str) -> float:
 
 
 def write_kubernetes(graph: Graph, out: Path, cluster: Cluster) -> list[Path]:
-    """Write the manifests and a secret with all keys, generated under ``out/keys`` if missing; return the written paths.
+    """Write the manifests and a secret with the peers' keys, generated under ``out/keys`` if missing; return the written paths.
+
+    The graph file gets the pods' names as addresses of the peers in this cluster, and keeps those of the others.
 
     Raises:
-        UsageError: peer ids are not 0 to N - 1, the graph or the task file is too large for a ConfigMap, the peers have no data,
-            or a file cannot be written.
+        UsageError: the peers in the cluster have ids with gaps, another one has no pin or no address that pods can reach, a port
+            cannot be exposed, the graph or the task file is too large for a ConfigMap, the peers have no data, or a file cannot
+            be written.
         IdentityError: a key cannot be used.
     """
-    if graph.ids != tuple(range(len(graph.ids))):
-        raise UsageError("graph: found peer ids with gaps; allowed: 0 to N - 1, the ordinals of a StatefulSet")
+    ids = own_ids(graph, cluster.peers)
     host = f"{cluster.name}-{{id}}.{cluster.name}.{cluster.namespace}.svc.{cluster.domain}:7400"
     if graph.manifest.split == "shard" and ":" not in graph.manifest.task and cluster.shards is None:
         raise UsageError(
@@ -125,7 +132,8 @@ def write_kubernetes(graph: Graph, out: Path, cluster: Cluster) -> list[Path]:
             f"run.task: {own.path}: found {len(own.content)} bytes; allowed: {BYTES_MAX}, the size of a ConfigMap; keep data out "
             "of the task file, or install it as a package in the image"
         )
-    pinned, keys = create_and_list_keys(at_addresses(graph, host), out / "keys")
+    check_elsewhere(graph, ids)
+    pinned, keys = create_and_list_keys(at_addresses(graph, host, ids), out / "keys", ids)
     text = dump_graph(pinned)
     if len(text) > CONFIG_MAP_BYTES_MAX:
         raise UsageError(
@@ -136,7 +144,11 @@ def write_kubernetes(graph: Graph, out: Path, cluster: Cluster) -> list[Path]:
     manifests = fill(
         "kubernetes.yaml",
         **values,
-        peers=len(graph.nodes),
+        peers=len(ids),
+        ordinals=f"  ordinals: {{start: {ids[0]}}} # Kubernetes 1.27 or later\n" if ids[0] else "",
+        outside=outside_services(graph, ids, cluster.expose, values) if cluster.expose else "",
+        policy="" if cluster.expose else "; this policy blocks connections of other pods",
+        callers="" if cluster.expose else f"from: [{{podSelector: {{matchLabels: {{app: {cluster.name}}}}}}}]\n      ",
         graph=indent(text.rstrip(), "    "),
         image=cluster.image,
         **_resources(cluster),
@@ -144,7 +156,7 @@ def write_kubernetes(graph: Graph, out: Path, cluster: Cluster) -> list[Path]:
         task=_task_manifest(own, cluster),
         **_pod_parts(own, cluster),
     )
-    secret = fill("secret.yaml", **values, data="\n".join(_secret_lines(graph, out / "keys")))
+    secret = fill("secret.yaml", **values, data="\n".join(_secret_lines(ids, out / "keys")))
     return [write(out / f"{cluster.name}.yaml", manifests), write(out / "secret.yaml", secret, 0o600), *keys]
 
 
@@ -201,9 +213,9 @@ def _pod_parts(own: TaskFile | None, cluster: Cluster) -> dict[str, str]:
     }
 
 
-def _secret_lines(graph: Graph, keys: Path) -> list[str]:
+def _secret_lines(ids: tuple[int, ...], keys: Path) -> list[str]:
     lines = []
-    for peer_id in graph.ids:
+    for peer_id in ids:
         files = key_files(keys, peer_id)
         for path in (files.key, files.certificate):
             lines.append(f"  {path.name}: {json.dumps(base64.b64encode(path.read_bytes()).decode())}")

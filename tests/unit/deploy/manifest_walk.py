@@ -82,6 +82,9 @@ class Walk:
         found = {"StatefulSet": self.spec["selector"].get("matchLabels", {})}
         for each in self.kind("Service"):
             found[f"Service {each['metadata']['name']}"] = each["spec"]["selector"]
+            pod = each["spec"]["selector"].get("statefulset.kubernetes.io/pod-name")
+            if pod is not None and pod not in map(self._host_name, self.ordinals):
+                yield f"Service {each['metadata']['name']}: the pod {pod} does not exist"
         for each in self.kind("PodDisruptionBudget"):
             found["PodDisruptionBudget"] = each["spec"]["selector"]["matchLabels"]
         for each in self.kind("NetworkPolicy"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -59,18 +60,32 @@ def run(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the run directories, with models, for peer report.")
     ] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run the cases and seeds as tasks of a Ray cluster, many at a time, with the same results. ADDRESS: local, Ray "
+            "on this machine for this command; auto, the cluster that this machine is a node of; HOST:PORT of it; "
+            "ray://HOST:PORT of another. Needs coordinator-free[ray] here and on every node; nodes without the files of "
+            "--data-root get them once.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Run the cases of an experiment for each seed; runs that exist with the same settings are skipped."""
+    """Run the cases of an experiment for each seed; runs that exist with the same settings are skipped.
+
+    An interrupted command continues where it stopped when it is given again, with --ray too. With --ray, a run takes --threads
+    cores of a node, and with --device cuda the part of a GPU that it needs; a run whose node is lost starts again elsewhere.
+    """
     from rich.console import Console
 
     from coordinator_free_bootstrap.errors import UsageError
     from coordinator_free_bootstrap.validation import counted
+    from peer.experiment.progress import TableProgress
     from peer.experiment.runner import device_of, done_already, jobs_of, run_job, skipped
     from peer.experiment.scaling import Scale
     from peer.experiment.simulated import SimulatedSettings
     from peer.experiment.spec import load_experiment
-    from peer.experiment.table import metric_of
-    from peer.observe.rounds_bar import RoundsBar
 
     if backend not in ("simulated", "processes"):
         raise UsageError(f"--backend: found {backend!r}; allowed: simulated, processes")
@@ -78,7 +93,12 @@ def run(
     console = Console(stderr=True, highlight=False, markup=False)
     experiment = load_experiment(file)
     chosen = Scale(scale, tuple(settings or ()))
-    on = device_of(backend, device)  # type: ignore[arg-type]
+    if ray is None:
+        on = device_of(backend, device)  # type: ignore[arg-type]
+    else:
+        from peer.experiment.ray_runs import device_on_ray, run_on_ray
+
+        on = device_on_ray(device, backend)
     local = SimulatedSettings(
         data_root=data_root, device=on, amp=amp, threads=threads, fold_threads=threads, stacked=stacked, models=keep
     )
@@ -95,21 +115,14 @@ def run(
     if len(left) < len(jobs):
         console.print(f"{len(jobs) - len(left)} of {counted(len(jobs), 'run')} done already")
     command = shlex.join(["peer", *sys.argv[1:]])
-    with RoundsBar(console, sum(job.rounds() for job in left)) as bar:
-        before = 0
-        for job in left:
-            label = f"{job.case.name}, seed {job.seed}"
-
-            def on_round(completed: int, metric: float | None, before: int = before, label: str = label) -> None:
-                bar.update(before + completed, label if metric is None else f"{label} {metric:.4g}")
-
-            result = run_job(job, out, keep=keep, command=command, on_round=on_round)
-            before += job.rounds()
-            bar.update(before, label)
-            metric, found = metric_of(result), result["measured"]
-            unit = " %" if metric.share else ""
-            shown = f"no {metric.name}" if found is None else f"{metric.name} {metric.scaled_text(found, 2)}{unit}"
-            console.print(f"{label}: {shown}, {result['run_seconds']:.0f} s")
+    progress = TableProgress(console, left)
+    if ray is not None and left:
+        run_on_ray(ray, left, out, keep=keep, command=command, progress=progress)
+    elif left:
+        with progress:
+            for job in left:
+                on_round = partial(progress.on_round, job)
+                progress.done(job, run_job(job, out, keep=keep, command=command, on_round=on_round))
     typer.echo(out / experiment.file)
 
 

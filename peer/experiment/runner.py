@@ -52,6 +52,11 @@ class Job:
     backend: Backend
     settings: SimulatedSettings = field(default_factory=SimulatedSettings)
 
+    @property
+    def label(self) -> str:
+        """Name of the run within its experiment."""
+        return f"{self.case.name}, seed {self.seed}"
+
     def graph(self) -> Graph:
         """Return the graph, with its manifest."""
         return scaled_graph(self.experiment, self.case, self.seed, self.scale)
@@ -64,7 +69,11 @@ class Job:
         """Return a digest of everything that determines the result, except the machine."""
         graph = self.graph()
         parts = [canonical_json(graph.manifest), graph.digest, self.case.method, self.case.server.model_dump_json()]
-        device = device_of(self.backend, self.settings.device).partition(":")[0]
+        named, own = (
+            self.settings.device.partition(":")[0],
+            self.backend == "processes" or self.settings.device == "auto",
+        )
+        device = device_of(self.backend, self.settings.device).partition(":")[0] if own else named
         parts += [
             self.backend,
             *([] if device == "cpu" else [device]),
@@ -167,7 +176,7 @@ def read_result(path: Path) -> dict[str, Any] | None:
 
 
 def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound) -> dict[str, Any]:
-    """Run one job and write its result.
+    """Run one job on this machine and write its result.
 
     Args:
         job: the run.
@@ -179,10 +188,24 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
     Raises:
         PeerError: the run cannot start, or a peer of it failed.
     """
-    graph, place = job.graph(), job.place(out)
+    place = job.place(out)
     directory = place.with_suffix("")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
+    result = result_of(job, directory, command, on_round)
+    write_json(place, result)
+    if not keep:
+        shutil.rmtree(directory)
+    return result
+
+
+def result_of(job: Job, directory: Path, command: str, on_round: OnRound) -> dict[str, Any]:
+    """Run one job in an empty run directory and return its result: the same on this machine and as a Ray task.
+
+    Raises:
+        PeerError: the run cannot start, or a peer of it failed.
+    """
+    graph = job.graph()
     began, cpu_began = time.monotonic(), time.process_time()
     _RUN[job.backend if job.case.method == "peers" else job.case.method](job, graph, directory, on_round)
     report = build_report(directory)
@@ -220,9 +243,6 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "command": command,
     }
-    write_json(place, result)
-    if not keep:
-        shutil.rmtree(directory)
     gc.collect()  # peers and network refer to each other; their models would stay in memory until the next collection
     return result
 

@@ -30,7 +30,7 @@ class RoundsBar:
         )
         left = (TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False))
         self._progress = Progress(*columns, *left, console=console, disable=not console.is_terminal)
-        self._bar = self._progress.add_task("rounds", total=total)
+        self._bar = self._progress.add_task("rounds", total=total, start=False)
         self._pace, self._began = LinePace(), time.monotonic()
 
     def update(self, completed: int, text: str) -> None:
@@ -43,6 +43,8 @@ class RoundsBar:
 
     def __enter__(self) -> RoundsBar:
         self._progress.start()
+        self._progress.start_task(self._bar)
+        self._began = time.monotonic()
         return self
 
     def __exit__(

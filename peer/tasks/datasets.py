@@ -165,6 +165,7 @@ def _image_set(
     model: str,
     mean: tuple[float, ...],
     std: tuple[float, ...],
+    layout: str,
     more_options: Mapping[str, str] | None = None,
 ) -> DataSet:
     """Return the entry of an image data set of torchvision."""
@@ -179,6 +180,7 @@ def _image_set(
             "second": "a second image data set, for split pair_mixture",
             **(more_options or {}),
         },
+        layout=layout,
         torchvision=torchvision,
         mean=mean,
         std=std,
@@ -228,7 +230,16 @@ DATASETS: dict[str, DataSet] = {
             options=LINEAR_OPTIONS,
             reads_files=False,
         ),
-        _image_set("mnist", "MNIST", "70,000 handwritten digits.", _fixed(GREY, 10), "mlp2048", (0.1307,), (0.3081,)),
+        _image_set(
+            "mnist",
+            "MNIST",
+            "70,000 handwritten digits.",
+            _fixed(GREY, 10),
+            "mlp2048",
+            (0.1307,),
+            (0.3081,),
+            "MNIST/raw/*-ubyte",
+        ),
         _image_set(
             "fmnist",
             "FashionMNIST",
@@ -237,6 +248,7 @@ DATASETS: dict[str, DataSet] = {
             "mlp2048",
             (0.2860,),
             (0.3530,),
+            "FashionMNIST/raw/*-ubyte",
         ),
         _image_set(
             "emnist",
@@ -246,13 +258,26 @@ DATASETS: dict[str, DataSet] = {
             "dfca_cnn",
             (0.1736,),
             (0.3317,),
+            "EMNIST/raw/emnist-{split}-*-ubyte",
             {"split": "part of EMNIST, such as balanced or byclass (balanced)"},
         ),
         _image_set(
-            "cifar10", "CIFAR10", "60,000 color pictures in 10 classes.", _fixed(COLOR, 10), "dpfl_cnn", *RGB_10
+            "cifar10",
+            "CIFAR10",
+            "60,000 color pictures in 10 classes.",
+            _fixed(COLOR, 10),
+            "dpfl_cnn",
+            *RGB_10,
+            "cifar-10-batches-py/*",
         ),
         _image_set(
-            "cifar100", "CIFAR100", "60,000 color pictures in 100 classes.", _fixed(COLOR, 100), "dpfl_cnn", *RGB_100
+            "cifar100",
+            "CIFAR100",
+            "60,000 color pictures in 100 classes.",
+            _fixed(COLOR, 100),
+            "dpfl_cnn",
+            *RGB_100,
+            "cifar-100-python/*",
         ),
         DataSet(
             name="femnist",
@@ -260,6 +285,7 @@ DATASETS: dict[str, DataSet] = {
             facts=_fixed(GREY, 62),
             model=("mlp2048", {}),
             about="Handwritten characters with the id of each writer, in the JSON format of LEAF.",
+            layout="**/*.json",
             options={"writers": "largest number of writers (all)"},
         ),
         DataSet(

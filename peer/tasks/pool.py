@@ -50,6 +50,7 @@ class DataSet:
         options: keys of task_options, each with its meaning.
         reads_files: whether a data root is required.
         files: an example of the data root.
+        layout: its files, as a glob below the data root; ``{split}`` is that key of task_options.
         has_columns: whether split by_column can group its samples: ``load`` then reads the option ``by``, a column.
         torchvision: its class in ``torchvision.datasets``; "" for other data sets.
         mean: of each channel of the training images / 255, for ``normalize``.
@@ -64,6 +65,7 @@ class DataSet:
     options: Mapping[str, str] = field(default_factory=dict)
     reads_files: bool = True
     files: str = "DIR"
+    layout: str = "**/*"
     has_columns: bool = False
     torchvision: str = ""
     mean: tuple[float, ...] = (0.0,)

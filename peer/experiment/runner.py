@@ -224,7 +224,7 @@ def result_of(job: Job, directory: Path, command: str, on_round: OnRound) -> dic
         "setting": job.case.placed and job.case.placed.model_dump(),
         "seed": job.seed,
         "algorithm": graph.manifest.algorithm if job.case.method == "peers" else job.case.method,
-        "data": {"peers": len(graph.nodes)} | graph.manifest.model_dump(include=DATA_KEYS),
+        "data": {"peers": len(graph.nodes), **_tested_on(job.case)} | graph.manifest.model_dump(include=DATA_KEYS),
         "digest": job.digest(),
         "backend": job.backend if job.case.method == "peers" else job.case.method,
         "device": device_of(job.backend, job.settings.device),
@@ -269,6 +269,12 @@ def machine() -> str:
     if hasattr(os, "sysconf"):  # not on Windows
         memory = f"{round(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / (1 << 30))} GB, "
     return f"{os.cpu_count()} cores, {memory}{platform.machine()}, Python {platform.python_version()}"
+
+
+def _tested_on(case: Case) -> dict[str, int]:
+    """Return the true distribution of the test samples; nothing where each peer has its own. Others cannot be compared."""
+    name, _, center = case.metric.rpartition("_")
+    return {"test_distribution": int(center)} if name == "best_center" else {}
 
 
 def _measured(case: Case, run: Run) -> float | None:

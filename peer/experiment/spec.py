@@ -57,7 +57,7 @@ class GraphSpec(_Section):
 
 
 class Sweep(_Section):
-    """A setting and its values; each case of the file becomes one case for each value."""
+    """A setting and its values; each case becomes one case for each value, except those with ``sweep = false``."""
 
     key: str = Field(
         pattern=r"^(graph\.degree|run\.\w+(\.\w+)?)$",
@@ -117,6 +117,7 @@ class Case(_Section):
     graph: GraphSpec | None = Field(None, description="instead of the file's own")
     server: ServerOptions = Field(default_factory=ServerOptions, description="options of ifca-server and server")
     note: str = ""
+    sweep: bool = Field(True, description="false: run once, because the sweep's key has no effect on this case")
     swept: Swept | None = None  # set by `load_experiment`
     placed: Placed | None = None  # likewise
 
@@ -196,6 +197,9 @@ def _swept_cases(experiment: Experiment, sweep: Sweep) -> list[Case]:
     cases = []
     section, *path = sweep.key.split(".")
     for case in experiment.case:
+        if not case.sweep:
+            cases.append(case)
+            continue
         for value in sweep.values:
             graph, run = case.graph or experiment.graph, copy.deepcopy(case.run)
             if section == "graph":
@@ -227,11 +231,14 @@ def _placed_cases(experiment: Experiment) -> list[Case]:
 def _check(experiment: Experiment, path: Path) -> None:
     counts = Counter(case.name for case in experiment.case)
     problems = [f"case: found {name!r} {n} times; allowed: each name once" for name, n in counts.items() if n > 1]
-    repeated = [word for word, found in (("a sweep", experiment.sweep), ("settings", experiment.setting)) if found]
-    if repeated and any(case.published is not None for case in experiment.case):
+    if any(case.published is not None and case.swept is not None for case in experiment.case):
+        problems.append("case: found published beside a sweep; allowed: none, one number cannot belong to all values")
+    if any(case.published is not None and case.placed is not None for case in experiment.case):
         problems.append(
-            f"case: found published beside {repeated[0]}; allowed: none, one number cannot belong to all of them"
+            "case: found published beside settings; allowed: none, one number cannot belong to all settings"
         )
+    if experiment.sweep is None and not all(case.sweep for case in experiment.case):
+        problems.append("case: found sweep = false in a file without [sweep]; allowed: only beside a sweep")
     for case in experiment.case:
         where, graph = f"case {case.name!r}", case.graph or experiment.graph
         for key in ("seed", "data_seed"):

@@ -252,6 +252,39 @@ def test_a_sweep_repeats_each_case_with_each_value(small):
         load_experiment(small)
 
 
+def test_a_case_without_the_swept_key_runs_once(small):
+    once = SWEEP.replace('name = "A"', 'name = "A"\nsweep = false\npublished = 80.0')
+    small.write_text(SMALL.partition("[[case]]")[0] + once % ("run.options.u_min", "[0.1, 0.2]"))
+    cases = load_experiment(small).case
+    assert [case.name for case in cases] == ["A", "B, u_min = 0.1", "B, u_min = 0.2"]
+    assert cases[0].published == 80.0 and cases[0].swept is None
+    small.write_text(SMALL.replace('name = "local"', 'name = "local"\nsweep = false'))
+    with pytest.raises(ConfigError, match="sweep = false in a file without"):
+        load_experiment(small)
+
+
+def test_a_center_is_not_compared_with_models_of_peers(tmp_path):
+    """A FedSoft center is measured on the samples of one distribution, the others on each peer's own samples."""
+    path = FILES[0].with_name("fedsoft-table1-synthetic-10-90.toml")
+    experiment = load_experiment(path)
+    scale = Scale(0.01, ("run.rounds=1", "run.local_epochs=1"))
+    wanted = ("FedSoft between neighbors, distribution 0", "local", "dfedavg")
+    for case in (case for case in experiment.case if case.name in wanted):
+        run_job(
+            Job(experiment, case, 1, scale, "simulated"), tmp_path, keep=False, command="", on_round=lambda r, m: None
+        )
+    (block,) = read_blocks(tmp_path)
+    best = {row.case: bool(row.best) for row in block.rows}
+    assert best == {wanted[0]: False, "local": True, "dfedavg": True}
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.stem.startswith(("fedsoft", "dpfl", "cgpfl"))])
+def test_the_tables_of_the_other_systems_have_the_simplest_rivals(path):
+    cases = {case.name: case for case in load_experiment(path).case}
+    assert {"local", "dfedavg", "dfedavg+final"} <= cases.keys()
+    assert cases["dfedavg+final"].run["final"]["epochs"] > 0
+
+
 def test_a_sweep_is_drawn_over_its_values(small, tmp_path):
     small.write_text(SMALL.partition("[[case]]")[0] + SWEEP % ("graph.degree", "[2, 4]"))
     out = tmp_path / "results"

@@ -58,7 +58,10 @@ def make(
     out: Annotated[Path | None, typer.Option(help="File to write. Default: standard output.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Make a graph file: peers, addresses, edges, and the manifest of the run (its keys: peer graph keys)."""
+    """Make a graph file: peers, addresses, edges, and the manifest of the run (its keys: peer graph keys).
+
+    Which --set run.algorithm=NAME fits your data: docs/choosing.md.
+    """
     if out is not None and out.exists() and not force:
         raise UsageError(f"--out {out}: found an existing file, which may have pinned keys; add --force to replace it")
     given = task_settings(task, settings)
@@ -80,6 +83,7 @@ def make(
     else:
         graph.save(out)
     typer.echo(f"{graph.name}: {counted(len(graph.edges), 'edge')}{f', written to {out}' if out else ''}", err=True)
+    typer.echo(f"algorithm {graph.manifest.algorithm}; which one fits your data: docs/choosing.md", err=True)
 
 
 @app.command(epilog="Example: peer graph keys --algorithm fedspd")

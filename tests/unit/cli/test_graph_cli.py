@@ -1,5 +1,7 @@
 """`peer graph make` does not write a graph file that cannot run, or replace an existing one without --force."""
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -31,6 +33,15 @@ def test_an_unknown_algorithm_or_option_is_refused(tmp_path, setting):
     with pytest.raises(ConfigError, match=setting.partition("=")[0].replace(".", r"\.")):
         call("make", "--kind", "ring", "--peers", 3, "--set", setting, "--out", path)
     assert not path.exists()
+
+
+def test_making_a_graph_points_to_the_page_on_choosing_an_algorithm(tmp_path):
+    page = Path(__file__).parents[3] / "docs" / "choosing.md"
+    made = call("make", "--peers", 3, "--set", "run.algorithm=ditto", "--out", tmp_path / "g.json")
+    for words in (made.stderr, call("make", "--help").stdout):
+        assert "docs/choosing.md" in words
+    assert "algorithm ditto" in made.stderr and made.stdout == ""
+    assert page.is_file()
 
 
 def test_manifest_keys_are_listed_with_those_of_the_algorithm():

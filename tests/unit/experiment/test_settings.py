@@ -196,7 +196,10 @@ def test_one_seed_marks_the_best_alone(folder):
 
 def test_the_table_across_all_algorithms_has_every_algorithm_in_every_setting():
     experiment = load_experiment(ALL)
-    assert {experiment.manifest(case).algorithm for case in experiment.case} == set(algorithms())
-    found = {(m.task, m.split) for m in map(experiment.manifest, experiment.case)}
+    manifests = [experiment.manifest(case) for case in experiment.case]
+    assert {manifest.algorithm for manifest in manifests} == set(algorithms())
+    found = {(manifest.task, manifest.split) for manifest in manifests}
     splits = {"rotated_hard", "rotated_soft", "dirichlet", "label_flip"}
     assert found == {(task, split) for task in ("mnist", "fmnist", "emnist") for split in splits}
+    letters = [manifest.task_options for manifest in manifests if manifest.task == "emnist"]
+    assert letters == [{"split": "letters"}] * len(letters)

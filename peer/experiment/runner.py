@@ -23,7 +23,7 @@ from peer.experiment.algorithm_server import run_algorithm_server
 from peer.experiment.ifca_server import run_ifca_server
 from peer.experiment.scaling import Scale, scaled_graph
 from peer.experiment.simulated import OnRound, SimulatedSettings, simulate
-from peer.experiment.spec import Case, Experiment, check_algorithm
+from peer.experiment.spec import Case, Experiment, ServerOptions, check_algorithm
 from peer.learning.device import device_named
 from peer.observe.report import build_report
 from peer.observe.run_files import PeerRun, Run, metric_curve
@@ -61,6 +61,15 @@ class Job:
         """Return the graph, with its manifest."""
         return scaled_graph(self.experiment, self.case, self.seed, self.scale)
 
+    @property
+    def server(self) -> ServerOptions:
+        """The server's options at this scale: it draws the same share of the clients."""
+        options, full = self.case.server, self.experiment.peers
+        if options.selected is None:
+            return options
+        selected = max(1, round(options.selected * self.scale.peers(self.experiment) / full))
+        return options.model_copy(update={"selected": selected})
+
     def place(self, out: Path) -> Path:
         """Return the path of the result."""
         return out / self.experiment.file / slug(self.case.name) / f"seed-{self.seed}.json"
@@ -68,7 +77,7 @@ class Job:
     def digest(self) -> str:
         """Return a digest of everything that determines the result, except the machine."""
         graph = self.graph()
-        parts = [canonical_json(graph.manifest), graph.digest, self.case.method, self.case.server.model_dump_json()]
+        parts = [canonical_json(graph.manifest), graph.digest, self.case.method, self.server.model_dump_json()]
         named, own = (
             self.settings.device.partition(":")[0],
             self.backend == "processes" or self.settings.device == "auto",
@@ -295,7 +304,7 @@ def _run_ifca(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> Non
 
 
 def _run_server(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> None:
-    run_algorithm_server(graph, directory, job.case.server, job.settings, on_round)
+    run_algorithm_server(graph, directory, job.server, job.settings, on_round)
 
 
 def _run_processes(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> None:

@@ -150,6 +150,17 @@ def test_scale_keeps_the_samples_of_a_peer_and_equal_clusters():
     assert Scale(0.001).peers(experiment) == 8
 
 
+def test_a_server_draws_the_same_share_of_the_clients_at_every_scale():
+    """60 of 100 clients became all of 10: every center was the mean of the same models."""
+    experiment = load_experiment(FILES[0].with_name("fedsoft-table1-synthetic-10-90.toml"))
+    case = experiment.case[0]
+    assert case.server.selected == 60
+    scaled, full = (Job(experiment, case, 1, Scale(factor), "simulated") for factor in (0.1, 1.0))
+    assert (scaled.server.selected, full.server.selected) == (6, 60)
+    drawn_by_all = case.model_copy(update={"server": case.server.model_copy(update={"selected": 100})})
+    assert scaled.digest() != Job(experiment, drawn_by_all, 1, Scale(0.1), "simulated").digest()
+
+
 def test_the_degree_scales_with_the_logarithm_of_the_peers():
     spec = GraphSpec(kind="erdos-renyi", p=0.1)
     assert scaled_degree(spec, 240, 240) == pytest.approx(23.9)

@@ -42,7 +42,7 @@ class TableProgress:
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
-        self._console.print(line)
+        self._console.print(line, soft_wrap=True)
 
     def _show(self, text: str) -> None:
         self._bar.update(sum(self._completed.values()), text)

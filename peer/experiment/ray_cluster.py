@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -77,6 +78,8 @@ def connected(address: str) -> Iterator[Any]:
     """
     if address not in {LOCAL, AUTO}:
         _reach(address)
+    if address == LOCAL:  # a token of its own: Ray would leave one in the user's home
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
     ray = import_ray()
     options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
     folder = None

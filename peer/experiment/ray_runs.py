@@ -288,7 +288,7 @@ class _Table:
 
     def _lost(self, plan: Plan, error: Exception) -> None:
         """Start a run again whose worker or node is gone."""
-        job, reason = plan.job, str(error).strip().partition("\n")[0]
+        job, reason = plan.job, " ".join(str(error).split()).partition(". ")[0]
         self._progress.on_round(job, 0, None)
         if isinstance(error, self._ray.exceptions.OutOfMemoryError):
             plan.demand = plan.demand.grown()

@@ -318,9 +318,9 @@ class AsyncioWorld:
         self._spawn(self._pull(neighbor))
 
     async def _pull(self, neighbor: int) -> None:
-        replies = []
+        replies, limit_s = [], self._pull_limit_s(neighbor)
         try:
-            async with asyncio.timeout(self._pull_limit_s(neighbor)):
+            async with asyncio.timeout(limit_s):
                 for slot in range(self.host.algorithm.slots):
                     request = PullRequest(self.peer_id, self.host.state.incarnation, slot)
                     size_bytes = self.host.whole_bytes
@@ -328,8 +328,9 @@ class AsyncioWorld:
             self.host.pulled(neighbor, replies)
         except (NeighborUnavailable, RemoteProtocolError, TimeoutError) as error:
             about = {"neighbor": neighbor, "message_kind": "pull"}
-            log.warning("pull from peer %d failed: %s", neighbor, error, extra=about)
-            self.post(ev.PullDone(neighbor, False, reason=str(error)))
+            reason = str(error) or f"not complete within {limit_s:.1f} s"
+            log.warning("pull from peer %d failed: %s", neighbor, reason, extra=about)
+            self.post(ev.PullDone(neighbor, False, reason=reason))
 
     def _pull_limit_s(self, neighbor: int) -> float:
         """Return how long a pull of all slots may take: four times what the measured speed needs, if there is one."""

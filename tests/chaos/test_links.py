@@ -182,13 +182,13 @@ def test_both_sides_of_a_partition_continue_and_rejoin(bed: Make) -> None:
 
 def test_in_a_one_way_partition_each_side_marks_the_other_dead_once(bed: Make) -> None:
     """Bytes from 0 to 1 stop, those from 1 to 0 pass: each marks the other dead once, and alive again after the heal."""
-    run = bed(rounds=120, proxy=True, timeouts=QUICK)
+    run = bed(rounds=60, proxy=True, timeouts={"heartbeat_s": 0.25, "suspicion_s": 1.0})
     run.until_round(4)
     run.do("one_way", edges=[(0, 1)])
     for one, other in ((0, 1), (1, 0)):
         run.until(lambda a=one, b=other: run.saw(a, b, "dead"), "both mark the other dead")
     before = run.rounds(2)
-    run.until(lambda: run.rounds(2) >= before + 40, "the others continue for several suspicion times")
+    run.until(lambda: run.rounds(2) >= before + 25, "the others continue for several suspicion times")
     for one, other in ((0, 1), (1, 0)):
         states = [line["state"] for line in run.history(one, "neighbor") if line["neighbor"] == other]
         assert states.count("dead") == 1 and states[-1] == "dead", states

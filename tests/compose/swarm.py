@@ -141,7 +141,7 @@ class Deployed:
         """Write the files and give them to the swarm."""
         write_swarm(self.graph, self.folder, stack)
         options = ["--resolve-image", "never", "-c", "stack.yml"]  # no registry
-        self.swarm.command("stack", "deploy", *options, self.name, cwd=self.folder, PEER_PROBE="3s")
+        self.swarm.command("stack", "deploy", *options, self.name, cwd=self.folder, PEER_PROBE="5s")
 
     def task(self, service: str) -> dict[str, Any]:
         """Return the task of a service that runs.

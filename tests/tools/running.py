@@ -21,19 +21,22 @@ PATIENCE_S = 120  # a wait that is over in a second on an idle machine; only a h
 
 
 def on_loopback(graph: Graph, ports: Sequence[int] = (), host: str = "127.0.0.1") -> Graph:
-    """Return a graph whose peers have these loopback ports (default: free ones) of a host; peers that only dial have none."""
+    """Return a graph whose peers have these loopback ports (default: free ones) of a host; peers that nobody dials have none."""
     places = [f"{host}:{port}" for port in ports or free_ports(len(graph.nodes))]
     nodes = (
-        replace(node, address="" if node.dials_only else place) for node, place in zip(graph.nodes, places, strict=True)
+        replace(node, address="" if node.dials_only and not node.network else place)
+        for node, place in zip(graph.nodes, places, strict=True)
     )
     return replace(graph, nodes=tuple(nodes))
 
 
-def behind_nat(graph: Graph, *dialers: int, via: Sequence[tuple[int, int, int]] = ()) -> Graph:
-    """Return a graph of which some peers only dial, and in which some edges run over a relay: (end, end, relay)."""
+def behind_nat(graph: Graph, *dialers: int, via: Sequence[tuple[int, int, int]] = (), network: str = "") -> Graph:
+    """Return a graph of which some peers only dial, except in their network, and some edges have a relay: (end, end, relay)."""
     limits = {relay: Relay(bytes_per_second=50_000_000, connections=8) for _, _, relay in via}
     nodes = (
-        replace(node, address="", dials_only=True) if node.id in dialers else replace(node, relay=limits.get(node.id))
+        replace(node, address=network and node.address, dials_only=True, network=network)
+        if node.id in dialers
+        else replace(node, relay=limits.get(node.id))
         for node in graph.nodes
     )
     return replace(graph, nodes=tuple(nodes), via=tuple(via))

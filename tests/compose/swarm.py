@@ -77,16 +77,18 @@ def swarm(host: str) -> Iterator[Swarm]:
 
 
 def _leave(host: str) -> None:
-    run("docker", "-H", host, "swarm", "leave", "--force")
+    """Leave the swarm and remove its gateway; a busy engine needs several attempts, and the tasks' containers go first."""
     deadline = time.monotonic() + PATIENCE_S
-    while True:  # the tasks' containers go first
+    while True:
         try:
+            if run("docker", "-H", host, "info", "--format", "{{.Swarm.LocalNodeState}}").strip() != "inactive":
+                run("docker", "-H", host, "swarm", "leave", "--force")
             run("docker", "-H", host, "network", "rm", GATEWAY)
             return
         except RuntimeError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.5)  # between two looks; the removal ends it
+            time.sleep(0.5)  # between two attempts
 
 
 @contextmanager
@@ -114,7 +116,7 @@ class Deployed:
 
     def __init__(self, swarm: Swarm, folder: Path, graph: Graph, stack: Stack) -> None:
         self.swarm, self.graph, self.folder = swarm, graph, folder
-        self.name = f"{folder.name}-{os.getpid()}"
+        self.name, self.removed = f"{folder.name}-{os.getpid()}", False
         self.clients = {node: docker.DockerClient(host, timeout=60) for node, host in swarm.hosts.items()}
         self.manager = self.clients[swarm.manager]
         self.deploy(stack)
@@ -123,8 +125,10 @@ class Deployed:
         return self
 
     def remove(self) -> None:
-        """Begin to remove the services; a second time it does nothing."""
-        self.swarm.command("stack", "rm", self.name)
+        """Begin to remove the services; a second time it does nothing, since a network that is being removed is an error."""
+        if not self.removed:
+            self.removed = True
+            self.swarm.command("stack", "rm", self.name)
 
     def __exit__(self, *_: object) -> None:
         self.remove()
@@ -141,7 +145,7 @@ class Deployed:
         """Write the files and give them to the swarm."""
         write_swarm(self.graph, self.folder, stack)
         options = ["--resolve-image", "never", "-c", "stack.yml"]  # no registry
-        self.swarm.command("stack", "deploy", *options, self.name, cwd=self.folder, PEER_PROBE="5s")
+        self.swarm.command("stack", "deploy", *options, self.name, cwd=self.folder, PEER_PROBE="5s", PEER_START="900s")
 
     def task(self, service: str) -> dict[str, Any]:
         """Return the task of a service that runs.
@@ -211,16 +215,13 @@ class Deployed:
         found = re.findall(r"page: (http://\S+)", self.container("page").logs().decode())
         return found[-1] if found else ""
 
-    def updating(self, image: str) -> subprocess.Popen[str]:
-        """Start the loop of the documentation that gives each service another image; only sooner satisfied with each."""
-        command = (
-            f"set -e; for s in $(docker stack services -q {self.name}); do docker service update --detach=false "
-            f"--no-resolve-image --update-monitor 1s --image {image} $s || exit 1; done"
+    def update(self, image: str) -> None:
+        """Run the loop of the documentation that gives each service another image; only sooner satisfied with each."""
+        loop = (
+            f"for s in $(docker stack services -q {self.name}); do docker service update --no-resolve-image "
+            f"--update-monitor 1s --image {image} $s || exit 1; done"
         )
-        environment = os.environ | {"DOCKER_HOST": self.swarm.hosts[self.swarm.manager]}
-        return subprocess.Popen(
-            ["sh", "-c", command], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
+        run("sh", "-c", loop, env={"DOCKER_HOST": self.swarm.hosts[self.swarm.manager]}, timeout=800)
 
 
 def shared_folder(folder: Path, graph: Graph) -> str:

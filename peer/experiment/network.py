@@ -8,11 +8,13 @@ A model travels by reference: what is offered in a step never changes, so one ar
 
 from __future__ import annotations
 
+import gc
 import heapq
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -228,6 +230,16 @@ def perform_in_turn(works: Sequence[tuple[SimulatedPeer, do.Work]]) -> Performed
     return [peer.host.work(work) for peer, work in works]
 
 
+@contextmanager
+def _frozen_objects() -> Iterator[None]:
+    """Keep what exists out of garbage collections meanwhile: else each full one looks at all objects of all peers."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 class VirtualNetwork:
     """All peers of a run, and what is under way between them.
 
@@ -278,7 +290,7 @@ class VirtualNetwork:
         for peer in self.peers.values():
             self.later(peer.host.post, ev.Tick())
         idle, left = 0, deque(self.peers.values())
-        with ThreadPoolExecutor(self._fold_threads) as pool:
+        with _frozen_objects(), ThreadPoolExecutor(self._fold_threads) as pool:
             while left:
                 if left[0].status:
                     left.popleft()

@@ -1,5 +1,7 @@
 """What one peer does is not work over all peers: counted, not timed."""
 
+import gc
+
 import pytest
 
 from coordinator_free_bootstrap import apply_settings, make_graph, parse_manifest
@@ -67,6 +69,17 @@ def test_no_peer_looks_at_all_ids(settings):
 def test_the_network_looks_at_all_peers_only_at_its_start():
     _, looks = run(6, "run.algorithm=dfedavg")
     assert looks == 2
+
+
+def test_collections_of_garbage_do_not_look_at_the_objects_of_all_peers(monkeypatch):
+    frozen = []
+    tick = VirtualNetwork.later
+    monkeypatch.setattr(
+        VirtualNetwork, "later", lambda *arguments: (frozen.append(gc.get_freeze_count()), tick(*arguments))
+    )
+    run(6, "run.algorithm=dfedavg")
+    assert frozen[-1] > 10_000  # while it ran
+    assert gc.get_freeze_count() == 0
 
 
 class Waiting:

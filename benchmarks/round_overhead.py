@@ -8,8 +8,9 @@ round. Two figures:
 - overhead: the wall time of a round minus its own training and evaluation: sending, waiting for neighbors (also for their
   training, since all peers share this machine's cores), folding, checkpointing.
 
-Without TLS. The limit, measured in the same run: as many processes that do nothing but push the same bytes to each other with
-bare grpc.aio, and wait for all of the others before they do it again.
+Without TLS. Two limits, measured in the same run: as many processes that do nothing but push the same bytes to each other with
+bare grpc.aio, and wait for all of the others before they do it again (bare); and the same with one message a model, whose
+bytes are also copied, hashed, checked and folded, and with one checkpoint of two models a round (floor): what any peer must do.
 
     python benchmarks/round_overhead.py [--peers 2 4 8 16] [--rounds 20] [--set run.algorithm=dfca] [--markdown FILE]
 """
@@ -21,18 +22,24 @@ import asyncio
 import json
 import multiprocessing
 import statistics
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from common import show
 from testbeds import QUICK, loopback_graph, run
 
+from peer.core.averaging import fold
 from peer.host import PeerHost
 from peer.runtime.world import AsyncioWorld
+from peer.store.checkpoint import CheckpointStore
 from peer.testbed.testbed import Testbed, free_ports
+from peer.wire import frames
+from peer.wire.memory import keep_frame_memory
 
 MODEL = ["run.model=mlp", "run.model_options.hidden=[256,256]", "run.local_epochs=1", "run.batch_size=100"]
 MODEL_BYTES = 4 * 85_002
@@ -104,7 +111,32 @@ def measure(peers: int, rounds: int, settings: list[str]) -> Measured:
     return Measured(*medians, high, 1000 * sum(used.values()) / folded)
 
 
-def bare_rounds(me: int, ports: list[int], size: int, rounds: int, results: Any) -> None:
+class Must:
+    """What a peer cannot leave out: digest and copy at both ends, norm, fold, and one durable checkpoint a round."""
+
+    def __init__(self, size: int, directory: str) -> None:
+        self.model = np.full(size // 4, 0.5, np.float32)
+        self._buffer, self._average, self._total = np.empty(size, np.uint8), self.model.copy(), 1.0
+        digests = {"manifest_digest": "m", "graph_digest": "g", "schema_digest": "s"}
+        self._checkpoints, self._saved = CheckpointStore(Path(directory), peer_id=0, **digests), 0
+
+    def message(self) -> bytes:
+        """Return the model as a peer sends it, without a header."""
+        return frames.whole_message(b"", self.model)
+
+    def take(self, message: bytes) -> None:
+        """Copy, check and fold a model."""
+        writer = frames.ChunkWriter(self._buffer, frame_bytes_max=1 << 20, float32=True)
+        writer.write(frames.read_frame(message))
+        self._total = fold(self._average, self._total, self._buffer.view(np.float32))
+
+    def save(self) -> None:
+        """Write a checkpoint of two models."""
+        self._checkpoints.save(self._saved, {"0": self._average, "1": self.model}, {})
+        self._saved += 1
+
+
+def bare_rounds(me: int, ports: list[int], size: int, rounds: int, works: bool, results: Any) -> None:
     """Exchange models of ``size`` bytes with everybody for some rounds; tell wall and processor seconds of each."""
     import grpc.aio
 
@@ -122,32 +154,50 @@ def bare_rounds(me: int, ports: list[int], size: int, rounds: int, results: Any)
         await call.done_writing()
         await call
 
-    async def main() -> None:
+    async def main(must: Must | None) -> None:
+        async def use(_requests: Any, context: Any) -> bytes:
+            assert must is not None
+            must.take(await context.read())
+            arrived.put_nowait(1)
+            return b""
+
+        async def send(channel: grpc.aio.Channel) -> None:
+            if must is None:
+                await push(channel, model)
+            else:
+                await channel.unary_unary("/bare/Push")(must.message(), wait_for_ready=True)
+
         server = grpc.aio.server()
-        handler = grpc.method_handlers_generic_handler("bare", {"Push": grpc.stream_unary_rpc_method_handler(take)})
-        server.add_generic_rpc_handlers((handler,))
+        method = grpc.stream_unary_rpc_method_handler(use if must else take)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bare", {"Push": method}),))
         server.add_insecure_port(f"127.0.0.1:{ports[me]}")
         await server.start()
         channels = [grpc.aio.insecure_channel(f"127.0.0.1:{port}") for port in ports if port != ports[me]]
         model, seconds = bytes(size), []
         for _ in range(rounds):
             began, used = time.perf_counter(), time.process_time()
-            await asyncio.gather(*(push(channel, model) for channel in channels))
+            await asyncio.gather(*map(send, channels))
             for _ in channels:
                 await arrived.get()
+            if must:
+                await asyncio.to_thread(must.save)
             seconds.append((time.perf_counter() - began, time.process_time() - used))
         results.put(seconds)
         await server.stop(5.0)
 
-    asyncio.run(main())
+    with tempfile.TemporaryDirectory() as directory:
+        if works:
+            keep_frame_memory()
+        asyncio.run(main(Must(size, directory) if works else None))
 
 
-def bare(peers: int, rounds: int) -> tuple[float, float]:
-    """Return the median seconds of a round of the limit, and its processor milliseconds per transfer."""
-    context = multiprocessing.get_context("spawn")
+def bare(peers: int, rounds: int, *, works: bool = False) -> tuple[float, float]:
+    """Return the median seconds of a round of a limit, and its processor milliseconds per transfer."""
+    context = multiprocessing.get_context("fork")  # as the testbed: no import of torch for each
     ports, results = free_ports(peers), context.Queue()
     everybody = [
-        context.Process(target=bare_rounds, args=(me, ports, MODEL_BYTES, rounds, results)) for me in range(peers)
+        context.Process(target=bare_rounds, args=(me, ports, MODEL_BYTES, rounds, works, results))
+        for me in range(peers)
     ]
     for process in everybody:
         process.start()
@@ -170,7 +220,9 @@ def main() -> None:
     for peers in options.peers:
         ours = measure(peers, options.rounds, options.settings)
         limit_s, limit_ms = bare(peers, options.rounds)
+        floor_ms = bare(peers, options.rounds, works=True)[1]
         processor = [f"{ours.transfer_ms:.2f}", f"{limit_ms:.2f}", f"{ours.transfer_ms / limit_ms:.2f}"]
+        processor += [f"{floor_ms:.2f}", f"{ours.transfer_ms / floor_ms:.2f}"]
         wall = [f"{ours.overhead_s:.3f}", f"{ours.overhead_high_s:.3f}", f"{ours.own_s:.3f}", f"{ours.round_s:.3f}"]
         rows.append([peers, *processor, *wall, f"{limit_s:.3f}", P2PFL_S.get(peers, "")])
     header = [
@@ -178,6 +230,8 @@ def main() -> None:
         "transfer ms",
         "bare ms",
         f"ratio (aim {AIM_RATIO})",
+        "floor ms",
+        "of floor",
         "overhead s",
         "95 %",
         "train + evaluate s",

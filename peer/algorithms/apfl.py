@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.base import Workspace
+from peer.algorithms.base import Workspace, training_fields
 from peer.algorithms.personal import PERSONAL, SHARED, Personal, batches_in_epochs, require_plain_sgd
 from peer.algorithms.personalize import weighted_sum
 from peer.algorithms.pfedme import successive_batches
@@ -51,7 +51,7 @@ class Apfl(Personal):
     def train(self, workspace: Workspace) -> dict[str, Any]:
         """Step w and v on the same batches."""
         w, v, alpha = workspace.models.model(SHARED), workspace.models.model(PERSONAL).copy(), workspace.state["alpha"]
-        losses = []
+        done = []
         for number, batch in enumerate(successive_batches(workspace, batches_in_epochs(workspace))):
             mixture = weighted_sum([v, w], [alpha, 1 - alpha])
             w_next, stats = self._step(workspace, w, number, batch)
@@ -63,13 +63,13 @@ class Apfl(Personal):
                 alpha = float(np.clip(moved, 0.0, 1.0)) if np.isfinite(moved) else alpha
             accumulate(v, change, alpha)
             w = w_next
-            losses.append(stats.loss)
+            done.append(stats)
             if workspace.should_stop():
                 break
         workspace.models.replace(SHARED, w)
         workspace.models.replace(PERSONAL, v)
         workspace.state = {**workspace.state, "alpha": alpha}
-        return {"train_loss": float(np.mean(losses))}
+        return training_fields(done)
 
     def _step(self, workspace: Workspace, model: Vector, number: int, batch: Any) -> tuple[Vector, Any]:
         seed = workspace.seed("train", number)

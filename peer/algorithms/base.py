@@ -18,7 +18,7 @@ of a whole model (`travelling`); a private one is always whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, Protocol
@@ -60,6 +60,8 @@ class TrainStats(Protocol):
     def steps(self) -> int: ...  # noqa: D102
     @property
     def optimizer_state(self) -> dict[str, Vector] | None: ...  # noqa: D102
+    @property
+    def metric(self) -> float | None: ...  # noqa: D102
 
 
 class Evaluation(Protocol):
@@ -81,6 +83,15 @@ def measured(result: Evaluation) -> dict[str, Any]:
     """Return an evaluation as fields of a history line; ``metrics`` only where the task has more than one."""
     more = {"metrics": dict(result.more)} if result.more else {}
     return {"accuracy": result.metric, "loss": result.loss, **more}
+
+
+def training_fields(done: Sequence[TrainStats]) -> dict[str, Any]:
+    """Return the trainings of a round as fields of a history line: mean loss, and mean metric where there is one."""
+    if not done:
+        return {}
+    metrics = [stats.metric for stats in done if stats.metric is not None]
+    fields = {"train_loss": float(np.mean([stats.loss for stats in done]))}
+    return fields | ({"accuracy_train": float(np.mean(metrics))} if metrics else {})
 
 
 class Learner(Protocol):
@@ -467,12 +478,12 @@ class Algorithm:
 
     def train(self, workspace: Workspace) -> dict[str, Any]:
         """Train the slots in state["trained"]; return metrics."""
-        losses = []
+        done = []
         for slot in workspace.state["trained"]:
             model, stats = workspace.fit(workspace.models.model(slot), workspace.seed("train", slot), f"slot{slot}")
             workspace.models.replace(slot, model)
-            losses.append(stats.loss)
-        return {"train_loss": float(np.mean(losses))} if losses else {}
+            done.append(stats)
+        return training_fields(done)
 
     def outgoing(self, workspace: Workspace, slot: int) -> Vector | None:
         """Return the model to send in place of the slot's model (for example with noise), or None for the slot's model."""

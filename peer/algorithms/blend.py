@@ -28,7 +28,7 @@ from pydantic import BaseModel, Field
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.base import Part, Workspace, measured
+from peer.algorithms.base import Part, Workspace, measured, training_fields
 from peer.algorithms.dfca import Dfca, DfcaOptions
 from peer.algorithms.ensemble import Losses, Predictions, clearly_above, mixed, selected_weights
 from peer.algorithms.personalize import mixed_predictions
@@ -121,13 +121,13 @@ class Blend(Dfca):
         """Train cluster, shared and own model, on the samples that are not held out; before it, in mid-run, weigh all models."""
         if 2 * workspace.round_index >= self.manifest.rounds:
             self._choose(workspace)
-        indices, losses = self._training(workspace), []
+        indices, done = self._training(workspace), []
         for slot in (*workspace.state["trained"], self.own):
             start, seed = workspace.models.model(slot), workspace.seed("train", slot)
             model, stats = workspace.fit(start, seed, f"slot{slot}", indices=indices)
             workspace.models.replace(slot, model)
-            losses.append(stats.loss)
-        return {"train_loss": float(np.mean(losses))}
+            done.append(stats)
+        return training_fields(done)
 
     def _held_out(self, workspace: Workspace) -> tuple[Part, Indices]:
         """Return the samples that decide: the validation data, or else a share of the training samples, maybe none."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms import cluster_count, clustering, labels, sketches
-from peer.algorithms.base import Learner, Workspace
+from peer.algorithms.base import Learner, Workspace, training_fields
 from peer.algorithms.cgpfl_decisions import CgpflDecisions, anchor_in, count_in, sketches_in
 from peer.algorithms.pfedme import local_rounds
 from peer.core.averaging import Vector, fold
@@ -69,13 +69,13 @@ class Cgpfl(CgpflDecisions):
         models, state = workspace.models, workspace.state
         start = models.model(self.own if state["label"] is None else state["label"])
         theta = models.model(self.personal) if state["has_trained"] else start
-        w, theta, loss = local_rounds(self.options, workspace, start, theta)
+        w, theta, done = local_rounds(self.options, workspace, start, theta)
         models.replace(self.own, w)
         models.replace(self.personal, theta)
         workspace.state = {**state, "has_trained": True}
         if workspace.round_index > 0:
             workspace.state["label"] = self._nearest(workspace, self.count(state))
-        return {"train_loss": loss}
+        return training_fields(done)
 
     def _nearest(self, workspace: Workspace, count: int) -> int:
         centers = [workspace.models.model(k) for k in range(count)]

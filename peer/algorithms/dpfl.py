@@ -24,7 +24,7 @@ from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.base import Algorithm, Workspace, refuse_slot
+from peer.algorithms.base import Algorithm, Workspace, refuse_slot, training_fields
 from peer.algorithms.greedy import GreedyChoice, WeightedSum
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer, Rejection
@@ -216,7 +216,7 @@ class Dpfl(Algorithm):
             workspace.state = {**workspace.state, "best": score}
         if self.rebuilding(workspace.round_index):
             workspace.scratch["choice"] = self._choice(workspace)
-        return {"train_loss": stats.loss}
+        return training_fields([stats])
 
     def _choice(self, workspace: Workspace) -> GreedyChoice:
         own, weight = workspace.models.model(CURRENT), float(workspace.state["sample_count"])

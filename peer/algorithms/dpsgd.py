@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.base import Algorithm, Workspace
+from peer.algorithms.base import Algorithm, Workspace, training_fields
 from peer.core.decisions import AlgorithmState
 
 
@@ -33,7 +33,7 @@ class DPsgd(Algorithm):
         seed = workspace.seed("train", 0)
         stepped, stats = workspace.fit(workspace.models.model(0), seed, "slot0", unit="step", epochs=1)
         workspace.models.replace(1, stepped)
-        return {"train_loss": stats.loss}
+        return training_fields([stats])
 
     def close(self, workspace: Workspace) -> AlgorithmState:
         """Average, then add the step, if the peer took part in the round."""

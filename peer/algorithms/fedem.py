@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from peer.algorithms.base import Algorithm, Workspace, measured
+from peer.algorithms.base import Algorithm, Workspace, measured, training_fields
 from peer.algorithms.mixture import division
 from peer.algorithms.personalize import mixed_predictions
 from peer.core.averaging import Vector
@@ -52,15 +52,15 @@ class FedEM(Algorithm):
 
     def train(self, workspace: Workspace) -> dict[str, Any]:
         """Train each model with its sample weights q; a batch's loss is divided by its size, not by the sum of weights."""
-        losses = []
+        done = []
         for slot in workspace.state["trained"]:
             weights = workspace.scratch["shares"][slot]
             model, stats = workspace.fit(
                 workspace.models.model(slot), workspace.seed("train", slot), sample_weights=weights
             )
             workspace.models.replace(slot, model)
-            losses.append(stats.loss)
-        return {"train_loss": float(np.mean(losses))}
+            done.append(stats)
+        return training_fields(done)
 
     def evaluate(self, workspace: Workspace) -> dict[str, Any]:
         """Return the metrics of the mixed predictions."""

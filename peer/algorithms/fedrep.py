@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.errors import ConfigError
-from peer.algorithms.base import Algorithm, Learner, Workspace
+from peer.algorithms.base import Algorithm, Learner, Workspace, training_fields
 from peer.algorithms.personal import PERSONAL, SHARED, Personal
 from peer.core.averaging import Vector
 from peer.core.schema import Schema
@@ -102,7 +102,7 @@ class FedRep(Personal):
             whole, stats = workspace.fit(whole, workspace.seed("train", SHARED), "body", only=parameters - head)
         workspace.models.replace(SHARED, self.body_of(schema, whole))
         workspace.models.replace(PERSONAL, whole)
-        return {"train_loss": stats.loss}
+        return training_fields([stats])
 
     def evaluation_model(self, workspace: Workspace) -> Vector:
         """Return the own head on the averaged body."""

@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.seeds import derive_seed, uniform
-from peer.algorithms.base import Learner, Workspace
+from peer.algorithms.base import Learner, Workspace, training_fields
 from peer.algorithms.centers import OwnNearCenters
 from peer.algorithms.mixture import Labels, cluster_sizes, division
 from peer.algorithms.personalize import weighted_sum
@@ -132,7 +132,7 @@ class FedSoft(OwnNearCenters):
         trained, stats = workspace.fit(start, workspace.seed("train", self.own), "own", proximal=proximal)
         models.replace(self.own, trained)
         workspace.state = {**workspace.state, "has_trained": True}
-        return {"train_loss": stats.loss}
+        return training_fields([stats])
 
     def adopt(self, workspace: Workspace) -> AlgorithmState:
         """Average the pulled centers; the own w stays, and the samples are divided anew."""

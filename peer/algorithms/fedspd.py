@@ -21,7 +21,7 @@ import numpy as np
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms import division, labels, mixture, sketches
-from peer.algorithms.base import Learner, Workspace, measured
+from peer.algorithms.base import Learner, Workspace, measured, training_fields
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdDecisions
 from peer.algorithms.personalize import confident_predictions, mixed_predictions, weighted_sum
 from peer.algorithms.privacy import Privacy
@@ -157,7 +157,7 @@ class FedSpd(FedSpdDecisions):
 
     def train(self, workspace: Workspace) -> dict[str, Any]:
         """Train each center in state["trained"] on its samples D_is (warm and hard rounds: on all), longer in round 0."""
-        losses = []
+        done = []
         z, phase, privacy = workspace.arrays["z"], self.phase(workspace.round_index), self._privacy(workspace)
         epochs = workspace.manifest.local_epochs * (
             self.options.first_round_factor if workspace.round_index == 0 else 1
@@ -168,7 +168,7 @@ class FedSpd(FedSpdDecisions):
             if indices is not None and not len(indices):
                 continue  # no samples: the center is sent unchanged
             model, stats = workspace.fit(start, workspace.seed("train", slot), indices=indices, epochs=epochs)
-            losses.append(stats.loss)
+            done.append(stats)
             if workspace.round_index == 0 and self.options.split == "updates":
                 self._sketch_update(workspace, model, start)
             if privacy is not None:
@@ -176,8 +176,7 @@ class FedSpd(FedSpdDecisions):
                 workspace.scratch.setdefault("noisy_models", {})[slot] = noisy
                 model = noisy if self.options.noisy_self else model
             workspace.models.replace(slot, model)
-        loss = {"train_loss": float(np.mean(losses))} if losses else {}
-        return loss | {"selected_cluster": workspace.state["selected"]}
+        return training_fields(done) | {"selected_cluster": workspace.state["selected"]}
 
     def outgoing(self, workspace: Workspace, slot: int) -> Vector | None:
         """Return the noisy model that `train` made, with privacy; else None."""

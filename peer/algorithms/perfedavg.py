@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.base import Workspace
+from peer.algorithms.base import Workspace, training_fields
 from peer.algorithms.personal import SHARED, Personal, batches_in_epochs, require_plain_sgd
 from peer.algorithms.pfedme import successive_batches
 from peer.core.averaging import Vector
@@ -50,18 +49,18 @@ class PerFedAvg(Personal):
 
     def train(self, workspace: Workspace) -> dict[str, Any]:
         """Take the meta-steps of a round; each has two mini-batches, one for w' and one for the step of w."""
-        w, losses = workspace.models.model(SHARED).copy(), []
+        w, done = workspace.models.model(SHARED).copy(), []
         batches = successive_batches(workspace, 2 * batches_in_epochs(workspace))
         for number in range(0, len(batches), 2):
             adapted = self._adapted(workspace, w, workspace.seed("train", number), indices=batches[number])
             seed = workspace.seed("train", number + 1)
             stepped, stats = workspace.fit(adapted, seed, indices=batches[number + 1], unit="fullbatch_step", epochs=1)
             w += stepped - adapted
-            losses.append(stats.loss)
+            done.append(stats)
             if workspace.should_stop():
                 break
         workspace.models.replace(SHARED, w)
-        return {"train_loss": float(np.mean(losses))}
+        return training_fields(done)
 
     def _adapted(self, workspace: Workspace, w: Vector, seed: int, **changes: Any) -> Vector:
         rate = self.options.inner_learning_rate or workspace.learning_rate

@@ -22,7 +22,7 @@ from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.base import Workspace
+from peer.algorithms.base import TrainStats, Workspace, training_fields
 from peer.algorithms.personal import PERSONAL, SHARED, Personal, batches_in_epochs, require_plain_sgd
 from peer.core.averaging import Vector, fold
 from peer.core.decisions import AlgorithmState
@@ -71,11 +71,11 @@ class PFedMe(Personal):
         """Do R local rounds on theta and w."""
         start, first = workspace.models.model(SHARED), not workspace.state["has_trained"]
         theta = start if first else workspace.models.model(PERSONAL)
-        w, theta, loss = local_rounds(self.options, workspace, start, theta)
+        w, theta, done = local_rounds(self.options, workspace, start, theta)
         workspace.models.replace(SHARED, w)
         workspace.models.replace(PERSONAL, theta)
         workspace.state = {**workspace.state, "has_trained": True}
-        return {"train_loss": loss}
+        return training_fields(done)
 
     def close(self, workspace: Workspace) -> AlgorithmState:
         """Average w; with beta < 1, keep a share of the own w."""
@@ -102,10 +102,12 @@ def check_local_rounds(name: str, manifest: Manifest, options: LocalOptions) -> 
         )
 
 
-def local_rounds(options: LocalOptions, workspace: Workspace, w: Vector, theta: Vector) -> tuple[Vector, Vector, float]:
-    """Return w and theta after R local rounds, as new arrays, and the mean training loss."""
+def local_rounds(
+    options: LocalOptions, workspace: Workspace, w: Vector, theta: Vector
+) -> tuple[Vector, Vector, list[TrainStats]]:
+    """Return w and theta after R local rounds, as new arrays, and the statistics of each."""
     rho = options.step(workspace.learning_rate)
-    w, losses = w.copy(), []
+    w, done = w.copy(), []
     for number, batch in enumerate(successive_batches(workspace, options.local_rounds or batches_in_epochs(workspace))):
         theta, stats = workspace.fit(
             theta,
@@ -115,14 +117,14 @@ def local_rounds(options: LocalOptions, workspace: Workspace, w: Vector, theta: 
             epochs=options.inner_steps,
             proximal=(w, options.strength),
         )
-        losses.append(stats.loss)
+        done.append(stats)
         if rho == 1:
             w = theta.copy()
         elif rho > 0:
             fold(w, 1.0 - rho, theta, rho)
         if workspace.should_stop():
             break
-    return w, theta, float(np.mean(losses))
+    return w, theta, done
 
 
 def successive_batches(workspace: Workspace, count: int) -> list[npt.NDArray[np.int64]]:

@@ -133,7 +133,8 @@ def table(
     ),
     markdown: Annotated[Path | None, typer.Option(help="Markdown file to write the tables to.")] = None,
     curves: Annotated[
-        Path | None, typer.Option(help="Folder for pictures of the metric over rounds, one PNG per table.")
+        Path | None,
+        typer.Option(help="Folder for PNG pictures of the metric over rounds, of test and of training samples."),
     ] = None,
 ) -> None:
     """Show measured and published numbers side by side, with scale, machine, date and command."""

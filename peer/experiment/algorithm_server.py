@@ -53,14 +53,14 @@ class AlgorithmServer:
         """Train, average and evaluate; return the mean test accuracy, or None if this round is not evaluated."""
         for workspace in self.workspaces:
             workspace.round_index = round_index
-        losses = self.train_and_average(round_index)
+        trained = self.train_and_average(round_index)
         every, last = self.manifest.evaluate_every, round_index + 1 == self.manifest.rounds
         evaluate, accuracies = (round_index + 1) % every == 0 or last, []
         for place, client in enumerate(self.clients.values()):
-            loss = losses.get(place)
-            fields: dict[str, Any] = {"round_index": round_index, "active": loss is not None, "seconds": {}}
-            fields |= {} if loss is None else {"train_loss": loss, "models_sent": 1}
-            fields |= {} if loss is None else {"payload_bytes_sent": client.host.state.model_bytes}
+            done = trained.get(place)
+            fields: dict[str, Any] = {"round_index": round_index, "active": done is not None, "seconds": {}}
+            fields |= {} if done is None else {**done, "models_sent": 1}
+            fields |= {} if done is None else {"payload_bytes_sent": client.host.state.model_bytes}
             if "cluster_index" in self.workspaces[place].state:
                 fields["cluster_index"] = self.workspaces[place].state["cluster_index"]
             if evaluate:
@@ -70,13 +70,14 @@ class AlgorithmServer:
             client.host.last_round = fields
         return float(np.mean(accuracies)) if accuracies else None
 
-    def train_and_average(self, round_index: int) -> dict[int, float]:
-        """Do a round; return the training loss of each client that trained, by its place."""
+    def train_and_average(self, round_index: int) -> dict[int, dict[str, Any]]:
+        """Do a round; return the training fields of each client that trained, by its place."""
         raise NotImplementedError
 
-    def train(self, place: int) -> float:
+    def train(self, place: int) -> dict[str, Any]:
         """Train one client as a peer trains."""
-        return float(self.algorithms[place].train(self.workspaces[place])["train_loss"])
+        fields: dict[str, Any] = self.algorithms[place].train(self.workspaces[place])
+        return fields
 
     def send(self, slots: range) -> None:
         """Give the clients the server's models."""
@@ -92,7 +93,7 @@ class FedSoftServer(AlgorithmServer):
     and weighted averaging would count the importance twice.
     """
 
-    def train_and_average(self, round_index: int) -> dict[int, float]:
+    def train_and_average(self, round_index: int) -> dict[int, dict[str, Any]]:
         """Divide the samples where it is due, train the clients of the round, and average each center."""
         clusters, wanted = range(self.algorithms[0].clusters), self.options.selected
         self.send(range(len(clusters)))
@@ -122,7 +123,7 @@ class FedSoftServer(AlgorithmServer):
 class PFedMeServer(AlgorithmServer):
     """pFedMe (arXiv 2006.08848), Algorithm 1: w <- (1 - beta) w + beta sum_i (n_i / n) w_i; all clients take part."""
 
-    def train_and_average(self, round_index: int) -> dict[int, float]:
+    def train_and_average(self, round_index: int) -> dict[int, dict[str, Any]]:
         """Train all clients, and average their w by the number of their samples."""
         self.send(range(1))
         trained = {place: self.train(place) for place in range(len(self.workspaces))}
@@ -149,7 +150,7 @@ class CgpflServer(AlgorithmServer):
 
     count: int | None = None
 
-    def train_and_average(self, round_index: int) -> dict[int, float]:
+    def train_and_average(self, round_index: int) -> dict[int, dict[str, Any]]:
         """Train all clients from the centers of their labels, cluster their w, and move the centers."""
         trained = {place: self.train(place) for place in range(len(self.workspaces))}
         algorithm = self.algorithms[0]
@@ -171,7 +172,7 @@ class CgpflServer(AlgorithmServer):
             workspace.state = {**workspace.state, "label": label, "cluster_index": label, "clusters": self.count}
         return trained
 
-    def train(self, place: int) -> float:
+    def train(self, place: int) -> dict[str, Any]:
         """Train one client from the center of its label; as in round 0 of a peer, the server gives the label."""
         workspace, algorithm = self.workspaces[place], self.algorithms[place]
         workspace.state = {**workspace.state, "trained": [algorithm.own]}

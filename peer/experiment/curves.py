@@ -16,12 +16,17 @@ from peer.experiment.table import Block
 def save_curves(block: Block, path: Path) -> None:
     """Draw the task's metric over rounds into a PNG file of less than 100 KB.
 
+    Also draw that of the training samples over rounds, into ``STEM-train.png`` beside it, if the results have it.
     For an experiment with a sweep, also draw the measured numbers over its values: into ``STEM-sweep.png`` beside it.
     """
     metric = block.metric
     name = f"{metric.label}, %" if metric.share else metric.label
     with _axes(block, path, "round", f"test {name}, mean over peers") as axes:
-        _draw_curves(axes, block)
+        _draw_curves(axes, block, "curve")
+    if any(result.get("curve_train") for row in block.rows for result in row.results):
+        train = path.with_stem(f"{path.stem}-train")
+        with _axes(block, train, "round", f"training {name}, mean over peers") as axes:
+            _draw_curves(axes, block, "curve_train")
     swept = [result for row in block.rows for result in row.results if result.get("sweep")]
     if swept:
         path = path.with_stem(f"{path.stem}-sweep")
@@ -47,10 +52,10 @@ def _axes(block: Block, path: Path, xlabel: str, ylabel: str) -> Iterator[Any]:
     pyplot.close(figure)
 
 
-def _draw_curves(axes: Any, block: Block) -> None:
+def _draw_curves(axes: Any, block: Block, key: str) -> None:
     """Draw the mean over seeds of each case, with the range of the seeds."""
     for row in block.rows:
-        curves = [np.array(result["curve"], dtype=float) for result in row.results if result["curve"]]
+        curves = [np.array(result[key], dtype=float) for result in row.results if result.get(key)]
         if not curves:
             continue
         shortest = min(map(len, curves))

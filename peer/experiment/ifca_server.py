@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap import Graph
-from peer.algorithms.base import TrainStats, Workspace, measured
+from peer.algorithms.base import TrainStats, Workspace, measured, training_fields
 from peer.core.averaging import Vector, accumulate
 from peer.core.model_store import ModelStore
 from peer.experiment.network import SimulatedPeer, VirtualNetwork
@@ -114,7 +114,7 @@ class _Server:
         accuracies = []
         for client, (_, stats) in zip(self.clients.values(), trained, strict=True):
             client_id = client.peer_id
-            fields: dict[str, Any] = {"round_index": round_index, "train_loss": stats.loss}
+            fields: dict[str, Any] = {"round_index": round_index, **training_fields([stats])}
             fields |= {"cluster_index": self.chosen(client_id)}
             fields |= {
                 "models_sent": 1,

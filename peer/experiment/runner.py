@@ -10,10 +10,13 @@ import platform
 import re
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from coordinator_free_bootstrap import Graph, canonical_json
 from coordinator_free_bootstrap.errors import ConfigError, RunFailed, UsageError
@@ -244,6 +247,7 @@ def result_of(job: Job, directory: Path, command: str, on_round: OnRound) -> dic
         "mean_degree": 2 * len(graph.edges) / len(graph.nodes),
         **report.run.metric.named({key: report.values[key] for key in KEPT}),
         "curve": [[int(r) + 1, round(float(a), 5)] for r, a in zip(curve.round_index, curve.mean, strict=True)],
+        "curve_train": training_curve(report.run.peers),
         "settled_round": settled_round(report.run.peers),
         "run_seconds": time.monotonic() - began,
         "cpu_seconds": None if job.backend == "processes" else time.process_time() - cpu_began,
@@ -254,6 +258,15 @@ def result_of(job: Job, directory: Path, command: str, on_round: OnRound) -> dic
     }
     gc.collect()  # peers and network refer to each other; their models would stay in memory until the next collection
     return result
+
+
+def training_curve(peers: Sequence[PeerRun]) -> list[list[float]]:
+    """Return [round, mean training metric of the peers that trained in it]; empty where the task has none."""
+    found = defaultdict(list)
+    for peer in peers:
+        for round_index, value in peer.series("accuracy_train"):
+            found[round_index].append(value)
+    return [[round_index + 1, round(float(np.mean(values)), 5)] for round_index, values in sorted(found.items())]
 
 
 def settled_round(peers: Sequence[PeerRun]) -> int | None:

@@ -63,8 +63,9 @@ class DivergenceGuard:
             f"the models of the last completed round ({left}), learning rate now "
             f"{space.learning_rate:g}"
         )
+        metrics = {key: value for key, value in done.metrics.items() if key != "accuracy_train"}
         return replace(
-            done, state=dict(space.state), metrics={**done.metrics, "train_loss": None, "restores": space.restores}
+            done, state=dict(space.state), metrics={**metrics, "train_loss": None, "restores": space.restores}
         ), sentence
 
     def _trained(self) -> list[int]:

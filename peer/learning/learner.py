@@ -46,6 +46,9 @@ class TrainStats:
     optimizer_state: dict[str, Vector] | None = (
         None  # where it was asked for: each value flat, for all trained parameters
     )
+    metric: float | None = (
+        None  # mean score over the same samples, of the same outputs; None if the task needs all at once
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +208,8 @@ class Learner:
             parameter.grad = None  # as large as the model, not needed before the next training
         loss = float(step.loss_sum) / step.samples if step.samples else float("nan")
         kept = None if optimizer_state is None else state_of(step.optimizer, trained)
-        return model.store(), TrainStats(loss, step.samples, step.steps, stopped, kept)
+        metric = float(step.score_sum) / step.samples if step.samples and step.score is not None else None
+        return model.store(), TrainStats(loss, step.samples, step.steps, stopped, kept, metric)
 
     def sample_losses(self, theta: Vector, part: Part = "train") -> NDArray[np.float32]:
         """Return each sample's loss, float32 [n], in evaluation mode."""
@@ -457,6 +461,7 @@ class _Step:
     ) -> None:
         self.data, self.forward = learner.samples(), learner._call
         self.loss, self.parameters = learner.task.loss, model.parameters
+        self.score = None if learner.task.needs_all_outputs else learner.task.score
         self.weights = None
         if sample_weights is not None:
             if sample_weights.shape != (len(self.data),):
@@ -464,14 +469,17 @@ class _Step:
             self.weights = torch.from_numpy(np.array(sample_weights, dtype=np.float32)).to(learner.device)
         self.center = None if proximal is None else model.views(proximal[0])
         self.strength = 0.0 if proximal is None else proximal[1]
-        self.loss_sum = torch.zeros((), device=learner.device)
+        self.loss_sum, self.score_sum = torch.zeros(2, device=learner.device)
         self.samples = self.steps = 0
 
     def __call__(self, batch: Tensor | None) -> None:
         """Take one step on the samples ``batch``, int64 [b], or on all of them."""
         self.optimizer.zero_grad(set_to_none=True)  # before the forward pass, which reuses the memory
         x, y = self.data.batch(slice(None) if batch is None else batch)
-        losses = self.loss(self.forward(x), y)  # (b,)
+        outputs = self.forward(x)
+        losses = self.loss(outputs, y)  # (b,)
+        if self.score is not None:
+            self.score_sum += self.score(outputs.detach(), y).sum()
         objective = losses
         if self.weights is not None:
             objective = losses * (self.weights if batch is None else self.weights.index_select(0, batch))

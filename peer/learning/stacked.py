@@ -112,7 +112,7 @@ class _Stack:
     def __init__(self, requests: Sequence[TrainRequest], x: Tensor, y: Tensor) -> None:
         first = requests[0]
         self.requests, self.x, self.y = requests, x, y
-        self.model, self.loss, self.device = first.learner.model, first.learner.task.loss, first.learner.device
+        self.model, self.task, self.device = first.learner.model, first.learner.task, first.learner.device
         self.rate, self.momentum, self.decay = (
             float(first.settings.get(key, 0.0)) for key in ("learning_rate", "momentum", "weight_decay")
         )
@@ -125,7 +125,7 @@ class _Stack:
             if spec.role == "parameter":
                 self.trained[spec.name] = tensor.requires_grad_()
         self.buffers = {name: torch.zeros_like(t) for name, t in self.trained.items()} if self.momentum else {}
-        self.forward: Callable[..., Tensor] = vmap(self._forward, randomness="different")
+        self.forward: Callable[..., tuple[Tensor, Tensor]] = vmap(self._forward, randomness="different")
         self.weights = self._sample_weights()
         self.centers = self._centers()
 
@@ -133,17 +133,17 @@ class _Stack:
         """Take all steps of all models."""
         plans = [request.plan() for request in self.requests]
         samples = [sum(map(len, plan)) for plan in plans]
-        loss_sums = torch.zeros(len(plans), device=self.device)
+        sums = torch.zeros(2, len(plans), device=self.device)  # of losses, of scores
         self.model.reset_integers()
         self.model.module.train()
         seed = derive_seed(int(self.requests[0].settings["seed"]), "dropout")
         with seeded(seed, self.device):
             for step in range(max(map(len, plans), default=0)):
                 active = [place for place, plan in enumerate(plans) if step < len(plan)]
-                self._step({place: plans[place][step] for place in active}, loss_sums)
-        return self._results(plans, samples, loss_sums.tolist())
+                self._step({place: plans[place][step] for place in active}, sums)
+        return self._results(plans, samples, *sums.tolist())
 
-    def _step(self, batches: dict[int, Tensor], loss_sums: Tensor) -> None:
+    def _step(self, batches: dict[int, Tensor], sums: Tensor) -> None:
         """Take one step for the models in ``batches``; other models do not change."""
         for tensor in self.trained.values():
             tensor.grad = None
@@ -151,7 +151,7 @@ class _Stack:
             batch = pad_sequence([batches[place] for place in places], batch_first=True)  # (m, b)
             sizes = torch.tensor([len(batches[place]) for place in places])
             valid = (torch.arange(batch.shape[1]) < sizes[:, None]) / sizes[:, None]  # (m, b): 1 / own batch size, or 0
-            self._backward(torch.tensor(places), batch, valid, loss_sums)
+            self._backward(torch.tensor(places), batch, valid, sums)
         mask = None
         if len(batches) < len(self.requests):
             mask = torch.zeros(len(self.requests), device=self.device)
@@ -167,25 +167,27 @@ class _Stack:
             groups.setdefault(len(batch), []).append(place)
         return list(groups.values())
 
-    def _backward(self, places: Tensor, batch: Tensor, valid: Tensor, loss_sums: Tensor) -> None:
+    def _backward(self, places: Tensor, batch: Tensor, valid: Tensor, sums: Tensor) -> None:
         places, batch, valid = places.to(self.device), batch.to(self.device), valid.to(self.device)
         x, y = self.x[places[:, None], batch], self.y[places[:, None], batch]  # (m, b, ...)
         whole = len(places) == len(self.requests)
         tensors = self.tensors if whole else {name: t[places] for name, t in self.tensors.items()}
-        losses = self.forward(tensors, x, y)  # (m, b)
+        losses, scores = self.forward(tensors, x, y)  # (m, b)
         objective = losses * valid
         if self.weights is not None:
             objective = objective * self.weights[places[:, None], batch]
         objective.sum().backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            loss_sums[places] += (losses * (valid > 0)).sum(1)
+            sums[:, places] += (torch.stack((losses, scores)) * (valid > 0)).sum(2)
             if not whole:  # batch statistics were updated in copies
                 for name in self.tensors.keys() - self.trained.keys():
                     self.tensors[name][places] = tensors[name]
 
-    def _forward(self, tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    def _forward(self, tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return losses and scores of one model; without a score of each sample, the losses twice."""
         outputs: Tensor = functional_call(self.model.module, tensors, (x,))
-        return self.loss(outputs, y)
+        losses = self.task.loss(outputs, y)
+        return losses, losses if self.task.needs_all_outputs else self.task.score(outputs.detach(), y)
 
     @torch.no_grad()
     def _update(self, mask: Tensor | None) -> None:
@@ -204,13 +206,17 @@ class _Stack:
                 gradient = gradient * _along(mask, tensor)
             tensor.sub_(gradient, alpha=self.rate)
 
-    def _results(self, plans: list[list[Tensor]], samples: list[int], loss_sums: list[float]) -> list[Trained]:
+    def _results(
+        self, plans: list[list[Tensor]], samples: list[int], loss_sums: list[float], score_sums: list[float]
+    ) -> list[Trained]:
         flat = torch.cat([t.detach().reshape(len(self.requests), -1) for t in self.tensors.values()], dim=1)
         vectors = flat.cpu().numpy()
         results = []
         for place, plan in enumerate(plans):
             loss = loss_sums[place] / samples[place] if samples[place] else float("nan")
-            results.append((vectors[place].copy(), TrainStats(loss, samples[place], len(plan))))
+            scored = samples[place] and not self.task.needs_all_outputs
+            metric = score_sums[place] / samples[place] if scored else None
+            results.append((vectors[place].copy(), TrainStats(loss, samples[place], len(plan), metric=metric)))
         return results
 
     def _sample_weights(self) -> Tensor | None:

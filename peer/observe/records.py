@@ -92,6 +92,8 @@ class _ResultLine(Line):
     metric_value: Number | None = None
     accuracy_shared: Number | None = None
     metric_shared: Number | None = None
+    accuracy_train: Number | None = None
+    metric_train: Number | None = None
     loss: Number | None = None
     metrics: Metrics | None = None
     cluster_index: Count | None = None

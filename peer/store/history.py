@@ -38,7 +38,7 @@ COUNTERS = frozenset(
 )
 _RESULTS = frozenset(
     {"accuracy", "metric_value", "loss", "train_loss", "cluster_index", "selected_cluster", "state"}
-    | {"accuracy_shared", "metric_shared", "metrics"}
+    | {"accuracy_shared", "metric_shared", "accuracy_train", "metric_train", "metrics"}
 )
 FIELDS = {  # kind -> fields that its lines may have, beside ``kind``, ``t``, ``time`` and ``incarnation``
     "start": frozenset(

@@ -45,7 +45,9 @@ class Shard:
         return self.rng.random(SAMPLES, np.float32)
 
     def train(self, theta, **_settings):
-        return theta + self.rng.standard_normal(4, np.float32), SimpleNamespace(loss=1.0, samples=SAMPLES, steps=1)
+        return theta + self.rng.standard_normal(4, np.float32), SimpleNamespace(
+            loss=1.0, metric=None, samples=SAMPLES, steps=1
+        )
 
     def evaluate(self, theta, part="test"):
         return SimpleNamespace(metric=0.5, loss=1.0, samples=SAMPLES, more={})

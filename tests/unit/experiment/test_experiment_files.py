@@ -188,6 +188,8 @@ def test_a_result_has_the_numbers_of_the_table(small, tmp_path):
     )
     assert result["measured"] == pytest.approx(100 * result["accuracy_mean"])
     assert [round_ for round_, _ in result["curve"]] == [1, 2]
+    assert [round_ for round_, _ in result["curve_train"]] == [1, 2]
+    assert 0 < result["curve_train"][0][1] < result["curve_train"][1][1] <= 1
     assert result["peers"] == 8
     assert (tmp_path / "small" / "dfca-gi" / "seed-1" / "peer-0" / "history.jsonl").is_file()
 
@@ -244,6 +246,7 @@ def test_curves_are_drawn_into_small_files(small, tmp_path):
     assert done.exit_code == 0, done.output
     picture = tmp_path / "figures" / "a-small-one.png"
     assert 1000 < picture.stat().st_size < 100_000
+    assert 1000 < picture.with_stem("a-small-one-train").stat().st_size < 100_000
     shutil.rmtree(tmp_path / "figures")
 
 
@@ -346,7 +349,7 @@ def test_a_sweep_is_drawn_over_its_values(small, tmp_path):
     done = CliRunner().invoke(app, ["experiment", "table", str(out), "--curves", str(tmp_path / "figures")])
     assert done.exit_code == 0, done.output
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "figures").iterdir()}
-    assert sizes.keys() == {"a-small-one.png", "a-small-one-sweep.png"}
+    assert sizes.keys() == {"a-small-one.png", "a-small-one-sweep.png", "a-small-one-train.png"}
     assert all(1000 < size < 100_000 for size in sizes.values())
     header, *rows = read_blocks(tmp_path / "results")[0].cells()
     shown = [dict(zip(header, row, strict=True)) for row in rows]

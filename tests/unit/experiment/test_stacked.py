@@ -51,6 +51,7 @@ def agree(asked, atol=1e-5):
         np.testing.assert_allclose(theirs, vector, atol=atol)
         assert (their_stats.samples, their_stats.steps) == (stats.samples, stats.steps)
         assert their_stats.loss == pytest.approx(stats.loss, rel=1e-4)
+        assert their_stats.metric == pytest.approx(stats.metric, abs=2 / stats.samples)
 
 
 @pytest.mark.parametrize(

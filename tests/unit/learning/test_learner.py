@@ -82,6 +82,17 @@ def test_one_full_batch_step_is_theta_minus_rate_times_gradient():
     np.testing.assert_allclose(trained, theta - 0.5 * gradient, atol=1e-6)
     assert (stats.steps, stats.samples) == (1, N)
     assert stats.loss == pytest.approx(losses.mean().item(), rel=1e-5)
+    assert stats.metric == pytest.approx(subject.evaluate(theta, "train").metric)
+
+
+def test_a_metric_of_a_whole_set_is_not_measured_while_training():
+    class Own(type(learner().task)):
+        def metric(self, outputs, targets):
+            return 0.5
+
+    subject = Learner(Own(), learner().shard)
+    _, stats = subject.train(subject.initial_model(0), epochs=1, seed=0, learning_rate=0.5)
+    assert stats.metric is None and stats.loss > 0
 
 
 def test_sample_weights_divide_by_the_batch_size():

@@ -22,9 +22,9 @@ demo: $(VENV)/.run
 test: $(VENV)/.test
 	$(PYTEST)
 
-# Planted bugs, and real processes under faults: minutes each.
+# Planted bugs, and real processes under faults: minutes each. They wait for timeouts most of the time, so more of them run at once.
 test-slow: $(VENV)/.test
-	$(PYTEST) -m 'slow or chaos'
+	$(PYTEST) --numprocesses 4 -m 'slow or chaos'
 
 test-all: test test-slow test-browser test-compose
 

@@ -5,7 +5,6 @@ Files are compared by name, size and SHA-256. What a node gets lies in its tempo
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import hashlib
 import os
@@ -90,6 +89,8 @@ def root_on_this_node(data: DataFiles, fetch: Callable[[DataFile], bytes] | None
         return root, 0
     if fetch is None:
         return None
+    import fcntl  # Windows has none, and no Ray cluster
+
     with storage_errors("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder.parent / f"{data.digest}.lock").open("w") as lock:

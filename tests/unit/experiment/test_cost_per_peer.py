@@ -72,14 +72,14 @@ def test_the_network_looks_at_all_peers_only_at_its_start():
 
 
 def test_collections_of_garbage_do_not_look_at_the_objects_of_all_peers(monkeypatch):
-    frozen = []
-    tick = VirtualNetwork.later
-    monkeypatch.setattr(
-        VirtualNetwork, "later", lambda *arguments: (frozen.append(gc.get_freeze_count()), tick(*arguments))
-    )
+    told = []
+    freeze, unfreeze, tick = gc.freeze, gc.unfreeze, VirtualNetwork.later
+    monkeypatch.setattr(gc, "freeze", lambda: (told.append("freeze"), freeze()))
+    monkeypatch.setattr(gc, "unfreeze", lambda: (told.append("unfreeze"), unfreeze()))
+    monkeypatch.setattr(VirtualNetwork, "later", lambda *arguments: (told.append("work"), tick(*arguments)))
     run(6, "run.algorithm=dfedavg")
-    assert frozen[-1] > 10_000  # while it ran
-    assert gc.get_freeze_count() == 0
+    begun, ended = told.index("freeze"), told.index("unfreeze")
+    assert {*told[begun + 1 : ended]} == {"work"} and "work" not in told[ended:]
 
 
 class Waiting:

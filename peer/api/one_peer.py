@@ -228,4 +228,4 @@ def _settings(peer_id: int, options: LocalOptions, task: Any) -> LocalSettings:
             given[key] = parse_rate(str(given[key]), f"--{key.replace('_', '-')}")
     given["proxy"] = HttpProxy.chosen(bool(given.get("proxy")))
     given.setdefault("state_dir", Path("state") / f"peer-{peer_id}")
-    return LocalSettings(**given, task=task, signals=False, check_task=True)
+    return LocalSettings(**given, task=task, check_task=True)

@@ -167,7 +167,7 @@ def run(
         with LiveExport(settings.state_dir, exports or ()) as live:
             if when or when_command:
                 schedule = Schedule([parse_window(text) for text in when or ()], when_command or "")
-                code = run_peer_in_windows(peer_id, graph, settings, schedule, exit_on_signals)
+                code = run_peer_in_windows(peer_id, graph, settings, schedule)
             else:
                 code = run_peer(peer_id, graph, settings)
         if live.problem:

@@ -49,7 +49,6 @@ class LocalSettings:
     check_task: bool = False  # train one step and evaluate before the start; a testbed does so once for all peers
     traceback: bool = False  # log the whole trace of an error
     task: Task | None = None  # an object to use in place of the task that the manifest names
-    signals: bool = True  # SIGTERM and SIGINT ask the peer to leave; false where it is a part of another program
 
 
 @dataclass

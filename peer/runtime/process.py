@@ -15,6 +15,7 @@ from peer import failpoints
 from peer.identity.files import KeyFiles
 from peer.runtime.assembly import Assembled, LocalSettings, assemble
 from peer.runtime.results import exit_code_of, write_results
+from peer.runtime.signals import Signals
 from peer.runtime.world import AsyncioWorld
 from peer.store.system import require_unix
 from peer.wire.address import require_own_address
@@ -34,8 +35,13 @@ def run_peer(
         settings: local choices.
         on_listening: told the bound port once the server is up.
     """
+
+    async def to_end(world: AsyncioWorld) -> str:
+        Signals().install().tell = world.on_signal
+        return await run_to_end(world, on_listening)
+
     try:
-        status = asyncio.run(run_to_end(opened(peer_id, graph, settings), on_listening))
+        status = asyncio.run(to_end(opened(peer_id, graph, settings)))
     except PeerError as error:
         log.error("%s", error, exc_info=settings.traceback)
         return error.exit_code

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Awaitable, Callable
 
 from coordinator_free_bootstrap import Graph
@@ -13,14 +12,13 @@ from peer.runtime.assembly import LocalSettings
 from peer.runtime.process import opened, run_to_end
 from peer.runtime.results import exit_code_of
 from peer.runtime.schedule import Schedule
+from peer.runtime.signals import Signals
 from peer.runtime.world import AsyncioWorld
 
 log = logging.getLogger("peer")
 
 
-def run_peer_in_windows(
-    peer_id: int, graph: Graph, settings: LocalSettings, schedule: Schedule, between: Callable[[], None]
-) -> int:
+def run_peer_in_windows(peer_id: int, graph: Graph, settings: LocalSettings, schedule: Schedule) -> int:
     """Run one peer as a process to its end, in the windows of its schedule, and return its exit code.
 
     Args:
@@ -28,46 +26,61 @@ def run_peer_in_windows(
         graph: the run's graph file.
         settings: local choices.
         schedule: when the peer may work.
-        between: called after each window; installs the handlers of signals that hold until the next one.
     """
 
     async def ready() -> AsyncioWorld:
         return opened(peer_id, graph, settings)
 
+    async def to_end() -> str:
+        return await run_in_windows(ready, schedule, Signals().install())
+
     try:
-        return exit_code_of(asyncio.run(run_in_windows(ready, schedule, between)))
+        return exit_code_of(asyncio.run(to_end()))
     except PeerError as error:
         log.error("%s", error, exc_info=settings.traceback)
         return error.exit_code
 
 
 async def run_in_windows(
-    ready: Callable[[], Awaitable[AsyncioWorld]], schedule: Schedule, between: Callable[[], None] = lambda: None
+    ready: Callable[[], Awaitable[AsyncioWorld]], schedule: Schedule, signals: Signals | None = None
 ) -> str:
     """Run one peer to its end and return how it ended; each window resumes from the last one.
 
     Args:
         ready: returns the peer, ready to run, with the state that the last window left.
         schedule: when the peer may work.
-        between: called after each window.
+        signals: those that make the peer leave; after one, no further window is waited for.
 
     Raises:
         PeerError: as `peer.runtime.process.opened` and `run_to_end`.
     """
-    while True:
-        await _until_open(schedule)
-        status, again = await _one_window(await ready(), schedule, between)
-        if not again:
-            return status
+    signals = signals or Signals()
+    status, again = "left", True
+    while again and await _until_open(schedule, signals):
+        status, again = await _one_window(await ready(), schedule, signals)
+    return status
 
 
-async def _until_open(schedule: Schedule) -> None:
+async def _until_open(schedule: Schedule, signals: Signals) -> bool:
+    """Wait for the next window; return False where a signal came first."""
+    waiting = asyncio.ensure_future(_opened(schedule))
+    signals.tell = waiting.cancel
+    try:
+        await waiting
+    except asyncio.CancelledError:
+        if not signals.came:
+            raise
+        log.info("asked to stop outside the windows of work")
+    return not signals.came
+
+
+async def _opened(schedule: Schedule) -> None:
     if not await schedule.is_open():
         log.info("outside the windows of work: waiting")
         await schedule.until(True)
 
 
-async def _one_window(world: AsyncioWorld, schedule: Schedule, between: Callable[[], None]) -> tuple[str, bool]:
+async def _one_window(world: AsyncioWorld, schedule: Schedule, signals: Signals) -> tuple[str, bool]:
     """Return how the peer ended, and whether it works again in the next window: the schedule, and no signal, made it leave."""
     closed = False
 
@@ -78,16 +91,11 @@ async def _one_window(world: AsyncioWorld, schedule: Schedule, between: Callable
         log.info("the window of work is over: leaving until the next one")
         world.leave()
 
+    signals.tell = world.on_signal
     closing = asyncio.ensure_future(close())
     try:
         status = await run_to_end(world)
     finally:
         closing.cancel()
         await asyncio.gather(closing, return_exceptions=True)
-        for number in (
-            signal.SIGTERM,
-            signal.SIGINT,
-        ):  # not by the end of the loop, which would lose a signal before it
-            asyncio.get_running_loop().remove_signal_handler(number)
-        between()
-    return status, closed and status == "left" and not world.signaled
+    return status, closed and status == "left" and not signals.came

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -68,7 +67,6 @@ class AsyncioWorld:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped: asyncio.Future[str] | None = None
         self._stop_training = False
-        self.signaled = False  # SIGTERM or SIGINT came
         self.progress = TrainingProgress(self.manifest.rounds)
         self._compute = ThreadPoolExecutor(1, "compute")
         self._fold = ThreadPoolExecutor(1, "fold")
@@ -91,8 +89,6 @@ class AsyncioWorld:
         loop = asyncio.get_running_loop()
         self._stopped = loop.create_future()
         self.host.workspace.should_stop = self._should_stop
-        for number in (signal.SIGTERM, signal.SIGINT) if self.parts.settings.signals else ():
-            loop.add_signal_handler(number, self._on_signal)
         server = PeerServer(
             self.requests,
             self.parts.settings.listen or self.host.state.graph.node(self.peer_id).address,
@@ -110,7 +106,7 @@ class AsyncioWorld:
             self.record("start", self._start_fields(port))
             if on_listening:
                 on_listening(port)
-            self.post(ev.Tick())
+            self.post(ev.LeaveRequested() if self._stop_training else ev.Tick())
             return await self._stopped
         finally:
             await self._close(server)
@@ -138,10 +134,10 @@ class AsyncioWorld:
         failpoints.reach("hello.end")
         return self._edges.reached(neighbor, incarnation)
 
-    def _on_signal(self) -> None:
-        self.signaled = True
+    def on_signal(self) -> None:
+        """Leave; the second time, stop at once."""
         if self._stop_training:
-            log.warning("second signal: stopping at once")
+            log.warning("asked to stop while leaving: stopping at once")
             self.stop("left")
             return
         log.info("asked to stop: telling the neighbors and writing a checkpoint; a second signal stops at once")
@@ -150,7 +146,8 @@ class AsyncioWorld:
     def leave(self) -> None:
         """Tell the neighbors, write a checkpoint, and end; `run` then returns ``left``."""
         self._stop_training = True
-        self.post(ev.LeaveRequested())
+        if self._stopped is not None:  # else `run`, which has not begun, leaves at its start
+            self.post(ev.LeaveRequested())
 
     def _should_stop(self) -> bool:
         failpoints.reach("train.step")

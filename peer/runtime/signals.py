@@ -1,0 +1,29 @@
+"""SIGTERM and SIGINT of a process that runs one peer: they ask it to leave."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+
+class Signals:
+    """What the process does on SIGTERM or SIGINT: whoever works at that moment is told.
+
+    One handler stays for the whole life of the event loop. A handler that is exchanged loses the signal that came before the
+    exchange and that the loop has not read yet.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        self.tell: Callable[[], object] = lambda: None
+
+    def install(self) -> Signals:
+        """Take the signals of this process, as long as the running event loop lives."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+        return self
+
+    def _on_signal(self) -> None:
+        self.came = True
+        self.tell()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -14,6 +14,18 @@ app = typer.Typer(
 
 GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH.JSON", help="The graph file.", show_default=False)]
 Out = Annotated[Path, typer.Option(help="Folder for the files.")]
+Image = Annotated[str, typer.Option(help="Image name; all nodes must be able to pull it.")]
+
+
+def _nodes(metavar: str, which: str) -> Any:
+    """Return the option that restricts the peers to some nodes."""
+    return typer.Option(metavar=metavar, help=f"Run peers only on nodes {which}. Repeat it: all must hold.")
+
+
+def _shards(metavar: str, place: str) -> Any:
+    """Return the option that gives each peer its own shard."""
+    files = "peer-<id>.safetensors, as peer data split writes them; each peer can read its own"
+    return typer.Option(metavar=metavar, help=f"{place} with {files}.")
 
 
 @app.command(epilog="Example: peer deploy compose graph.json --out testbed && cd testbed && docker compose up")
@@ -50,13 +62,9 @@ def compose(
 def swarm(
     path: GraphFile,
     out: Out,
-    image: Annotated[str, typer.Option(help="Image name; all nodes must be able to pull it.")] = "coordinator-free",
+    image: Image = "coordinator-free",
     constraint: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY==VALUE",
-            help="Run peers only on nodes like this: node.role==worker, node.labels.site!=a. Repeat it: all must hold.",
-        ),
+        list[str] | None, _nodes("KEY==VALUE", "like this: node.role==worker, node.labels.site!=a")
     ] = None,
     node: Annotated[
         list[str] | None,
@@ -74,13 +82,7 @@ def swarm(
             "node goes on with its state. Default: volumes of the nodes; a peer on another node catches up without it.",
         ),
     ] = None,
-    shards: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder on every node with peer-<id>.safetensors, as peer data split writes them; each peer can read its own.",
-        ),
-    ] = None,
+    shards: Annotated[str | None, _shards("FOLDER", "Folder on every node")] = None,
     page_port: Annotated[
         int,
         typer.Option(
@@ -113,7 +115,7 @@ def kubernetes(
     out: Out,
     name: Annotated[str, typer.Option(help="Name of the StatefulSet and its Service.")] = "peer",
     namespace: Annotated[str, typer.Option(help="Namespace; part of the manifests.")] = "coordinator-free",
-    image: Annotated[str, typer.Option(help="Image name for the cluster.")] = "coordinator-free",
+    image: Image = "coordinator-free",
     cpu: Annotated[str, typer.Option(help="CPU request of each peer, such as 500m (half a CPU) or 2.")] = "500m",
     cpu_limit: Annotated[
         str | None, typer.Option(help="CPU limit of each peer. Default: none; a peer may use idle CPUs of its node.")
@@ -143,13 +145,7 @@ def kubernetes(
         str | None,
         typer.Option(help="StorageClass of these volumes (kubectl get storageclass). Default: that of the cluster."),
     ] = None,
-    node_selector: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Run peers only on nodes with this label, such as gpu=a100. Repeat it: all must hold.",
-        ),
-    ] = None,
+    node_selector: Annotated[list[str] | None, _nodes("KEY=VALUE", "with this label, such as gpu=a100")] = None,
     pull_secret: Annotated[
         list[str] | None,
         typer.Option(
@@ -158,13 +154,7 @@ def kubernetes(
             "Repeatable.",
         ),
     ] = None,
-    shards: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CLAIM",
-            help="PersistentVolumeClaim with peer-<id>.safetensors, as peer data split writes them; each peer can read its own.",
-        ),
-    ] = None,
+    shards: Annotated[str | None, _shards("CLAIM", "PersistentVolumeClaim")] = None,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer; needs an image with CUDA.")] = 0,
     gpu_resource: Annotated[
         str | None,

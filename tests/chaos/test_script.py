@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from tools.running import until
 
 from coordinator_free_bootstrap import Graph, make_graph
 from coordinator_free_bootstrap.errors import ConfigError
@@ -166,10 +166,8 @@ def test_commands_inject_faults_into_a_running_testbed_and_the_report_draws_them
         return done.stdout
 
     try:
-        deadline = time.monotonic() + 90
-        while not (out / "chaos.jsonl").exists() and time.monotonic() < deadline:
-            assert testbed.poll() is None, testbed.stdout.read()
-            time.sleep(0.05)
+        until(lambda: (out / "chaos.jsonl").exists() or testbed.poll() is not None, "the first fault")
+        assert testbed.poll() is None, testbed.stdout.read()
         run("chaos", str(out), "--now", "do=pause peers=2 for_s=30")
         status = run("status", str(out), code=40).splitlines()  # the paused peer does not answer
         run("chaos", str(out), "--now", "do=continue peers=2")

@@ -13,9 +13,12 @@ from typing import Any
 import docker
 import yaml
 from engine import IMAGE, run
+from tools.running import until
 
 from coordinator_free_bootstrap import Graph
 from peer.deploy.compose import write_compose
+
+PATIENCE_S = 300.0
 
 
 class Project:
@@ -78,34 +81,21 @@ class Project:
         """Return the log of a service."""
         return str(self.container(service).logs().decode())
 
-    def until(self, holds: Callable[[], Any], seconds: float, what: str) -> Any:
-        """Poll until a function returns a true value, and return it.
+    def until(self, holds: Callable[[], Any], what: str) -> Any:
+        """Poll until a function returns a true value, and return it; fail with the ends of all logs."""
+        return until(holds, what, evidence=self._logs, not_yet=(LookupError,), patience_s=PATIENCE_S)
 
-        Raises:
-            AssertionError: it did not within ``seconds``; the message has the end of all logs.
-        """
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            try:
-                found = holds()
-            except LookupError:
-                found = None
-            if found:
-                return found
-            time.sleep(0.2)
-        raise AssertionError(f"not within {seconds} s: {what}\n{self.compose('logs', '--no-color', '--tail', '8')}")
+    def _logs(self) -> str:
+        return self.compose("logs", "--no-color", "--tail", "8")
 
-    def until_live(self, peer_ids: tuple[int, ...], seconds: float) -> None:
+    def until_live(self, peer_ids: tuple[int, ...]) -> None:
         """Wait until these peers listen."""
         for peer_id in peer_ids:
-            self.until(
-                lambda i=peer_id: "listening on port" in self.log(f"peer-{i}"), seconds, f"peer {peer_id} listens"
-            )
+            self.until(lambda i=peer_id: "listening on port" in self.log(f"peer-{i}"), f"peer {peer_id} listens")
 
-    def exit_code(self, service: str, seconds: float) -> int:
+    def exit_code(self, service: str) -> int:
         """Wait for the end of a service and return its exit code."""
-        state = self.until(lambda: self._ended(service), seconds, f"{service} ends")
-        return int(state["ExitCode"])
+        return int(self.until(lambda: self._ended(service), f"{service} ends")["ExitCode"])
 
     def _ended(self, service: str) -> dict[str, Any] | None:
         state = self.container(service).attrs["State"]

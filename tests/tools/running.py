@@ -72,13 +72,40 @@ def running_peer(
     return running(*command, "--state-dir", state, *options, log=home / f"{peer_id}.log")
 
 
-def until(holds: Callable[[], Any], what: str, *, logs: Iterable[Path] = (), poll_s: float = 0.1) -> Any:
-    """Poll until a function returns a true value, and return it; fail with the logs when `PATIENCE_S` is over."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := holds()):
-        assert time.monotonic() <= deadline, f"not within {PATIENCE_S} s: {what}\n{ends(logs)}"
+def until(
+    holds: Callable[[], Any],
+    what: str,
+    *,
+    logs: Iterable[Path] = (),
+    evidence: Callable[[], str] | None = None,
+    not_yet: tuple[type[Exception], ...] = (),
+    patience_s: float = PATIENCE_S,
+    poll_s: float = 0.1,
+) -> Any:
+    """Poll until a function returns a true value, and return it; fail with the evidence when the patience is over.
+
+    Args:
+        holds: the function.
+        what: what is waited for.
+        logs: the files whose ends are the evidence.
+        evidence: returns other evidence.
+        not_yet: exceptions of the function that mean the same as a false value.
+        patience_s: only a hang lasts so long.
+        poll_s: between two calls.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        last = None
+        try:
+            if found := holds():
+                return found
+        except not_yet as error:
+            last = error
+        if time.monotonic() > deadline:
+            raise AssertionError(
+                f"not within {patience_s} s: {what}\n{evidence() if evidence else ends(logs)}"
+            ) from last
         time.sleep(poll_s)
-    return found
 
 
 def ends(logs: Iterable[Path]) -> str:

@@ -22,6 +22,7 @@ from peer.tasks.splits import SPLITS
 ROOT = Path(__file__).parents[3]
 PAGES = [path for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md") if (path := ROOT / name).exists()]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
+PROGRAM = get_command(app)
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -61,7 +62,7 @@ def commands(page: Path) -> list[str]:
 
 def complaint(line: str) -> str | None:
     """Return what of a command line the program does not have, or None."""
-    command: Any = get_command(app)
+    command: Any = PROGRAM
     words = shlex.split(line)[1:]
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         if (found := command.commands.get(words[0])) is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.experiments import HEAD
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap import canonical_json
@@ -22,32 +23,16 @@ from peer.experiment.table import markdown, read_blocks
 
 FILES = sorted((Path(__file__).parents[3] / "experiments").glob("*.toml"))
 
-SMALL = """
-title = "A small one"
-source = "this test"
-peers = 8
-seeds = 2
-train_samples = 480
-test_samples = 160
-
-[graph]
-kind = "erdos-renyi"
-p = 0.5
-
-[run]
-rounds = 2
-model_options = { hidden = 8 }
-split_options = { samples_per_peer = 60, test_per_peer = 20 }
-
+SMALL = f"""{HEAD}
 [[case]]
 name = "DFCA-GI"
 published = 93.7
 published_std = 0.07
-run = { algorithm = "dfca" }
+run = {{ algorithm = "dfca" }}
 
 [[case]]
 name = "local"
-run = { algorithm = "local" }
+run = {{ algorithm = "local" }}
 
 [[case]]
 name = "FedAvg (server)"
@@ -251,24 +236,24 @@ def test_curves_are_drawn_into_small_files(small, tmp_path):
 
 
 def test_a_sweep_repeats_each_case_with_each_value(small):
-    small.write_text(SMALL.partition("[[case]]")[0] + SWEEP % ("graph.degree", "[2, 3.5]"))
+    small.write_text(HEAD + SWEEP % ("graph.degree", "[2, 3.5]"))
     cases = load_experiment(small).case
     assert [case.name for case in cases] == [f"{name}, degree = {x}" for name in ("A", "B") for x in ("2", "3.5")]
     assert [case.graph for case in cases] == [GraphSpec(degree=2), GraphSpec(degree=3.5)] * 2
     assert cases[1].swept.model_dump() == {"key": "graph.degree", "value": 3.5, "case": "A"}
-    small.write_text(SMALL.partition("[[case]]")[0] + SWEEP % ("run.split_options.samples_per_peer", "[40, 50]"))
+    small.write_text(HEAD + SWEEP % ("run.split_options.samples_per_peer", "[40, 50]"))
     experiment = load_experiment(small)
     options = [experiment.manifest(case).split_options for case in experiment.case]
     assert options == [{"samples_per_peer": n, "test_per_peer": 20} for n in (40, 50)] * 2
     assert [experiment.manifest(case).algorithm for case in experiment.case] == ["local"] * 2 + ["fedspd"] * 2
-    small.write_text(SMALL.partition("[[case]]")[0] + SWEEP % ("run.rouns", "[1, 2]"))
+    small.write_text(HEAD + SWEEP % ("run.rouns", "[1, 2]"))
     with pytest.raises(ConfigError, match="did you mean rounds"):
         load_experiment(small)
 
 
 def test_a_case_without_the_swept_key_runs_once(small):
     once = SWEEP.replace('name = "A"', 'name = "A"\nsweep = false\npublished = 80.0')
-    small.write_text(SMALL.partition("[[case]]")[0] + once % ("run.options.u_min", "[0.1, 0.2]"))
+    small.write_text(HEAD + once % ("run.options.u_min", "[0.1, 0.2]"))
     cases = load_experiment(small).case
     assert [case.name for case in cases] == ["A", "B, u_min = 0.1", "B, u_min = 0.2"]
     assert cases[0].published == 80.0 and cases[0].swept is None
@@ -343,7 +328,7 @@ def test_rows_that_need_pretrained_weights_say_that_they_cannot_be_reproduced():
 
 
 def test_a_sweep_is_drawn_over_its_values(small, tmp_path):
-    small.write_text(SMALL.partition("[[case]]")[0] + SWEEP % ("graph.degree", "[2, 4]"))
+    small.write_text(HEAD + SWEEP % ("graph.degree", "[2, 4]"))
     out = tmp_path / "results"
     assert CliRunner().invoke(app, ["experiment", "run", str(small), "--seeds", "2", "--out", str(out)]).exit_code == 0
     done = CliRunner().invoke(app, ["experiment", "table", str(out), "--curves", str(tmp_path / "figures")])

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tools.experiments import HEAD
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import ConfigError
@@ -17,37 +18,23 @@ from peer.experiment.table import markdown, read_blocks
 
 NAMES = set(algorithms())  # as collected: without those that other tests register when they run
 ALL = Path(__file__).parents[3] / "experiments" / "all-algorithms.toml"
-FILE = """
-title = "Two by two"
-source = "this test"
-peers = 8
-seeds = 2
-train_samples = 480
-test_samples = 160
-[graph]
-kind = "erdos-renyi"
-p = 0.5
-[run]
-rounds = 2
-model_options = { hidden = 8 }
-split_options = { samples_per_peer = 60, test_per_peer = 20 }
-
+FILE = f"""{HEAD}
 [[setting]]
 name = "hard"
-run = { split = "rotated_hard", split_options.k = 2 }
+run = {{ split = "rotated_hard", split_options.k = 2 }}
 
 [[setting]]
 name = "sparse"
-run = { split = "iid", local_epochs = 1 }
-graph = { kind = "ring" }
+run = {{ split = "iid", local_epochs = 1 }}
+graph = {{ kind = "ring" }}
 
 [[case]]
 name = "ditto"
-run = { algorithm = "ditto", local_epochs = 2 }
+run = {{ algorithm = "ditto", local_epochs = 2 }}
 
 [[case]]
 name = "local"
-run = { algorithm = "local" }
+run = {{ algorithm = "local" }}
 """
 
 

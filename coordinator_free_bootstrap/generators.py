@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, get_args
 
 from coordinator_free_bootstrap.errors import GraphError
@@ -29,6 +31,7 @@ Kind = Literal[
     "barabasi-albert",
     "geometric",
 ]
+Edges = tuple[tuple[int, int], ...]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DRAWS_MAX = 1000  # redraws until a random graph is connected
 EXPANDER_DRAWS = 10  # connected regular graphs, of which an expander is the one with the largest spectral gap
@@ -90,8 +93,6 @@ def make_graph(
     Raises:
         GraphError: a parameter is out of range or unknown to this kind, or no draw is connected.
     """
-    import networkx as nx
-
     if kind not in KINDS:
         raise GraphError(f"kind: found {kind!r}; allowed: {', '.join(KINDS)}")
     if not 2 <= peers <= PEERS_MAX:
@@ -100,25 +101,34 @@ def make_graph(
     _check_shape(kind, peers, shape)
     nodes = tuple(Node(i, _address(address_template, i, base_port)) for i in range(peers))
     draws = DRAWS_MAX if kind in _ALLOWED else 1
-    best: list[tuple[float, Graph]] = []
-    first = seed * EXPANDER_DRAWS if kind == "expander" else seed  # so that two seeds share no draw
-    for draw_seed in range(first, first + draws):
-        drawn = _draw(kind, peers, shape, draw_seed)
+    wanted = EXPANDER_DRAWS if kind == "expander" else 1
+    first = seed * wanted  # so that two seeds of an expander share no draw
+    found = [
+        Graph(nodes, edges, manifest or Manifest(), _drawing(kind, peers, shape, draw_seed))
+        for draw_seed, edges in islice(_connected(kind, peers, shape, range(first, first + draws)), wanted)
+    ]
+    if len(found) < wanted:
+        raise GraphError(
+            f"{kind} with {peers} peers: found no connected graph in {draws} draws from seed {seed}; "
+            f"allowed: a larger {' or '.join(_ALLOWED[kind])}"
+        )
+    return max(found, key=spectral_gap) if kind == "expander" else found[0]
+
+
+def _connected(kind: Kind, peers: int, shape: Shape, seeds: Iterable[int]) -> Iterator[tuple[int, Edges]]:
+    """Yield the seed and the edges of each draw that is connected."""
+    import networkx as nx
+
+    for seed in seeds:
+        drawn = _draw(kind, peers, shape, seed)
         if nx.is_connected(drawn):
-            edges = tuple(tuple(edge) for edge in nx.convert_node_labels_to_integers(drawn, ordering="sorted").edges)
-            settings = ", ".join(f"{name}={getattr(shape, name):g}" for name in _given(shape))
-            drawing = f"{settings}, seed {draw_seed}" if settings else ""
-            name = ", ".join(filter(None, [kind, f"{peers} peers", drawing]))
-            graph = Graph(nodes, edges, manifest or Manifest(), name)
-            if kind != "expander":
-                return graph
-            best.append((spectral_gap(graph), graph))
-            if len(best) == EXPANDER_DRAWS:
-                return max(best, key=lambda found: found[0])[1]
-    raise GraphError(
-        f"{kind} with {peers} peers: found no connected graph in {draws} draws from seed {seed}; "
-        f"allowed: a larger {' or '.join(_ALLOWED[kind])}"
-    )
+            yield seed, tuple(map(tuple, nx.convert_node_labels_to_integers(drawn, ordering="sorted").edges))
+
+
+def _drawing(kind: Kind, peers: int, shape: Shape, seed: int) -> str:
+    """Return the name of a drawn graph."""
+    settings = ", ".join(f"{name}={getattr(shape, name):g}" for name in _given(shape))
+    return ", ".join(filter(None, [kind, f"{peers} peers", f"{settings}, seed {seed}" if settings else ""]))
 
 
 def _given(shape: Shape) -> list[str]:

@@ -22,21 +22,20 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, Field
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.base import Part, Workspace, measured, training_fields
+from peer.algorithms.base import Workspace, measured, training_fields
 from peer.algorithms.dfca import Dfca, DfcaOptions
-from peer.algorithms.ensemble import Losses, Predictions, clearly_above, mixed, selected_weights
-from peer.algorithms.personalize import mixed_predictions
+from peer.algorithms.ensemble import Losses, clearly_above, selected_weights
+from peer.algorithms.final_phase import tuned
+from peer.algorithms.held_out import Fold, Indices, share_held_out
+from peer.algorithms.personalize import Predictions, mixed, mixed_predictions
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.messages import ModelHeader, Select
-
-Indices = npt.NDArray[np.int64]
 
 
 class BlendOptions(DfcaOptions):
@@ -129,19 +128,14 @@ class Blend(Dfca):
             done.append(stats)
         return training_fields(done)
 
-    def _held_out(self, workspace: Workspace) -> tuple[Part, Indices]:
-        """Return the samples that decide: the validation data, or else a share of the training samples, maybe none."""
-        if count := workspace.learner.count("validation"):
-            return "validation", np.arange(count)
-        order = generator(self.manifest.seed, "held_out", self.peer_id).permutation(workspace.learner.count())
-        return "train", np.sort(order[: int(self.options.held_out * len(order))])
+    def _fold(self, workspace: Workspace) -> Fold:
+        """Return the samples that decide, maybe none, and those that train until then."""
+        draw = generator(self.manifest.seed, "held_out", self.peer_id)
+        return share_held_out(workspace.learner, self.options.held_out, draw)
 
     def _training(self, workspace: Workspace) -> Indices | None:
         """Return the samples to train on; None: all, once nothing is to be decided any more."""
-        part, held_out = self._held_out(workspace)
-        if part == "validation" or "pooling" in workspace.state:
-            return None
-        return np.setdiff1d(np.arange(workspace.learner.count()), held_out)
+        return None if "pooling" in workspace.state else self._fold(workspace).rest
 
     # ---- the choice -------------------------------------------------------------------------------------------------
 
@@ -166,9 +160,9 @@ class Blend(Dfca):
 
     def _judged(self, workspace: Workspace) -> tuple[list[Predictions], Callable[[Predictions], Losses]]:
         """Return the predictions of all models for the samples held out, and the losses of such predictions."""
-        learner, (part, held_out) = workspace.learner, self._held_out(workspace)
-        rows = [learner.predict_proba(model, part)[held_out] for model in self._models(workspace)]
-        return rows, lambda mixed: learner.prediction_losses(mixed, part, held_out)
+        learner, fold = workspace.learner, self._fold(workspace)
+        rows = [learner.predict_proba(model, fold.part)[fold.held_out] for model in self._models(workspace)]
+        return rows, lambda mixed: learner.prediction_losses(mixed, fold.part, fold.held_out)
 
     def _pooled(self, workspace: Workspace) -> list[float] | None:
         """Return the mean of the weights over this peer and the neighbors that trained its cluster in this round."""
@@ -198,17 +192,11 @@ class Blend(Dfca):
 
     def _tune(self, workspace: Workspace) -> None:
         """Put the shared and the cluster model, tuned at half the first rate, into the last two slots."""
+        epochs, indices = self.options.tune_epochs, self._training(workspace)
         for place, slot in enumerate((self.shared, int(workspace.state["cluster_index"]))):
-            model, _ = workspace.fit(
-                workspace.models.model(slot),
-                workspace.seed("tune", place),
-                epochs=self.options.tune_epochs,
-                learning_rate=workspace.base_learning_rate / 2,
-                unit="epoch" if self.manifest.local_unit == "epoch" else "fullbatch_step",
-                indices=self._training(workspace),
-            )
-            usable = np.isfinite(model).all()
-            workspace.models.replace(self.own + 1 + place, model if usable else workspace.models.model(slot).copy())
+            start = workspace.models.model(slot)
+            model = tuned(workspace, start, epochs, indices, "tune", place)
+            workspace.models.replace(self.own + 1 + place, model if np.isfinite(model).all() else start.copy())
 
     def _models(self, workspace: Workspace) -> list[Vector]:
         return [workspace.models.model(slot) for slot in range(self.held)]

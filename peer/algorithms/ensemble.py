@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-Predictions = npt.NDArray[np.float32]
+from peer.algorithms.held_out import lowest
+from peer.algorithms.personalize import Predictions
+
 Losses = npt.NDArray[np.float32]
 PICKS = 20
 ERRORS = 2.0  # standard errors that make a difference of mean losses clear
@@ -37,17 +39,10 @@ def selected_weights(predictions: Sequence[Predictions], loss: Callable[[Predict
     for _ in range(PICKS):
         size = counts.sum() + 1
         losses = [loss(((total + predictions[index]) / size).astype(np.float32)) for index in usable]
-        best = usable[int(np.argmin(np.nan_to_num(losses, nan=np.inf, posinf=np.inf)))]
+        best = usable[lowest(losses)]
         counts[best] += 1
         total += predictions[best]
     return [float(weight) for weight in counts / counts.sum()]
-
-
-def mixed(predictions: Sequence[Predictions], weights: Sequence[float]) -> Predictions:
-    """Return sum_m w_m p_m, float32 [n, ...]; a model of weight 0 is left out, as its predictions may not be finite."""
-    rows = [row * np.float32(weight) for row, weight in zip(predictions, weights, strict=True) if weight > 0]
-    found: Predictions = np.sum(rows, axis=0, dtype=np.float32)
-    return found
 
 
 def clearly_above(losses: Losses, reference: Losses) -> bool:

@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Algorithm, Workspace, measured
+from peer.algorithms.held_out import Indices, folds, lowest
 from peer.core.averaging import Vector
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -30,9 +30,9 @@ def finish(algorithm: Algorithm, workspace: Workspace) -> tuple[Vector, dict[str
         return model, metrics
     before, share = metrics["accuracy"], 1.0
     if workspace.manifest.final.guard:
-        share = validated_share(algorithm, workspace, model)
+        share = validated_share(workspace, model, algorithm.final_epochs)
         metrics["final_share"] = share
-    model = moved(model, tuned(algorithm, workspace, model), share)
+    model = moved(model, tuned(workspace, model, algorithm.final_epochs), share)
     if metrics.get("predictor", "personalized_model") == "personalized_model":
         result = workspace.learner.evaluate(model)
         metrics |= measured(result)
@@ -40,18 +40,26 @@ def finish(algorithm: Algorithm, workspace: Workspace) -> tuple[Vector, dict[str
 
 
 def tuned(
-    algorithm: Algorithm, workspace: Workspace, model: Vector, indices: npt.NDArray[np.int64] | None = None
+    workspace: Workspace, model: Vector, epochs: int, indices: Indices | None = None, purpose: str = "final", *path: int
 ) -> Vector:
-    """Return a model after the epochs of the final phase on the training samples, or on those of ``indices``, int64 [m]."""
-    settings, left, block = workspace.manifest.final, algorithm.final_epochs, 0
+    """Return a model after ``epochs`` at the rate and decay of ``run.final``.
+
+    Args:
+        workspace: of the peer.
+        model: float32 [d]; not changed.
+        epochs: or steps on all samples, where ``run.local_unit`` counts full-batch steps.
+        indices: of the training samples to use, int64 [m]; None: all.
+        purpose: of the seed.
+        *path: of the seed.
+    """
+    settings, left, block = workspace.manifest.final, epochs, 0
     rate = settings.learning_rate or workspace.base_learning_rate / 2
     each = settings.decay_epochs if settings.decay < 1 else left
     unit = "epoch" if workspace.manifest.local_unit == "epoch" else "fullbatch_step"
     while left > 0:
-        seed = workspace.seed("final", *([block] if block else []))
         model, _ = workspace.fit(
             model,
-            seed,
+            workspace.seed(purpose, *path, *([block] if block else [])),
             epochs=min(each, left),
             learning_rate=rate * settings.decay**block,
             unit=unit,
@@ -68,22 +76,11 @@ def moved(start: Vector, end: Vector, share: float) -> Vector:
     return start + np.float32(share) * (end - start)
 
 
-def validated_share(algorithm: Algorithm, workspace: Workspace, model: Vector) -> float:
-    """Return the share of the way from a model to its tuned form that has the lowest mean loss on samples held out."""
-    learner = workspace.learner
-    if learner.count("validation"):
-        end = tuned(algorithm, workspace, model)
-        return _lowest([learner.mean_loss(moved(model, end, share), "validation") for share in SHARES])
-    if learner.count() < FOLDS:
-        return 0.0
-    order = generator(workspace.seed("guard")).permutation(learner.count())
-    losses = np.zeros(len(SHARES))
-    for held_out in np.array_split(order, FOLDS):
-        end = tuned(algorithm, workspace, model, np.setdiff1d(order, held_out))
-        losses += [learner.sample_losses(moved(model, end, s))[held_out].sum(dtype=np.float64) for s in SHARES]
-    return _lowest(list(losses))
-
-
-def _lowest(losses: list[float]) -> float:
-    """Return the share of the lowest loss; of equal ones the smallest share. A loss that is not finite never wins."""
-    return SHARES[int(np.argmin(np.nan_to_num(losses, nan=np.inf, posinf=np.inf)))]
+def validated_share(workspace: Workspace, model: Vector, epochs: int) -> float:
+    """Return the share of the way from a model to its tuned form that has the lowest loss on samples held out."""
+    learner, losses = workspace.learner, np.zeros(len(SHARES))
+    for fold in folds(learner, FOLDS, generator(workspace.seed("guard"))):
+        end = tuned(workspace, model, epochs, fold.rest)
+        of_each_share = (learner.sample_losses(moved(model, end, share), fold.part) for share in SHARES)
+        losses += [found[fold.held_out].sum(dtype=np.float64) for found in of_each_share]
+    return SHARES[lowest(losses)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -27,15 +29,20 @@ def weighted_sum(models: list[Vector], weights: list[float]) -> Vector:
     return np.zeros_like(models[0]) if total is None else total
 
 
+def mixed(predictions: Sequence[Predictions], weights: Sequence[float]) -> Predictions:
+    """Return sum_m w_m p_m, float32 [n, ...]; a model of weight 0 is left out, as its predictions may not be finite."""
+    rows = [row * np.float32(weight) for row, weight in zip(predictions, weights, strict=True) if weight > 0]
+    found: Predictions = np.sum(rows, axis=0, dtype=np.float32)
+    return found
+
+
 def mixed_predictions(learner: Learner, models: list[Vector], weights: list[float], part: Part = "test") -> Predictions:
-    """Return sum_m pi_m softmax(f(theta_m; x)), float32 [n, C], as FedEM (arXiv 2108.10252) predicts."""
-    rows = [
-        learner.predict_proba(model, part) * np.float32(weight)
-        for model, weight in zip(models, weights, strict=True)
-        if weight > 0
-    ]
-    mixed: Predictions = np.sum(rows, axis=0, dtype=np.float32)
-    return mixed
+    """Return sum_m pi_m softmax(f(theta_m; x)), float32 [n, C], as FedEM (arXiv 2108.10252) predicts.
+
+    A model of weight 0 predicts nothing.
+    """
+    counted = [(model, weight) for model, weight in zip(models, weights, strict=True) if weight > 0]
+    return mixed([learner.predict_proba(model, part) for model, _ in counted], [weight for _, weight in counted])
 
 
 def confident_predictions(learner: Learner, models: list[Vector], part: Part = "test") -> Predictions:

@@ -43,12 +43,8 @@ class TrainStats:
     samples: int  # used, with repetitions
     steps: int
     stopped: bool = False  # whether should_stop ended it
-    optimizer_state: dict[str, Vector] | None = (
-        None  # where it was asked for: each value flat, for all trained parameters
-    )
-    metric: float | None = (
-        None  # mean score over the same samples, of the same outputs; None if the task needs all at once
-    )
+    optimizer_state: dict[str, Vector] | None = None  # if asked for: each value flat, for all trained parameters
+    metric: float | None = None  # mean score of the same outputs; None if the task needs all at once
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ import pytest
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.algorithms.base import Workspace
-from peer.algorithms.ensemble import PICKS, clearly_above, mixed, selected_weights
+from peer.algorithms.ensemble import PICKS, clearly_above, selected_weights
+from peer.algorithms.personalize import mixed
 from tests.tools.simulated import finish, peers_of, run
 
 SIZES = {"samples_per_peer": 60, "test_per_peer": 40}
@@ -100,21 +101,21 @@ def test_held_out_samples_train_nothing_before_the_choice(monkeypatch):
 
     monkeypatch.setattr(Workspace, "fit", noting)
     for peer in run(graph_of(rounds=6)):
-        part, held_out = peer.algorithm._held_out(peer.workspace)
-        assert part == "train" and len(held_out) == peer.learner.count() // 4
+        fold = peer.algorithm._fold(peer.workspace)
+        assert fold.part == "train" and len(fold.held_out) == peer.learner.count() // 4
         before = [ix for (i, t, chosen), uses in seen.items() if i == peer.peer_id and not chosen for ix in uses]
         after = [ix for (i, t, chosen), uses in seen.items() if i == peer.peer_id and chosen for ix in uses]
         assert (
             len(before) == 3 * 4 + 2 and len(after) == 3 * 2 + 2
         )  # three models in four rounds, in two, and the tuned ones
-        assert all(not np.intersect1d(indices, held_out).size and len(indices) for indices in before)
+        assert all(not np.intersect1d(indices, fold.held_out).size and len(indices) for indices in before)
         assert after == [None] * len(after)
 
 
 def test_validation_data_are_held_out_instead():
     for peer in run(graph_of(rounds=2, split_options=SIZES | {"validation": 0.2})):
-        part, held_out = peer.algorithm._held_out(peer.workspace)
-        assert part == "validation" and len(held_out) == peer.learner.count("validation")
+        fold = peer.algorithm._fold(peer.workspace)
+        assert fold.part == "validation" and len(fold.held_out) == peer.learner.count("validation")
         assert peer.algorithm._training(peer.workspace) is None
 
 

@@ -92,7 +92,7 @@ def run(
     ] = None,
     when_command: Annotated[
         str | None,
-        typer.Option(help="Work only while this command exits with 0; it is run every 10 s.", metavar="COMMAND"),
+        typer.Option(help="Work only while this command exits with 0; it is run every 2 s.", metavar="COMMAND"),
     ] = None,
     stay: Annotated[
         Literal["never", "completed", "error"],

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 from coordinator_free_bootstrap.errors import ConfigError
 
 log = logging.getLogger("peer")
-CHECK_S = 10.0  # between two looks at the clock or runs of the command
+CHECK_S = 2.0  # between two looks at the clock or runs of the command, which are cheap: few milliseconds
 COMMAND_S = 30.0  # a command without an exit code after this long says no
 _FORM = re.compile(r"(\d{2}):(\d{2})-(\d{2}):(\d{2})(?: +(\S+))?")
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +17,7 @@ from pathlib import Path
 import pytest
 from tools import invariants
 from tools.beds import Bed
+from tools.running import running_command
 
 import peer
 from coordinator_free_bootstrap import save_graph
@@ -220,14 +219,9 @@ def test_a_peer_with_another_manifest_is_refused_and_the_others_continue(bed: Ma
     run = bed(rounds=300, late=(3,), start=start, timeouts={"heartbeat_s": 0.25, "suspicion_s": 1.0})
     other = replace(run.graph, manifest=run.graph.manifest.model_copy(update={"clusters": 3}))
     save_graph(other, tmp_path / "other.json")
-    command = ["run", "--id", "3", "--neighbors", str(tmp_path / "other.json"), "--state-dir", str(tmp_path / "state")]
-    with open(tmp_path / "log", "wb") as log:
-        stranger = subprocess.Popen([sys.executable, "-m", "peer", *command, "--insecure"], stderr=log)
-    try:
+    words = ("run", "--id", 3, "--neighbors", tmp_path / "other.json", "--state-dir", tmp_path / "state", "--insecure")
+    with running_command(*words, log=tmp_path / "log"):
         lines = run.until(lambda: run.history(0, "refused"), "peer 0 refuses the handshake")
-    finally:
-        stranger.kill()
-        stranger.wait()
     assert lines[0]["code"] == "manifest_mismatch" and lines[0]["neighbor"] == 3
     assert "run.clusters: peer 0 has 2, peer 3 has 3" in lines[0]["reason"]
     done = run.rounds(0)

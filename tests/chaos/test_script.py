@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from tools.running import until
+from tools.warm_parent import Forked, executed
 
 from coordinator_free_bootstrap import Graph, make_graph
 from coordinator_free_bootstrap.errors import ConfigError
@@ -153,30 +151,22 @@ def test_commands_inject_faults_into_a_running_testbed_and_the_report_draws_them
     """The commands peer testbed --chaos, peer chaos DIR, peer status DIR and peer report DIR."""
     out, script = tmp_path / "out", tmp_path / "chaos.toml"
     script.write_text('[[event]]\nat_round = 3\ndo = "kill"\npeers = [1]\nfor_s = 1\n')
-    peer = [sys.executable, "-m", "peer"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     settings = ["--set", "run.rounds=120", "--kind", "ring", "--peers", "4", "--proxy", "--out", str(out)]
-    command = [*peer, "testbed", *settings, "--chaos", str(script)]
-    testbed = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    testbed = Forked("testbed", *settings, "--chaos", script, log=tmp_path / "log")
 
     def run(*arguments: str, code: int = 0) -> str:
-        command = [*peer, *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        done = executed(*arguments)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
     try:
-        until(lambda: (out / "chaos.jsonl").exists() or testbed.poll() is not None, "the first fault")
-        assert testbed.poll() is None, testbed.stdout.read()
+        until((out / "chaos.jsonl").exists, "the first fault", logs=[testbed.out])
         run("chaos", str(out), "--now", "do=pause peers=2 for_s=30")
         status = run("status", str(out), code=40).splitlines()  # the paused peer does not answer
         run("chaos", str(out), "--now", "do=continue peers=2")
-        output, _ = testbed.communicate(timeout=120)
-        assert testbed.returncode == 0, output
+        assert testbed.wait(120) == 0, testbed.out.read_text()
     finally:
         testbed.kill()
-        testbed.wait()
-        testbed.stdout.close()
     assert any(line.split()[:1] == ["2"] and "no answer" in line for line in status), status
     assert status[0].split()[:4] == ["peer", "phase", "round", "accuracy"], status
     events = [json.loads(line)["text"] for line in (out / "chaos.jsonl").read_text().splitlines()]

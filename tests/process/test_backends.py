@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from tools.beds import Bed, Models, final_models, same_models
+from tools.warm_parent import executed
 
 from coordinator_free_bootstrap import Graph, load_graph, make_graph, parse_manifest
 from peer.experiment.simulated import simulate
@@ -20,7 +19,6 @@ from peer.observe.report import build_report
 pytestmark = pytest.mark.process
 
 Make = Callable[..., Bed]
-PEER = Path(sys.executable).with_name("peer")
 SMALL: dict[str, Any] = {
     "rounds": 4,
     "model_options": {"hidden": 16},
@@ -155,8 +153,7 @@ def test_experiment_run_measures_the_same_with_either_backend(tmp_path: Path) ->
     results = {}
     for backend in ("processes", "simulated"):
         out = tmp_path / backend
-        command = [PEER, "experiment", "run", file, "--seeds", "1", "--backend", backend, "--out", out]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = executed("experiment", "run", file, "--seeds", "1", "--backend", backend, "--out", out)
         assert done.returncode == 0, done.stderr
         results[backend] = json.loads((out / "small" / "dfca-gi" / "seed-1.json").read_text())
     real, simulated = results["processes"], results["simulated"]

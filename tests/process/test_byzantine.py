@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tools import invariants
-from tools.beds import Bed, WarmParent
+from tools.beds import Bed
 from tools.byzantine import Attack, ByzantinePeer
+from tools.warm_parent import WarmParent
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.averaging import Vector

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.running import running_peer, until
+from tools.warm_parent import executed
 
 from peer.learning.saved import SavedModel
 
@@ -40,9 +39,8 @@ PEER_KEYS = {"peer_id", "accuracy", "cluster_index", "true_cluster", "rounds_com
 
 def peer(*arguments: object, code: int = 0) -> str:
     """Run the command and return its standard output; its exit code must be ``code``."""
-    command = [sys.executable, "-m", "peer", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == code, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    done = executed(*arguments)
+    assert done.returncode == code, f"{done.args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout if code == 0 else done.stderr
 
 

@@ -6,8 +6,6 @@ Method: real peers with keys run without the peer under test. Times are not asse
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 from tools.http_proxies import Proxies
 from tools.running import behind_nat, on_loopback, running_peer, until
+from tools.warm_parent import executed
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
 from peer.deploy.keys import create_keys
@@ -46,9 +45,9 @@ def rounds(home: Path, peer_id: int) -> list[dict[str, Any]]:
 
 
 def doctor(home: Path, peer_id: int, *options: object) -> dict[str, Any]:
-    command = [sys.executable, "-m", "peer", "doctor", "--neighbors", home / "graph.json", "--id", peer_id]
-    command += ["--certs", home / f"keys/peer-{peer_id}", "--state-dir", home, "--json", *options]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    words = ["doctor", "--neighbors", home / "graph.json", "--id", peer_id]
+    words += ["--certs", home / f"keys/peer-{peer_id}", "--state-dir", home, "--json", *options]
+    done = executed(*words)
     assert done.returncode in (0, 1) and done.stdout, done.stderr
     return json.loads(done.stdout)
 
@@ -150,8 +149,7 @@ def test_edges_behind_a_proxy_are_named_and_tested(
 
 
 def status(home: Path, *options: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "peer", "status", home / "graph.json", "--certs", home / "keys/observer", "--json"]
-    done = subprocess.run([*map(str, command), *options], capture_output=True, text=True, check=False)
+    done = executed("status", home / "graph.json", "--certs", home / "keys/observer", "--json", *options)
     assert done.returncode == 40 and done.stdout, done.stderr  # peer 0 does not answer
     return json.loads(done.stdout)
 

@@ -1,11 +1,10 @@
 """`peer health` on a running peer: the exit codes and sentences that containers and supervisors get."""
 
-import subprocess
-import sys
 from contextlib import contextmanager
 
 import pytest
 from tools.running import on_loopback, running_peer, until
+from tools.warm_parent import executed
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from peer.deploy.keys import create_keys
@@ -32,8 +31,7 @@ def running(folder, *options):
 
 
 def health(folder, address, *options):
-    command = [sys.executable, "-m", "peer", "health", "--address", address, "--state-dir", "peer-0", *options]
-    found = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True)
+    found = executed("health", "--address", address, "--state-dir", "peer-0", *options, cwd=folder)
     return found.returncode, found.stdout.strip() or found.stderr.replace("\n", " ")
 
 
@@ -67,10 +65,10 @@ def test_completed_run_is_healthy_without_a_process(place):
 
 def test_metrics_port_in_use_is_reported_in_one_sentence(place):
     folder, address = place
-    command = [sys.executable, "-m", "peer", "run", "--id", "0", "--neighbors", "graph.json", "--state-dir", "t"]
-    command += ["--insecure", "--metrics-port", address.rpartition(":")[2]]
+    words = ["run", "--id", "0", "--neighbors", "graph.json", "--state-dir", "t"]
+    words += ["--insecure", "--metrics-port", address.rpartition(":")[2]]
     with running(folder, "--insecure"):
-        found = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=60)
+        found = executed(*words, cwd=folder)
     assert found.returncode == 10
     assert "--metrics-port" in found.stderr
     assert "free port" in found.stderr

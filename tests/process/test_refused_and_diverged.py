@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tools.warm_parent import Forked
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.errors import ConfigError, DivergedError
@@ -18,7 +17,6 @@ from peer.observe.report import build_report
 from peer.testbed.testbed import free_ports
 
 pytestmark = pytest.mark.process
-PEER = Path(sys.executable).with_name("peer")
 SMALL = {"rounds": 4, "model_options": {"hidden": 8}, "split_options": {"samples_per_peer": 60, "test_per_peer": 20}}
 
 
@@ -28,14 +26,14 @@ def graph_of(ports: list[int], **run: object) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def start(folder: Path, peer_id: int, graph: Graph) -> subprocess.Popen[str]:
+def start(folder: Path, peer_id: int, graph: Graph) -> Forked:
     path = folder / f"graph-{peer_id}.json"
     save_graph(graph, path)
-    command = [PEER, "run", "--id", str(peer_id), "--neighbors", path, "--state-dir", folder / f"peer-{peer_id}"]
-    return subprocess.Popen([*command, "--insecure"], stderr=subprocess.PIPE, text=True)
+    place = folder / f"peer-{peer_id}"
+    return Forked("run", "--id", peer_id, "--neighbors", path, "--state-dir", place, "--insecure")
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+def ended(process: Forked) -> tuple[int, str]:
     _, errors = process.communicate(timeout=120)
     return process.returncode, errors
 

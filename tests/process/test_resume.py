@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from tools import invariants
-from tools.beds import Bed, Models, WarmParent, same_models
+from tools.beds import Bed, Models, same_models
+from tools.warm_parent import WarmParent
 
 pytestmark = pytest.mark.process
 

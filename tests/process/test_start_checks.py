@@ -1,18 +1,17 @@
 """Goal: a fault of a user's task or of an address ends a start with one sentence, and an interrupted testbed says how to go on.
 
-Method: the command `peer` as separate processes, with a task file whose methods raise an exception on request.
+Method: the command `peer` as forked processes, with a task file whose methods raise an exception on request.
 """
 
 from __future__ import annotations
 
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tools.running import until
+from tools.warm_parent import Forked, executed
 
 pytestmark = pytest.mark.process
 
@@ -55,18 +54,11 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def started(place: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start the command in a folder."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-m", "peer", *arguments], cwd=place, text=True, **pipes)
-
-
 def peer(place: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
     """Run the command to its end, which must have this exit code; return its two outputs."""
-    process = started(place, *arguments)
-    out, err = process.communicate(timeout=150)
-    assert process.returncode == code, f"{arguments}: exit {process.returncode}\n{out}\n{err}"
-    return out, err
+    done = executed(*arguments, cwd=place)
+    assert done.returncode == code, f"{arguments}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout, done.stderr
 
 
 def test_a_task_that_fails_at_the_start_of_a_testbed_is_one_report_and_does_not_block_its_folder(place: Path) -> None:
@@ -109,7 +101,7 @@ def test_peer_run_checks_its_task_before_it_writes_anything(place: Path) -> None
 def test_an_interrupted_testbed_prints_the_command_that_resumes_it(place: Path) -> None:
     """Before, it ended without a word about the run that it left."""
     arguments = ("testbed", *BED, "--out", "out", "--set", "run.rounds=100000")
-    process = started(place, *arguments, "--fresh")
+    process = Forked(*arguments, "--fresh", cwd=place)
     history = place / "out" / "peer-0" / "history.jsonl"
     until(lambda: history.exists() and '"round"' in history.read_text(), "peer 0 trains")
     process.send_signal(signal.SIGINT)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +14,8 @@ from typing import Any
 
 import pytest
 from tools.beds import Bed
-from tools.running import PATIENCE_S, on_loopback, running, running_peer, until
+from tools.running import PATIENCE_S, on_loopback, running_command, running_peer, until
+from tools.warm_parent import Forked, executed
 
 from coordinator_free_bootstrap import load_graph, make_graph, parse_manifest, save_graph
 from peer.identity.files import identity_files
@@ -31,12 +30,9 @@ SAME = ("accuracy_mean", "accuracy_worst", "rounds", "models_folded", "models_se
 ROUNDS, HELD = 30, 20
 
 
-def started(directory: Path, out: Path) -> subprocess.Popen[str]:
+def started(directory: Path, out: Path) -> Forked:
     certs = identity_files(directory, "testbed").key.parent
-    command = [sys.executable, "-m", "peer", "watch", directory / "graph.json", "--terminal", "--out", out]
-    return subprocess.Popen(
-        [*map(str, command), "--certs", str(certs)], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    return Forked("watch", directory / "graph.json", "--terminal", "--out", out, "--certs", certs)
 
 
 def rounds_in(out: Path) -> set[int]:
@@ -68,7 +64,7 @@ def test_watch_resumes_and_its_report_is_that_of_the_peers(bed: Callable[..., Be
     heard = len(rounds_in(out))
     run.until(lambda: run.fired(1), "peer 1 pauses")
     second = started(run.directory, out)
-    assert second.stdout is not None and second.stdout.readline()  # its first line: it has the state of the run
+    run.until(lambda: "\n" in second.out.read_text(), "the second watcher has the state of the run")  # its first line
     run.do("continue", 1)
     assert run.finish()["failed"] == {}
     lines, errors = second.communicate(timeout=PATIENCE_S)
@@ -93,8 +89,8 @@ def test_clusters_are_shown_of_a_peer_whose_owner_tells_them(tmp_path: Path) -> 
     with ExitStack() as stack:
         for peer_id, told in ((0, ["--tell-clusters"]), (1, [])):
             stack.enter_context(running_peer(peer_id, tmp_path, "--insecure", *told))
-        command = [sys.executable, "-m", "peer", "watch", tmp_path / "graph.json", "--terminal", "--out", out]
-        stack.enter_context(running(*command, log=tmp_path / "watch.log"))
+        words = ("watch", tmp_path / "graph.json", "--terminal", "--out", out)
+        stack.enter_context(running_command(*words, log=tmp_path / "watch.log"))
         logs = [tmp_path / "watch.log", tmp_path / "0.log", tmp_path / "1.log"]
         until(
             lambda: all(list(out.glob(f"peer-{i}/history.jsonl")) and rounds_of(out, i) for i in (0, 1)),
@@ -108,6 +104,5 @@ def test_clusters_are_shown_of_a_peer_whose_owner_tells_them(tmp_path: Path) -> 
 
 def test_watch_without_an_observers_key_says_what_is_missing(tmp_path: Path) -> None:
     Testbed(on_loopback(make_graph("ring", 3)), tmp_path / "bed")  # a graph file with pinned keys
-    command = [sys.executable, "-m", "peer", "watch", str(tmp_path / "bed" / "graph.json"), "--certs", str(tmp_path)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = executed("watch", tmp_path / "bed" / "graph.json", "--certs", tmp_path)
     assert done.returncode == 20 and "found no key of an observer" in done.stderr, done.stderr

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 from tools.running import ends, on_loopback, until
+from tools.warm_parent import WarmParent
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
 from peer.chaos.control import ask
@@ -23,27 +21,6 @@ from peer.store.state_dir import StateDir
 
 POLL_S = 0.02
 Models = dict[str, dict[str, np.ndarray]]
-
-
-class WarmParent:
-    """The forking process of one test session."""
-
-    def __init__(self) -> None:
-        place = Path(__file__).with_name("warm.py")
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._process = subprocess.Popen([sys.executable, str(place)], env=environment, text=True, **pipes)
-        assert json.loads(self._process.stdout.readline())["ready"]
-
-    def ask(self, **request: Any) -> dict[str, Any]:
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait(10)
 
 
 class Bed:
@@ -196,7 +173,7 @@ class Bed:
     def _ended(self) -> bool:
         if (self.directory / "bed.json").exists():
             return True
-        if self._parent.ask(do="wait", pid=self.pid)["ended"]:
+        if self._parent.ask(do="wait", pid=self.pid)["code"] is not None:
             if not (self.directory / "bed.json").exists():
                 raise AssertionError(f"the testbed crashed\n{self.logs()}")
             return True

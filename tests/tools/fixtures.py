@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.beds import Bed, WarmParent
+from tools import warm_parent as forking
+from tools.beds import Bed
+from tools.warm_parent import WarmParent
 
 
 @pytest.fixture(scope="session")
-def warm_parent() -> Iterator[WarmParent]:
-    parent = WarmParent()
-    yield parent
-    parent.close()
+def warm_parent() -> WarmParent:
+    return forking.warm_parent()
 
 
 @pytest.fixture

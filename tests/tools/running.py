@@ -12,11 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tools.warm_parent import Forked
+
 from coordinator_free_bootstrap import Graph, Relay
 from peer.store.state_dir import StateDir
 from peer.testbed.testbed import free_ports
 
-Running = subprocess.Popen[bytes]
+Running = subprocess.Popen[bytes] | Forked
 PATIENCE_S = 120  # a wait that is over in a second on an idle machine; only a hang reaches it
 
 
@@ -56,6 +58,17 @@ def running(*command: object, log: Path) -> Iterator[Running]:
             process.terminate()
 
 
+@contextmanager
+def running_command(*words: object, log: Path) -> Iterator[Forked]:
+    """Run the command `peer`, forked, with a log file; SIGTERM ends it with the block."""
+    process = Forked(*words, log=log)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+
+
 def running_peer(
     peer_id: int, home: Path, *options: object, prefix: Sequence[str] = ()
 ) -> AbstractContextManager[Running]:
@@ -65,11 +78,13 @@ def running_peer(
         peer_id: the peer.
         home: the directory.
         options: further options of `peer run`.
-        prefix: a command that runs the peer.
+        prefix: a command that runs the peer, which is then started and not forked.
     """
-    command = [*prefix, sys.executable, "-m", "peer", "run", "--id", peer_id, "--neighbors", home / "graph.json"]
-    state = StateDir.of_peer(home, peer_id).root
-    return running(*command, "--state-dir", state, *options, log=home / f"{peer_id}.log")
+    state, log = StateDir.of_peer(home, peer_id).root, home / f"{peer_id}.log"
+    words = ("run", "--id", peer_id, "--neighbors", home / "graph.json", "--state-dir", state, *options)
+    if prefix:
+        return running(*prefix, sys.executable, "-m", "peer", *words, log=log)
+    return running_command(*words, log=log)
 
 
 def until(

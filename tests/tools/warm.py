@@ -1,4 +1,4 @@
-"""A process that has imported everything and forks testbeds on request, so that the testbed of a test starts fast.
+"""A process that has imported everything and forks testbeds and commands on request, so that those of a test start fast.
 
 The test process cannot fork peers: it uses gRPC, which does not support forks. Requests and answers are JSON lines on stdin
 and stdout.
@@ -6,9 +6,12 @@ and stdout.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import runpy
 import sys
+import traceback
 from pathlib import Path
 
 from coordinator_free_bootstrap import load_graph, make_graph
@@ -17,6 +20,12 @@ from peer.chaos.runner import FaultRunner
 from peer.chaos.script import Script
 from peer.observe.watch import TestbedWatcher
 from peer.testbed.testbed import Testbed, warm_up
+
+APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+IMPORTED = (  # what peers and commands need beside the imports of `warm_up`
+    *("peer.algorithms.registry", "peer.cli.main", "peer.deploy.keys", "peer.observe.report", "peer.observe.tables"),
+    *("peer.observe.ask", "peer.observe.doctor", "peer.observe.watch"),
+)
 
 
 def run_bed(request: dict) -> None:
@@ -37,35 +46,58 @@ def run_bed(request: dict) -> None:
     temporary.rename(directory / "bed.json")
 
 
+def run_command(request: dict) -> None:
+    """Run `python -m peer` with other arguments, folder, environment and outputs; it ends by an exception, as a program does."""
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.path[0] = request["cwd"]
+    sys.argv[1:] = request["arguments"]
+    runpy.run_module("peer", run_name="__main__", alter_sys=True)
+
+
+def outputs(out: str | Path, err: str | Path) -> None:
+    """Let this process read nothing, and write to files."""
+    for number, path, flags in (0, os.devnull, os.O_RDONLY), (1, out, APPEND), (2, err, APPEND):
+        file = os.open(path, flags, 0o666)
+        os.dup2(file, number)
+        os.close(file)
+
+
+def bed_in_child(request: dict) -> None:
+    """Run one testbed, and end without what the warm process would do at its end."""
+    log = Path(request["directory"]) / "bed.log"
+    outputs(log, log)
+    code = 1
+    try:
+        run_bed(request)
+        code = 0
+    finally:
+        if code:
+            traceback.print_exc()
+        os._exit(code)
+
+
 def main() -> None:
     warm_up(make_graph("ring", 4), None)
-    import peer.algorithms.registry  # noqa: F401  needed by every peer and not imported by warm_up
-
+    for name in IMPORTED:
+        importlib.import_module(name)
     print(json.dumps({"ready": os.getpid()}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         if request["do"] == "wait":
-            pid, _ = os.waitpid(request["pid"], os.WNOHANG)
-            print(json.dumps({"ended": pid != 0}), flush=True)
+            pid, status = os.waitpid(request["pid"], os.WNOHANG)
+            print(json.dumps({"code": os.waitstatus_to_exitcode(status) if pid else None}), flush=True)
             continue
         pid = os.fork()
         if pid == 0:
             os.setsid()
-            with open(Path(request["directory"]) / "bed.log", "ab") as log, open(os.devnull, "rb") as nothing:
-                os.dup2(nothing.fileno(), 0)
-                os.dup2(log.fileno(), 1)
-                os.dup2(log.fileno(), 2)
-            code = 1
-            try:
-                run_bed(request)
-                code = 0
-            finally:
-                import traceback
-
-                if code:
-                    traceback.print_exc()
-                os._exit(code)
+            if request["do"] == "command":
+                outputs(request["out"], request["err"])
+                return run_command(request)
+            bed_in_child(request)
         print(json.dumps({"pid": pid}), flush=True)
+    return None
 
 
 if __name__ == "__main__":

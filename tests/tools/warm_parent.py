@@ -1,0 +1,132 @@
+"""The command `peer` in tests, forked from a process that has imported everything: PyTorch is imported once for all of them.
+
+A forked command begins as ``python -m peer`` does, in a folder and an environment of its own, and ends as it does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+class WarmParent:
+    """The forking process of one test session."""
+
+    def __init__(self) -> None:
+        place = Path(__file__).with_name("warm.py")
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = subprocess.Popen([sys.executable, str(place)], env=environment, text=True, **pipes)
+        assert json.loads(self._process.stdout.readline())["ready"]
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait(10)
+
+
+@cache
+def warm_parent() -> WarmParent:
+    """Return the forking process of this session; it starts with the first call."""
+    parent = WarmParent()
+    atexit.register(parent.close)
+    return parent
+
+
+class Forked:
+    """A command `peer` that runs, with the methods of `subprocess.Popen`.
+
+    Args:
+        words: what follows `peer` on the command line.
+        cwd: the folder in which it runs; default: that of the tests.
+        log: the file of both outputs; default: `communicate` returns them.
+        environment: variables beside those of the tests.
+    """
+
+    def __init__(
+        self,
+        *words: object,
+        cwd: Path | None = None,
+        log: Path | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.args = ["peer", *map(str, words)]
+        self.returncode: int | None = None
+        self._outputs = None if log else Path(tempfile.mkdtemp(prefix="outputs-"))
+        self.out, self.err = (log, log) if log else (self._outputs / "out", self._outputs / "err")
+        for path in {self.out, self.err}:
+            path.write_bytes(b"")
+        self._parent = warm_parent()
+        self.pid = self._parent.ask(
+            do="command",
+            arguments=self.args[1:],
+            cwd=os.fspath(cwd or Path.cwd()),
+            environment=os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {}),
+            out=os.path.abspath(self.out),
+            err=os.path.abspath(self.err),
+        )["pid"]
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        if self.returncode is None:
+            self.returncode = self._parent.ask(do="wait", pid=self.pid)["code"]
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end, and return the exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after ``timeout`` seconds.
+        """
+        if self.poll() is None:  # so the parent has not yet forgotten the process
+            end = os.pidfd_open(self.pid)
+            try:
+                select.select([end], [], [], timeout)
+            finally:
+                os.close(end)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for the end, and return both outputs."""
+        self.wait(timeout)
+        texts = self.out.read_text(), self.err.read_text()
+        if self._outputs:
+            shutil.rmtree(self._outputs)
+        return texts
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def executed(*words: object, timeout: float = 150.0, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command `peer` to its end; return its exit code and outputs."""
+    process = Forked(*words, **options)
+    try:
+        out, err = process.communicate(timeout)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)

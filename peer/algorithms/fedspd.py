@@ -132,8 +132,11 @@ class FedSpd(FedSpdDecisions):
             return int(
                 np.argmin([workspace.learner.mean_loss(workspace.models.model(slot)) for slot in range(self.slots)])
             )
-        u_min, seed = self.options.u_min, self.manifest.seed
-        return mixture.select_cluster(state["mixture"], u_min, seed, workspace.round_index, self.peer_id)
+        u_min, seed, t = self.options.u_min, self.manifest.seed, workspace.round_index
+        if self.options.selection == "partition":
+            ids = self.graph.ids
+            return mixture.partition_cluster(self.slots, seed, t, ids.index(self.peer_id), len(ids))
+        return mixture.select_cluster(state["mixture"], u_min, seed, t, self.peer_id)
 
     def _keep_centers(self, workspace: Workspace) -> None:
         if "reference" not in workspace.scratch:

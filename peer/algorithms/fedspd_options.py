@@ -36,6 +36,11 @@ class FedSpdOptions(BaseModel):
     min_cluster_samples: int | None = Field(
         None, ge=0, description="least number of samples in a cluster; default 10 if the model has BatchNorm, else 0"
     )
+    selection: Literal["mixture", "partition"] = Field(
+        "mixture",
+        description="select a cluster with the probabilities of the mixture weights (mixture, the paper), or divide all peers by "
+        "chance into S equal parts in each round, whatever their mixtures (partition, the authors' code)",
+    )
     u_min: float = Field(0.0, ge=0, lt=1, description="least weight of a cluster in the selection; 0 is the paper")
     label_check: bool = Field(
         True, description="refuse a model that points along another own center more than along the one it names"

@@ -116,6 +116,16 @@ def select_cluster(mixture: list[float], u_min: float, seed: int, round_index: i
     return int(np.searchsorted(edges, drawn, side="right"))
 
 
+def partition_cluster(clusters: int, seed: int, round_index: int, place: int, peers: int) -> int:
+    """Return s_i of the peer at ``place`` of N in the order of ids: a permutation of all peers, dealt to S clusters in turn.
+
+    All peers compute one partition of N / S peers for each cluster. Source: the authors' code of FedSPD. Where S does not
+    divide N, the code leaves N mod S peers out of a round. An addition of this project: as many clusters get one peer more.
+    """
+    order = generator(seed, "partition", round_index).permutation(peers)
+    return int(order[place] % clusters)
+
+
 def confusion(true: Labels, labels: Labels, clusters: int) -> list[list[int]]:
     """Return the counts [true cluster][label]; reports match labels to true clusters over all peers."""
     table = np.zeros((int(true.max(initial=0)) + 1, clusters), dtype=np.int64)

@@ -17,7 +17,7 @@ from coordinator_free_bootstrap.validation import unknown_name
 from peer.tasks.splits.labels import by_column, dirichlet, iid, label_flip, patho, two_class, writers
 from peer.tasks.splits.mixtures import letters_case, mixture, pair_mixture
 from peer.tasks.splits.plan import Options, PeerSplit, Samples, SplitFunction, SplitInput, finished
-from peer.tasks.splits.rotated import imbalance, oddeven_rotated, rotated_hard, rotated_soft
+from peer.tasks.splits.rotated import imbalance, oddeven_rotated, oddeven_steps, rotated_hard, rotated_soft
 
 __all__ = ["SPLITS", "PeerSplit", "Samples", "SplitInput", "make_split"]
 
@@ -87,6 +87,15 @@ SPLITS: dict[str, Split] = {
     "rotated_hard": Split(rotated_hard, own_options=ROTATIONS),
     "rotated_soft": Split(rotated_soft, sized=True, own_options={**ROTATION, **FRACTIONS}),
     "oddeven_rotated": Split(oddeven_rotated, sized=True, own_options={**ROTATION, **FRACTIONS}),
+    "oddeven_steps": Split(
+        oddeven_steps,
+        sized=True,
+        own_options={
+            "rotation": OptionHelp(90, "degrees by which half of the samples are rotated: 0, 90, 180 or 270"),
+            "step": OptionHelp(0.1, "difference of the shares of even labels between two peers, at most 0.25"),
+            "test_step": OptionHelp(0.2, "the same in the test data; equal to step: as in training"),
+        },
+    ),
     "mixture": Split(mixture, sized=True, own_options=PATTERN),
     "linear_synth": Split(mixture, sized=True, own_options=PATTERN, needs="--task linear"),
     "letters_case": Split(

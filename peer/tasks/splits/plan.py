@@ -202,17 +202,34 @@ def divide_by_fractions(
         options: fraction_min, fraction_max, samples_per_peer and test_per_peer are read.
         draw: source of randomness.
     """
-    peers = len(weights)
     least = options.number("fraction_min", FRACTIONS[0], 0.0, 1.0)
     most = options.number("fraction_max", FRACTIONS[1], least, 1.0)
-    fraction = draw.uniform(least, most, peers)
-    shares = np.stack([fraction, 1.0 - fraction], axis=1)
+    fractions = draw.uniform(least, most, len(weights))
+    return divide_by_shares(pools, weights, (fractions, fractions), options, draw)
+
+
+def divide_by_shares(
+    pools: list[list[Samples]],
+    weights: NDArray[np.float64],
+    fractions: tuple[NDArray[np.float64], NDArray[np.float64]],
+    options: Options,
+    draw: np.random.Generator,
+) -> list[PeerSplit]:
+    """Divide two pools by given fractions of the first one, each float64 [peers], for training and for test samples.
+
+    Args:
+        pools: two pools of training samples, two of test samples.
+        weights: of the peers, [peers]; sizes are in proportion.
+        fractions: of the first pool, in training and in test samples.
+        options: samples_per_peer and test_per_peer are read.
+        draw: source of randomness.
+    """
     caps = [options.integer("samples_per_peer", 0, 0), options.integer("test_per_peer", 0, 0)]
     portions = []
-    for (first, second), cap in zip(pools, caps, strict=True):
-        mean_size = (len(first) + len(second)) / peers
+    for (first, second), fraction, cap in zip(pools, fractions, caps, strict=True):
+        mean_size = (len(first) + len(second)) / len(weights)
         sizes = weights / weights.mean() * (min(mean_size, cap) if cap else mean_size)
-        counts = solvable_counts(sizes, shares, [len(first), len(second)])
+        counts = solvable_counts(sizes, np.stack([fraction, 1.0 - fraction], axis=1), [len(first), len(second)])
         portions.append(divide_by_counts([first, second], counts, draw))
     return paired(*portions)
 

@@ -142,6 +142,26 @@ def test_models_go_to_co_selectors_only():
     assert sum(peer.totals["selections_sent"] for peer in peers) == 6 * 5 * 5
 
 
+def test_a_partition_divides_all_peers_whatever_their_mixtures():
+    """As the authors' code: N / S peers for each cluster in each round; an empty cluster is exchanged too."""
+    graph = graph_of(6, "complete", clusters=3, options=PLAIN | {"selection": "partition"})
+    peers, mixtures = peers_of(graph), []
+
+    def check(t):
+        chosen = [peer.state["selected"] for peer in peers]
+        assert sorted(chosen) == [0, 0, 1, 1, 2, 2] if t else chosen == [NOTHING] * 6
+        mixtures.append([peer.state["mixture"] for peer in peers])
+
+    finish(peers, check)
+    assert len(mixtures) == 5 and np.std(mixtures) > 0.05, "the mixtures are not what the parts follow"
+    assert [peer.totals["models_sent"] for peer in peers] == [5 * 3 + 4] * 6  # round 0 sends all centers to all
+
+
+def test_a_least_weight_is_refused_with_a_partition():
+    with pytest.raises(ConfigError, match=r"run\.options\.u_min: found 0\.1, which has no effect.*'partition'"):
+        fedspd(graph_of(options={"selection": "partition", "u_min": 0.1}))
+
+
 def test_the_first_round_is_doubled():
     graph = graph_of(local_unit="fullbatch_step", rounds=1, options=PLAIN | {"first_round": "paper"})
     for factor, steps in ((1, 2), (2, 4), (5, 10)):

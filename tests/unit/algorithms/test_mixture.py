@@ -30,6 +30,22 @@ def test_selection_is_a_function_of_its_arguments():
     assert first != [mixture.select_cluster([0.5, 0.5], 0.0, 7, t, 4) for t in range(50)]
 
 
+@pytest.mark.parametrize(("peers", "clusters", "sizes"), [(100, 2, [50, 50]), (12, 4, [3] * 4), (25, 2, [12, 13])])
+def test_a_partition_has_as_many_peers_for_each_cluster(peers, clusters, sizes):
+    rounds = [
+        tuple(mixture.partition_cluster(clusters, 7, t, place, peers) for place in range(peers)) for t in range(20)
+    ]
+    assert all(sorted(np.bincount(chosen, minlength=clusters)) == sizes for chosen in rounds)
+    assert len(set(rounds)) == 20, "each round has its own partition"
+
+
+def test_a_partition_gives_every_peer_every_cluster_alike():
+    chosen = np.bincount([mixture.partition_cluster(2, 7, t, 3, 10) for t in range(2000)], minlength=2)
+    assert chisquare(chosen).pvalue > 0.001
+    other = [mixture.partition_cluster(2, 8, t, 3, 10) for t in range(50)]
+    assert other != [mixture.partition_cluster(2, 7, t, 3, 10) for t in range(50)]
+
+
 @given(st.integers(1, 5), st.integers(1, 60), st.integers(0, 20), st.integers(0, 2**32))
 @settings(deadline=None)
 def test_clusters_partition_the_samples_and_reach_the_least_size_if_possible(clusters, count, least, seed):

@@ -34,6 +34,7 @@ CASES = {
     "rotated_hard": (images, {"k": 4}),
     "rotated_soft": (images, {}),
     "oddeven_rotated": (images, {}),
+    "oddeven_steps": (images, {}),
     "mixture": (images, {"pattern": "30:70"}),
     "linear_synth": (two_sources, {"pattern": "linear"}),
     "letters_case": (by_class, {"clusters": 4, "pattern": "random"}),
@@ -135,6 +136,34 @@ def test_oddeven_rotated_has_four_latent_distributions():
         expected = 2 * (s.train.turns == 1) + data.labels[s.train.index] % 2
         assert np.array_equal(s.train.cluster, expected)
     assert {int(c) for s in splits for c in s.train.cluster} == {0, 1, 2, 3}
+
+
+def even(data, samples):
+    return (data.labels[samples.index] % 2 == 0).mean()
+
+
+def test_oddeven_steps_has_five_mixtures_of_labels_in_turn():
+    data = images(10)
+    splits = make_split("oddeven_steps", data, {}, 3)
+    np.testing.assert_allclose([even(data, s.train) for s in splits], [0.3, 0.4, 0.5, 0.6, 0.7] * 2, atol=0.01)
+    np.testing.assert_allclose([even(data, s.test) for s in splits], [0.1, 0.3, 0.5, 0.7, 0.9] * 2, atol=0.02)
+    assert len({len(s.train) for s in splits}) == 1
+    for s in splits:
+        rotated = s.train.turns == 1
+        assert 0.4 < rotated.mean() < 0.6
+        assert np.array_equal(s.train.cluster, 2 * rotated + data.labels[s.train.index] % 2)
+
+
+def test_oddeven_steps_without_rotation_and_with_test_data_as_in_training():
+    data = images(10)
+    splits = make_split("oddeven_steps", data, {"rotation": 0, "step": 0.25, "test_step": 0.25}, 3)
+    for part in ("train", "test"):
+        shares = [even(data, getattr(s, part)) for s in splits]
+        np.testing.assert_allclose(shares, [0.0, 0.25, 0.5, 0.75, 1.0] * 2, atol=0.02)
+    assert {int(c) for s in splits for c in s.train.cluster} == {0, 1}
+    assert not any(s.train.turns.any() for s in splits)
+    with pytest.raises(TaskError, match=r"rotation: found 45; allowed: 0, 90, 180 or 270 degrees"):
+        make_split("oddeven_steps", data, {"rotation": 45}, 3)
 
 
 @pytest.mark.parametrize("base", ["rotated_soft", "oddeven_rotated"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -43,6 +43,7 @@ from peer.wire.server import PeerServer
 log = logging.getLogger("peer")
 SMALL_BYTES = 512 << 10  # folding it takes about 0.1 ms
 GOODBYE_S = 2.0  # how long the last messages to neighbors may take
+CLOSE_S = 10.0  # then a part of gRPC that does not end is left alone, so that the results are written
 
 
 class AsyncioWorld:
@@ -163,10 +164,10 @@ class AsyncioWorld:
         pending = [task for task in self._tasks if not task.done()]
         if pending:
             await asyncio.wait(pending, timeout=GOODBYE_S)
-        await server.stop(GOODBYE_S)
+        await _ended("the server", server.stop(GOODBYE_S))
         for task in self._tasks:
             task.cancel()
-        await self._edges.close()
+        await _ended("a connection to a neighbor", self._edges.close())
         for pool in (self._compute, self._fold, self._disk):
             pool.shutdown(wait=True, cancel_futures=True)
         self.history.close()
@@ -433,6 +434,15 @@ class AsyncioWorld:
         """Write a log line."""
         level = logging.getLevelNamesMapping()[line.level.upper()]
         log.log(level, line.message, extra={"neighbor": line.neighbor, "message_kind": line.kind})
+
+
+async def _ended(part: str, ending: Awaitable[None]) -> None:
+    """Wait for a part to end, `CLOSE_S` at most: a peer that is done must not hang in the end of its connections."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await ending
+    except TimeoutError:
+        log.warning("%s has not ended within %g s: going on without it", part, CLOSE_S)
 
 
 def _folded(world: AsyncioWorld, effect: do.FoldArrival, received: Any) -> None:

@@ -21,9 +21,10 @@ import peer
 from coordinator_free_bootstrap.errors import ConfigError, RunFailed, StorageError, TaskError, UsageError
 from peer.api.one_peer import LocalOptions
 from peer.cli.run import run as peer_run
-from peer.runtime import schedule
+from peer.runtime import schedule, world
 from peer.store.history import read_history
 from peer.testbed.testbed import on_free_ports
+from peer.wire.server import PeerServer
 
 pytestmark = pytest.mark.process
 START = {"deadline_s": 20.0}
@@ -295,3 +296,17 @@ def test_started_peers_as_on_macos_give_the_models_of_forked_ones(tmp_path: Path
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert found.stdout in {"{0: 0, 1: 0}\n", "{1: 0, 0: 0}\n"}, found.stderr
     same_models(peer.Run(tmp_path / "started"), peer.simulate(graph, progress=False))
+
+
+def test_a_server_that_does_not_end_does_not_keep_a_completed_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(PeerServer, "stop", never)
+    monkeypatch.setattr(world, "CLOSE_S", 0.05)
+    graph, place = alone(tmp_path, rounds=2)
+    done = peer.run(0, graph, state_dir=place, insecure=True)
+    assert done.metrics["rounds"] == 2
+    assert "the server has not ended within 0.05 s: going on without it" in caplog.messages

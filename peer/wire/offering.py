@@ -63,6 +63,7 @@ class Offering:
                 await self._free.acquire()
                 await self._pause(self._dropped, "each connection over the tunnel ended at once")
                 self.problem = await self._offer()
+                _leave_if_cancelled()
                 failures = failures + 1 if self.problem else 0
                 if self.problem:
                     self._free.release()
@@ -117,3 +118,10 @@ class Offering:
             call.cancel()
             self._dropped = self._dropped + 1 if clock() - began < self._retry_s else 0
             self._free.release()
+
+
+def _leave_if_cancelled() -> None:
+    """Raise the cancellation of this task where gRPC has raised a failure in its place: a call that fails at that moment."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

@@ -55,6 +55,33 @@ def test_an_owner_pauses_before_it_offers_to_a_holder_that_drops_each_connection
     assert 300.0 / 7.5 <= holder.offers <= 10 + 300.0 / 2.5
 
 
+def test_a_cancelled_offering_ends_also_if_its_call_fails_at_that_moment() -> None:
+    """In gRPC the failure then comes in place of the cancellation; a further offer would wait for a holder that is gone."""
+
+    class Lost(Holder):
+        def tunnel(self, method: str) -> SimpleNamespace:
+            async def read() -> bytes:
+                try:
+                    return await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    raise ConnectionResetError from None
+
+            call = super().tunnel(method)
+            call.read = read
+            return call
+
+    async def work() -> None:
+        holder = Lost(most=1)
+        offering = asyncio.ensure_future(Offering(holder, 0, 1, Path("/nowhere/service"), retry_s=5.0).run())
+        while not holder.offers:
+            await asyncio.sleep(0)
+        offering.cancel()
+        await asyncio.wait([offering])
+        assert offering.cancelled() and holder.offers == 1
+
+    assert seconds_of(work) == 0.0
+
+
 class Silent:
     """A stream that stays open."""
 

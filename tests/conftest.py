@@ -14,7 +14,16 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the hundreds of processes tha
 from tools.fixtures import bed, warm_parent  # noqa: F401  after OMP_NUM_THREADS
 from tools.http_proxies import proxies  # noqa: F401
 
+# The files that last longest, in either layer: each begins while there is other work for the other workers.
+LONGEST = ("test_ray_cluster", "test_lora_example", "test_tunnels", "test_nat", "test_simulation", "test_planted_bugs")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with real processes: their files are long, and at the end of a run short ones keep all workers busy."""
-    items.sort(key=lambda item: item.get_closest_marker("process") is None)
+    """Begin with the longest files, then with real processes: at the end of a run short files keep all workers busy."""
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        name = item.path.stem
+        short = item.get_closest_marker("process") is None and item.get_closest_marker("chaos") is None
+        return (LONGEST.index(name) if name in LONGEST else len(LONGEST)), short
+
+    items.sort(key=place)

@@ -47,8 +47,7 @@ class Net:
     def run(self, peer_id: int) -> None:
         """Start a peer; SIGTERM ends it after the test."""
         certs = self.home / "keys" / f"peer-{peer_id}"
-        inside = self._bridge.inside(peer_id)
-        self._stack.enter_context(running_peer(peer_id, self.home, "--certs", certs, prefix=inside))
+        self._stack.enter_context(running_peer(peer_id, self.home, "--certs", certs, namespace=self.of(peer_id)))
 
     def history(self, peer_id: int, kind: str) -> list[dict[str, Any]]:
         return [line for line in read_history(StateDir.of_peer(self.home, peer_id).history) if line["kind"] == kind]

@@ -22,7 +22,8 @@ import pytest
 from tools.beds import final_models, same_models
 from tools.http_proxies import Proxies, Proxy
 from tools.namespaces import Bridge, ip, why_not
-from tools.running import Running, behind_nat, running_peer, until
+from tools.running import behind_nat, running_peer, until
+from tools.warm_parent import Forked
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
 from peer.deploy.keys import at_addresses, create_keys
@@ -107,17 +108,18 @@ class Internet:
     def router(self, peer_id: int) -> str:
         return f"r{peer_id}"
 
-    def start(self, *ids: int) -> list[Running]:
+    def start(self, *ids: int) -> list[Forked]:
         """Start peers, by default all; SIGTERM ends them after the test."""
         return [self._stack.enter_context(self._peer(peer_id)) for peer_id in ids or self.graph.ids]
 
-    def _peer(self, peer_id: int) -> AbstractContextManager[Running]:
+    def _peer(self, peer_id: int) -> AbstractContextManager[Forked]:
         options: list[object] = ["--certs", self.home / "keys" / f"peer-{peer_id}"]
-        prefix = self.bridge.inside(peer_id)
+        environment = {}
         if proxy := self.proxies.get(peer_id):
             options.append("--proxy")
-            prefix = (*prefix, "env", f"https_proxy={proxy.url()}")
-        return running_peer(peer_id, self.home, *options, prefix=prefix)
+            environment["https_proxy"] = proxy.url()
+        namespace = self.bridge.of(peer_id)
+        return running_peer(peer_id, self.home, *options, namespace=namespace, environment=environment)
 
     def history(self, peer_id: int, kind: str) -> list[dict[str, Any]]:
         return [line for line in read_history(StateDir.of_peer(self.home, peer_id).history) if line["kind"] == kind]
@@ -125,7 +127,7 @@ class Internet:
     def until(self, holds: Any, what: str) -> Any:
         return until(holds, what, logs=self.home.glob("*.log"), poll_s=0.05)
 
-    def finish(self, processes: list[Running]) -> None:
+    def finish(self, processes: list[Forked]) -> None:
         """Wait for the end of all peers; all take part in every round, and the models are those without a network."""
         self.until(lambda: all(process.poll() is not None for process in processes), "all peers end")
         assert [process.returncode for process in processes] == [0] * len(processes)

@@ -118,7 +118,7 @@ def test_after_permanent_losses_each_connected_part_finishes(bed: Make) -> None:
 def test_in_async_pace_no_peer_waits_for_a_straggler(bed: Make) -> None:
     """One peer is paused repeatedly; the others complete rounds meanwhile, and its late models are folded or dropped by age."""
     others = (0, 2, 3, 4)
-    run = bed(rounds=200, peers=5, kind="complete", pace="async")
+    run = bed(rounds=120, peers=5, kind="complete", pace="async")
     run.until_round(2)
     for _ in range(3):
         run.do("pause", 1)
@@ -136,7 +136,7 @@ def test_in_async_pace_no_peer_waits_for_a_straggler(bed: Make) -> None:
 
 def test_all_peers_reconnect_after_all_links_are_reset(bed: Make) -> None:
     """All links of twelve peers are reset at once, three times; no peer is marked dead and no file stays open."""
-    run = bed(rounds=60, peers=12, kind="erdos-renyi", proxy=True)
+    run = bed(rounds=40, peers=12, kind="erdos-renyi", proxy=True)
     run.until_round(3)
     pids = run.state()["processes"]
     files = {p: len(os.listdir(f"/proc/{pid}/fd")) for p, pid in pids.items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.running import ends, on_loopback, running_peer, until
+from tools.running import PATIENCE_S, ends, on_loopback, running_peer, until
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from peer.store.history import read_history
@@ -24,7 +24,7 @@ PART_TIME = 1
 RUN = {
     "rounds": 100_000,
     "model_options": {"hidden": 16},
-    "start": {"rule": "deadline", "deadline_s": 5.0},
+    "start": {"rule": "deadline", "deadline_s": 2.0},
     "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 60.0, "round_deadline_s": 120.0},
 }
 
@@ -74,7 +74,7 @@ def test_a_peer_works_only_in_its_windows_and_no_neighbor_waits(tmp_path: Path) 
         window.unlink()
         until(lambda: len(lines(PART_TIME, "leave")) == 2, "it leaves again", logs=logs)
         os.kill(peers[PART_TIME].pid, signal.SIGTERM)
-        assert peers[PART_TIME].wait(60) == 0, ends(logs)
+        assert peers[PART_TIME].wait(PATIENCE_S) == 0, ends(logs)
         for neighbor in (0, 2):
             found = states(lines(neighbor, "neighbor"))
             assert "suspect" not in found and "dead" not in found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -18,7 +17,6 @@ from coordinator_free_bootstrap import Graph, Relay
 from peer.store.state_dir import StateDir
 from peer.testbed.testbed import free_ports
 
-Running = subprocess.Popen[bytes] | Forked
 PATIENCE_S = 120  # a wait that is over in a second on an idle machine; only a hang reaches it
 
 
@@ -45,7 +43,7 @@ def behind_nat(graph: Graph, *dialers: int, via: Sequence[tuple[int, int, int]] 
 
 
 @contextmanager
-def running(*command: object, log: Path) -> Iterator[Running]:
+def running(*command: object, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program with a log file; SIGTERM ends it with the block."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with (
@@ -59,9 +57,9 @@ def running(*command: object, log: Path) -> Iterator[Running]:
 
 
 @contextmanager
-def running_command(*words: object, log: Path) -> Iterator[Forked]:
-    """Run the command `peer`, forked, with a log file; SIGTERM ends it with the block."""
-    process = Forked(*words, log=log)
+def running_command(*words: object, log: Path, **options: Any) -> Iterator[Forked]:
+    """Run the command `peer`, forked, with a log file and options of `Forked`; SIGTERM ends it with the block."""
+    process = Forked(*words, log=log, **options)
     try:
         yield process
     finally:
@@ -70,21 +68,28 @@ def running_command(*words: object, log: Path) -> Iterator[Forked]:
 
 
 def running_peer(
-    peer_id: int, home: Path, *options: object, prefix: Sequence[str] = ()
-) -> AbstractContextManager[Running]:
+    peer_id: int, home: Path, *options: object, namespace: str = "", environment: dict[str, str] | None = None
+) -> AbstractContextManager[Forked]:
     """Run a peer of `home`/graph.json, with its state below `home` as in a testbed, and its log in `home`/ID.log.
 
     Args:
         peer_id: the peer.
         home: the directory.
         options: further options of `peer run`.
-        prefix: a command that runs the peer, which is then started and not forked.
+        namespace: the network namespace in which it runs.
+        environment: variables beside those of the tests.
     """
-    state, log = StateDir.of_peer(home, peer_id).root, home / f"{peer_id}.log"
-    words = ("run", "--id", peer_id, "--neighbors", home / "graph.json", "--state-dir", state, *options)
-    if prefix:
-        return running(*prefix, sys.executable, "-m", "peer", *words, log=log)
-    return running_command(*words, log=log)
+    words = (
+        "run",
+        "--id",
+        peer_id,
+        "--neighbors",
+        home / "graph.json",
+        "--state-dir",
+        StateDir.of_peer(home, peer_id).root,
+    )
+    place = {"namespace": namespace, "environment": environment}
+    return running_command(*words, *options, log=home / f"{peer_id}.log", **place)
 
 
 def until(

@@ -6,6 +6,7 @@ and stdout.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
@@ -21,6 +22,7 @@ from peer.chaos.script import Script
 from peer.observe.watch import TestbedWatcher
 from peer.testbed.testbed import Testbed, warm_up
 
+CLONE_NEWNET = 0x40000000
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 IMPORTED = (  # what peers and commands need beside the imports of `warm_up`
     *("peer.algorithms.registry", "peer.cli.main", "peer.deploy.keys", "peer.observe.report", "peer.observe.tables"),
@@ -47,13 +49,23 @@ def run_bed(request: dict) -> None:
 
 
 def run_command(request: dict) -> None:
-    """Run `python -m peer` with other arguments, folder, environment and outputs; it ends by an exception, as a program does."""
+    """Run `python -m peer` with other arguments, folder and environment; it ends by an exception, as a program does."""
+    if request["namespace"]:
+        enter_network(request["namespace"])
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.path[0] = request["cwd"]
     sys.argv[1:] = request["arguments"]
     runpy.run_module("peer", run_name="__main__", alter_sys=True)
+
+
+def enter_network(name: str) -> None:
+    """Enter a network namespace that `ip netns add` has made."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{name}", "rb") as namespace:
+        if libc.setns(namespace.fileno(), CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"network namespace {name}")
 
 
 def outputs(out: str | Path, err: str | Path) -> None:

@@ -56,6 +56,7 @@ class Forked:
         cwd: the folder in which it runs; default: that of the tests.
         log: the file of both outputs; default: `communicate` returns them.
         environment: variables beside those of the tests.
+        namespace: the name of the network namespace in which it runs; default: that of the tests.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Forked:
         cwd: Path | None = None,
         log: Path | None = None,
         environment: dict[str, str] | None = None,
+        namespace: str = "",
     ) -> None:
         self.args = ["peer", *map(str, words)]
         self.returncode: int | None = None
@@ -77,6 +79,7 @@ class Forked:
             arguments=self.args[1:],
             cwd=os.fspath(cwd or Path.cwd()),
             environment=os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {}),
+            namespace=namespace,
             out=os.path.abspath(self.out),
             err=os.path.abspath(self.err),
         )["pid"]

@@ -2,10 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+from tools.running import PATIENCE_S, until
+from tools.warm_parent import Forked
 
 from coordinator_free_bootstrap import make_graph, save_graph
 from coordinator_free_bootstrap.errors import ConfigError, IdentityError, StorageError
@@ -104,27 +104,13 @@ def test_results_that_cannot_be_written_are_an_error(run_directory, tmp_path):
 @pytest.mark.parametrize(("stay", "waits"), [("error", True), ("never", False)])
 def test_after_an_error_a_peer_waits_for_sigterm_only_with_the_option(tmp_path, stay, waits):
     save_graph(make_graph("ring", 3), tmp_path / "graph.json")
-    command = [
-        sys.executable,
-        "-m",
-        "peer",
-        "run",
-        "--id",
-        "7",
-        "--neighbors",
-        "graph.json",
-        "--state-dir",
-        "s",
-        "--stay",
-        stay,
-    ]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert "found 7" in process.stderr.readline()
-            if waits:
-                assert "waiting for SIGTERM" in process.stderr.readline()
-                assert process.poll() is None
-                process.terminate()
-            assert process.wait(timeout=30) == 11
-        finally:
-            process.kill()
+    process = Forked("run", "--id", 7, "--neighbors", "graph.json", "--state-dir", "s", "--stay", stay, cwd=tmp_path)
+    try:
+        until(lambda: "found 7" in process.err.read_text(), "it says what is wrong")
+        if waits:
+            until(lambda: "waiting for SIGTERM" in process.err.read_text(), "it waits")
+            assert process.poll() is None
+            process.terminate()
+        assert process.wait(timeout=PATIENCE_S) == 11
+    finally:
+        process.kill()

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from manifest_walk import problems
+from tools.warm_parent import executed
 
 from coordinator_free_bootstrap import make_graph, parse_graph
 from coordinator_free_bootstrap.errors import UsageError
@@ -30,19 +30,15 @@ def commands():
 def written(tmp_path_factory):
     """The folder in which the commands of the page ran."""
     folder = tmp_path_factory.mktemp("clusters")
-    (folder / "peer").write_text(f'#!/bin/sh\nexec {sys.executable} -m peer "$@"\n')
-    (folder / "peer").chmod(0o755)
-    script = "\n".join(['PATH="$PWD:$PATH"', *commands()])
-    done = subprocess.run(
-        ["sh", "-ec", script],
-        check=False,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env={"PATH": "/usr/bin:/bin"},
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
+    program, calls = folder / "peer", folder / "calls"
+    program.write_text('#!/bin/sh\nfor word; do printf "%s\\t" "$word"; done >> calls\necho >> calls\n')
+    program.chmod(0o755)
+    for line in commands():  # the shell expands a line and says what it calls
+        calls.write_text("")
+        subprocess.run(["sh", "-ec", line], check=True, cwd=folder, env={"PATH": f"{folder}:/usr/bin:/bin"})
+        for call in calls.read_text().splitlines():
+            done = executed(*call.rstrip("\t").split("\t"), cwd=folder)
+            assert done.returncode == 0, done.stderr + done.stdout
     return folder
 
 

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -141,6 +143,41 @@ def test_without_ray_the_command_says_what_to_install(jobs, tmp_path, monkeypatc
     assert isinstance(done.exception, UsageError)
     assert "pip install 'coordinator-free[ray]'" in str(done.exception)
     assert done.exception.exit_code == 2
+
+
+class OneNode:
+    """In place of Ray: a cluster of one node, on which a task runs when its result is asked for."""
+
+    def init(self, **_):
+        pass
+
+    shutdown = init
+
+    def nodes(self):
+        return [NODE]
+
+    def remote(self, function):
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: partial(function)))
+
+    def wait(self, tasks, **_):
+        return tasks, []
+
+    def get(self, task):
+        return task()
+
+
+def test_a_run_that_no_node_can_start_is_refused_before_any_run(jobs, tmp_path, monkeypatch):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "")  # the command sets them
+    monkeypatch.setitem(sys.modules, "ray", OneNode())
+    strategies = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: None)
+    for name, module in (("ray.util", SimpleNamespace()), ("ray.util.scheduling_strategies", strategies)):
+        monkeypatch.setitem(sys.modules, name, module)
+    arguments = ["--ray", "local", "--data-root", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, ["experiment", "run", str(tmp_path / "table.toml"), "--threads", "5", *arguments])
+    assert isinstance(done.exception, UsageError)
+    assert "small, seed 1 needs 5 cores" in str(done.exception) and "4 cores, 8.0 GB, 1 GPUs" in str(done.exception)
+    assert not list(tmp_path.rglob("seed-*"))
 
 
 @pytest.mark.parametrize(

@@ -78,24 +78,28 @@ def test_after_an_older_checkpoint_was_restored_no_model_is_folded_twice(bed: Ma
     assert incarnations == sorted(set(incarnations))
 
 
-@pytest.mark.parametrize("seconds", [1.0, 4.0])
-def test_a_paused_peer_rejoins_and_marks_no_neighbor_dead(bed: Make, seconds: float) -> None:
-    run = bed(rounds=60, peers=5, kind="complete", timeouts=QUICK)
+@pytest.mark.parametrize("until_dead", [False, True])
+def test_a_paused_peer_rejoins_and_marks_no_neighbor_dead(bed: Make, until_dead: bool) -> None:
+    # on a busy machine a neighbor may be silent for two seconds without a fault
+    run = bed(rounds=60, peers=5, kind="complete", timeouts=QUICK | {"suspicion_s": 6.0})
     run.until_round(4)
-    run.do("pause", 1, for_s=seconds)
-    if seconds > 2.0:
+    if until_dead:
+        run.do("pause", 1)
         run.until(lambda: run.saw(0, 1, "dead"), "peer 0 marks the paused peer 1 dead")
+        run.do("continue", 1)
+    else:
+        run.do("pause", 1, for_s=1.0)
     run.finish()
     invariants.completed(run)
     invariants.check(run)
     assert not any(run.saw(1, other, "dead") for other in (0, 2, 3, 4)), (
         "the paused peer marked a neighbor dead after its own pause"
     )
-    if seconds < 2.0:
-        assert not run.saw(0, 1, "dead")
-    else:
+    if until_dead:
         changes = [line["state"] for line in run.history(0, "neighbor") if line["neighbor"] == 1]
         assert "alive" in changes[changes.index("dead") :], changes
+    else:
+        assert not run.saw(0, 1, "dead")
     for peer_id in run.graph.ids:
         assert {line[0] for line in run.last_rounds(peer_id)[59]["folded"]} == set(run.graph.neighbors(peer_id))
 

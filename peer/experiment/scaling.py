@@ -1,8 +1,8 @@
 """The scale of an experiment: fewer peers for a small machine, and a sentence that names what was scaled.
 
 A scale s multiplies the number of peers N and the amount of data; the samples per peer stay. The average degree is
-multiplied by log(s N) / log(N): a random graph stays connected, and a model reaches all peers in about as many rounds. Rounds,
-model and optimizer stay, unless settings change them.
+multiplied by log(s N) / log(N): a random graph stays connected, and a model reaches all peers in about as many rounds. A graph
+whose peers have an exact degree keeps it. Rounds, model and optimizer stay, unless settings change them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from coordinator_free_bootstrap.errors import ConfigError
 from peer.experiment.spec import FIXED_SHAPES, Case, Experiment, GraphSpec
 
 PEERS_MIN = 8
+EXACT_DEGREES = ("regular", "expander", "small-world")
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,11 @@ class Scale:
 
 
 def scaled_degree(graph: GraphSpec, full: int, peers: int) -> float | None:
-    """Return the average degree for N' peers: the full graph's times log N' / log N; None for fixed shapes."""
+    """Return the average degree for N' peers: the full graph's times log N' / log N, or the exact one; None for fixed shapes."""
     if graph.kind in FIXED_SHAPES:
         return None
     degree = graph.degree if graph.degree is not None else (graph.p or 0.0) * (full - 1)
-    if peers != full:
+    if peers != full and graph.kind not in EXACT_DEGREES:
         degree *= math.log(peers) / math.log(full)
     return float(min(peers - 1, degree))
 

@@ -152,6 +152,7 @@ def test_the_degree_scales_with_the_logarithm_of_the_peers():
     assert scaled_degree(spec, 240, 24) == pytest.approx(23.9 * np.log(24) / np.log(240))
     assert scaled_degree(GraphSpec(kind="geometric", degree=14), 50, 8) == 7
     assert scaled_degree(GraphSpec(kind="ring"), 50, 8) is None
+    assert scaled_degree(GraphSpec(kind="small-world", degree=4), 64, 16) == 4  # only even degrees exist
 
 
 @pytest.mark.parametrize("factor", [0.0, -1.0, 1.5, float("nan")])

@@ -151,7 +151,7 @@ def test_commands_inject_faults_into_a_running_testbed_and_the_report_draws_them
     """The commands peer testbed --chaos, peer chaos DIR, peer status DIR and peer report DIR."""
     out, script = tmp_path / "out", tmp_path / "chaos.toml"
     script.write_text('[[event]]\nat_round = 3\ndo = "kill"\npeers = [1]\nfor_s = 1\n')
-    settings = ["--set", "run.rounds=120", "--kind", "ring", "--peers", "4", "--proxy", "--out", str(out)]
+    settings = ["--set", "run.rounds=60", "--kind", "ring", "--peers", "4", "--proxy", "--out", str(out)]
     testbed = Forked("testbed", *settings, "--chaos", script, log=tmp_path / "log")
 
     def run(*arguments: str, code: int = 0) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from tools.running import running, until
+from tools.warm_parent import executed
 
 from peer.testbed.testbed import free_ports
 
@@ -57,7 +58,7 @@ def may_mount():
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.process,
-    pytest.mark.timeout(900),  # two nodes and three tables on two busy cores
+    pytest.mark.timeout(900),  # two nodes and two tables on two busy cores
     pytest.mark.skipif(
         importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'coordinator-free[ray]'"
     ),
@@ -107,22 +108,25 @@ class RayNode:
                 continue
         return found
 
+    def runs(self) -> dict[int, str]:
+        """Return the labels of the runs that this node does, by process."""
+        labels = {pid: line.partition("ray::")[2].strip() for pid, line in self.children().items()}
+        return {pid: label for pid, label in labels.items() if label in LABELS}
+
     def kill_in_a_run(self, log: Path) -> str:
         """Kill this node while it does a run; return the label of the run."""
         stopped = {}
 
         def has_a_run() -> bool:
-            for pid, line in self.children().items():
-                label = line.partition("ray::")[2].strip()
-                if label in LABELS:
-                    os.kill(pid, signal.SIGSTOP)
-                    if label in self.children().get(pid, ""):  # it cannot have ended in between
-                        stopped[pid] = label
-                        return True
-                    os.kill(pid, signal.SIGCONT)
+            for pid, label in self.runs().items():
+                os.kill(pid, signal.SIGSTOP)
+                if self.runs().get(pid) == label:  # it cannot have ended in between
+                    stopped[pid] = label
+                    return True
+                os.kill(pid, signal.SIGCONT)
             return False
 
-        until(has_a_run, "the second node does a run", logs=[log])
+        until(has_a_run, "the second node does a run", logs=[log], poll_s=0.02)
         raylet = next(pid for pid, line in self.children().items() if "/raylet/raylet " in line)
         (worker,) = stopped
         for pid in (raylet, worker):
@@ -164,7 +168,8 @@ def table(tmp_path_factory):
 def local(table):
     """The results of a run without Ray."""
     arguments = ["table.toml", "--data-root", "source", "--out", "local"]
-    subprocess.run([*PEER, *arguments], cwd=table, check=True, capture_output=True)
+    done = executed("experiment", "run", *arguments, cwd=table)
+    assert done.returncode == 0, done.stderr
     return results(table / "local")
 
 
@@ -186,37 +191,6 @@ def results(folder):
     }
 
 
-def test_runs_on_two_nodes_continue_after_a_kill_of_the_command(nodes, table, local):
-    head, _ = nodes
-    out, log = table / "killed", table / "killed.log"
-    with running(*driver(table, "killed", "--ray", head.address), log=log) as first:
-        until(lambda: list(out.rglob("seed-*.json")), "the first result", logs=[log])
-        first.kill()
-    found = results(out)
-    assert 0 < len(found) < len(local), "the command was not killed between two results"
-    again = subprocess.run(
-        [*map(str, driver(table, "killed", "--ray", head.address))], check=False, capture_output=True, text=True
-    )
-    assert again.returncode == 0, again.stderr
-    assert f"{len(found)} of {len(local)} runs done already" in again.stderr
-    assert f"{len(local) - len(found)} run" in again.stderr and f"on 2 nodes: {ADDRESS}" in again.stderr
-    assert f"of {ROUNDS * (len(local) - len(found))} rounds, " in again.stderr
-    assert results(out) == local
-    text = log.read_text() + again.stderr
-    assert text.count("MB of data") <= 2, "a node got its data twice"
-    for node in nodes:
-        assert [path.name for path in node.folder.rglob("data/*/*")] == ["t.csv"]
-        assert not list(node.folder.rglob("run-*")), "a run directory was left"
-
-
-def test_a_run_that_no_node_can_start_is_refused_before_any_run(nodes, table):
-    command = driver(table, "impossible", "--ray", nodes[0].address, "--threads", "2")
-    done = subprocess.run([*map(str, command)], check=False, capture_output=True, text=True)
-    assert done.returncode == 2, done.stderr
-    assert "DFCA, seed 1 needs 2 cores" in done.stderr and "1 cores, 2.0 GB, 0 GPUs" in done.stderr
-    assert not results(table / "impossible")
-
-
 def test_a_command_outside_the_cluster_reaches_it_over_the_client_server(nodes, table, local):
     options = ("--ray", nodes[0].client, "--case", "local")
     done = subprocess.run([*map(str, driver(table, "outside", *options))], check=False, capture_output=True, text=True)
@@ -224,17 +198,30 @@ def test_a_command_outside_the_cluster_reaches_it_over_the_client_server(nodes, 
     assert results(table / "outside") == {path: result for path, result in local.items() if "local" in path.parts}
 
 
-def test_a_lost_node_costs_only_the_run_that_was_on_it(nodes, table, local):
+def test_runs_on_two_nodes_continue_after_a_kill_of_the_command_and_of_a_node(nodes, table, local):
+    """The command is killed after its first result; one that continues loses a node, and only the run that was on it."""
     head, other = nodes
-    log = table / "lost.log"
-    with running(*driver(table, "lost", "--ray", head.address, "--keep"), log=log) as process:
-        label = other.kill_in_a_run(log)
-        assert process.wait() == 0, log.read_text()
-    text = log.read_text()
+    out, logs = table / "killed", [table / "killed.log", table / "again.log"]
+    command = driver(table, "killed", "--ray", head.address, "--keep")
+    with running(*command, log=logs[0]) as first:
+        until(lambda: list(out.rglob("seed-*.json")), "the first result", logs=logs[:1], poll_s=0.02)
+        first.kill()
+    found = results(out)
+    assert 0 < len(found) < len(local), "the command was not killed between two results"
+    until(lambda: not head.runs() and not other.runs(), "the runs of the killed command end", logs=logs[:1])
+    with running(*command, log=logs[1]) as again:
+        label = other.kill_in_a_run(logs[1])
+        assert again.wait() == 0, logs[1].read_text()
+    text = logs[1].read_text()
+    assert f"{len(found)} of {len(local)} runs done already" in text
+    assert f"{len(local) - len(found)} run" in text and f"on 2 nodes: {ADDRESS}" in text
+    assert f"of {ROUNDS * (len(local) - len(found))} rounds, " in text
     assert f"{label}: its worker is lost" in text
-    assert text.count("its worker is lost") <= 2, (
-        text
-    )  # the run may start once more on the node before its end is known
-    assert results(table / "lost") == local
+    assert text.count("its worker is lost") <= 2, text  # it may start once more on the node before its end is known
+    assert results(out) == local
     for path in local:
-        assert len(list((table / "lost" / path.with_suffix("")).glob("peer-*/history.jsonl"))) == 8
+        assert len(list((out / path.with_suffix("")).glob("peer-*/history.jsonl"))) == 8
+    assert (logs[0].read_text() + text).count("MB of data") <= 2, "a node got its data twice"
+    for node in nodes:
+        assert [path.name for path in node.folder.rglob("data/*/*")] == ["t.csv"]
+    assert not list(head.folder.rglob("run-*")), "a run directory was left"

@@ -51,7 +51,7 @@ def job(folder, device="cpu", threads=1, **keys):
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of memory is read from /proc")
 @pytest.mark.parametrize(("algorithm", "clusters"), [("dfedavg", 1), ("fedspd", 2), ("fedem", 3)])
 def test_the_estimate_of_memory_is_above_the_peak_of_the_run(tmp_path, algorithm, clusters):
-    demand = demand_of(job(tmp_path, algorithm=algorithm, clusters=clusters, hidden=8000))
+    demand = demand_of(job(tmp_path, algorithm=algorithm, clusters=clusters, hidden=4000))
     arguments = [sys.executable, "-c", RUN, str(tmp_path / "large.toml"), str(tmp_path / "out")]
     done = subprocess.run(
         arguments, check=False, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}

@@ -20,6 +20,7 @@ PARTS = [
     ("memory.py",),
     ("scale.py",),
     ("training.py",),
+    ("stacked.py",),
     ("tunnel.py",),
     ("large_model.py",),
     ("bytes_to_accuracy.py", "--tasks", "digits"),

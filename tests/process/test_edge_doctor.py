@@ -116,16 +116,18 @@ def test_without_a_key_the_edges_are_not_tested_and_it_says_why(tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", Proxies.kinds)
 def test_edges_behind_a_proxy_are_named_and_tested(
-    tmp_path: Path, proxies: Proxies, kind: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, proxies: Proxies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Peer 0 only dials, through a proxy with a password: the doctor says so, and an observer asks peers the same way."""
+    """Peer 0 only dials, through a proxy with a password: the doctor says so, and an observer asks peers the same way.
+
+    What each program answers, `test_http_proxy.py` tests.
+    """
     graph = on_loopback(make_graph("complete", 3, manifest=parse_manifest(RUN, "test")))
     graph = prepared(tmp_path, behind_nat(graph, 0))
     proxy_options = ("--proxy", "--state-dir", StateDir.of_peer(tmp_path, 0).root)
     with ExitStack() as stack:
-        proxy = stack.enter_context(proxies.running(kind, password=True))
+        proxy = stack.enter_context(proxies.running("squid", password=True))
         start(stack, tmp_path, 1, 2)
         monkeypatch.setenv("https_proxy", proxy.url())
         found = doctor(tmp_path, 0, *proxy_options)

@@ -53,8 +53,9 @@ def run_command(request: dict) -> None:
     if request["namespace"]:
         enter_network(request["namespace"])
     os.chdir(request["cwd"])
+    set_by_import = {"GRPC_VERBOSITY": os.environ["GRPC_VERBOSITY"]}
     os.environ.clear()
-    os.environ.update(request["environment"])
+    os.environ.update(set_by_import | request["environment"])
     sys.path[0] = request["cwd"]
     sys.argv[1:] = request["arguments"]
     runpy.run_module("peer", run_name="__main__", alter_sys=True)

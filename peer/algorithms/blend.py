@@ -6,13 +6,14 @@ cluster's model and the shared one. In the first half of the run it holds a shar
 cluster model on its other samples, and weighs all models by the loss that their mixed predictions have on the samples held out.
 Few samples choose badly. So with its cluster's model a peer sends its weights, and counts half by them and half by the mean over
 the peers of its cluster, unless its samples held out clearly speak against it at the end of that round. From then on it trains on
-all samples. After the last round it tunes again; the prediction is
+all samples. After the last round it tunes again, each model as far as the guard of the final phase allows: models that gained by
+tuning in mid-run have learned more since, and may lose by it. The prediction is
 
     p(y | x) = sum_m w_m p_m(y | x)        m: k cluster models, the shared one, the own one, the two tuned ones
 
 This method is an addition of this project. Its parts: clusters, DFCA (arXiv 2510.15300), with the relay warm-up and splitting of
 `peer.algorithms.dfca`; the shared model, DFedAvg (arXiv 2104.11375); tuning after the last round, FedSPD (arXiv 2410.18862),
-Section 4; weights, `peer.algorithms.ensemble`.
+Section 4, with the guard of `peer.algorithms.final_phase`; weights, `peer.algorithms.ensemble`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Workspace, measured, training_fields
 from peer.algorithms.dfca import Dfca, DfcaOptions
 from peer.algorithms.ensemble import Losses, clearly_above, selected_weights
-from peer.algorithms.final_phase import tuned
+from peer.algorithms.final_phase import moved, tuned, validated_share
 from peer.algorithms.held_out import Fold, Indices, share_held_out
 from peer.algorithms.personalize import Predictions, mixed, mixed_predictions
 from peer.core.averaging import Vector
@@ -190,13 +191,19 @@ class Blend(Dfca):
         chosen, other = (losses(mixed(rows, found)) for found in (workspace.state["chosen"], weights))
         return not clearly_above(other, chosen)
 
-    def _tune(self, workspace: Workspace) -> None:
-        """Put the shared and the cluster model, tuned at half the first rate, into the last two slots."""
+    def _tune(self, workspace: Workspace, *, guarded: bool = False) -> None:
+        """Put the shared and the cluster model, tuned at half the first rate, into the last two slots.
+
+        With ``guarded`` a model goes as far towards its tuned form as is best for samples held out of the tuning.
+        """
         epochs, indices = self.options.tune_epochs, self._training(workspace)
         for place, slot in enumerate((self.shared, int(workspace.state["cluster_index"]))):
             start = workspace.models.model(slot)
-            model = tuned(workspace, start, epochs, indices, "tune", place)
-            workspace.models.replace(self.own + 1 + place, model if np.isfinite(model).all() else start.copy())
+            end = tuned(workspace, start, epochs, indices, "tune", place)
+            share = validated_share(workspace, start, epochs) if guarded else 1.0
+            model = moved(start, end, share)
+            usable = share and np.isfinite(model).all()
+            workspace.models.replace(self.own + 1 + place, model if usable else start.copy())
 
     def _models(self, workspace: Workspace) -> list[Vector]:
         return [workspace.models.model(slot) for slot in range(self.held)]
@@ -216,8 +223,8 @@ class Blend(Dfca):
         return found | {"accuracy_shared": shared.metric, "state": shown}
 
     def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
-        """Tune once more, on all samples; return the model of the largest weight and the metrics of the mixture."""
+        """Tune once more, guarded, on all samples; return the model of the largest weight and the metrics of the mixture."""
         self._choose(workspace)
-        self._tune(workspace)
+        self._tune(workspace, guarded=True)
         model = workspace.models.model(int(np.argmax(workspace.state["mixture"])))
         return model, self.evaluate(workspace) | {"predictor": "mixture"}

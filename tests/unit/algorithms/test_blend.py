@@ -6,6 +6,7 @@ import pytest
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.algorithms.base import Workspace
+from peer.algorithms.blend import Blend
 from peer.algorithms.ensemble import PICKS, clearly_above, selected_weights
 from peer.algorithms.personalize import mixed
 from tests.tools.simulated import finish, peers_of, run
@@ -105,11 +106,11 @@ def test_held_out_samples_train_nothing_before_the_choice(monkeypatch):
         assert fold.part == "train" and len(fold.held_out) == peer.learner.count() // 4
         before = [ix for (i, t, chosen), uses in seen.items() if i == peer.peer_id and not chosen for ix in uses]
         after = [ix for (i, t, chosen), uses in seen.items() if i == peer.peer_id and chosen for ix in uses]
-        assert (
-            len(before) == 3 * 4 + 2 and len(after) == 3 * 2 + 2
-        )  # three models in four rounds, in two, and the tuned ones
+        assert len(before) == 3 * 4 + 2  # three models in four rounds, and the tuned ones
+        guard = [indices for indices in after if indices is not None]
+        assert len(after) == 3 * 2 + 2 + len(guard)  # in two rounds, and the tuned ones
         assert all(not np.intersect1d(indices, fold.held_out).size and len(indices) for indices in before)
-        assert after == [None] * len(after)
+        assert [len(indices) for indices in guard] == [2 * peer.learner.count() // 3] * 2 * 3  # two models, three folds
 
 
 def test_validation_data_are_held_out_instead():
@@ -170,6 +171,22 @@ def test_it_is_near_the_best_or_better_whatever_the_data(split, options, best):
     blend, other = run(graph_of(**setting)), run(graph_of(**(setting | {"algorithm": best})))
     for score, slack in ((np.mean, 0.05), (np.min, 0.1)):
         assert score([p.final["accuracy"] for p in blend]) >= score([p.final["accuracy"] for p in other]) - slack
+
+
+def test_models_are_tuned_at_the_end_as_far_as_samples_held_out_of_the_tuning_gain(monkeypatch):
+    """The rate is so absurd at the end that no fold gains: the tuned models are the models themselves."""
+    monkeypatch.setattr(Blend, "final", spoiled(Blend.final))
+    for peer in run(graph_of(rounds=4)):
+        shared, cluster = peer.models[2], peer.models[peer.state["cluster_index"]]
+        assert np.array_equal(peer.models[4], shared) and np.array_equal(peer.models[5], cluster)
+
+
+def spoiled(final):
+    def at_an_absurd_rate(algorithm, workspace):
+        workspace.manifest = workspace.manifest.model_copy(update={"learning_rate": 1000.0})
+        return final(algorithm, workspace)
+
+    return at_an_absurd_rate
 
 
 def test_a_final_phase_is_refused():

@@ -20,6 +20,7 @@ from peer.chaos.network import FaultyNetwork
 from peer.chaos.runner import FaultRunner
 from peer.chaos.script import Script
 from peer.observe.watch import TestbedWatcher
+from peer.store.system import end_with_parent
 from peer.testbed.testbed import Testbed, warm_up
 
 CLONE_NEWNET = 0x40000000
@@ -104,10 +105,11 @@ def main() -> None:
             continue
         pid = os.fork()
         if pid == 0:
-            os.setsid()
             if request["do"] == "command":
+                end_with_parent()
                 outputs(request["out"], request["err"])
                 return run_command(request)
+            os.setsid()
             bed_in_child(request)
         print(json.dumps({"pid": pid}), flush=True)
     return None

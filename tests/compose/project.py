@@ -62,7 +62,7 @@ class Project:
             LookupError: it does not exist yet.
         """
         labels = [f"com.docker.compose.project={self.name}", f"com.docker.compose.service={service}"]
-        found = self.client.containers.list(all=True, filters={"label": labels})
+        found = self.client.containers.list(all=True, filters={"label": labels}, ignore_removed=True)
         if not found:
             raise LookupError(service)
         return found[0]

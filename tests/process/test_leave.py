@@ -16,6 +16,7 @@ from coordinator_free_bootstrap import make_graph, parse_manifest
 from peer.core import events as ev
 from peer.core.stages import Stage
 from peer.runtime.assembly import LocalSettings, assemble
+from peer.runtime.signals import Signals
 from peer.runtime.world import AsyncioWorld
 
 pytestmark = pytest.mark.process
@@ -107,6 +108,7 @@ def test_second_signal_stops_a_peer_whose_work_does_not_end(tmp_path: Path) -> N
                 asked.set()
 
         world.host.post = watched  # type: ignore[method-assign]
+        Signals().install().tell = world.on_signal
         async with asyncio.timeout(30):
             running = asyncio.create_task(world.run())
             await working.wait()

@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import runpy
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -54,6 +55,7 @@ def run_command(request: dict) -> None:
     if request["namespace"]:
         enter_network(request["namespace"])
     os.chdir(request["cwd"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell without job control starts tests that ignore it
     set_by_import = {"GRPC_VERBOSITY": os.environ["GRPC_VERBOSITY"]}
     os.environ.clear()
     os.environ.update(set_by_import | request["environment"])

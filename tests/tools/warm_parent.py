@@ -107,8 +107,12 @@ class Forked:
         return code
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for the end, and return both outputs."""
-        self.wait(timeout)
+        """Wait for the end, and return both outputs; a command that does not end in time is killed."""
+        try:
+            self.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
         texts = self.out.read_text(), self.err.read_text()
         if self._outputs:
             shutil.rmtree(self._outputs)

@@ -11,6 +11,7 @@ from peer.deploy.swarm import Stack
 pytestmark = pytest.mark.compose
 
 PLACE = "127.0.0.1:7480"
+ROUNDS = 400  # of the run that ends: the page must have reached both peers before
 ENDLESS = {"task": "digits", "rounds": 100_000, "checkpoint_rounds": 5, "start": {"rule": "all", "deadline_s": 300.0}}
 
 
@@ -35,7 +36,7 @@ def stacks(cluster, tmp_path_factory):
     nodes = tuple(cluster.hosts)
     shared = shared_folder(folder / "state", graph(3))
     with (
-        Deployed(cluster, folder / "ends", graph(2, rounds=10), Stack(IMAGE)) as ends,
+        Deployed(cluster, folder / "ends", graph(2, rounds=ROUNDS), Stack(IMAGE)) as ends,
         Deployed(cluster, folder / "volumes", graph(2), Stack(IMAGE, nodes=nodes, page_port=0)) as volumes,
         Deployed(cluster, folder / "shares", graph(3), Stack(IMAGE, state=shared, page_port=0)) as shares,
     ):
@@ -65,7 +66,7 @@ def test_all_peers_complete_and_stay_and_the_page_shows_them(stacks):
     ends = stacks[0]
     for peer_id in ends.graph.ids:
         ends.until(lambda i=peer_id: any(line["kind"] == "end" for line in ends.history(i)), f"peer {peer_id} ends")
-        assert ends.rounds(peer_id) == list(range(10))
+        assert ends.rounds(peer_id) == list(range(ROUNDS))
         assert all(line["missing"] == [] for line in ends.history(peer_id) if line["kind"] == "round")
     cookie = opened(PLACE, ends.until(ends.link, "the page prints a link").partition("?")[2])
 

@@ -93,10 +93,7 @@ class Offering:
         except asyncio.CancelledError:
             if call is not None:
                 call.cancel()
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            return "the link was closed"  # by `NeighborLink.reconnect`
+            return "the link was closed"  # by `NeighborLink.reconnect`; `run` raises the cancellation of the own task
         except BROKEN as error:
             return str(error) or type(error).__name__
         task = asyncio.ensure_future(self._serve(call, first))
@@ -121,7 +118,7 @@ class Offering:
 
 
 def _leave_if_cancelled() -> None:
-    """Raise the cancellation of this task where gRPC has raised a failure in its place: a call that fails at that moment."""
+    """Raise the cancellation of this task, also where a call failed at that moment and gRPC raised the failure in its place."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

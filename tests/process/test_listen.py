@@ -33,19 +33,20 @@ class Told(Recorder):
     def __init__(self, *, ring: RoundRing | None = None, incarnation: int = 1) -> None:
         super().__init__(0)
         self.rounds, self.incarnation, self.done, self.phase = ring or RoundRing(), incarnation, 0, "running"
-        self.neighbor, self.more = "alive", {}
+        self.neighbor, self.more, self.accuracy = "alive", {}, 0.5
 
     def complete(self, *rounds: int) -> None:
         for index in rounds:
+            self.accuracy = index / 100
             self.rounds.add(
-                {"round_index": index, "accuracy": index / 100, "models_sent": 1, "folded": [[1, 1, 0, 0, 0]]}
+                {"round_index": index, "accuracy": self.accuracy, "models_sent": 1, "folded": [[1, 1, 0, 0, 0]]}
             )
             self.done = index + 1
 
     def status(self) -> dict[str, Any]:
         empty: dict[str, Any] = {"waiting_for": [1], "owed_to": [], "neighbor_rounds": {"1": 2}, "silent_s": {"1": 0.5}}
         numbers = {"rounds_total": 100, "waiting_s": 1.0, "suspicion_s": 5.0, "cluster_index": 0, "storage_error": ""}
-        metric = {"name": "accuracy", "higher_is_better": True, "share": True, "value": 0.5}
+        metric = {"name": "accuracy", "higher_is_better": True, "share": True, "value": self.accuracy}
         return {
             **empty, **numbers, "peer_id": 0, "incarnation": self.incarnation, "phase": self.phase, "stage": "exchange",
             "round_index": self.done, "neighbors": {"1": self.neighbor}, "metric": metric, "totals": {}, "refusals": {},

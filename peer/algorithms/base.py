@@ -126,10 +126,10 @@ class Learner(Protocol):
         """Return a new model, drawn from a seed."""
 
     def mean_loss(self, theta: Vector, part: Part = "train") -> float:
-        """Return the mean loss over a part of the shard, in evaluation mode."""
+        """Return the mean loss over a part of the shard, in evaluation mode; infinity if that of a sample is not a number."""
 
     def sample_losses(self, theta: Vector, part: Part = "train") -> npt.NDArray[np.float32]:
-        """Return the loss of each sample, in evaluation mode."""
+        """Return the loss of each sample, in evaluation mode; infinity where it is not a number, so that no argmin chooses it."""
 
     def train(
         self,
@@ -165,7 +165,7 @@ class Learner(Protocol):
     def prediction_losses(
         self, predictions: npt.NDArray[np.float32], part: Part, indices: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float32]:
-        """Return the loss of given predictions [m, ...] of the samples ``indices``, int64 [m]; float32 [m]."""
+        """Return the loss of given predictions [m, ...] of the samples ``indices``, int64 [m]; float32 [m], as above."""
 
 
 RESTORES = "restores"  # in `Workspace.arrays`, int64 [1]

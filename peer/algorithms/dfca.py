@@ -115,7 +115,7 @@ class Dfca(Algorithm):
         state["trained"] = [cluster]
         if self.warming_up(workspace.round_index):
             state["masses"] = [1.0 if slot == cluster else 0.0 for slot in range(self.slots)]
-            own = float(np.nan_to_num(state["losses"][cluster], nan=LOSS_MAX).clip(-LOSS_MAX, LOSS_MAX))
+            own = float(np.clip(state["losses"][cluster], -LOSS_MAX, LOSS_MAX))
             state["losses_before"] = list(state["losses"])
             state["relayed_losses"] = [own if slot == cluster else 0.0 for slot in range(self.slots)]
         return state

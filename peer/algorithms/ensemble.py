@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from peer.algorithms.held_out import lowest
 from peer.algorithms.personalize import Predictions
 
 Losses = npt.NDArray[np.float32]
@@ -25,7 +24,7 @@ def selected_weights(predictions: Sequence[Predictions], loss: Callable[[Predict
 
     Args:
         predictions: of each model, float32 [n, ...] of equal shape; a model whose predictions are not finite has weight 0.
-        loss: of mixed predictions, such as the mean over the samples; one that is not finite is never chosen.
+        loss: of mixed predictions, such as the mean over the samples; an infinite one is never chosen.
 
     Raises:
         ValueError: no model has finite predictions.
@@ -39,7 +38,7 @@ def selected_weights(predictions: Sequence[Predictions], loss: Callable[[Predict
     for _ in range(PICKS):
         size = counts.sum() + 1
         losses = [loss(((total + predictions[index]) / size).astype(np.float32)) for index in usable]
-        best = usable[lowest(losses)]
+        best = usable[int(np.argmin(losses))]
         counts[best] += 1
         total += predictions[best]
     return [float(weight) for weight in counts / counts.sum()]

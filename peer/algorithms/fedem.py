@@ -87,10 +87,10 @@ def responsibilities(losses: npt.NDArray[np.floating], mixture: list[float]) -> 
     The largest exponent is subtracted first, so large losses, as in regression, keep their differences.
 
     Args:
-        losses: [M, n]; NaN and infinity count as `LOSS_MAX`.
+        losses: [M, n]; clipped at `LOSS_MAX` here.
         mixture: pi, M numbers that sum to 1.
     """
-    finite = np.nan_to_num(losses.astype(np.float64), nan=LOSS_MAX, posinf=LOSS_MAX).clip(max=LOSS_MAX)
+    finite = losses.astype(np.float64).clip(max=LOSS_MAX)
     with np.errstate(divide="ignore"):
         logits = np.log(np.array(mixture))[:, None] - finite
     logits -= logits.max(axis=0)

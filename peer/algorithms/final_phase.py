@@ -16,7 +16,7 @@ import numpy as np
 
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Algorithm, Workspace, measured
-from peer.algorithms.held_out import Indices, folds, lowest
+from peer.algorithms.held_out import Indices, folds
 from peer.core.averaging import Vector
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -83,4 +83,4 @@ def validated_share(workspace: Workspace, model: Vector, epochs: int) -> float:
         end = tuned(workspace, model, epochs, fold.rest)
         of_each_share = (learner.sample_losses(moved(model, end, share), fold.part) for share in SHARES)
         losses += [found[fold.held_out].sum(dtype=np.float64) for found in of_each_share]
-    return SHARES[lowest(losses)]
+    return SHARES[int(np.argmin(losses))]

@@ -1,11 +1,10 @@
-"""Samples held out of training, on which models are compared, and the choice by their losses.
+"""Samples held out of training, on which models are compared.
 
 They are the peer's validation data; without any, a part of its training samples, which then do not train.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,11 +40,6 @@ def folds(learner: Learner, count: int, draw: np.random.Generator) -> list[Fold]
         return []
     order = draw.permutation(learner.count())
     return [_fold(order, held_out) for held_out in np.array_split(order, count)]
-
-
-def lowest(losses: Sequence[float] | npt.NDArray[np.float64]) -> int:
-    """Return the index of the lowest loss, of equal ones the first; a loss that is not finite is the largest."""
-    return int(np.argmin(np.nan_to_num(losses, nan=np.inf, posinf=np.inf)))
 
 
 def _validation(learner: Learner) -> Fold | None:

@@ -208,8 +208,8 @@ class Learner:
         return model.store(), TrainStats(loss, step.samples, step.steps, stopped, kept, metric)
 
     def sample_losses(self, theta: Vector, part: Part = "train") -> NDArray[np.float32]:
-        """Return each sample's loss, float32 [n], in evaluation mode."""
-        return self._measured(theta, part, lambda outputs, targets: (self.task.loss(outputs, targets),))[0].numpy()
+        """Return each sample's loss, float32 [n], in evaluation mode; infinity where the loss is not a number."""
+        return _numbers(self._measured(theta, part, lambda outputs, targets: (self.task.loss(outputs, targets),))[0])
 
     def mean_loss(self, theta: Vector, part: Part = "train") -> float:
         """Return the mean loss in evaluation mode: the client loss of DFCA (arXiv:2510.15300), Eq. 1."""
@@ -269,6 +269,8 @@ class Learner:
     ) -> NDArray[np.float32]:
         """Return the loss of each of the samples ``indices``, int64 [m], of a part, given its prediction; float32 [m].
 
+        It is infinity where the loss is not a number.
+
         Args:
             predictions: float32 [m, ...], of the form that `predict_proba` gives.
             part: of the shard.
@@ -276,7 +278,7 @@ class Learner:
         """
         targets = self._needed(part).targets(torch.from_numpy(indices).to(self.device)).cpu()
         with user_code("loss"), torch.inference_mode():
-            return self.task.loss(self.task.outputs_for(torch.from_numpy(predictions)), targets).numpy()
+            return _numbers(self.task.loss(self.task.outputs_for(torch.from_numpy(predictions)), targets))
 
     def _evaluation(self, outputs: Tensor, scores: Tensor, targets: Tensor) -> Evaluation:
         with user_code("loss or metric"), torch.inference_mode():
@@ -497,3 +499,9 @@ class _Step:
                     continue
                 pull = (parameter - center).mul_(self.strength)
                 parameter.grad = pull if parameter.grad is None else parameter.grad.add_(pull)
+
+
+def _numbers(losses: Tensor) -> NDArray[np.float32]:
+    """Return losses with infinity in place of NaN: of several models, the one of lowest loss is then never a diverged one."""
+    found: NDArray[np.float32] = losses.masked_fill(losses.isnan(), torch.inf).numpy()
+    return found

@@ -280,7 +280,7 @@ def test_after_the_warm_up_rounds_are_plain_dfca():
     )
 
 
-@pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1e200])
+@pytest.mark.parametrize("loss", [float("inf"), 1e200])
 def test_diverged_model_relays_a_loss_that_neighbors_accept(loss):
     algorithm, workspace = algorithm_and_workspace(k=2, options={"warmup_rounds": 2})
     workspace.state = {"trained": [], "sample_count": 4, "cluster_index": 0, "losses": [loss, 1.0]}

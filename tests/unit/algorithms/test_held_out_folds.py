@@ -3,9 +3,8 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
-from peer.algorithms.held_out import folds, lowest, share_held_out
+from peer.algorithms.held_out import folds, share_held_out
 
 
 def learner(train, validation=0):
@@ -36,11 +35,3 @@ def test_with_validation_data_all_training_samples_train():
         assert fold.part == "validation" and fold.rest is None
         assert list(fold.held_out) == [0, 1, 2, 3]
     assert len(folds(learner(20, 4), 3, draw())) == 1
-
-
-@pytest.mark.parametrize(
-    ("losses", "index"),
-    [([3.0, 1.0, 1.0], 1), ([np.nan, 2.0], 1), ([np.inf, 5.0], 1), ([np.nan, np.inf], 0), ([0.0], 0)],
-)
-def test_the_lowest_loss_is_finite_and_the_first(losses, index):
-    assert lowest(losses) == index

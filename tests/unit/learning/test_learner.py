@@ -147,6 +147,17 @@ def test_indices_train_on_those_samples_only():
     assert np.isnan(none.loss)
 
 
+def test_a_loss_that_is_not_a_number_is_infinite():
+    """A neighbor's model may be finite and its outputs not; among NaN, argmin would choose exactly that model."""
+    subject = learner()
+    theta = np.full(subject.schema.size, 3e38, np.float32)
+    assert np.isnan(by_hand(subject, theta, subject.shard.train_x, subject.shard.train_y)[1].detach().numpy()).any()
+    losses = subject.sample_losses(theta)
+    assert np.isinf(losses).any() and not np.isnan(losses).any() and subject.mean_loss(theta) == np.inf
+    rows = np.full((4, CLASSES), np.nan, np.float32)
+    assert (subject.prediction_losses(rows, "train", np.arange(4)) == np.inf).all()
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_an_epoch_equals_a_plain_torch_loop(momentum):
     """Recompute an epoch with plain torch on the batches that the learner draws."""

@@ -24,7 +24,7 @@ test: $(VENV)/.test
 
 # Planted bugs, and real processes under faults: minutes each. They wait for timeouts most of the time, so more of them run at once.
 test-slow: $(VENV)/.test
-	$(PYTEST) --numprocesses 4 -m 'slow or chaos'
+	$(PYTEST) --numprocesses 5 -m 'slow or chaos'
 
 test-all: test test-slow test-browser test-compose
 

@@ -170,14 +170,17 @@ def self_measuring() -> Iterator[None]:
     """Let each peer forked meanwhile write ``costs.jsonl``: processor seconds, memory and open files after each round."""
     from peer.runtime.world import AsyncioWorld
 
-    record = AsyncioWorld.record
+    record, measuring = AsyncioWorld.record, 0.0
 
     def measured(self: AsyncioWorld, kind: str, fields: dict[str, Any]) -> None:
+        nonlocal measuring
         record(self, kind, fields)
         if kind == "round":
-            line = {"round": fields["round_index"], "s": time.process_time(), "mb": memory_mb(os.getpid())[0]}
+            now = time.process_time()
+            line = {"round": fields["round_index"], "s": now - measuring, "mb": memory_mb(os.getpid())[0]}
             with (self.parts.state_dir.root / "costs.jsonl").open("a") as file:
                 file.write(json.dumps(line | {"files": open_files(os.getpid())}) + "\n")
+            measuring += time.process_time() - now
 
     AsyncioWorld.record = measured  # type: ignore[method-assign]
     try:

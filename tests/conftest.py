@@ -13,6 +13,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the hundreds of processes tha
 
 from tools.fixtures import bed, warm_parent  # noqa: F401  after OMP_NUM_THREADS
 from tools.http_proxies import proxies  # noqa: F401
+from tools.ports import keep_to_own_ports
+
+keep_to_own_ports()
 
 # The files that last longest, in either layer: each begins while there is other work for the other workers.
 LONGEST = ("test_ray_cluster", "test_lora_example", "test_tunnels", "test_nat", "test_simulation", "test_planted_bugs")

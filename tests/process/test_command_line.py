@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.running import running_peer, until
+from tools.running import on_loopback, running_peer, until
 from tools.warm_parent import executed
 
+from coordinator_free_bootstrap import load_graph, save_graph
 from peer.learning.saved import SavedModel
 
 pytestmark = pytest.mark.process
@@ -44,13 +45,19 @@ def peer(*arguments: object, code: int = 0) -> str:
     return done.stdout if code == 0 else done.stderr
 
 
+def make_graph_file(path: Path, *words: object) -> None:
+    """Make a graph file with the command, and give its peers free ports instead of its own."""
+    peer("graph", "make", *words, "--out", path)
+    save_graph(on_loopback(load_graph(path)), path)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run three peers of a new graph to the end and return the directory."""
     place = tmp_path_factory.mktemp("command-line")
-    shape = ["--kind", "complete", "--peers", 3, "--base-port", 17410]
+    shape = ["--kind", "complete", "--peers", 3]
     settings = ["--set", "run.rounds=3", "--set", "run.timeouts.round_deadline_s=60"]
-    peer("graph", "make", *shape, *settings, "--out", place / "graph.json")
+    make_graph_file(place / "graph.json", *shape, *settings)
     peer("testbed", place / "graph.json", "--out", place / "out", "--json")
     return place / "out"
 
@@ -58,9 +65,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def first_graph(tmp_path: Path) -> Iterator[Path]:
     """Run the README's "first own graph" on one machine: a graph, keys, and two peers that use them."""
-    shape = ["--kind", "complete", "--peers", 2, "--base-port", 17430, "--set", "run.rounds=100000"]
+    shape = ["--kind", "complete", "--peers", 2, "--set", "run.rounds=100000"]
     graph, certs = tmp_path / "graph.json", tmp_path / "certs"
-    peer("graph", "make", *shape, "--out", graph)
+    make_graph_file(graph, *shape)
     for subject in (("--id", 0), ("--id", 1), ("--observer", "me")):
         peer("keygen", *subject, "--out", certs)
     peer("graph", "pin", graph, *certs.glob("*.pem"))
@@ -80,7 +87,7 @@ def test_first_own_graph_runs_and_answers_peer_status(first_graph: Path) -> None
     assert lines[0].split()[:3] == ["peer", "phase", "round"] and len(lines) == 4
     for i, line in enumerate(lines[2:]):
         assert line.split()[0] == str(i) and " 1/1 " in line
-    refused = peer("status", "127.0.0.1:17430", code=40)
+    refused = peer("status", load_graph(first_graph / "graph.json").node(0).address, code=40)
     assert "no answer in plaintext" in refused and "peer status graph.json" in refused
     (first_graph / "certs" / "me.key").unlink()
     (first_graph / "certs" / "me.pem").unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,12 +25,10 @@ def owner_of(port: int, parent: int) -> int:
         int(text) for path in Path(f"/proc/{parent}/task").glob("*/children") for text in path.read_text().split()
     ]
     for child in [parent, *children]:
-        if any(
-            link.readlink().name == f"socket:[{inode}]"
-            for link in Path(f"/proc/{child}/fd").iterdir()
-            if link.is_symlink()
-        ):
-            return child
+        for link in Path(f"/proc/{child}/fd").iterdir():
+            with suppress(FileNotFoundError):  # it is closed meanwhile
+                if link.readlink().name == f"socket:[{inode}]":
+                    return child
     raise AssertionError(f"no process of the testbed listens on port {port}")
 
 

@@ -16,6 +16,8 @@ import sys
 import traceback
 from pathlib import Path
 
+from ports import keep_to_own_ports
+
 from coordinator_free_bootstrap import load_graph, make_graph
 from peer.chaos.network import FaultyNetwork
 from peer.chaos.runner import FaultRunner
@@ -95,6 +97,7 @@ def bed_in_child(request: dict) -> None:
 
 
 def main() -> None:
+    keep_to_own_ports()
     warm_up(make_graph("ring", 4), None)
     for name in IMPORTED:
         importlib.import_module(name)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tools import invariants
 from tools.beds import Bed
+from tools.running import PATIENCE_S
 
 from coordinator_free_bootstrap import make_graph, parse_manifest
 from peer.core import events as ev
@@ -28,7 +29,7 @@ POINTS = ("hello.end", "train.begin", "train.step", "train.end", "send.frame", "
 @pytest.mark.parametrize("point", [*POINTS, "persist.arrays", "persist.end"])
 def test_peer_that_leaves_at_any_point_of_a_round_is_marked_left_and_resumes(bed: Make, point: str) -> None:
     when = 1 if point == "hello.end" else 6
-    run = bed(rounds=20, failpoints={1: f"{point}=leave@{when}"})
+    run = bed(rounds=20, failpoints={1: f"{point}=leave@{when}"}, goodbye_s=60.0)
     assert run.until_ended(1) == 0
     assert run.fired(1) == 1, "the failpoint did not fire"
     assert run.summary(1)["status"] == "left"
@@ -45,9 +46,12 @@ def test_peer_that_leaves_at_any_point_of_a_round_is_marked_left_and_resumes(bed
 
 
 def test_all_peers_leave_at_once_and_resume(bed: Make) -> None:
-    run = bed(rounds=8)
+    run = bed(rounds=8, failpoints={1: "train.begin=pause@4"})
     run.until_round(3)
-    run.do("leave", *run.graph.ids)
+    run.until(lambda: run.fired(1), "peer 1 pauses, and the others wait for it")
+    run.arm(1, "")
+    assert run.do("leave", *run.graph.ids) == "done"
+    run.do("continue", 1)
     run.finish()
     assert {run.summary(p)["status"] for p in run.graph.ids} == {"left"}
     run.start()
@@ -57,24 +61,25 @@ def test_all_peers_leave_at_once_and_resume(bed: Make) -> None:
 
 
 def test_peer_that_leaves_between_checkpoints_loses_no_round(bed: Make) -> None:
-    run = bed(rounds=30, checkpoint_rounds=0)
-    run.until_round(5, 1)
-    run.do("leave", 1)
+    run = bed(rounds=30, checkpoint_rounds=0, failpoints={1: "train.begin=leave@8"})
     assert run.until_ended(1) == 0
+    assert run.fired(1) and run.summary(1)["status"] == "left"
     left_at = run.summary(1)["rounds_completed"]
+    run.arm(1, "")
     run.do("restart", 1)
     run.finish()
-    assert left_at >= 5 and run.history(1, "start")[-1]["resumed_from"] == left_at
+    assert left_at >= 7 and run.history(1, "start")[-1]["resumed_from"] == left_at
     invariants.completed(run)
 
 
 def test_peer_leaves_while_it_waits_for_a_silent_neighbor(bed: Make) -> None:
-    """The suspicion time is 60 s, three times as long as this test waits for the end of the peer."""
-    run = bed(rounds=12, proxy=True)
-    run.until_round(2)
-    run.do("pause", 2)
+    """The suspicion time is longer than this test waits for the end of the peer."""
+    timeouts = {"suspicion_s": 3 * PATIENCE_S, "round_deadline_s": 6 * PATIENCE_S}
+    run = bed(rounds=12, proxy=True, timeouts=timeouts, failpoints={2: "train.begin=pause@3"})
+    run.until(lambda: run.fired(2), "peer 2 pauses")
     run.do("leave", 1)
     assert run.until_ended(1) == 0
+    assert run.summary(1)["status"] == "left"
     run.do("continue", 2)
     run.do("restart", 1)
     run.finish()
@@ -82,7 +87,8 @@ def test_peer_leaves_while_it_waits_for_a_silent_neighbor(bed: Make) -> None:
 
 
 def test_peer_leaves_while_it_catches_up(bed: Make) -> None:
-    run = bed(rounds=200, kind="complete", peers=5, timeouts={"suspicion_s": 2.0}, failpoints={1: "train.begin=kill@3"})
+    failpoints = {1: "train.begin=kill@3"}
+    run = bed(rounds=100_000, kind="complete", peers=5, timeouts={"suspicion_s": 2.0}, failpoints=failpoints)
     run.until_ended(1)
     run.until_round(20, 0)
     run.arm(1, "")
@@ -123,8 +129,10 @@ def test_second_signal_stops_a_peer_whose_work_does_not_end(tmp_path: Path) -> N
 
 
 def test_testbed_resumes_after_all_peers_were_killed(bed: Make) -> None:
-    run = bed(rounds=10)
+    run = bed(rounds=10, failpoints={1: "train.begin=pause@5"})
     run.until_round(4)
+    run.until(lambda: run.fired(1), "peer 1 pauses, and the others wait for it")
+    run.arm(1, "")
     for pid in run.state()["processes"].values():
         os.kill(pid, signal.SIGKILL)
     run.finish()

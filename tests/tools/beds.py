@@ -24,7 +24,10 @@ Models = dict[str, dict[str, np.ndarray]]
 
 
 class Bed:
-    """One testbed in a directory. Options beyond the named ones are manifest keys; the default suspicion time is long."""
+    """One testbed in a directory. Options beyond the named ones are manifest keys; the default suspicion time is long.
+
+    A neighbor that gets no time of the processor for 2 s has not taken a goodbye: a test of goodbyes sets ``goodbye_s``.
+    """
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class Bed:
         insecure: bool = True,
         failpoints: dict[int, str] | None = None,
         script: list[dict[str, Any]] | None = None,
+        goodbye_s: float | None = None,
         **manifest: Any,
     ) -> None:
         self.directory = directory
@@ -56,8 +60,9 @@ class Bed:
             "late": late,
             "proxy": proxy,
             "insecure": insecure,
-            "failpoints": failpoints or {},
+            "failpoints": dict(failpoints or {}),
             "script": {"event": script or []},
+            "goodbye_s": goodbye_s,
         }
 
     def __enter__(self) -> Bed:
@@ -94,7 +99,8 @@ class Bed:
         return ask(self.directory, {"do": "event", "event": event})
 
     def arm(self, peer_id: int, text: str) -> None:
-        """Set the failpoints of a peer for its next start."""
+        """Set the failpoints of a peer for its next start, also in a resumed testbed."""
+        self._options["failpoints"][peer_id] = text
         ask(self.directory, {"do": "failpoints", "peer": peer_id, "text": text})
 
     def state(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from safetensors.numpy import load_file
 from tools.beds import Bed
+from tools.running import PATIENCE_S
 
 from coordinator_free_bootstrap import load_graph
 from peer.core import effects as do
@@ -58,7 +59,7 @@ class ByzantinePeer(AsyncioWorld):
         ).copy()  # the same for all peers: the handshake compares its digest
         self.at_start: dict[Place, Vector] = {(0, n): initial for n in self.host.state.neighbors}
 
-    def take_part(self, seconds: float = 60.0) -> dict[str, Any]:
+    def take_part(self, seconds: float = PATIENCE_S) -> dict[str, Any]:
         """Run all rounds, wait for the end of all other peers, and return the result of the testbed."""
 
         async def run() -> str:

@@ -68,7 +68,12 @@ def running_command(*words: object, log: Path, **options: Any) -> Iterator[Forke
 
 
 def running_peer(
-    peer_id: int, home: Path, *options: object, namespace: str = "", environment: dict[str, str] | None = None
+    peer_id: int,
+    home: Path,
+    *options: object,
+    namespace: str = "",
+    environment: dict[str, str] | None = None,
+    goodbye_s: float | None = None,
 ) -> AbstractContextManager[Forked]:
     """Run a peer of `home`/graph.json, with its state below `home` as in a testbed, and its log in `home`/ID.log.
 
@@ -78,6 +83,7 @@ def running_peer(
         options: further options of `peer run`.
         namespace: the network namespace in which it runs.
         environment: variables beside those of the tests.
+        goodbye_s: as of `Forked`.
     """
     words = (
         "run",
@@ -88,7 +94,7 @@ def running_peer(
         "--state-dir",
         StateDir.of_peer(home, peer_id).root,
     )
-    place = {"namespace": namespace, "environment": environment}
+    place = {"namespace": namespace, "environment": environment, "goodbye_s": goodbye_s}
     return running_command(*words, *options, log=home / f"{peer_id}.log", **place)
 
 

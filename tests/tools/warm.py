@@ -37,6 +37,7 @@ IMPORTED = (  # what peers and commands need beside the imports of `warm_up`
 def run_bed(request: dict) -> None:
     """Run one testbed and write its failed peers, exit codes and counters to ``bed.json``."""
     directory = Path(request["directory"])
+    wait_for_goodbyes(request["goodbye_s"])
     graph = load_graph(directory / "graph.json")
     bed = Testbed(graph, directory, threads=1, insecure=request["insecure"])
     network = FaultyNetwork(bed.graph, seed=1) if request["proxy"] else None
@@ -56,6 +57,7 @@ def run_command(request: dict) -> None:
     """Run `python -m peer` with other arguments, folder and environment; it ends by an exception, as a program does."""
     if request["namespace"]:
         enter_network(request["namespace"])
+    wait_for_goodbyes(request["goodbye_s"])
     os.chdir(request["cwd"])
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell without job control starts tests that ignore it
     set_by_import = {"GRPC_VERBOSITY": os.environ["GRPC_VERBOSITY"]}
@@ -64,6 +66,13 @@ def run_command(request: dict) -> None:
     sys.path[0] = request["cwd"]
     sys.argv[1:] = request["arguments"]
     runpy.run_module("peer", run_name="__main__", alter_sys=True)
+
+
+def wait_for_goodbyes(seconds: float | None) -> None:
+    """Let the peers of this process wait so long until neighbors have taken their goodbye; None: as long as outside tests."""
+    from peer.runtime import world  # after `warm_up`, which sets what gRPC reads at its import
+
+    world.GOODBYE_S = seconds or world.GOODBYE_S
 
 
 def enter_network(name: str) -> None:

@@ -57,6 +57,7 @@ class Forked:
         log: the file of both outputs; default: `communicate` returns them.
         environment: variables beside those of the tests.
         namespace: the name of the network namespace in which it runs; default: that of the tests.
+        goodbye_s: how long a peer waits until its neighbors have taken its goodbye; default: as outside tests, 2 s.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Forked:
         log: Path | None = None,
         environment: dict[str, str] | None = None,
         namespace: str = "",
+        goodbye_s: float | None = None,
     ) -> None:
         self.args = ["peer", *map(str, words)]
         self.returncode: int | None = None
@@ -80,6 +82,7 @@ class Forked:
             cwd=os.fspath(cwd or Path.cwd()),
             environment=os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {}),
             namespace=namespace,
+            goodbye_s=goodbye_s,
             out=os.path.abspath(self.out),
             err=os.path.abspath(self.err),
         )["pid"]

@@ -48,7 +48,8 @@ def test_a_restart_changes_no_bit(bed: Make, undisturbed: dict[int, Models], fai
 
 @pytest.mark.parametrize("lost", ["send.answer=lose@4", "send.answer=lose@5-7"])
 def test_a_lost_acknowledgment_changes_no_bit(bed: Make, undisturbed: dict[int, Models], lost: str) -> None:
-    run = bed(**OPTIONS, failpoints={VICTIM: lost}, timeouts={"heartbeat_s": 0.25, "suspicion_s": 1.0})
+    timeouts, again = {"heartbeat_s": 0.25, "suspicion_s": 4.0}, {"retry_after_suspicions": 1.0}
+    run = bed(**OPTIONS, failpoints={VICTIM: lost}, timeouts=timeouts, lockstep=again)
     assert run.finish()["failed"] == {}
     assert run.fired(VICTIM)
     assert not any(line["missing"] for line in run.history(VICTIM, "round"))

@@ -17,8 +17,15 @@ from tests.tools.simulated import run
 pytestmark = pytest.mark.process
 
 SOFT = {"samples_per_peer": 60, "test_per_peer": 30}
+LONG = {"suspicion_s": 60.0}  # a peer marked dead by mistake would change the bits
 BASE = dict(
-    task="digits", model="mlp", model_options={"hidden": 16}, split="rotated_soft", split_options=SOFT, rounds=4
+    task="digits",
+    model="mlp",
+    model_options={"hidden": 16},
+    split="rotated_soft",
+    split_options=SOFT,
+    rounds=4,
+    timeouts=LONG,
 )
 
 

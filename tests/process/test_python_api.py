@@ -28,6 +28,7 @@ from peer.wire.server import PeerServer
 
 pytestmark = pytest.mark.process
 START = {"deadline_s": 20.0}
+LONG = {"suspicion_s": 60.0}  # a peer marked dead by mistake would change the bits
 
 
 def graph_of(kind: str = "ring", peers: int = 4, **run: object) -> peer.Graph:
@@ -42,7 +43,7 @@ def same_models(left: peer.Run, right: peer.Run, *peer_ids: int) -> None:
 
 
 def test_a_testbed_gives_the_models_of_the_simulation(tmp_path: Path) -> None:
-    graph = graph_of(start={"rule": "all"})
+    graph = graph_of(start={"rule": "all"}, timeouts=LONG)
     with peer.Testbed(graph, out=tmp_path / "bed", progress=False) as bed:
         done = bed.wait()
     assert done.metrics["rounds"] == 6 and done.metrics["state"] == "complete"
@@ -118,7 +119,7 @@ def test_a_failed_peer_is_named(tmp_path: Path) -> None:
 
 
 def test_peers_in_one_event_loop_give_the_models_of_the_simulation(tmp_path: Path) -> None:
-    graph = peer.Graph.of(on_free_ports(graph_of(peers=3, rounds=4, start={"rule": "all"})))
+    graph = peer.Graph.of(on_free_ports(graph_of(peers=3, rounds=4, start={"rule": "all"}, timeouts=LONG)))
 
     async def all_peers() -> list[peer.Run]:
         return await asyncio.gather(
@@ -291,7 +292,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_started_peers_as_on_macos_give_the_models_of_forked_ones(tmp_path: Path) -> None:
-    graph = graph_of("line", 2, rounds=3, start={"rule": "all"})
+    graph = graph_of("line", 2, rounds=3, start={"rule": "all"}, timeouts=LONG)
     graph.save(tmp_path / "graph.json")
     (tmp_path / "started.py").write_text(STARTED)
     command = [sys.executable, "started.py", "graph.json", "started"]

@@ -75,8 +75,8 @@ def test_kill_at_any_point_changes_no_bit(bed: Make, undisturbed: dict[int, Mode
 def test_model_without_a_reply_is_sent_again_and_changes_no_bit(
     bed: Make, undisturbed: dict[int, Models], lost: str
 ) -> None:
-    timeouts = {"heartbeat_s": 0.25, "suspicion_s": 1.0}  # a model is sent again after four suspicion times
-    run = bed(rounds=ROUNDS, failpoints={VICTIM: lost}, timeouts=timeouts)
+    timeouts, again = {"heartbeat_s": 0.25, "suspicion_s": 4.0}, {"retry_after_suspicions": 1.0}
+    run = bed(rounds=ROUNDS, failpoints={VICTIM: lost}, timeouts=timeouts, lockstep=again)
     assert run.finish()["failed"] == {}
     assert run.fired(VICTIM)
     assert not any(line["missing"] for line in run.history(VICTIM, "round"))

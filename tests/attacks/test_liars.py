@@ -20,6 +20,7 @@ from tools.liar import END, FAR, NEAR, PULLS, SILENT, Liar
 from coordinator_free_bootstrap import make_graph, parse_manifest
 from coordinator_free_bootstrap.graph import Graph, Node
 from peer.core import effects as do
+from peer.core import events as ev
 from peer.core.stages import Stage
 from peer.identity.certificates import make_certificate
 from peer.identity.files import KeyPair
@@ -32,7 +33,7 @@ from peer.wire.security import MutualTls
 
 pytestmark = pytest.mark.process
 PEERS, ROUNDS, NORM_BOUND = 4, 12, 3.0
-TEST_S = 60.0  # the only clock: a victim that was stopped would stand until the round deadline
+TEST_S = 240.0  # only a victim that was stopped lasts so long: it would stand until the round deadline
 RUN: dict[str, Any] = {
     "rounds": ROUNDS,
     "algorithm": "dfedavg",
@@ -50,14 +51,28 @@ RUN: dict[str, Any] = {
 
 
 class HonestPeer(AsyncioWorld):
-    """A real peer that begins a round when the liar has acted, and keeps the largest counts of what it holds in memory."""
+    """A real peer that begins a round when the liar has acted, and keeps the largest counts of what it holds in memory.
+
+    Its clock is that of the event loop, and goes on when `skip` says so.
+    """
 
     def __init__(self, liar: Liar, peer_id: int, graph: Graph, pair: KeyPair, directory: Path) -> None:
         super().__init__(assemble(peer_id, graph, LocalSettings(directory)), MutualTls(graph, peer_id, pair))
         self.largest = {"streams": 0, "buffers": 0, "tasks": 0}
         self.initial_norm = float(np.linalg.norm(self.host.workspace.models.model(0)))
+        self._skipped_s = 0.0
         self._liar = liar
         liar.victims[peer_id] = self
+
+    def now(self) -> float:
+        return super().now() + self._skipped_s
+
+    def set_timer(self, at: float) -> None:
+        super().set_timer(at - self._skipped_s)
+
+    def skip(self, seconds: float) -> None:
+        self._skipped_s += seconds
+        self.post(ev.Tick())
 
     async def _working(self, effect: do.Work) -> None:
         if effect.kind == "assign":
@@ -89,7 +104,6 @@ def _run(
     *,
     seed: int = 1,
     lets_go: bool = True,
-    timeouts: dict[str, float] | None = None,
     **options: Any,
 ) -> Run:
     """Run three honest peers and a liar to the end of the honest peers.
@@ -98,8 +112,7 @@ def _run(
         directory: of the peers' states.
         plan: the liar's part in each round.
         seed: of the liar.
-        lets_go: the liar claims the end of the run when the honest peers have completed it.
-        timeouts: beside those of `RUN`.
+        lets_go: the liar claims the end of the run when the honest peers have completed it; else a round deadline passes.
         options: of the liar.
     """
     ports = free_ports(PEERS)
@@ -107,10 +120,7 @@ def _run(
     pairs = [KeyPair(private, certificate, certificate.pem()) for private, certificate in made]
     edges = make_graph("complete", PEERS, seed=1).edges
     nodes = tuple(Node(i, f"127.0.0.1:{port}") for i, port in enumerate(ports))
-    graph = pin(
-        Graph(nodes, edges, parse_manifest(RUN | {"timeouts": RUN["timeouts"] | (timeouts or {})}, "liars")),
-        [pair.certificate for pair in pairs],
-    )
+    graph = pin(Graph(nodes, edges, parse_manifest(RUN, "liars")), [pair.certificate for pair in pairs])
     liar_id = random.Random(seed).randrange(PEERS)
 
     async def run() -> Run:
@@ -127,6 +137,11 @@ def _run(
                             task.result()  # raises what ended a peer
                 if lets_go:
                     liar.finish()
+                else:
+                    stays = [peer.host.engine.stage for peer in peers.values()]
+                    assert stays == [Stage.LINGERING] * len(peers), "a peer has not waited for the liar"
+                    for peer in peers.values():
+                        peer.skip(RUN["timeouts"]["round_deadline_s"])
                 assert await asyncio.gather(*running) == ["completed"] * len(peers)
         except TimeoutError:
             places = {p: (str(peer.host.engine.stage), peer.host.engine.round_index) for p, peer in peers.items()}
@@ -202,5 +217,5 @@ def test_neighbor_that_lies_in_every_field_changes_no_round(tmp_path: Path, seed
 
 def test_peer_stays_one_round_deadline_at_most_for_neighbor_that_never_finishes(tmp_path: Path) -> None:
     """A peer that had completed its run stayed as long as a live neighbor claimed to be in an earlier round."""
-    run = _run(tmp_path, [NEAR], lets_go=False, timeouts={"round_deadline_s": 3.0})
+    run = _run(tmp_path, [NEAR], lets_go=False)
     _check(run)

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.process
 @pytest.fixture
 def place(tmp_path):
     """Return a folder with a graph of two peers on free ports and their keys, and the address of peer 0."""
-    graph = on_loopback(make_graph("complete", 2, manifest=parse_manifest({"rounds": 2}, "test")))
+    run = {"rounds": 100_000, "start": {"deadline_s": 600.0}}  # peer 0 does not begin alone while the test asks
+    graph = on_loopback(make_graph("complete", 2, manifest=parse_manifest(run, "test")))
     save_graph(create_keys(graph, tmp_path / "keys"), tmp_path / "graph.json")
     return tmp_path, graph.node(0).address
 

@@ -66,7 +66,7 @@ async def served(peer: Told, graph: Graph) -> AsyncIterator[PeerServer]:
     try:
         yield server
     finally:
-        await server.stop(1)
+        await server.stop(PATIENCE_S)  # its streams end by themselves, with a last status
 
 
 @asynccontextmanager

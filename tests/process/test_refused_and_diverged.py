@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tools.running import until
 from tools.warm_parent import Forked
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
@@ -103,9 +104,13 @@ def test_simulated_run_that_diverges_ends_with_the_same_error() -> None:
 
 
 def test_peers_of_different_manifests_end_with_a_configuration_error(tmp_path: Path) -> None:
+    """Who is refused first may end before it has refused the other, which then waits for it until the start deadline."""
     ports = free_ports(2)
-    peers = [start(tmp_path, i, graph_of(ports, rounds=4 + i, start={"deadline_s": 10.0})) for i in (0, 1)]
-    results = [ended(p) for p in peers]
+    peers = [start(tmp_path, i, graph_of(ports, rounds=4 + i, start={"deadline_s": 600.0})) for i in (0, 1)]
+    until(lambda: any(p.poll() is not None for p in peers), "a peer ends", logs=[p.err for p in peers])
+    for peer in peers:
+        peer.terminate()
+    results = [ended(peer) for peer in peers]
     refused = [errors for code, errors in results if code == ConfigError.exit_code]
     assert refused, results
     for errors in refused:

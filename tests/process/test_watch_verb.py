@@ -1,6 +1,7 @@
 """`peer watch graph.json --terminal`: what three peers say becomes a run directory; its report is that of the peers' files.
 
-A peer paused in the middle of the run keeps the others in that round until the second watcher is connected.
+Peer 1, and later peer 0, is paused in the middle of the run and keeps the others in that round until the second watcher has
+heard all peers: first those beside peer 1, then peer 1.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from tools.warm_parent import Forked, executed
 from coordinator_free_bootstrap import load_graph, make_graph, parse_manifest, save_graph
 from peer.identity.files import identity_files
 from peer.observe.report import build_report
-from peer.observe.tail import RunTail
+from peer.observe.tail import OBSERVED, RunTail
 from peer.observe.view import View
 from peer.store.history import read_history
 from peer.testbed.testbed import Testbed
 
 pytestmark = pytest.mark.process
 SAME = ("accuracy_mean", "accuracy_worst", "rounds", "models_folded", "models_sent")
-ROUNDS, HELD = 30, 20
+ROUNDS, HELD, HELD_AGAIN = 30, 20, 25
 
 
 def started(directory: Path, out: Path) -> Forked:
@@ -45,6 +46,12 @@ def rounds_of(out: Path, peer_id: int) -> list[int]:
     return [line["round_index"] for line in lines if line["kind"] == "round"]
 
 
+def heard_since(out: Path, offset: int) -> set[int]:
+    """Return the peers whose status a watcher has written after the first bytes of its own file."""
+    lines = (out / OBSERVED).read_bytes()[offset:].rpartition(b"\n")[0].splitlines()
+    return {line["peer_id"] for line in map(json.loads, lines) if line["kind"] == "status"}
+
+
 def shown(out: Path) -> list[dict[str, Any]]:
     """Return the rows of the peers in a directory that a watcher has written; all edges are direct."""
     tail = RunTail(out)
@@ -56,16 +63,21 @@ def shown(out: Path) -> list[dict[str, Any]]:
 
 def test_watch_resumes_and_its_report_is_that_of_the_peers(bed: Callable[..., Bed], tmp_path: Path) -> None:
     out = tmp_path / "watched"
-    run = bed(peers=3, rounds=ROUNDS, insecure=False, failpoints={1: f"train.begin=pause@{HELD}"})
+    failpoints = {1: f"train.begin=pause@{HELD}", 0: f"train.begin=pause@{HELD_AGAIN}"}
+    run = bed(peers=3, rounds=ROUNDS, insecure=False, failpoints=failpoints)
     first = started(run.directory, out)
     until(lambda: len(rounds_in(out)) > 3, "the first watcher has heard some rounds")
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=PATIENCE_S)
     heard = len(rounds_in(out))
     run.until(lambda: run.fired(1), "peer 1 pauses")
+    before = (out / OBSERVED).stat().st_size
     second = started(run.directory, out)
-    run.until(lambda: "\n" in second.out.read_text(), "the second watcher has the state of the run")  # its first line
+    run.until(lambda: heard_since(out, before) == {0, 2}, "the second watcher has heard the peers that answer")
     run.do("continue", 1)
+    run.until(lambda: run.fired(0), "peer 0 pauses")
+    run.until(lambda: heard_since(out, before) == {0, 1, 2}, "the second watcher has heard all peers")
+    run.do("continue", 0)
     assert run.finish()["failed"] == {}
     lines, errors = second.communicate(timeout=PATIENCE_S)
     assert second.returncode == 0, errors

@@ -23,10 +23,11 @@ from coordinator_free_bootstrap.errors import (
 )
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.core.messages import Heartbeat, Outcome, Pass, Phase, PullRequest, Select
-from peer.wire import convert, frames
+from peer.wire import access, convert, frames
 from peer.wire.client import NeighborLink
 from peer.wire.frames import HEADER_BYTES_MAX, WHOLE_BYTES_MAX, whole_message
 from peer.wire.generated import peer_pb2, peer_pb2_grpc
+from peer.wire.limits import CallerLimits
 from peer.wire.server import PeerServer
 
 pytestmark = pytest.mark.process
@@ -133,7 +134,7 @@ def test_size_that_is_not_a_multiple_of_four_is_accepted_in_other_encodings(size
 def test_waiting_push_is_not_timed_out_and_does_not_block_other_calls() -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(1 << 20)
-        timeouts = Timeouts(idle_transfer_s=0.2, suspicion_s=5.0)
+        timeouts = Timeouts(idle_transfer_s=2.0, suspicion_s=5.0)
         recorder.accepting.clear()
         limits = LIMITS.model_copy(update={"requests_per_second": 1e6})
         async with linked(recorder, limits=limits, timeouts=timeouts) as link:
@@ -142,7 +143,7 @@ def test_waiting_push_is_not_timed_out_and_does_not_block_other_calls() -> None:
                 for slot in range(3)
             ]
             await recorder.until(lambda: len(recorder.offers) == 3)
-            held_until = asyncio.get_running_loop().time() + 3 * timeouts.idle_transfer_s
+            held_until = asyncio.get_running_loop().time() + 1.5 * timeouts.idle_transfer_s
             while asyncio.get_running_loop().time() < held_until:
                 assert await link.heartbeat(HEARTBEAT) is None
             assert not any(push.done() for push in pushes)
@@ -402,7 +403,7 @@ def test_stream_that_ends_at_any_frame_changes_nothing() -> None:
 def test_stopped_transfer_is_refused_as_too_slow() -> None:
     async def test() -> None:
         recorder = Recorder()
-        async with serving(recorder, timeouts=Timeouts(idle_transfer_s=0.2)) as port:
+        async with serving(recorder, timeouts=Timeouts(idle_transfer_s=1.0)) as port:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 call = channel.stream_unary(f"/{SERVICE}/PushModel")()
                 await call.write(HEADER)
@@ -431,7 +432,7 @@ def test_transfer_of_tiny_chunks_is_refused_at_the_round_deadline() -> None:
     run(test)
 
 
-def test_streams_and_messages_of_one_caller_are_limited() -> None:
+def test_streams_and_messages_of_one_caller_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         recorder, theta = Recorder(), model(64)
         recorder.accepting.clear()
@@ -448,7 +449,9 @@ def test_streams_and_messages_of_one_caller_are_limited() -> None:
             assert [(await one).outcome for one in held] == [Outcome.FOLDED] * 2
             assert (await push()).outcome is Outcome.FOLDED
 
-        slow = LIMITS.model_copy(update={"requests_per_second": 0.2})  # a bucket of one message
+        # A bucket of one message, which no time refills.
+        monkeypatch.setattr(access, "CallerLimits", lambda limits, _clock: CallerLimits(limits, lambda: 0.0))
+        slow = LIMITS.model_copy(update={"requests_per_second": 0.2})
         async with linked(Recorder(), limits=slow) as link:
             assert await link.heartbeat(HEARTBEAT) is None
             assert await link.heartbeat(HEARTBEAT) is Refusal.RATE_LIMITED

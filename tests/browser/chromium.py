@@ -100,6 +100,7 @@ def browser(
     kept = {"browser": "ALL"} | ({"performance": "ALL"} if requests else {})
     options.set_capability("goog:loggingPrefs", kept)
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver"), log_output=os.devnull))
+    driver.set_script_timeout(250)  # the accessibility rules on a busy machine
     try:
         yield Tab(driver)
     finally:

@@ -61,7 +61,7 @@ def test_a_killed_peer_appears_and_the_rest_goes_on(tab, page, bed):
         assert "1 dead" in tab.text("#numbers")
         tab.wait(lambda: tab.texts('.events [data-kind="dead"][data-peer="2"]'), "the timeline names the death")
         tab.wait(lambda: tab.number("rounds") > at, "the others complete rounds")
-        assert {line["state"] for line in run.history(0, "neighbor") if line["neighbor"] == 2} >= {"dead"}
+        run.until(lambda: run.saw(0, 2, "dead"), "peer 0 marks peer 2 dead")
 
 
 def test_a_replay_shows_the_lines_of_the_histories(tab, page, recorded):

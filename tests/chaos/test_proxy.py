@@ -118,8 +118,10 @@ def test_a_black_hole_holds_bytes_until_it_is_removed() -> None:
         async with pair() as p:
             p.forth.set(Toxics(black_hole=True))
             waiting = asyncio.ensure_future(p.echo(DATA))
-            done, _ = await asyncio.wait([waiting], timeout=0.3)
-            assert not done and p.forth.counters.held > 0 == p.back.counters.bytes_passed
+            while not p.forth.counters.held:
+                await asyncio.sleep(0.01)  # between two looks
+            await asyncio.wait([waiting], timeout=0.3)  # in which bytes could pass
+            assert not waiting.done() and p.forth.counters.bytes_passed == p.back.counters.bytes_passed == 0
             p.forth.set(Toxics())
             assert await waiting == DATA
 

@@ -101,6 +101,6 @@ def test_a_round_longer_than_the_suspicion_time_marks_no_neighbor_dead(bed: Make
     (line,) = slow.history(0, "round")
     assert line["payload_bytes_sent"] / limit > suspicion_s, "the transfer was not slow"
     for peer_id in graph.ids:
-        assert not any(slow.saw(peer_id, other, "suspect") for other in graph.neighbors(peer_id))
+        assert not any(slow.saw(peer_id, other, "dead") for other in graph.neighbors(peer_id))
         assert [len(row["folded"]) for row in slow.history(peer_id, "round")] == [2]
     invariants.completed(slow)

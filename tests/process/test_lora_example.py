@@ -18,6 +18,7 @@ MISSING = [name for name in ("transformers", "peft", "datasets", "tokenizers") i
 pytestmark = [
     pytest.mark.process,
     pytest.mark.slow,
+    pytest.mark.timeout(900),  # one test with its fixtures: five commands that import transformers
     pytest.mark.skipif(bool(MISSING), reason=f"no package {MISSING}: pip install 'coordinator-free[hf]'"),
 ]
 
@@ -56,7 +57,7 @@ def python(folder: Path, *words: str) -> str:
 
 def peer(folder: Path, *words: str) -> str:
     """Run the command `peer`; return its standard output."""
-    done = executed(*words, timeout=280, **in_folder(folder))
+    done = executed(*words, timeout=800, **in_folder(folder))
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

@@ -75,7 +75,7 @@ def ask(programs, tmp_path_factory):
 def answer(url):
     """Return the data of an API call; None while Prometheus does not answer yet, or if it refuses."""
     try:
-        with urllib.request.urlopen(url, timeout=5) as reply:
+        with urllib.request.urlopen(url, timeout=60) as reply:
             return json.load(reply)["data"]
     except OSError:
         return None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(900)]
 PLACE = Path(__file__).parents[2] / "examples"
 NAMES = ["compare_algorithms.ipynb", "write_an_algorithm.ipynb", "your_own_data.ipynb"]
 
@@ -32,7 +32,7 @@ EXECUTE = """
 import sys, nbformat
 from nbclient import NotebookClient
 notebook = nbformat.read(sys.argv[1], as_version=4)
-NotebookClient(notebook, timeout=250).execute()
+NotebookClient(notebook, timeout=800).execute()
 code = [cell for cell in notebook.cells if cell.cell_type == "code"]
 print(all(cell.execution_count for cell in code), any(cell.outputs for cell in code))
 """

@@ -48,7 +48,7 @@ wheel:
 
 # The first test starts the container engine and builds the image.
 test-compose: $(VENV)/.test
-	$(BIN)/pytest tests/compose -m compose --timeout 900 -rs
+	$(BIN)/pytest tests/compose -m compose --timeout 3600 --durations=10 -rs
 
 # In Chromium. Without it, each test is skipped with the reason; root installs it from Debian's packages first.
 test-browser: $(VENV)/.test

@@ -26,6 +26,7 @@ BASE = "coordinator-free-test-base"
 IMAGE = os.environ.get("COMPOSE_TEST_IMAGE", "coordinator-free-test")  # an image that is there is not built
 PACKAGES = ("docker.io", "docker-compose", "debootstrap", "iptables")
 PROGRAMS = ("dockerd", "docker-compose", "debootstrap", "iptables")
+PATIENCE_S = 300.0  # only a daemon that hangs needs so long to start or to end
 CACHE = Path(os.environ.get("COMPOSE_TEST_CACHE", ""))  # wheels/ and base/ that an earlier run has left, to be faster
 
 
@@ -33,14 +34,13 @@ class NoEngine(Exception):
     """Why no engine can be had; the sentence with which the tests skip."""
 
 
-def run(*command: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None, timeout: float = 600) -> str:
+def run(*command: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
     """Run a command to its end and return what it printed; its output is part of the error if it fails."""
     done = subprocess.run(
         [str(part) for part in command],
         check=False,
         cwd=cwd,
         env=os.environ | (env or {}),
-        timeout=timeout,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -97,7 +97,7 @@ def started(home: Path, *before: str) -> Iterator[str]:
         yield f"unix://{home}/sock"
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=60)
+        process.wait(timeout=PATIENCE_S)
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -134,7 +134,7 @@ def _answers(host: str) -> bool:
     """Return whether an engine is there; asked by the client program, whose failures leave no open socket behind."""
     if shutil.which("docker") is None:
         return False
-    asked = subprocess.run(["docker", "-H", host, "version"], check=False, capture_output=True, timeout=30)
+    asked = subprocess.run(["docker", "-H", host, "version"], check=False, capture_output=True)
     return asked.returncode == 0
 
 
@@ -152,10 +152,14 @@ def _install() -> None:
 
 
 def _wait_for(host: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
+    """Wait until a daemon answers; one that ends cannot run here, and one that neither answers nor ends is an error."""
+    deadline = time.monotonic() + PATIENCE_S
     while not _answers(host):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise NoEngine(f"dockerd does not start here: {log.read_text(errors='replace')[-2000:]}")
+        end = log.read_text(errors="replace")[-2000:]
+        if process.poll() is not None:
+            raise NoEngine(f"dockerd does not start here: {end}")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"dockerd runs, and does not answer within {PATIENCE_S:g} s: {end}")
         time.sleep(0.2)  # between two looks; the answer ends it
 
 

@@ -18,7 +18,7 @@ from tools.running import until
 from coordinator_free_bootstrap import Graph
 from peer.deploy.compose import write_compose
 
-PATIENCE_S = 300.0
+PATIENCE_S = 800.0  # only a hang lasts so long
 
 
 class Project:
@@ -30,7 +30,7 @@ class Project:
         self.name = f"test-{folder.name.replace('_', '-').lower()}-{int(time.time())}"
         self.folder = folder
         self.graph = graph
-        self.client = docker.DockerClient(host, timeout=60)
+        self.client = docker.DockerClient(host, timeout=600)
         self.environment = {"DOCKER_HOST": host, "PEER_IMAGE": IMAGE, **environment}
         write_compose(graph, folder)
         if override:

@@ -23,7 +23,7 @@ from peer.store.history import parse_lines
 
 MANAGER, WORKER = "198.18.0.1", "198.18.0.2"  # of a range for tests of networks
 GATEWAY = "docker_gwbridge"  # a network of the engine, made by its swarm
-PATIENCE_S = 300.0
+PATIENCE_S = 800.0  # only a hang lasts so long
 USER = 10001
 
 
@@ -93,6 +93,11 @@ def _second_engine(host: str) -> Iterator[str]:
     """Start an engine in a network namespace that a pair of interfaces connects with this one; it has a host name of its own."""
     if reason := why_not("dockerd", "nsenter", "unshare"):
         raise NoEngine(reason)
+    if taken := ip("-o", "address", "show", "to", MANAGER).strip():
+        raise RuntimeError(
+            f"the address {MANAGER} of the swarm is taken: {taken}; if killed tests have left it (cf...), delete the interface "
+            "(ip link delete) and the namespace cf...-worker (ip netns delete)"
+        )
     name = f"cf{os.getpid()}-worker"
     with ExitStack() as stack:
         ip("netns", "add", name)
@@ -114,7 +119,7 @@ class Deployed:
     def __init__(self, swarm: Swarm, folder: Path, graph: Graph, stack: Stack) -> None:
         self.swarm, self.graph, self.folder = swarm, graph, folder
         self.name, self.removed = f"{folder.name}-{os.getpid()}", False
-        self.clients = {node: docker.DockerClient(host, timeout=60) for node, host in swarm.hosts.items()}
+        self.clients = {node: docker.DockerClient(host, timeout=600) for node, host in swarm.hosts.items()}
         self.manager = self.clients[swarm.manager]
         self.deploy(stack)
 
@@ -209,7 +214,7 @@ class Deployed:
             f"for s in $(docker stack services -q {self.name}); do docker service update --no-resolve-image "
             f"--update-monitor 1s --image {image} $s || exit 1; done"
         )
-        run("sh", "-c", loop, env={"DOCKER_HOST": self.swarm.hosts[self.swarm.manager]}, timeout=800)
+        run("sh", "-c", loop, env={"DOCKER_HOST": self.swarm.hosts[self.swarm.manager]})
 
 
 def shared_folder(folder: Path, graph: Graph) -> str:

@@ -33,7 +33,7 @@ class Outbox:
         self._failures = 0
         self._retry_at = 0.0
         self._checked_at = 0.0  # when the message in flight was sent, or last checked for a stall
-        self._checks = 0
+        self._stalls = 0  # how often the message in flight was given up after a silence
 
     def post(self, message: Message) -> None:
         """Queue a message, and keep it in case the neighbor restarts."""
@@ -74,15 +74,20 @@ class Outbox:
         return self.in_flight
 
     def is_overdue(self, now: float, patience_s: float) -> bool:
-        """Return whether the model in flight is unanswered for ``patience_s``, doubled after each time that this was true."""
-        if not isinstance(self.in_flight, ModelHeader) or now < self._checked_at + patience_s * 2**self._checks:
+        """Return whether the model in flight is unanswered for ``patience_s``, doubled after each stall; once in such a time."""
+        if not isinstance(self.in_flight, ModelHeader) or now < self._checked_at + patience_s * 2**self._stalls:
             return False
-        self._checked_at, self._checks = now, self._checks + 1
+        self._checked_at = now
         return True
+
+    def stalled(self, now: float) -> None:
+        """Put the message in flight back to the front; the time until the next such step doubles."""
+        self._stalls += 1
+        self.failed(now)
 
     def answered(self) -> Message | None:
         """Take the message in flight as answered and return it."""
-        message, self.in_flight, self._failures, self._retry_at, self._checks = self.in_flight, None, 0, 0.0, 0
+        message, self.in_flight, self._failures, self._retry_at, self._stalls = self.in_flight, None, 0, 0.0, 0
         return message
 
     def failed(self, now: float) -> None:

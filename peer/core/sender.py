@@ -1,8 +1,8 @@
 """The part of the engine that sends: a step's offers to each neighbor, answers, failures, retries. Pure.
 
 A push may wait long for its answer, because its neighbor still trains. It may also be lost without an error, by a bug or a
-network device. After `lockstep.retry_after_suspicions` it is therefore sent again, and ever more rarely from then on; the
-receiver takes both for one.
+network device. After `lockstep.retry_after_suspicions` it is therefore sent again, if it has only waited for the second half of
+that time, and ever more rarely from then on; the receiver takes both for one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from peer.core.neighbor import Neighbor
 from peer.core.outbox import Place
 from peer.core.pace import Pace
 from peer.core.state import State
+
+SILENT_SHARE = 0.5  # of the time since a push began it must have waited: not all of it, as it first sent
 
 # Refusals of the moment, not of the message: it is sent again.
 RETRIED = frozenset(
@@ -98,7 +100,7 @@ class Sender:
     def stalled(self, event: ev.SendStalled) -> None:
         """Send a model again that was not answered for long."""
         neighbor = self._run.neighbors[event.neighbor]
-        neighbor.outbox.failed(NOW)
+        neighbor.outbox.stalled(NOW)
         message = f"peer {neighbor.id} did not answer a model for {self._patience_s:g} s or more: sending it again"
         self._run.log_neighbor("debug", message, neighbor.id, "send")
 
@@ -111,7 +113,7 @@ class Sender:
             if not neighbor.is_reachable:
                 continue
             if neighbor.outbox.is_overdue(now, self._patience_s):
-                run.emit(do.RetryIfStalled(n, self._patience_s))
+                run.emit(do.RetryIfStalled(n, self._patience_s * SILENT_SHARE))
             message = neighbor.outbox.next(now, self._pace.oldest_wanted(neighbor))
             if message is None:
                 continue

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 REMEMBERED = 40  # messages kept for replays
+WRITE_S = 0.001  # a push begins to wait for its answer when it is written
 
 
 @dataclass
@@ -62,7 +63,8 @@ class Push:
     payload: NDArray[np.uint8]
     receiver: Process | None = None
     stream: int = 0
-    moving: bool = False  # bytes are on their way
+    sent_at: float = 0.0  # virtual time
+    quiet_since: float | None = 0.0  # since then it waits for the answer; None: bytes are on their way
     sender_done: bool = False
     receiver_done: bool = False
 
@@ -214,7 +216,8 @@ class Network:
 
     def push(self, sender: Process, target: int, header: ModelHeader, payload: NDArray[np.uint8]) -> Push:
         """Open a stream to a neighbor and return the handle that `cancel` takes."""
-        push = Push(sender, sender.peer_id, target, header, payload)
+        now = self.world.now
+        push = Push(sender, sender.peer_id, target, header, payload, sent_at=now, quiet_since=now + WRITE_S)
         if self._forgets():
             return push
         self.pushes.append(push)
@@ -249,7 +252,7 @@ class Network:
 
     def transfer(self, push: Push) -> None:
         """The receiver reads: bytes flow, or break off somewhere in the middle."""
-        push.moving = True
+        push.quiet_since = None
         duration = self._rng.uniform(0.5, 1.5) * push.header.size_bytes / self.weather.bytes_per_s
         if self.weather.cut and self._rng.random() < self.weather.cut:
             self.world.fired["cut"] += 1
@@ -274,7 +277,7 @@ class Network:
 
     def reply(self, push: Push, reply: PushReply) -> None:
         """The receiver answers, once."""
-        push.moving = False
+        push.quiet_since = self.world.now
         if not push.receiver_done:
             push.receiver_done = True
             if not self._forgets():

@@ -41,6 +41,7 @@ class Process(Probe):
         self._rng = machine.rng
         self._timer = 0
         self._sending: dict[int, Push | int] = {}
+        self._retried: set[tuple[int, ModelHeader]] = set()
         self._calls = 0
         self._next_stream = 0
         self.streams: dict[int, Push] = {}
@@ -239,10 +240,16 @@ class Process(Probe):
             self.network.cancel(sending)
 
     def retry_if_stalled(self, neighbor: int, quiet_s: float) -> None:
-        """Cancel a push of which no byte is on its way."""
-        sending = self._sending.get(neighbor)
-        if isinstance(sending, Push) and not sending.moving:
-            self.world.checker.mark("push retried")
+        """Cancel a push that has only waited for so long."""
+        sending, now = self._sending.get(neighbor), self.world.now
+        if isinstance(sending, Push) and sending.quiet_since is not None and now - sending.quiet_since >= quiet_s:
+            settings, model = self.world.manifest, (neighbor, replace(sending.header, incarnation=0))
+            patience_s = settings.lockstep.retry_after_suspicions * settings.timeouts.suspicion_s
+            late = (
+                model not in self._retried and now - sending.sent_at > 2.5 * patience_s
+            )  # bytes may have moved in the first half
+            self._retried.add(model)
+            self.world.checker.mark("push retried late" if late else "push retried")
             self.cancel_send(neighbor)
             self.host.post(ev.SendStalled(neighbor))
 

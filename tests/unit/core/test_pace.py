@@ -467,9 +467,17 @@ def test_retry_after_suspicions_decides_when_an_unanswered_push_is_retried(suspi
     retried = []
     for second in range(1, 40):
         for effect in of(driven.heartbeat(1, after=1.0), do.RetryIfStalled):
-            assert effect == do.RetryIfStalled(1, suspicions * SUSPICION_S)
+            assert effect == do.RetryIfStalled(1, suspicions * SUSPICION_S / 2)
+            driven.step(ev.SendStalled(1))
             retried.append(second)
     assert retried == at
+
+
+def test_a_push_that_still_moves_is_looked_at_again_after_the_same_time():
+    driven = Driven("lockstep", peers=2, lockstep={"retry_after_suspicions": 1.0})
+    driven.exchange()
+    looked = [second for second in range(1, 14) if of(driven.heartbeat(1, after=1.0), do.RetryIfStalled)]
+    assert looked == [4, 8, 12]
 
 
 @pytest.mark.parametrize(("name", "kind"), [("lockstep", Lockstep), ("async", Pace)])

@@ -128,9 +128,9 @@ def run(
 
 @app.command(epilog="Example: peer experiment table out/experiments --markdown table.md --curves figures")
 def table(
-    directory: Annotated[Path, typer.Argument(help="The --out folder of peer experiment run.")] = Path(
-        "out/experiments"
-    ),
+    directory: Annotated[
+        Path, typer.Argument(help="The --out folder of peer experiment run, or that of one experiment in it.")
+    ] = Path("out/experiments"),
     markdown: Annotated[Path | None, typer.Option(help="Markdown file to write the tables to.")] = None,
     curves: Annotated[
         Path | None,

@@ -163,13 +163,14 @@ class Block:
 
 
 def read_blocks(directory: Path) -> list[Block]:
-    """Return all results below a folder, one block for each experiment, scale and metric.
+    """Return all results below a folder, of one experiment or of several; one block for each experiment, scale and metric.
 
     Raises:
         UsageError: the folder has no results, or a file is not a result.
     """
     found: dict[tuple[str, str, str, str, str], dict[str, list[Result]]] = {}
-    for path in sorted(Path(directory).glob("*/*/seed-*.json")):
+    root = Path(directory)
+    for path in sorted(root.glob("*/*/seed-*.json")) or sorted(root.glob("*/seed-*.json")):
         result = read_result(path)
         if result is None:
             continue

@@ -213,6 +213,9 @@ def test_results_of_another_scale_are_in_another_table(small, tmp_path):
     blocks = read_blocks(tmp_path)
     assert sorted(block.how.split(".")[0] for block in blocks) == ["Scale: full scale", "Scale: rounds=1"]
     assert "ARI" not in markdown(blocks)  # a column without numbers is left out
+    assert markdown(read_blocks(tmp_path / "small")) == markdown(blocks), (
+        "the folder of one experiment has the same tables"
+    )
 
 
 def test_an_incomplete_result_is_run_again(small, tmp_path):

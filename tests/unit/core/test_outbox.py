@@ -101,15 +101,22 @@ def test_async_pace_drops_unsent_models_of_earlier_rounds(outbox):
     assert outbox.next(0.0, 0) == message(2)
 
 
-def test_only_a_model_in_flight_is_overdue_at_doubling_times(outbox):
+def test_only_a_model_in_flight_is_overdue_and_after_a_stall_at_doubling_times(outbox):
     outbox.next(0.0, 0)
     assert not outbox.is_overdue(1e9, 5.0), "a pass is small; its call has a deadline"
     outbox.answered()
     outbox = Outbox(0, 1)
     outbox.post(ModelHeader(0, 1, 0, 0, 0, 0, 1, 4, 1.0, (), 24, "float32"))
     outbox.next(100.0, 0)
-    found = [at for at in range(100, 200) if outbox.is_overdue(float(at), 5.0)]
-    assert found == [105, 115, 135, 175]
+    found = [at for at in range(100, 118) if outbox.is_overdue(float(at), 5.0)]
+    assert found == [105, 110, 115], "it still moves"
+    found = []
+    for at in range(118, 200):
+        if outbox.is_overdue(float(at), 5.0):
+            outbox.stalled(0.0)
+            assert outbox.next(float(at), 0) is not None
+            found.append(at)
+    assert found == [120, 130, 150, 190]
 
 
 @pytest.mark.parametrize(

@@ -451,7 +451,7 @@ class Algorithm:
         have no common meaning yet.
         Source: global and local initialization (GI, LI) of DFCA (arXiv 2510.15300).
         """
-        common = getattr(self.options, "initialization", "global") == "global"
+        common = getattr(self.options, "initialization", "global") != "local"
         path = () if common else (self.peer_id,)
         seeds = [derive_seed(self.manifest.seed, "initial", slot, *path) for slot in range(self.slots)]
         models = [learner.initial_model(seed) for seed in seeds]

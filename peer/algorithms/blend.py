@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, Field
@@ -40,8 +40,11 @@ from peer.core.messages import ModelHeader, Select
 
 
 class BlendOptions(DfcaOptions):
-    """``run.options`` of algorithm ``blend``: those of ``dfca``, with a warm-up by default, and its own."""
+    """``run.options`` of algorithm ``blend``: those of ``dfca`` but the seeds, with a warm-up by default, and its own."""
 
+    initialization: Literal["global", "local"] = Field(
+        "global", description="first models: equal on all peers (global), or drawn by each peer (local)"
+    )
     warmup_rounds: int = Field(3, ge=0, description="number of first rounds with relaying")
     split_empty: bool = Field(
         True, description="in warm-up rounds, split the largest cluster if a cluster is trained by no peer"

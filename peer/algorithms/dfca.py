@@ -11,6 +11,7 @@ Additions of this project, off by default. Relay warm-up (`warmup_rounds`): on a
 opposite meanings of a cluster index in the first rounds; relaying models over several mixing steps in these rounds avoids it.
 It is a ratio of gossiped sums, as push-sum (David Kempe, Alin Dobra and Johannes Gehrke, "Gossip-Based Computation of Aggregate
 Information", 2003). Splitting (`split_empty`): a cluster that no peer trains gets half of the peers of the largest one.
+Seeds (`initialization = "seeds"`): the first k rounds choose the first model of each cluster (`peer.algorithms.seeding`).
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.graph import Graph
+from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.base import Algorithm, Workspace, refuse_slot
+from peer.algorithms.seeding import Seeding
 from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.effects import Target
-from peer.core.messages import ModelHeader, Select
+from peer.core.messages import ModelHeader, Pass, Select
 
 LOSS_MAX = 1e30  # of relayed losses: the loss of a diverged model, or a false claim, times a mass must stay finite
 
@@ -34,9 +38,13 @@ class DfcaOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    initialization: Literal["global", "local"] = Field(
+    initialization: Literal["global", "local", "seeds"] = Field(
         "global",
-        description="first models: equal on all peers (global, DFCA-GI), or drawn by each peer (local, DFCA-LI)",
+        description="first models: equal on all peers (global, DFCA-GI), drawn by each peer (local, DFCA-LI), or, in k rounds, "
+        "those of peers that the clusters so far fit worst (seeds)",
+    )
+    seed_epochs: int = Field(
+        10, ge=1, description="seeds: epochs that train a first model, before peers compare theirs"
     )
     warmup_rounds: int = Field(0, ge=0, description="number of first rounds with relaying; 0 is the paper")
     relay_steps: int = Field(3, ge=1, le=64, description="mixing steps in each warm-up round")
@@ -52,6 +60,22 @@ class Dfca(Algorithm):
     name = "dfca"
     Options: ClassVar[type[BaseModel]] = DfcaOptions
 
+    def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
+        super().__init__(manifest, peer_id, graph)
+        self._seeding: Seeding | None = None
+        if self.options.initialization == "seeds":
+            self._seeding = Seeding(manifest, self.options.seed_epochs, peer_id, graph)
+        elif "seed_epochs" in manifest.options:
+            raise ConfigError(
+                f"run.options.seed_epochs: found {manifest.options['seed_epochs']}, which has no effect without "
+                "run.options.initialization 'seeds' of algorithm 'dfca'; remove the key"
+            )
+        if self._seeding and (self.options.warmup_rounds or self.options.split_empty):
+            found = f"warmup_rounds {self.options.warmup_rounds} and split_empty {self.options.split_empty}"
+            raise ConfigError(
+                f"run.options.initialization: found 'seeds' with {found}, which have no effect then; allowed: 0 and false"
+            )
+
     # ---- decisions ----------------------------------------------------------------------------------------------
 
     @property
@@ -63,14 +87,22 @@ class Dfca(Algorithm):
         """Return whether models are relayed in a round."""
         return round_index < int(self.options.warmup_rounds)
 
+    def seeding(self, round_index: int) -> Seeding | None:
+        """Return what seeds a cluster in a round; None: the round is one of DFCA."""
+        return self._seeding if self._seeding and self._seeding.covers(round_index) else None
+
     def steps(self, round_index: int) -> int:
-        """Return the number of mixing steps in a warm-up round, else one exchange step."""
+        """Return the number of steps of a round that seeds a cluster, of mixing steps in a warm-up round, else one."""
+        if seeding := self.seeding(round_index):
+            return seeding.steps
         return int(self.options.relay_steps) if self.warming_up(round_index) else 1
 
     def offers(
         self, state: AlgorithmState, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
         """Offer the trained cluster; when relaying, every cluster whose mass receivers accept (limits.weight_min)."""
+        if seeding := self.seeding(round_index):
+            return seeding.offers(state, round_index, step)
         if not self.warming_up(round_index):
             return super().offers(state, round_index, step, neighbor, select)
         masses, losses = state["masses"], state["relayed_losses"]
@@ -80,9 +112,21 @@ class Dfca(Algorithm):
             if masses[slot] >= self.manifest.limits.weight_min
         )
 
+    def tells(self, state: AlgorithmState, round_index: int, step: int) -> tuple[float, ...]:
+        """Return what compares the peers while a cluster is seeded; else nothing."""
+        seeding = self.seeding(round_index)
+        return seeding.tells(state, step) if seeding else ()
+
+    def rejects_pass(self, state: AlgorithmState, message: Pass) -> Rejection | None:
+        """Refuse numbers, but those that compare the peers while a cluster is seeded."""
+        seeding = self.seeding(message.round_index)
+        return seeding.rejects_pass(message) if seeding else super().rejects_pass(state, message)
+
     def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Rejection | None:
         """Refuse unknown slots, masses above the number of peers, and relayed losses above `LOSS_MAX`."""
         rejection = refuse_slot(header, self.slots)
+        if rejection is None and (seeding := self.seeding(header.round_index)):
+            return seeding.rejects(header)
         if rejection is None and self.warming_up(header.round_index):
             if not 0 < header.mass <= len(self.graph.nodes):
                 allowed = f"allowed is above 0, up to the number of peers, {len(self.graph.nodes)}"
@@ -94,6 +138,8 @@ class Dfca(Algorithm):
 
     def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold into the header's cluster with weight 1; when relaying, with Metropolis weight times mass."""
+        if seeding := self.seeding(header.round_index):
+            return seeding.targets(state, header)
         if self.warming_up(header.round_index):
             return (Target(header.slot, self.metropolis(header.sender) * header.mass),)
         return super().targets(state, header)
@@ -106,9 +152,11 @@ class Dfca(Algorithm):
 
     def assign(self, workspace: Workspace) -> AlgorithmState:
         """Choose the cluster of lowest loss (Eq. 4), unless `close` of the round before has done so."""
+        if seeding := self.seeding(workspace.round_index):
+            return seeding.begin(workspace, active=True)
         state = dict(workspace.state)
         if "cluster_index" not in state:
-            state.update(self._nearest(workspace))
+            state.update(self._nearest(workspace, self.clusters))
         if self.options.split_empty and self.warming_up(workspace.round_index):
             state.update(self._split(workspace, state))
         cluster = state["cluster_index"]
@@ -122,20 +170,29 @@ class Dfca(Algorithm):
 
     def sit_out(self, workspace: Workspace) -> AlgorithmState:
         """Train nothing; when relaying, hold mass 0 in every cluster."""
+        if seeding := self.seeding(workspace.round_index):
+            return seeding.begin(workspace, active=False)
         state = super().sit_out(workspace)
         if self.warming_up(workspace.round_index):
             state.update(masses=[0.0] * self.slots, relayed_losses=[0.0] * self.slots)
             state["losses_before"] = state.get("losses", [0.0] * self.slots)
         return state
 
+    def train(self, workspace: Workspace) -> dict[str, Any]:
+        """Train the chosen cluster; while one is seeded, its first model, and compare it with the others."""
+        seeding = self.seeding(workspace.round_index)
+        return seeding.train(workspace) if seeding else super().train(workspace)
+
     def deferred_slots(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
         """Return all slots when relaying, as `end_step` needs the summed masses of a step; else as `Algorithm` does."""
-        if self.warming_up(round_index):
+        if self.warming_up(round_index) or self.seeding(round_index):
             return frozenset(range(self.slots))
         return super().deferred_slots(state, round_index)
 
     def end_step(self, workspace: Workspace) -> AlgorithmState:
         """Mix masses and models, w the Metropolis weights: m <- sum w m, theta <- (sum w m theta) / m."""
+        if seeding := self.seeding(workspace.round_index):
+            return seeding.end_step(workspace)
         state = dict(workspace.state)
         own_share = 1.0 - sum(self.metropolis(neighbor) for neighbor in workspace.present)
         masses, losses = list(state["masses"]), list(state["relayed_losses"])
@@ -157,13 +214,21 @@ class Dfca(Algorithm):
 
     def close(self, workspace: Workspace) -> AlgorithmState:
         """Merge, then choose the cluster of lowest training loss, for the evaluation and for the next round."""
+        if seeding := self.seeding(workspace.round_index):
+            workspace.state = seeding.close(workspace)
+            return {**workspace.state, **self._nearest(workspace, range(workspace.round_index + 1))}
         if self.warming_up(workspace.round_index) and "masses" in workspace.state:
             state = self.end_step(workspace)
         else:
             self.merge(workspace)
             state = dict(workspace.state)
-        state.update(self._nearest(workspace))
+        state.update(self._nearest(workspace, self.clusters))
         return state
+
+    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+        """Return the metrics of the cluster's model, and the peers whose models seeded the clusters."""
+        seeds = workspace.state.get("seeds")
+        return super().evaluate(workspace) | ({"state": {"seeds": seeds}} if seeds else {})
 
     def adopt(self, workspace: Workspace) -> AlgorithmState:
         """Average the pulled models; the next `assign` chooses the cluster again."""
@@ -171,8 +236,8 @@ class Dfca(Algorithm):
         state.pop("cluster_index", None)
         return state
 
-    def _nearest(self, workspace: Workspace) -> dict[str, Any]:
-        losses = [workspace.learner.mean_loss(workspace.models.model(slot)) for slot in self.clusters]
+    def _nearest(self, workspace: Workspace, clusters: range) -> dict[str, Any]:
+        losses = [workspace.learner.mean_loss(workspace.models.model(slot)) for slot in clusters]
         return {"cluster_index": int(np.argmin(losses)), "losses": losses}
 
     def _split(self, workspace: Workspace, state: AlgorithmState) -> dict[str, Any]:

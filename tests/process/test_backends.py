@@ -50,6 +50,7 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
     [
         pytest.param({"algorithm": "dfca"}, id="dfca"),
         pytest.param({"algorithm": "dfca", "options": {"warmup_rounds": 2, "relay_steps": 2}}, id="dfca-warmup"),
+        pytest.param({"algorithm": "dfca", "options": {"initialization": "seeds"}}, id="dfca-seeds"),
         pytest.param(
             {"algorithm": "dfca", "aggregation": "batch", "encoding": "int8", "participation": 0.7},
             id="dfca-batch-int8-participation",

@@ -1,0 +1,168 @@
+"""Seeds of clusters: the peer that the clusters so far fit worst gives the next first model, and all peers get its bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coordinator_free_bootstrap import make_graph
+from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.seeds import derive_seed, generator
+from peer.algorithms.dfca import Dfca
+from peer.algorithms.seeding import UNREACHED, Seeding
+from peer.core.messages import ModelHeader, Pass
+from tests.simulation.network import Weather
+from tests.simulation.options import Options, manifest
+from tests.simulation.world import World
+
+SEEDS = {"options": {"initialization": "seeds"}}
+
+
+@pytest.fixture
+def after_each_seed(monkeypatch):
+    """(peer, round) -> seeds so far and the models of the clusters, at the close of the rounds that seed."""
+    found = {}
+    close = Seeding.close
+
+    def closed(self, workspace):
+        state = close(self, workspace)
+        models = [workspace.models.model(slot).copy() for slot in range(workspace.round_index + 1)]
+        found[self.peer_id, workspace.round_index] = state["seeds"], models
+        return state
+
+    monkeypatch.setattr(Seeding, "close", closed)
+    return found
+
+
+def play(kind, peers, *, clusters=4, seed=1, weather=None, prepare=lambda world: None, **run):
+    run = {"rounds": clusters + 2, "clusters": clusters, "seed": seed, "local_epochs": 2} | SEEDS | run
+    world = World(
+        Options(seed, make_graph(kind, peers, seed=seed, manifest=manifest(**run)), weather=weather or Weather())
+    )
+    prepare(world)
+    world.run()
+    return world
+
+
+@pytest.mark.parametrize(("kind", "peers"), [("line", 12), ("ring", 16), ("star", 8), ("complete", 8)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_every_cluster_gets_a_seed_of_its_own_on_any_graph(kind, peers, seed, after_each_seed):
+    """Peer i's points lie around center i modulo 4: a line of 12 is as sparse as a graph can be."""
+    world = play(kind, peers, seed=seed)
+    truth = {i: machine.learner.cluster for i, machine in world.machines.items()}
+    chosen = {i: lines[-1]["cluster_index"] for i, lines in world.checker.history.items()}
+    (seeds,) = {tuple(after_each_seed[i, 3][0]) for i in truth}
+    assert sorted(truth[peer] for peer in seeds) == [0, 1, 2, 3]
+    assert all(chosen[i] == [truth[peer] for peer in seeds].index(truth[i]) for i in truth)
+
+
+def test_seeds_and_bits_are_those_of_farthest_first_by_hand(after_each_seed):
+    world = play("line", 6, clusters=3, seed=5)
+    m, learners = world.manifest, {i: machine.learner for i, machine in world.machines.items()}
+    models, seeds = [], []
+    for r in range(3):
+        first = learners[0].initial_model(derive_seed(m.seed, "initial", r))
+        trained = {
+            i: learner.train(
+                first, epochs=10, seed=derive_seed(m.seed, "train", i, r, r), learning_rate=m.learning_rate
+            )[0]
+            for i, learner in learners.items()
+        }
+        if r == 0:
+            gain = {i: generator(m.seed, "first seed", i).random() for i in learners}
+        else:
+            gain = {i: min(map(x.mean_loss, models)) - x.mean_loss(trained[i]) for i, x in learners.items()}
+        seeds.append(max(gain, key=lambda i: (gain[i], i)))
+        models.append(trained[seeds[-1]])
+        for i in learners:
+            told, held = after_each_seed[i, r]
+            assert told == seeds
+            assert all(np.array_equal(a, b) for a, b in zip(held, models, strict=True))
+
+
+def test_a_round_that_seeds_sends_each_model_over_an_edge_once_and_plain_rounds_follow():
+    world = play("line", 5, clusters=2)
+    algorithm = Dfca(world.manifest, 0, world.graph)
+    assert [algorithm.steps(t) for t in range(4)] == [8, 8, 1, 1], "the diameter is 4"
+    for i, lines in world.checker.history.items():
+        assert [line["round_index"] for line in lines] == [0, 1, 2, 3]
+        assert all(line["models_sent"] <= world.graph.degree(i) for line in lines)
+
+
+def test_a_peer_that_the_model_does_not_reach_keeps_its_own_and_says_so(after_each_seed, monkeypatch):
+    end_step = Seeding.end_step
+
+    def stingy(self, workspace):
+        """The middle of the line passes nothing on."""
+        state = end_step(self, workspace)
+        return state | {"sends": False} if self.peer_id == 1 else state
+
+    monkeypatch.setattr(Seeding, "end_step", stingy)
+    play("line", 3, clusters=2, seed=1)
+    for r in range(2):
+        told, models = zip(*(after_each_seed[i, r] for i in range(3)), strict=True)
+        reached = [seeds[r] != UNREACHED for seeds in told]
+        assert reached.count(True) < 3, "the middle is between both ends"
+        same = [np.array_equal(models[0][r], held[r]) for held in models]
+        assert same.count(True) < 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"slot": 1, "round_index": 1, "step": 4}, None),
+        ({"slot": 0, "round_index": 1, "step": 4}, Refusal.SLOT_OUT_OF_RANGE),
+        ({"slot": 4, "round_index": 1, "step": 4}, Refusal.SLOT_OUT_OF_RANGE),
+        ({"slot": 1, "round_index": 1, "step": 1}, Refusal.MALFORMED),
+    ],
+)
+def test_a_model_comes_in_the_second_half_of_the_steps_for_the_cluster_of_the_round(changes, code):
+    algorithm = Dfca(manifest(**SEEDS, clusters=3, rounds=9), 0, make_graph("line", 5))
+    fields = {"sender": 1, "incarnation": 1, "round_index": 0, "step": 4, "slot": 0, "index": 0, "total": 1}
+    header = ModelHeader(
+        **(fields | {"sample_count": 4, "mass": 1.0, "scalars": (), "size_bytes": 24, "encoding": "float32"} | changes)
+    )
+    rejection = algorithm.rejects({}, header, None)
+    assert (rejection.code if rejection else None) == code
+
+
+@pytest.mark.parametrize(
+    ("step", "numbers", "refused"),
+    [
+        (0, (0.5, 3.0), False),
+        (3, (), False),
+        (5, (), False),
+        (5, (0.5, 3.0), True),
+        (0, (0.5,), True),
+        (0, (0.5, 9.0), True),
+        (0, (0.5, 2.5), True),
+    ],
+)
+def test_numbers_are_a_gain_and_a_peer(step, numbers, refused):
+    algorithm = Dfca(manifest(**SEEDS, clusters=3, rounds=9), 0, make_graph("line", 5))
+    rejection = algorithm.rejects_pass({}, Pass(1, 1, 0, step, numbers))
+    assert (rejection is not None) == refused
+    assert rejection is None or rejection.code is Refusal.MALFORMED
+    assert algorithm.rejects_pass({}, Pass(1, 1, 3, 0, numbers)) is None or numbers, "a plain round has no numbers"
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ({"pace": "async"}, ["run.pace", "lockstep"]),
+        ({"dynamic_edges": 0.2}, ["run.dynamic_edges", "0.0"]),
+        ({"rounds": 2}, ["run.rounds", "3 or more"]),
+        ({"options": {"initialization": "seeds", "warmup_rounds": 2}}, ["warmup_rounds", "no effect"]),
+        ({"options": {"initialization": "seeds", "split_empty": True}}, ["split_empty", "no effect"]),
+        ({"algorithm": "blend"}, ["initialization"]),
+        ({"options": {"seed_epochs": 3}}, ["seed_epochs", "without"]),
+        ({"algorithm": "blend", "options": {"seed_epochs": 3}}, ["seed_epochs", "without"]),
+    ],
+)
+def test_what_has_no_effect_with_seeds_is_refused(run, words):
+    from peer.algorithms.registry import check_algorithm
+
+    settings = {"rounds": 9, "clusters": 2} | SEEDS | run
+    with pytest.raises(ConfigError) as raised:
+        check_algorithm(make_graph("line", 4, manifest=manifest(**settings)))
+    assert all(word in str(raised.value) for word in words)

@@ -53,8 +53,8 @@ class Tab:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str) -> str:
-        """Return the text of an element, also of one that is scrolled out of view."""
-        return str(self.script("return document.querySelector(arguments[0]).textContent", selector))
+        """Return the text of an element, also of one that is scrolled out of view; "" while there is no such element."""
+        return str(self.script("return document.querySelector(arguments[0])?.textContent ?? ''", selector))
 
     def texts(self, selector: str) -> list[str]:
         """Return the texts of all elements of a selector."""

@@ -146,6 +146,7 @@ class Seeding:
 
     def close(self, workspace: Workspace) -> AlgorithmState:
         """End the last step; state["seeds"] has the peer that gave the model of each cluster so far."""
-        state = self.end_step(workspace)
-        seeds = [*state.get("seeds", [])[: workspace.round_index], state["best"][1] if state["holds"] else UNREACHED]
+        state, r = self.end_step(workspace), workspace.round_index
+        known = [*state.get("seeds", ()), *[UNREACHED] * r][:r]  # a peer that caught up was not there in all rounds
+        seeds = [*known, state["best"][1] if state["holds"] else UNREACHED]
         return {key: value for key, value in state.items() if key not in ROUND_STATE} | {"seeds": seeds}

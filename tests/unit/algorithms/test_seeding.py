@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from coordinator_free_bootstrap import make_graph
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms.dfca import Dfca
+from peer.algorithms.registry import check_algorithm
 from peer.algorithms.seeding import UNREACHED, Seeding
 from peer.core.messages import ModelHeader, Pass
 from tests.simulation.network import Weather
@@ -34,12 +37,9 @@ def after_each_seed(monkeypatch):
     return found
 
 
-def play(kind, peers, *, clusters=4, seed=1, weather=None, prepare=lambda world: None, **run):
-    run = {"rounds": clusters + 2, "clusters": clusters, "seed": seed, "local_epochs": 2} | SEEDS | run
-    world = World(
-        Options(seed, make_graph(kind, peers, seed=seed, manifest=manifest(**run)), weather=weather or Weather())
-    )
-    prepare(world)
+def play(kind, peers, *, clusters=4, seed=1):
+    run = manifest(**SEEDS, rounds=clusters + 2, clusters=clusters, seed=seed)
+    world = World(Options(seed, make_graph(kind, peers, seed=seed, manifest=run), weather=Weather()))
     world.run()
     return world
 
@@ -98,13 +98,21 @@ def test_a_peer_that_the_model_does_not_reach_keeps_its_own_and_says_so(after_ea
         return state | {"sends": False} if self.peer_id == 1 else state
 
     monkeypatch.setattr(Seeding, "end_step", stingy)
-    play("line", 3, clusters=2, seed=1)
+    play("line", 3, clusters=2)
     for r in range(2):
         told, models = zip(*(after_each_seed[i, r] for i in range(3)), strict=True)
         reached = [seeds[r] != UNREACHED for seeds in told]
         assert reached.count(True) < 3, "the middle is between both ends"
         same = [np.array_equal(models[0][r], held[r]) for held in models]
         assert same.count(True) < 3
+
+
+def test_a_peer_that_caught_up_names_no_seed_for_rounds_that_it_missed():
+    graph = make_graph("line", 3, manifest=manifest(**SEEDS, clusters=4, rounds=9))
+    seeding = Seeding(graph.manifest, 10, 0, graph)
+    state = {"best": [1.0, 2], "holds": True, "sends": False}
+    workspace = SimpleNamespace(state=state, round_index=2, step=seeding.steps - 1)
+    assert seeding.close(workspace)["seeds"] == [UNREACHED, UNREACHED, 2]
 
 
 @pytest.mark.parametrize(
@@ -160,8 +168,6 @@ def test_numbers_are_a_gain_and_a_peer(step, numbers, refused):
     ],
 )
 def test_what_has_no_effect_with_seeds_is_refused(run, words):
-    from peer.algorithms.registry import check_algorithm
-
     settings = {"rounds": 9, "clusters": 2} | SEEDS | run
     with pytest.raises(ConfigError) as raised:
         check_algorithm(make_graph("line", 4, manifest=manifest(**settings)))

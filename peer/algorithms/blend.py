@@ -11,9 +11,10 @@ tuning in mid-run have learned more since, and may lose by it. The prediction is
 
     p(y | x) = sum_m w_m p_m(y | x)        m: k cluster models, the shared one, the own one, the two tuned ones
 
-This method is an addition of this project. Its parts: clusters, DFCA (arXiv 2510.15300), with the relay warm-up and splitting of
-`peer.algorithms.dfca`; the shared model, DFedAvg (arXiv 2104.11375); tuning after the last round, FedSPD (arXiv 2410.18862),
-Section 4, with the guard of `peer.algorithms.final_phase`; weights, `peer.algorithms.ensemble`.
+This method is an addition of this project. Its parts: clusters, DFCA (arXiv 2510.15300), started by `peer.algorithms.seeding`, or
+where that is not possible by the relay warm-up and splitting of `peer.algorithms.dfca`; the shared model, DFedAvg (arXiv
+2104.11375); tuning after the last round, FedSPD (arXiv 2410.18862), Section 4, with the guard of `peer.algorithms.final_phase`;
+weights, `peer.algorithms.ensemble`.
 """
 
 from __future__ import annotations
@@ -34,20 +35,27 @@ from peer.algorithms.ensemble import Losses, clearly_above, selected_weights
 from peer.algorithms.final_phase import moved, tuned, validated_share
 from peer.algorithms.held_out import Fold, Indices, share_held_out
 from peer.algorithms.personalize import Predictions, mixed, mixed_predictions
+from peer.algorithms.seeding import obstacle_to_seeds
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.messages import ModelHeader, Select
 
 
 class BlendOptions(DfcaOptions):
-    """``run.options`` of algorithm ``blend``: those of ``dfca`` but the seeds, with a warm-up by default, and its own."""
+    """``run.options`` of algorithm ``blend``: those of ``dfca``, with seeds or, where these are not possible, relaying."""
 
-    initialization: Literal["global", "local"] = Field(
-        "global", description="first models: equal on all peers (global), or drawn by each peer (local)"
+    initialization: Literal["global", "local", "seeds"] = Field(
+        "seeds",
+        description="first models, as for dfca; the default is global with warmup_rounds, in async pace, with dynamic edges, "
+        "and with no more rounds than clusters",
     )
-    warmup_rounds: int = Field(3, ge=0, description="number of first rounds with relaying")
+    warmup_rounds: int = Field(
+        0, ge=0, description="number of first rounds with relaying; without seeds the default is 3"
+    )
     split_empty: bool = Field(
-        True, description="in warm-up rounds, split the largest cluster if a cluster is trained by no peer"
+        False,
+        description="in warm-up rounds, split the largest cluster if a cluster is trained by no peer; without seeds the "
+        "default is true",
     )
     held_out: float = Field(
         0.25,
@@ -67,6 +75,20 @@ class Blend(Dfca):
     name = "blend"
     Options: ClassVar[type[BaseModel]] = BlendOptions
     result_is_model = False
+
+    @classmethod
+    def parse_options(cls, manifest: Manifest) -> BaseModel:
+        """Validate ``run.options``, and choose the start where they leave it open."""
+        options = super().parse_options(manifest)
+        assert isinstance(options, BlendOptions)
+        if "initialization" not in options.model_fields_set and (options.warmup_rounds or obstacle_to_seeds(manifest)):
+            options = options.model_copy(update={"initialization": "global"})
+        if options.initialization != "seeds":
+            relaying = {"warmup_rounds": 3, "split_empty": True}
+            options = options.model_copy(
+                update={key: value for key, value in relaying.items() if key not in options.model_fields_set}
+            )
+        return options
 
     @classmethod
     def slot_count(cls, manifest: Manifest) -> int:
@@ -95,7 +117,7 @@ class Blend(Dfca):
     ) -> tuple[Offer, ...]:
         """Offer the cluster's model, with the cluster's weights once there are some, and the shared model."""
         found = super().offers(state, round_index, step, neighbor, select)
-        if self.warming_up(round_index) or "pooled" not in state:
+        if self.warming_up(round_index) or self.seeding(round_index) or "pooled" not in state:
             return found
         weights = tuple(state["pooled"])
         return tuple(offer if offer.slot == self.shared else replace(offer, scalars=weights) for offer in found)
@@ -122,24 +144,26 @@ class Blend(Dfca):
 
     def train(self, workspace: Workspace) -> dict[str, Any]:
         """Train cluster, shared and own model, on the samples that are not held out; before it, in mid-run, weigh all models."""
-        if 2 * workspace.round_index >= self.manifest.rounds:
+        r, trained = workspace.round_index, workspace.state["trained"]
+        if 2 * r >= self.manifest.rounds and not self.seeding(r):
             self._choose(workspace)
-        indices, done = self._training(workspace), []
-        for slot in (*workspace.state["trained"], self.own):
+        seeding, indices = self.seeds_now(workspace), self._training(workspace)
+        done = seeding.train(workspace, self.fold(workspace)) if seeding else []
+        for slot in (*(slot for slot in trained if not seeding or slot != r), self.own):
             start, seed = workspace.models.model(slot), workspace.seed("train", slot)
             model, stats = workspace.fit(start, seed, f"slot{slot}", indices=indices)
             workspace.models.replace(slot, model)
             done.append(stats)
         return training_fields(done)
 
-    def _fold(self, workspace: Workspace) -> Fold:
+    def fold(self, workspace: Workspace) -> Fold:
         """Return the samples that decide, maybe none, and those that train until then."""
         draw = generator(self.manifest.seed, "held_out", self.peer_id)
         return share_held_out(workspace.learner, self.options.held_out, draw)
 
     def _training(self, workspace: Workspace) -> Indices | None:
         """Return the samples to train on; None: all, once nothing is to be decided any more."""
-        return None if "pooling" in workspace.state else self._fold(workspace).rest
+        return None if "pooling" in workspace.state else self.fold(workspace).rest
 
     # ---- the choice -------------------------------------------------------------------------------------------------
 
@@ -164,7 +188,7 @@ class Blend(Dfca):
 
     def _judged(self, workspace: Workspace) -> tuple[list[Predictions], Callable[[Predictions], Losses]]:
         """Return the predictions of all models for the samples held out, and the losses of such predictions."""
-        learner, fold = workspace.learner, self._fold(workspace)
+        learner, fold = workspace.learner, self.fold(workspace)
         rows = [learner.predict_proba(model, fold.part)[fold.held_out] for model in self._models(workspace)]
         return rows, lambda mixed: learner.prediction_losses(mixed, fold.part, fold.held_out)
 
@@ -222,7 +246,7 @@ class Blend(Dfca):
         predictions = mixed_predictions(workspace.learner, self._models(workspace), weights)
         found = measured(workspace.learner.evaluate_predictions(predictions))
         names = [*(f"cluster {slot}" for slot in self.clusters), "shared", "own", "shared, tuned", "cluster, tuned"]
-        shown = {"blend": dict(zip(names, weights, strict=True))}
+        shown = {"blend": dict(zip(names, weights, strict=True)), **self.shown_seeds(workspace)}
         return found | {"accuracy_shared": shared.metric, "state": shown}
 
     def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:

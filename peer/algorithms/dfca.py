@@ -24,8 +24,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.base import Algorithm, Workspace, refuse_slot
-from peer.algorithms.seeding import Seeding
+from coordinator_free_bootstrap.seeds import generator
+from peer.algorithms.base import Algorithm, Workspace, refuse_slot, training_fields
+from peer.algorithms.held_out import Fold, share_held_out
+from peer.algorithms.seeding import EMPTY, HELD_OUT, Seeding
 from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Pass, Select
@@ -68,7 +70,7 @@ class Dfca(Algorithm):
         elif "seed_epochs" in manifest.options:
             raise ConfigError(
                 f"run.options.seed_epochs: found {manifest.options['seed_epochs']}, which has no effect without "
-                "run.options.initialization 'seeds' of algorithm 'dfca'; remove the key"
+                f"run.options.initialization 'seeds' of algorithm '{self.name}'; remove the key"
             )
         if self._seeding and (self.options.warmup_rounds or self.options.split_empty):
             found = f"warmup_rounds {self.options.warmup_rounds} and split_empty {self.options.split_empty}"
@@ -137,9 +139,9 @@ class Dfca(Algorithm):
         return rejection
 
     def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
-        """Fold into the header's cluster with weight 1; when relaying, with Metropolis weight times mass."""
-        if seeding := self.seeding(header.round_index):
-            return seeding.targets(state, header)
+        """Fold into the header's cluster: with weight 1; when relaying, Metropolis weight times mass; a seed's model once."""
+        if self.seeding(header.round_index) and header.slot == header.round_index:
+            return None if state.get("holds") else (Target(header.slot, 1.0),)
         if self.warming_up(header.round_index):
             return (Target(header.slot, self.metropolis(header.sender) * header.mass),)
         return super().targets(state, header)
@@ -153,7 +155,8 @@ class Dfca(Algorithm):
     def assign(self, workspace: Workspace) -> AlgorithmState:
         """Choose the cluster of lowest loss (Eq. 4), unless `close` of the round before has done so."""
         if seeding := self.seeding(workspace.round_index):
-            return seeding.begin(workspace, active=True)
+            state = seeding.begin(workspace, active=True)
+            return state | {"trained": [state["cluster_index"]]} if seeding.complete(state) else state
         state = dict(workspace.state)
         if "cluster_index" not in state:
             state.update(self._nearest(workspace, self.clusters))
@@ -180,11 +183,21 @@ class Dfca(Algorithm):
 
     def train(self, workspace: Workspace) -> dict[str, Any]:
         """Train the chosen cluster; while one is seeded, its first model, and compare it with the others."""
-        seeding = self.seeding(workspace.round_index)
-        return seeding.train(workspace) if seeding else super().train(workspace)
+        if seeding := self.seeds_now(workspace):
+            return training_fields(seeding.train(workspace, self.fold(workspace)))
+        return super().train(workspace)
+
+    def seeds_now(self, workspace: Workspace) -> Seeding | None:
+        """Return what seeds a cluster, if this peer trains a first model in this round."""
+        seeding, trained = self.seeding(workspace.round_index), workspace.state["trained"]
+        return seeding if workspace.round_index in trained else None
+
+    def fold(self, workspace: Workspace) -> Fold:
+        """Return the samples that compare models while clusters are seeded, and those that train then."""
+        return share_held_out(workspace.learner, HELD_OUT, generator(self.manifest.seed, "held_out", self.peer_id))
 
     def deferred_slots(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
-        """Return all slots when relaying, as `end_step` needs the summed masses of a step; else as `Algorithm` does."""
+        """Return all slots when relaying or seeding, as `end_step` needs what came in a step; else as `Algorithm` does."""
         if self.warming_up(round_index) or self.seeding(round_index):
             return frozenset(range(self.slots))
         return super().deferred_slots(state, round_index)
@@ -216,6 +229,7 @@ class Dfca(Algorithm):
         """Merge, then choose the cluster of lowest training loss, for the evaluation and for the next round."""
         if seeding := self.seeding(workspace.round_index):
             workspace.state = seeding.close(workspace)
+            self.merge(workspace)
             return {**workspace.state, **self._nearest(workspace, range(workspace.round_index + 1))}
         if self.warming_up(workspace.round_index) and "masses" in workspace.state:
             state = self.end_step(workspace)
@@ -227,8 +241,12 @@ class Dfca(Algorithm):
 
     def evaluate(self, workspace: Workspace) -> dict[str, Any]:
         """Return the metrics of the cluster's model, and the peers whose models seeded the clusters."""
-        seeds = workspace.state.get("seeds")
-        return super().evaluate(workspace) | ({"state": {"seeds": seeds}} if seeds else {})
+        shown = self.shown_seeds(workspace)
+        return super().evaluate(workspace) | ({"state": shown} if shown else {})
+
+    def shown_seeds(self, workspace: Workspace) -> dict[str, Any]:
+        """Return what the history says of the seeds."""
+        return {"seeds": workspace.state["seeds"]} if "seeds" in workspace.state else {}
 
     def adopt(self, workspace: Workspace) -> AlgorithmState:
         """Average the pulled models; the next `assign` chooses the cluster again."""
@@ -237,8 +255,11 @@ class Dfca(Algorithm):
         return state
 
     def _nearest(self, workspace: Workspace, clusters: range) -> dict[str, Any]:
-        losses = [workspace.learner.mean_loss(workspace.models.model(slot)) for slot in clusters]
-        return {"cluster_index": int(np.argmin(losses)), "losses": losses}
+        """Return the cluster of lowest loss, among those that are not known to be empty."""
+        seeds = workspace.state.get("seeds", ())
+        found = [slot for slot in clusters if slot >= len(seeds) or seeds[slot] is not EMPTY]
+        losses = [workspace.learner.mean_loss(workspace.models.model(slot)) for slot in found]
+        return {"cluster_index": found[int(np.argmin(losses))], "losses": losses}
 
     def _split(self, workspace: Workspace, state: AlgorithmState) -> dict[str, Any]:
         """In rounds 2, 4, ...: copy the cluster of most mass over one without mass; its peers of high loss train the copy.

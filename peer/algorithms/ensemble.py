@@ -44,18 +44,19 @@ def selected_weights(predictions: Sequence[Predictions], loss: Callable[[Predict
     return [float(weight) for weight in counts / counts.sum()]
 
 
-def clearly_above(losses: Losses, reference: Losses) -> bool:
-    """Return whether the mean loss is above that of the reference on the same samples by more than `ERRORS` standard errors.
+def clearly_above(losses: Losses, reference: Losses, errors: float = ERRORS) -> bool:
+    """Return whether the mean loss is above that of the reference on the same samples by more than some standard errors.
 
     One sample shows nothing, and losses that are not finite are above.
 
     Args:
         losses: float32 [n].
         reference: float32 [n].
+        errors: how many.
     """
     difference = losses.astype(np.float64) - reference
     if not np.isfinite(difference).all():
         return True
     if len(difference) < 2:
         return False
-    return bool(difference.mean() > ERRORS * difference.std(ddof=1) / np.sqrt(len(difference)))
+    return bool(difference.mean() > errors * difference.std(ddof=1) / np.sqrt(len(difference)))

@@ -1,12 +1,18 @@
 """The seeded start of clusters: the first model of each cluster is that of a peer which the earlier ones fit worst.
 
-Round r < k seeds cluster r. Every peer trains the first model of cluster r; the one with the largest gain gives its model:
+Round r < k seeds cluster r. Every peer trains the first model of cluster r, without a share H_i of its samples D_i. The peer with
+the largest gain gives its model:
 
     gain_i = min_{j < r} loss(theta_j, D_i) - loss(trained_i, D_i)        round 0: a number drawn by the seed of the run
 
-D steps, D the graph's diameter, carry (gain, peer) and no model; each peer keeps the largest pair. In D more steps the model of
-that peer goes from neighbor to neighbor. So the clusters mean the same everywhere, on a sparse graph too, for as many bytes as
-rounds of plain DFCA. A peer that the model does not reach, because of deaths, keeps its own.
+D steps, D the graph's diameter, carry (gain, peer, clear) and no model; each peer keeps the largest gain and its peer. In D more
+steps the model of that peer goes from neighbor to neighbor. So the clusters mean the same everywhere, on a sparse graph too, for
+as many bytes as rounds of plain DFCA. A peer that the model does not reach, because of deaths, keeps its own.
+
+k may be larger than the number of groups. ``clear`` is 1 if at some peer the loss over H_i falls by more than sqrt(2 ln N)
+standard errors of its mean, and more than 2: the largest of N normal numbers is about as large. Where it falls so at none, all
+groups have a cluster: r and the clusters after it stay empty, and the rounds left of the start are as any later round, with
+models in the last step.
 
 Source: OURS, after the farthest-first traversal of Teofilo F. Gonzalez, "Clustering to minimize the maximum intercluster
 distance", 1985.
@@ -15,19 +21,41 @@ distance", 1985.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.base import Workspace, training_fields
+from peer.algorithms.base import TrainStats, Workspace
+from peer.algorithms.ensemble import ERRORS, clearly_above
+from peer.algorithms.held_out import Fold
 from peer.core.decisions import AlgorithmState, Offer, Rejection
-from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Pass
 
 ROUND_STATE = ("best", "holds", "sends")  # keys of the state that hold for one round only
 UNREACHED = -1  # in state["seeds"]: the model of the chosen peer did not arrive
+EMPTY = None  # in state["seeds"]: no peer had a clear gain, so the cluster has no seed
+HELD_OUT = (
+    0.25  # share of the samples that compare models while clusters are seeded, without validation data; then they train
+)
+
+
+def obstacle_to_seeds(manifest: Manifest) -> str | None:
+    """Return what keeps a run from seeding its clusters, with the key and what is allowed; None: nothing."""
+    for key, found, needed in (("pace", manifest.pace, "lockstep"), ("dynamic_edges", manifest.dynamic_edges, 0.0)):
+        if found != needed:
+            return (
+                f"run.{key}: found {found!r} with options.initialization 'seeds', whose numbers must reach all peers in a "
+                f"round; allowed: {needed!r}, or initialization 'global' or 'local'"
+            )
+    if manifest.rounds <= manifest.clusters:
+        return (
+            f"run.rounds: found {manifest.rounds} with options.initialization 'seeds' and {manifest.clusters} clusters, whose "
+            f"start takes a round for each cluster; allowed: {manifest.clusters + 1} or more"
+        )
+    return None
 
 
 class Seeding:
@@ -46,17 +74,9 @@ class Seeding:
     def __init__(self, manifest: Manifest, epochs: int, peer_id: int, graph: Graph) -> None:
         self.epochs, self.peer_id, self.graph, self.seed = epochs, peer_id, graph, manifest.seed
         self.clusters, self.distance = manifest.clusters, graph.diameter_bound
-        for key, found, needed in (("pace", manifest.pace, "lockstep"), ("dynamic_edges", manifest.dynamic_edges, 0.0)):
-            if found != needed:
-                raise ConfigError(
-                    f"run.{key}: found {found!r} with options.initialization 'seeds', whose numbers must reach all peers in a "
-                    f"round; allowed: {needed!r}, or initialization 'global' or 'local'"
-                )
-        if manifest.rounds <= self.clusters:
-            raise ConfigError(
-                f"run.rounds: found {manifest.rounds} with options.initialization 'seeds' and {self.clusters} clusters, whose "
-                f"start takes a round for each cluster; allowed: {self.clusters + 1} or more"
-            )
+        self.errors = max(ERRORS, math.sqrt(2 * math.log(len(graph.nodes))))
+        if obstacle := obstacle_to_seeds(manifest):
+            raise ConfigError(obstacle)
 
     def covers(self, round_index: int) -> bool:
         """Return whether a round seeds a cluster."""
@@ -74,69 +94,87 @@ class Seeding:
     # ---- decisions --------------------------------------------------------------------------------------------------
 
     def tells(self, state: AlgorithmState, step: int) -> tuple[float, ...]:
-        """Return the largest gain that this peer knows, and whose it is."""
+        """Return the largest gain that this peer knows, whose it is, and whether any known gain is clear."""
         best = state.get("best")
-        return (float(best[0]), float(best[1])) if best and self.comparing(step) else ()
+        return tuple(map(float, best)) if best and self.comparing(step) else ()
 
     def rejects_pass(self, message: Pass) -> Rejection | None:
-        """Refuse numbers that are not a gain and a peer, and numbers in a step that carries the model."""
+        """Refuse numbers that are not a gain, a peer and 0 or 1, and numbers in a step that carries the model."""
         numbers = message.scalars
-        if not numbers or (self.comparing(message.step) and len(numbers) == 2 and numbers[1] in self.graph):
+        usual = len(numbers) == 3 and numbers[1] in self.graph and numbers[2] in (0, 1)
+        if not numbers or (self.comparing(message.step) and usual):
             return None
         found = f"{numbers} in step {message.step} of a round that seeds a cluster"
-        return Rejection(Refusal.MALFORMED, f"{found}; allowed are a gain and a peer in the first half of the steps")
+        allowed = "allowed are a gain, a peer, and 0 or 1, in the first half of the steps"
+        return Rejection(Refusal.MALFORMED, f"{found}; {allowed}")
 
     def offers(self, state: AlgorithmState, round_index: int, step: int) -> tuple[Offer, ...]:
-        """Offer the chosen model in the step after this peer got it."""
-        if self.comparing(step) or not state.get("sends"):
+        """Offer the chosen model in the step after this peer got it; in the last step the other models that it trained."""
+        if self.comparing(step):
             return ()
-        return (Offer(round_index, state["sample_count"]),)
+        slots = [round_index] if state.get("sends") else []
+        if step + 1 == self.steps:
+            slots += [slot for slot in state["trained"] if slot != round_index]
+        return tuple(Offer(slot, state["sample_count"]) for slot in slots)
 
     def rejects(self, header: ModelHeader) -> Rejection | None:
-        """Refuse a model of another cluster than the round's, or in a step for numbers."""
-        if header.slot != header.round_index:
-            return Rejection(
-                Refusal.SLOT_OUT_OF_RANGE, f"slot {header.slot} in the round that seeds cluster {header.round_index}"
-            )
+        """Refuse a model in a step for numbers, and before the last step one of another cluster than the round's."""
         if self.comparing(header.step):
             return Rejection(Refusal.MALFORMED, f"a model in step {header.step}, which carries numbers only")
+        if header.slot != header.round_index and header.step + 1 < self.steps:
+            where = f"step {header.step} of the round that seeds cluster {header.round_index}"
+            return Rejection(
+                Refusal.SLOT_OUT_OF_RANGE, f"slot {header.slot} in {where}; allowed in the last, {self.steps - 1}"
+            )
         return None
 
-    def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
-        """Take the model, unless this peer has it."""
-        return None if state.get("holds") else (Target(header.slot, 1.0),)
-
     # ---- work -------------------------------------------------------------------------------------------------------
+
+    def complete(self, state: Mapping[str, Any]) -> bool:
+        """Return whether all groups have a cluster, as far as this peer knows."""
+        return EMPTY in state.get("seeds", ())
 
     def begin(self, workspace: Workspace, active: bool) -> AlgorithmState:
         """Return the state of a new round; a peer that sits it out passes numbers and the model on."""
         trained = [workspace.round_index] if active else []
         return {**workspace.state, "trained": trained, "best": None, "holds": False, "sends": False}
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
-        """Train the first model of the round's cluster, and set state["best"] to this peer's gain; return metrics."""
-        r, learner, models = workspace.round_index, workspace.learner, workspace.models
-        if not workspace.state["trained"]:
-            return {}
-        model, stats = workspace.fit(models.model(r), workspace.seed("train", r), epochs=self.epochs)
+    def train(self, workspace: Workspace, fold: Fold) -> list[TrainStats]:
+        """Train the first model of the round's cluster, and set state["best"] to this peer's gain.
+
+        Args:
+            workspace: the peer's tensors; changed.
+            fold: the samples that compare the models, and those that train.
+        """
+        r, models = workspace.round_index, workspace.models
+        model, stats = workspace.fit(models.model(r), workspace.seed("train", r), epochs=self.epochs, indices=fold.rest)
         models.replace(r, model)
-        if r == 0:
-            gain = float(generator(self.seed, "first seed", self.peer_id).random())
-        else:
-            others = min(learner.mean_loss(models.model(slot)) for slot in range(r))
-            gain = others - learner.mean_loss(models.model(r))
+        gain, clear = self._drawn() if r == 0 else self._gain(workspace, fold)
         if math.isfinite(gain):
-            workspace.state = {**workspace.state, "best": [gain, self.peer_id]}
-        return training_fields([stats])
+            workspace.state = {**workspace.state, "best": [gain, self.peer_id, int(clear)]}
+        return [stats]
+
+    def _drawn(self) -> tuple[float, bool]:
+        return float(generator(self.seed, "first seed", self.peer_id).random()), True
+
+    def _gain(self, workspace: Workspace, fold: Fold) -> tuple[float, bool]:
+        """Return by how much this peer's first model is better than the best cluster so far, and whether that is clear."""
+        learner, models, r = workspace.learner, workspace.models, workspace.round_index
+        own, *others = (models.model(slot) for slot in (r, *range(r)))
+        nearest = min(others, key=learner.mean_loss)
+        before, after = (learner.sample_losses(model, fold.part)[fold.held_out] for model in (nearest, own))
+        return learner.mean_loss(nearest) - learner.mean_loss(own), clearly_above(before, after, self.errors)
 
     def end_step(self, workspace: Workspace) -> AlgorithmState:
         """Keep the largest gain, or the model that has come."""
         state, r = dict(workspace.state), workspace.round_index
         if self.comparing(workspace.step):
-            told = [[numbers[0], int(numbers[1])] for numbers in workspace.told.values() if numbers]
-            state["best"] = max([pair for pair in (state["best"], *told) if pair], default=None)
+            known = [tuple(best) for best in (state["best"], *workspace.told.values()) if best]
+            if known:
+                gain, peer, _ = max(known)
+                state["best"] = [gain, int(peer), int(max(best[2] for best in known))]
             if not self.comparing(workspace.step + 1):
-                state["holds"] = state["sends"] = bool(state["best"]) and state["best"][1] == self.peer_id
+                state["holds"] = state["sends"] = self._seeded(state) and state["best"][1] == self.peer_id
         elif state["holds"]:
             state["sends"] = False
         elif workspace.models.deferred_weight(r) > 0:
@@ -145,8 +183,13 @@ class Seeding:
         return state
 
     def close(self, workspace: Workspace) -> AlgorithmState:
-        """End the last step; state["seeds"] has the peer that gave the model of each cluster so far."""
+        """End the last step; state["seeds"] has the peer that gave the model of each cluster so far, `UNREACHED` or `EMPTY`."""
         state, r = self.end_step(workspace), workspace.round_index
         known = [*state.get("seeds", ()), *[UNREACHED] * r][:r]  # a peer that caught up was not there in all rounds
-        seeds = [*known, state["best"][1] if state["holds"] else UNREACHED]
+        none = UNREACHED if self._seeded(state) or r == 0 else EMPTY
+        seeds = [*known, state["best"][1] if state["holds"] else none]
         return {key: value for key, value in state.items() if key not in ROUND_STATE} | {"seeds": seeds}
+
+    def _seeded(self, state: Mapping[str, Any]) -> bool:
+        """Return whether the round's cluster gets a seed: a gain is clear somewhere."""
+        return bool(state["best"] and state["best"][2])

@@ -39,7 +39,7 @@ KEPT = (
     *("accuracy_mean", "accuracy_std", "accuracy_worst", "accuracy_p10", "cluster_ari", "cluster_accuracy", "rounds"),
     *("models_sent", "payload_bytes_sent", "wire_bytes_sent", "seconds"),
     *("accuracy_final_phase", "mix_err", "sample_cluster_accuracy", "models_others_would_send"),
-    *("class_explains", "truth_explains"),
+    *("class_explains", "truth_explains", "clusters_used"),
 )
 DATA_KEYS = {"task", "task_options", "split", "split_options"}
 

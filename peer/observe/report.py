@@ -183,6 +183,12 @@ def cluster_labels(run: Run) -> tuple[list[int], list[int]]:
     return [true for true, _ in known], [found for _, found in known]
 
 
+def clusters_used(run: Run) -> int | None:
+    """Return the number of clusters that some peer evaluates; None: no peer names one."""
+    found = {peer.last.get("cluster_index") for peer in run.peers} - {None}
+    return len(found) or None
+
+
 def cluster_ari(run: Run) -> float | None:
     """Return the adjusted Rand index of assigned against true clusters over peers: 1 if equal, about 0 by chance."""
     true, found = cluster_labels(run)
@@ -278,6 +284,7 @@ METRICS: dict[str, Callable[[Run], Any]] = {
     "accuracy_std": _accuracy(lambda metric, values: values.std()),
     "accuracy_worst": _accuracy(Metric.worst),
     "accuracy_p10": _accuracy(Metric.worst_tenth),
+    "clusters_used": clusters_used,
     "cluster_ari": cluster_ari,
     "cluster_accuracy": cluster_accuracy,
     "rounds": rounds,

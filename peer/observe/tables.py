@@ -55,7 +55,8 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
         other = Metric.from_json(found)
         yield other.label, f"mean {other.text(found['mean'])}, worst {other.text(found['worst'])}"
     placed = percent(values["cluster_accuracy"])
-    yield "clusters", f"ARI {number(values['cluster_ari'])}, {placed} of the peers in their true cluster"
+    used = f"{values['clusters_used']} of {values['clusters']} in use, " if values["clusters_used"] else ""
+    yield "clusters", f"{used}ARI {number(values['cluster_ari'])}, {placed} of the peers in their true cluster"
     yield "models", f"{values['models_sent']} sent, {values['models_folded']} folded"
     yield "dropped", f"{values['duplicates_dropped']} duplicates, {values['stale_dropped']} stale"
     payload, wire = megabytes(values["payload_bytes_sent"]), megabytes(values["wire_bytes_sent"])

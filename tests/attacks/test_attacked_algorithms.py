@@ -58,7 +58,7 @@ CASES = {
         ],
     ),
     "blend": Case(
-        {"algorithm": "blend", "options": {"warmup_rounds": 0}},
+        {"algorithm": "blend", "options": {"initialization": "global", "warmup_rounds": 0}},
         slot=1,
         scalars=(0.0, 0.25, 0.25, 0.25, 0.25, 0.0),
         header=[

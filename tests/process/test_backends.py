@@ -55,6 +55,7 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
             {"algorithm": "dfca", "aggregation": "batch", "encoding": "int8", "participation": 0.7},
             id="dfca-batch-int8-participation",
         ),
+        pytest.param({"algorithm": "blend"}, id="blend"),
         pytest.param({"algorithm": "blend", "options": {"warmup_rounds": 1}, "participation": 0.8}, id="blend-warmup"),
         pytest.param({"algorithm": "dfedavg", "momentum": 0.9, "learning_rate": 0.02}, id="dfedavgm"),
         pytest.param({"algorithm": "dfedavg", "options": {"partners": 2}, "participation": 0.8}, id="dfedavg-partners"),

@@ -533,7 +533,7 @@ class Checker:
     def _own_weight(self, process: Process, slot: int, folded: float) -> float:
         algorithm, state, round_index = process.algorithm, process.workspace.state, process.workspace.round_index
         engine = process.engine
-        if isinstance(algorithm, Dfca) and algorithm.seeding(round_index):
+        if isinstance(algorithm, Dfca) and algorithm.seeding(round_index) and slot == round_index:
             return 0.0  # the seed's model replaces the peer's own
         relays = algorithm.steps(round_index) > 1 or (
             isinstance(algorithm, Dfca) and algorithm.warming_up(engine.round_index)

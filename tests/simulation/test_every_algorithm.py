@@ -21,6 +21,7 @@ from tests.simulation.world import World
 OPTIONS: dict[str, dict[str, Any]] = {
     "fedspd": {"u_min": 0.4, "align_every": 2, "sketch_size": 16},
     "pfedme": {"strength": 1.0},
+    "blend, relay": {"initialization": "global"},
     "dfca, seeds": {"initialization": "seeds"},
     "dpfl": {"budget": 2, "rebuild_every": 2},  # rounds in which peers ask, and others of many steps
     "cgpfl": {"strength": 1.0, "align_every": 2, "sketch_size": 8},
@@ -28,7 +29,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "cgpfl, alpha": {"strength": 1.0, "align_every": 3, "sketch_size": 8, "alpha": 0.5},
 }
 LOCKSTEP_ONLY = {"dpfl", "cgpfl", "dfca, seeds"}
-NEEDED: dict[str, dict[str, Any]] = {"dfca, seeds": {"clusters": 2, "dynamic_edges": 0.0}}  # of ``run``, under faults
+NEEDED: dict[str, dict[str, Any]] = {
+    "blend": {"clusters": 2, "dynamic_edges": 0.0},
+    "dfca, seeds": {"clusters": 2, "dynamic_edges": 0.0},
+}  # of ``run``, under faults
 NAMES = sorted({*algorithms(), *OPTIONS})
 
 

@@ -9,13 +9,15 @@ from peer.algorithms.base import Workspace
 from peer.algorithms.blend import Blend
 from peer.algorithms.ensemble import PICKS, clearly_above, selected_weights
 from peer.algorithms.personalize import mixed
+from peer.algorithms.seeding import UNREACHED, Seeding
+from peer.core.messages import ModelHeader
 from tests.tools.simulated import finish, peers_of, run
 
 SIZES = {"samples_per_peer": 60, "test_per_peer": 40}
 BASE = dict(
     task="digits", split="rotated_hard", split_options=SIZES, rounds=6, model="mlr", local_epochs=1, algorithm="blend"
 )
-PLAIN = {"options": {"warmup_rounds": 0}}
+PLAIN = {"options": {"initialization": "global", "warmup_rounds": 0}}
 
 
 def graph_of(peers=6, kind="complete", **manifest) -> Graph:
@@ -90,6 +92,74 @@ def test_two_models_a_round_travel_and_three_never_do():
         assert peer.totals["models_sent"] == 4 * 2 * 5
 
 
+@pytest.mark.parametrize(
+    ("run", "start"),
+    [
+        ({}, ("seeds", 0, False)),
+        ({"options": {"seed_epochs": 2}}, ("seeds", 0, False)),
+        ({"options": {"warmup_rounds": 2}}, ("global", 2, True)),
+        ({"options": {"initialization": "global"}}, ("global", 3, True)),
+        ({"options": {"initialization": "local", "split_empty": False}}, ("local", 3, False)),
+        ({"pace": "async"}, ("global", 3, True)),
+        ({"dynamic_edges": 0.2}, ("global", 3, True)),
+        ({"rounds": 2}, ("global", 3, True)),
+    ],
+)
+def test_clusters_start_with_seeds_where_a_run_allows_them(run, start):
+    options = Blend(graph_of(clusters=2, **run).manifest, 0, graph_of()).options
+    assert (options.initialization, options.warmup_rounds, options.split_empty) == start
+
+
+def test_while_clusters_are_seeded_the_shared_model_is_averaged_as_in_any_round(monkeypatch):
+    """On a line of four, three rounds of which two seed: the shared model is DFedAvg's, and each seed's model is everywhere."""
+    held, close = {}, Seeding.close
+
+    def noting(seeding, workspace):
+        found = close(seeding, workspace)
+        held.setdefault(workspace.round_index, []).append(workspace.models.model(workspace.round_index).copy())
+        return found
+
+    monkeypatch.setattr(Seeding, "close", noting)
+    split = {"split_options": SIZES | {"validation": 0.2}}
+    steps = {"local_unit": "fullbatch_step", "local_epochs": 5}
+    common = dict(peers=4, kind="line", clusters=2, rounds=3, learning_rate=1.0, **steps, **split)
+    blends = peers_of(graph_of(**common))
+    plain = peers_of(graph_of(**(common | {"algorithm": "dfedavg", "mix": "uniform"})))
+    for one, other in zip(blends, plain, strict=True):
+        one.workspace.models.replace(2, other.models[0].copy())
+    finish(blends)
+    finish(plain)
+    for one, other in zip(blends, plain, strict=True):
+        np.testing.assert_array_equal(one.models[2], other.models[0])
+        assert one.totals["models_sent"] <= 2 * other.totals["models_sent"]
+    assert {r: len(models) for r, models in held.items()} == {0: 4, 1: 4}
+    assert all(np.array_equal(models[0], model) for models in held.values() for model in models)
+    (seeds,) = {tuple(peer.final["state"]["seeds"]) for peer in blends}
+    assert UNREACHED not in seeds
+
+
+@pytest.mark.parametrize(
+    ("step", "slot", "refused"), [(3, 2, False), (2, 2, True), (0, 2, True), (2, 1, True), (2, 0, False)]
+)
+def test_only_the_model_of_a_seed_comes_before_the_last_step(step, slot, refused):
+    graph = graph_of(kind="ring", peers=4, clusters=2)
+    header = ModelHeader(
+        sender=1,
+        incarnation=1,
+        round_index=0,
+        step=step,
+        slot=slot,
+        index=0,
+        total=1,
+        sample_count=4,
+        mass=1.0,
+        scalars=(),
+        size_bytes=24,
+        encoding="float32",
+    )
+    assert bool(Blend(graph.manifest, 0, graph).rejects({}, header, None)) == refused
+
+
 def test_held_out_samples_train_nothing_before_the_choice(monkeypatch):
     seen = {}
     fit = Workspace.fit
@@ -102,7 +172,7 @@ def test_held_out_samples_train_nothing_before_the_choice(monkeypatch):
 
     monkeypatch.setattr(Workspace, "fit", noting)
     for peer in run(graph_of(rounds=6)):
-        fold = peer.algorithm._fold(peer.workspace)
+        fold = peer.algorithm.fold(peer.workspace)
         assert fold.part == "train" and len(fold.held_out) == peer.learner.count() // 4
         before = [ix for (i, t, chosen), uses in seen.items() if i == peer.peer_id and not chosen for ix in uses]
         after = [ix for (i, t, chosen), uses in seen.items() if i == peer.peer_id and chosen for ix in uses]
@@ -115,7 +185,7 @@ def test_held_out_samples_train_nothing_before_the_choice(monkeypatch):
 
 def test_validation_data_are_held_out_instead():
     for peer in run(graph_of(rounds=2, split_options=SIZES | {"validation": 0.2})):
-        fold = peer.algorithm._fold(peer.workspace)
+        fold = peer.algorithm.fold(peer.workspace)
         assert fold.part == "validation" and len(fold.held_out) == peer.learner.count("validation")
         assert peer.algorithm._training(peer.workspace) is None
 
@@ -166,7 +236,7 @@ def test_the_result_is_the_mixture_of_all_models():
 )
 def test_it_is_near_the_best_or_better_whatever_the_data(split, options, best):
     """In any setting it is as good as the method made for it, up to 2 of 40 test samples in the mean and 4 at the worst peer."""
-    training = dict(clusters=2, rounds=12, local_epochs=3, learning_rate=0.1, batch_size=10)
+    training = dict(clusters=2, rounds=12, local_epochs=3, learning_rate=0.3, batch_size=10)
     setting = dict(split=split, split_options=SIZES | options, **training)
     blend, other = run(graph_of(**setting)), run(graph_of(**(setting | {"algorithm": best})))
     for score, slack in ((np.mean, 0.05), (np.min, 0.1)):

@@ -12,10 +12,11 @@ from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms.dfca import Dfca
 from peer.algorithms.registry import check_algorithm
-from peer.algorithms.seeding import UNREACHED, Seeding
+from peer.algorithms.seeding import EMPTY, UNREACHED, Seeding
 from peer.core.messages import ModelHeader, Pass
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, manifest
+from tests.simulation.trainer import QuadraticLearner
 from tests.simulation.world import World
 
 SEEDS = {"options": {"initialization": "seeds"}}
@@ -37,9 +38,13 @@ def after_each_seed(monkeypatch):
     return found
 
 
-def play(kind, peers, *, clusters=4, seed=1):
+def world_of(kind, peers, *, clusters=4, seed=1):
     run = manifest(**SEEDS, rounds=clusters + 2, clusters=clusters, seed=seed)
-    world = World(Options(seed, make_graph(kind, peers, seed=seed, manifest=run), weather=Weather()))
+    return World(Options(seed, make_graph(kind, peers, seed=seed, manifest=run), weather=Weather(delay_s=0.01)))
+
+
+def play(kind, peers, **options):
+    world = world_of(kind, peers, **options)
     world.run()
     return world
 
@@ -110,9 +115,43 @@ def test_a_peer_that_the_model_does_not_reach_keeps_its_own_and_says_so(after_ea
 def test_a_peer_that_caught_up_names_no_seed_for_rounds_that_it_missed():
     graph = make_graph("line", 3, manifest=manifest(**SEEDS, clusters=4, rounds=9))
     seeding = Seeding(graph.manifest, 10, 0, graph)
-    state = {"best": [1.0, 2], "holds": True, "sends": False}
+    state = {"best": [1.0, 2, 1], "holds": True, "sends": False}
     workspace = SimpleNamespace(state=state, round_index=2, step=seeding.steps - 1)
     assert seeding.close(workspace)["seeds"] == [UNREACHED, UNREACHED, 2]
+
+
+class TwoGroups(QuadraticLearner):
+    """Peers are of two groups, however many clusters the run allows, and those of a group have the same points."""
+
+    def __init__(self, peer_id, clusters, size, seed, *args, **more):
+        super().__init__(peer_id % 2, 2, size, seed, *args, **more)
+
+
+@pytest.fixture
+def two_groups(monkeypatch):
+    monkeypatch.setattr("tests.simulation.world.QuadraticLearner", TwoGroups)
+
+
+def test_clusters_beyond_the_groups_stay_empty_and_the_rounds_left_of_the_start_are_plain(two_groups, after_each_seed):
+    world = play("line", 8, clusters=5)
+    truth = {i: machine.learner.cluster for i, machine in world.machines.items()}
+    (seeds,) = {tuple(after_each_seed[i, 4][0]) for i in truth}
+    assert seeds[2:] == (EMPTY, EMPTY, EMPTY) and sorted(truth[peer] for peer in seeds[:2]) == [0, 1]
+    for i, lines in world.checker.history.items():
+        group = [truth[peer] for peer in seeds[:2]].index(truth[i])
+        assert [line["cluster_index"] for line in lines[2:]] == [group] * 5
+        assert [line["models_sent"] for line in lines[3:]] == [world.graph.degree(i)] * 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_kill_changes_no_bit_where_clusters_stay_empty(two_groups, seed):
+    calm, killed = (world_of("line", 5, clusters=4, seed=seed) for _ in range(2))
+    calm.run()
+    killed.kill_twice(seed, latest_s=2.5)
+    killed.run()
+    assert killed.machines[seed].lives > 1
+    for i, models in calm.checker.final.items():
+        assert all(np.array_equal(one, other) for one, other in zip(models, killed.checker.final[i], strict=True))
 
 
 @pytest.mark.parametrize(
@@ -120,6 +159,7 @@ def test_a_peer_that_caught_up_names_no_seed_for_rounds_that_it_missed():
     [
         ({"slot": 1, "round_index": 1, "step": 4}, None),
         ({"slot": 0, "round_index": 1, "step": 4}, Refusal.SLOT_OUT_OF_RANGE),
+        ({"slot": 0, "round_index": 1, "step": 7}, None),
         ({"slot": 4, "round_index": 1, "step": 4}, Refusal.SLOT_OUT_OF_RANGE),
         ({"slot": 1, "round_index": 1, "step": 1}, Refusal.MALFORMED),
     ],
@@ -137,16 +177,18 @@ def test_a_model_comes_in_the_second_half_of_the_steps_for_the_cluster_of_the_ro
 @pytest.mark.parametrize(
     ("step", "numbers", "refused"),
     [
-        (0, (0.5, 3.0), False),
+        (0, (0.5, 3.0, 1.0), False),
+        (0, (-0.5, 3.0, 0.0), False),
         (3, (), False),
         (5, (), False),
-        (5, (0.5, 3.0), True),
-        (0, (0.5,), True),
-        (0, (0.5, 9.0), True),
-        (0, (0.5, 2.5), True),
+        (5, (0.5, 3.0, 1.0), True),
+        (0, (0.5, 3.0), True),
+        (0, (0.5, 9.0, 1.0), True),
+        (0, (0.5, 2.5, 1.0), True),
+        (0, (0.5, 3.0, 0.5), True),
     ],
 )
-def test_numbers_are_a_gain_and_a_peer(step, numbers, refused):
+def test_numbers_are_a_gain_a_peer_and_whether_a_gain_is_clear(step, numbers, refused):
     algorithm = Dfca(manifest(**SEEDS, clusters=3, rounds=9), 0, make_graph("line", 5))
     rejection = algorithm.rejects_pass({}, Pass(1, 1, 0, step, numbers))
     assert (rejection is not None) == refused
@@ -162,9 +204,9 @@ def test_numbers_are_a_gain_and_a_peer(step, numbers, refused):
         ({"rounds": 2}, ["run.rounds", "3 or more"]),
         ({"options": {"initialization": "seeds", "warmup_rounds": 2}}, ["warmup_rounds", "no effect"]),
         ({"options": {"initialization": "seeds", "split_empty": True}}, ["split_empty", "no effect"]),
-        ({"algorithm": "blend"}, ["initialization"]),
+        ({"algorithm": "blend", "pace": "async"}, ["run.pace", "lockstep"]),
         ({"options": {"seed_epochs": 3}}, ["seed_epochs", "without"]),
-        ({"algorithm": "blend", "options": {"seed_epochs": 3}}, ["seed_epochs", "without"]),
+        ({"algorithm": "blend", "pace": "async", "options": {"seed_epochs": 3}}, ["seed_epochs", "without"]),
     ],
 )
 def test_what_has_no_effect_with_seeds_is_refused(run, words):

@@ -26,7 +26,7 @@ def test_json_goes_to_stdout_alone(app, run_directory):
 
 def test_table_and_pictures(app, run_directory):
     result = CliRunner().invoke(app, [str(run_directory)], env={"COLUMNS": "140"})
-    assert result.exit_code == 0 and "ARI 1.000" in result.stdout
+    assert result.exit_code == 0 and "2 of 2 in use, ARI 1.000" in result.stdout
     assert len(list((run_directory / "report").glob("*.png"))) == 3 and result.stderr.count("wrote") == 3
 
 

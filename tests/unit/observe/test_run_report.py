@@ -189,6 +189,7 @@ def test_a_peer_in_the_wrong_cluster_lowers_the_cluster_accuracy(run_directory):
     with HistoryWriter(place.history) as history:
         history.write("round", **{**round_fields(3, 5), "cluster_index": 1})
     values = report_of(run_directory)
+    assert values["clusters_used"] == 2
     assert values["cluster_accuracy"] == 0.75 and values["cluster_ari"] == pytest.approx(0.0, abs=0.3)
 
 

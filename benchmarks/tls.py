@@ -152,10 +152,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=float, nargs="+", default=[1, 10, 100], help="model sizes in MB")
     parser.add_argument("--repeats", type=int, default=11)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=20, help="of a testbed, 2 or more: the first one is not counted")
     parser.add_argument("--runs", type=int, default=3, help="testbeds of each kind, alternating")
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
+    if options.runs and options.rounds < 2:
+        parser.error(f"--rounds: found {options.rounds}; allowed: 2 or more, as the first round is not counted")
     rows = [row for size in options.size for row in throughput(round(size * MEGABYTE) // 4 * 4, options.repeats)]
     if options.runs:
         rows += round_overhead(options.rounds, options.runs)

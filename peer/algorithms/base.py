@@ -249,6 +249,12 @@ class Workspace:
             self.arrays.update({prefix + name: array for name, array in (stats.optimizer_state or {}).items()})
         return model, stats
 
+    def fit_slot(self, slot: int, memory: str = "", **changes: Any) -> TrainStats:
+        """Train the model of a slot as `fit` does, and put the trained one in its place."""
+        model, stats = self.fit(self.models.model(slot), self.seed("train", slot), memory, **changes)
+        self.models.replace(slot, model)
+        return stats
+
 
 class Algorithm:
     """Base of all algorithms. Defaults: train slot 0, send it to every neighbor, average uniformly.
@@ -478,12 +484,7 @@ class Algorithm:
 
     def train(self, workspace: Workspace) -> dict[str, Any]:
         """Train the slots in state["trained"]; return metrics."""
-        done = []
-        for slot in workspace.state["trained"]:
-            model, stats = workspace.fit(workspace.models.model(slot), workspace.seed("train", slot), f"slot{slot}")
-            workspace.models.replace(slot, model)
-            done.append(stats)
-        return training_fields(done)
+        return training_fields([workspace.fit_slot(slot, f"slot{slot}") for slot in workspace.state["trained"]])
 
     def outgoing(self, workspace: Workspace, slot: int) -> Vector | None:
         """Return the model to send in place of the slot's model (for example with noise), or None for the slot's model."""

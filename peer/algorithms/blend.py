@@ -148,13 +148,9 @@ class Blend(Dfca):
         if 2 * r >= self.manifest.rounds and not self.seeding(r):
             self._choose(workspace)
         seeding, indices = self.seeds_now(workspace), self._training(workspace)
-        done = seeding.train(workspace, self.fold(workspace)) if seeding else []
-        for slot in (*(slot for slot in trained if not seeding or slot != r), self.own):
-            start, seed = workspace.models.model(slot), workspace.seed("train", slot)
-            model, stats = workspace.fit(start, seed, f"slot{slot}", indices=indices)
-            workspace.models.replace(slot, model)
-            done.append(stats)
-        return training_fields(done)
+        done = [seeding.train(workspace, self.fold(workspace))] if seeding else []
+        slots = [slot for slot in (*trained, self.own) if not seeding or slot != r]
+        return training_fields(done + [workspace.fit_slot(slot, f"slot{slot}", indices=indices) for slot in slots])
 
     def fold(self, workspace: Workspace) -> Fold:
         """Return the samples that decide, maybe none, and those that train until then."""

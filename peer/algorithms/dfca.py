@@ -184,7 +184,7 @@ class Dfca(Algorithm):
     def train(self, workspace: Workspace) -> dict[str, Any]:
         """Train the chosen cluster; while one is seeded, its first model, and compare it with the others."""
         if seeding := self.seeds_now(workspace):
-            return training_fields(seeding.train(workspace, self.fold(workspace)))
+            return training_fields([seeding.train(workspace, self.fold(workspace))])
         return super().train(workspace)
 
     def seeds_now(self, workspace: Workspace) -> Seeding | None:

@@ -206,9 +206,8 @@ class Dpfl(Algorithm):
         epochs, first = workspace.manifest.local_epochs, "best" not in workspace.state
         if first:
             epochs = self.options.initial_epochs or 2 * epochs
-        start = workspace.models.model(CURRENT)
-        model, stats = workspace.fit(start, workspace.seed("train", CURRENT), f"slot{CURRENT}", epochs=epochs)
-        workspace.models.replace(CURRENT, model)
+        stats = workspace.fit_slot(CURRENT, f"slot{CURRENT}", epochs=epochs)
+        model = workspace.models.model(CURRENT)
         found = workspace.learner.evaluate(model, "validation")
         score = found.metric if found.metric_name == "accuracy" else -found.loss
         if first or score >= workspace.state["best"]:

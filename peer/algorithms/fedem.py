@@ -52,14 +52,8 @@ class FedEM(Algorithm):
 
     def train(self, workspace: Workspace) -> dict[str, Any]:
         """Train each model with its sample weights q; a batch's loss is divided by its size, not by the sum of weights."""
-        done = []
-        for slot in workspace.state["trained"]:
-            weights = workspace.scratch["shares"][slot]
-            model, stats = workspace.fit(
-                workspace.models.model(slot), workspace.seed("train", slot), sample_weights=weights
-            )
-            workspace.models.replace(slot, model)
-            done.append(stats)
+        shares = workspace.scratch["shares"]
+        done = [workspace.fit_slot(slot, sample_weights=shares[slot]) for slot in workspace.state["trained"]]
         return training_fields(done)
 
     def evaluate(self, workspace: Workspace) -> dict[str, Any]:

@@ -139,20 +139,19 @@ class Seeding:
         trained = [workspace.round_index] if active else []
         return {**workspace.state, "trained": trained, "best": None, "holds": False, "sends": False}
 
-    def train(self, workspace: Workspace, fold: Fold) -> list[TrainStats]:
+    def train(self, workspace: Workspace, fold: Fold) -> TrainStats:
         """Train the first model of the round's cluster, and set state["best"] to this peer's gain.
 
         Args:
             workspace: the peer's tensors; changed.
             fold: the samples that compare the models, and those that train.
         """
-        r, models = workspace.round_index, workspace.models
-        model, stats = workspace.fit(models.model(r), workspace.seed("train", r), epochs=self.epochs, indices=fold.rest)
-        models.replace(r, model)
+        r = workspace.round_index
+        stats = workspace.fit_slot(r, epochs=self.epochs, indices=fold.rest)
         gain, clear = self._drawn() if r == 0 else self._gain(workspace, fold)
         if math.isfinite(gain):
             workspace.state = {**workspace.state, "best": [gain, self.peer_id, int(clear)]}
-        return [stats]
+        return stats
 
     def _drawn(self) -> tuple[float, bool]:
         return float(generator(self.seed, "first seed", self.peer_id).random()), True

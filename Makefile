@@ -8,13 +8,16 @@ OUT ?= out/demo
 # One worker per core. A file's tests run in one worker: they share its testbeds. Long files first, as tests/conftest.py sorts them.
 PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10 -rs
 SEEDS ?= 50000
+# A module is compiled when it is first imported: to compile all 20,000 of all packages is half of the time of an installation.
+PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: dev demo test test-slow test-all lint types stubs simulate wheel test-compose test-browser clean
 
 # The environment for changing the project, in .venv: what runs, tests and linters need.
 dev: $(VENV)/.dev
 
-demo: $(VENV)/.run
+demo: $(VENV)/.page
 	$(BIN)/peer testbed --peers 8 --out $(OUT) --fresh --set run.options.warmup_rounds=8
 	@echo "The page of the run: $(BIN)/peer watch $(OUT). Pictures: $(OUT)/report/*.png. As JSON: $(BIN)/peer report $(OUT) --json"
 
@@ -56,19 +59,18 @@ test-browser: $(VENV)/.test
 	$(BIN)/pytest tests/browser -m browser -rs
 
 # torch first and separately: its CPU build satisfies torchvision, which would otherwise install gigabytes of CUDA libraries.
-$(VENV)/.run: pyproject.toml constraints.txt
+$(VENV)/.torch: constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt $(TORCH)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .[page]
+	$(PIP) $(TORCH)
 	touch $@
 
-$(VENV)/.test: $(VENV)/.run
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .[test]
-	touch $@
-
-$(VENV)/.dev: $(VENV)/.test
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .[dev]
-	touch $@
+# The extras of pyproject.toml. Each has all of the one before it, so one run of pip is enough.
+$(VENV)/.page: EXTRAS = page
+$(VENV)/.test: EXTRAS = test page
+$(VENV)/.dev: EXTRAS = dev test page
+$(VENV)/.page $(VENV)/.test $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.torch
+	$(PIP) --editable .[$(firstword $(EXTRAS))]
+	touch $(addprefix $(VENV)/.,$(EXTRAS))
 
 clean:
 	rm -rf $(VENV) out build dist *.egg-info

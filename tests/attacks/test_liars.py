@@ -200,7 +200,7 @@ def test_neighbor_that_claims_the_end_of_the_run_makes_no_peer_skip_rounds(tmp_p
     assert all(run.liar.asked["PullModel", victim] for victim in run.peers)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_neighbor_that_lies_in_every_field_changes_no_round(tmp_path: Path, seed: int) -> None:
     parts = [NEAR, NEAR, NEAR, FAR, FAR, END]
     random.Random(seed).shuffle(parts)

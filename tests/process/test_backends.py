@@ -19,6 +19,7 @@ from peer.observe.report import build_report
 pytestmark = pytest.mark.process
 
 Make = Callable[..., Bed]
+SLOW = pytest.mark.slow
 SMALL: dict[str, Any] = {
     "rounds": 4,
     "model_options": {"hidden": 16},
@@ -49,41 +50,55 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
     "run",
     [
         pytest.param({"algorithm": "dfca"}, id="dfca"),
-        pytest.param({"algorithm": "dfca", "options": {"warmup_rounds": 2, "relay_steps": 2}}, id="dfca-warmup"),
-        pytest.param({"algorithm": "dfca", "options": {"initialization": "seeds"}}, id="dfca-seeds"),
+        pytest.param(
+            {"algorithm": "dfca", "options": {"warmup_rounds": 2, "relay_steps": 2}}, id="dfca-warmup", marks=SLOW
+        ),
+        pytest.param({"algorithm": "dfca", "options": {"initialization": "seeds"}}, id="dfca-seeds", marks=SLOW),
         pytest.param(
             {"algorithm": "dfca", "aggregation": "batch", "encoding": "int8", "participation": 0.7},
             id="dfca-batch-int8-participation",
         ),
         pytest.param({"algorithm": "blend"}, id="blend"),
         pytest.param({"algorithm": "blend", "options": {"warmup_rounds": 1}, "participation": 0.8}, id="blend-warmup"),
-        pytest.param({"algorithm": "dfedavg", "momentum": 0.9, "learning_rate": 0.02}, id="dfedavgm"),
+        pytest.param({"algorithm": "dfedavg", "momentum": 0.9, "learning_rate": 0.02}, id="dfedavgm", marks=SLOW),
         pytest.param({"algorithm": "dfedavg", "options": {"partners": 2}, "participation": 0.8}, id="dfedavg-partners"),
         pytest.param({"algorithm": "fedspd", "dynamic_edges": 0.2}, id="fedspd-dynamic"),
         pytest.param(
             {"algorithm": "pfedme", "options": {"strength": 2.0}, "participation": 0.7}, id="pfedme-participation"
         ),
-        pytest.param({"algorithm": "ditto", "momentum": 0.5, "optimizer_state": "keep"}, id="ditto-kept-momentum"),
-        pytest.param({"algorithm": "apfl", "encoding": "int8"}, id="apfl-int8"),
-        pytest.param({"algorithm": "fedrep", "screening": {"clip": 0.5}}, id="fedrep-clip"),
-        pytest.param({"algorithm": "fedrep", "options": {"joint": True}, "gradient_clip": 1.0}, id="fedper"),
-        pytest.param({"algorithm": "perfedavg", "batch_size": 30}, id="perfedavg"),
-        pytest.param({"algorithm": "dpsgd", "dynamic_edges": 0.2}, id="dpsgd-dynamic"),
-        pytest.param({"algorithm": "fedsoft", "participation": 0.7}, id="fedsoft-participation"),
         pytest.param(
-            {"algorithm": "fedsoft", "options": {"variant": "select"}, "aggregation": "batch"}, id="fedsoft-select"
+            {"algorithm": "ditto", "momentum": 0.5, "optimizer_state": "keep"}, id="ditto-kept-momentum", marks=SLOW
         ),
-        pytest.param({"algorithm": "dpfl", "options": {"budget": 2, "rebuild_every": 2}}, id="dpfl-budget-rebuild"),
+        pytest.param({"algorithm": "apfl", "encoding": "int8"}, id="apfl-int8", marks=SLOW),
+        pytest.param({"algorithm": "fedrep", "screening": {"clip": 0.5}}, id="fedrep-clip"),
+        pytest.param(
+            {"algorithm": "fedrep", "options": {"joint": True}, "gradient_clip": 1.0}, id="fedper", marks=SLOW
+        ),
+        pytest.param({"algorithm": "perfedavg", "batch_size": 30}, id="perfedavg", marks=SLOW),
+        pytest.param({"algorithm": "dpsgd", "dynamic_edges": 0.2}, id="dpsgd-dynamic", marks=SLOW),
+        pytest.param({"algorithm": "fedsoft", "participation": 0.7}, id="fedsoft-participation", marks=SLOW),
+        pytest.param(
+            {"algorithm": "fedsoft", "options": {"variant": "select"}, "aggregation": "batch"},
+            id="fedsoft-select",
+            marks=SLOW,
+        ),
+        pytest.param(
+            {"algorithm": "dpfl", "options": {"budget": 2, "rebuild_every": 2}}, id="dpfl-budget-rebuild", marks=SLOW
+        ),
         pytest.param(
             {"algorithm": "dpfl", "options": {"period": 2}, "participation": 0.8, "encoding": "int8"},
             id="dpfl-participation",
+            marks=SLOW,
         ),
         pytest.param(
-            {"algorithm": "cgpfl", "options": {"strength": 2.0, "align_every": 2}, "participation": 0.8}, id="cgpfl"
+            {"algorithm": "cgpfl", "options": {"strength": 2.0, "align_every": 2}, "participation": 0.8},
+            id="cgpfl",
+            marks=SLOW,
         ),
         pytest.param(
             {"algorithm": "cgpfl", "options": {"strength": 2.0, "clusters": "auto"}, "encoding": "int8"},
             id="cgpfl-auto",
+            marks=SLOW,
         ),
     ],
 )
@@ -115,18 +130,24 @@ def plain_models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], di
     ("algorithm", "setting"),
     [
         ("dfca", {"screening": {"trimmed_mean": 0.3}}),
-        ("dfedavg", {"screening": {"trimmed_mean": 0.3}}),
-        ("dfca", {"screening": {"clip": 0.02}}),
-        ("dfca", {"screening": {"norm_bound": 1.0}}),
+        pytest.param("dfedavg", {"screening": {"trimmed_mean": 0.3}}, marks=SLOW),
+        pytest.param("dfca", {"screening": {"clip": 0.02}}, marks=SLOW),
+        pytest.param("dfca", {"screening": {"norm_bound": 1.0}}, marks=SLOW),
         ("dfca", {"encoding": "int8"}),
-        ("dfca", {"encoding": "float16"}),
-        ("dfca", {"encoding": "bfloat16"}),
+        pytest.param("dfca", {"encoding": "float16"}, marks=SLOW),
+        pytest.param("dfca", {"encoding": "bfloat16"}, marks=SLOW),
         ("dfca", {"encoding": "delta_top10"}),
-        ("dfedavg", {"encoding": "delta_int8", "screening": {"clip": 0.02, "norm_bound": 1.01, "trimmed_mean": 0.3}}),
-        ("fedspd", {"encoding": "delta_top1"}),
+        pytest.param(
+            "dfedavg",
+            {"encoding": "delta_int8", "screening": {"clip": 0.02, "norm_bound": 1.01, "trimmed_mean": 0.3}},
+            marks=SLOW,
+        ),
+        pytest.param("fedspd", {"encoding": "delta_top1"}, marks=SLOW),
         ("dfedavg", {"encoding": "int8", "screening": {"clip": 0.02, "norm_bound": 1.01, "trimmed_mean": 0.3}}),
         # Noise comes from the system's entropy and differs in every run; this epsilon puts it below float32's resolution.
-        ("fedspd", {"options": {"min_cluster_samples": 10, "dp_epsilon": 1e30, "dp_clip": 0.02}}),
+        pytest.param(
+            "fedspd", {"options": {"min_cluster_samples": 10, "dp_epsilon": 1e30, "dp_clip": 0.02}}, marks=SLOW
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else json.dumps(value).replace('"', ""),
 )

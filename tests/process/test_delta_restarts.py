@@ -46,7 +46,7 @@ def test_a_restart_changes_no_bit(bed: Make, undisturbed: dict[int, Models], fai
     same_models(undisturbed, run.models())
 
 
-@pytest.mark.parametrize("lost", ["send.answer=lose@4", "send.answer=lose@5-7"])
+@pytest.mark.parametrize("lost", ["send.answer=lose@4", pytest.param("send.answer=lose@5-7", marks=pytest.mark.slow)])
 def test_a_lost_acknowledgment_changes_no_bit(bed: Make, undisturbed: dict[int, Models], lost: str) -> None:
     timeouts, again = {"heartbeat_s": 0.25, "suspicion_s": 4.0}, {"retry_after_suspicions": 1.0}
     run = bed(**OPTIONS, failpoints={VICTIM: lost}, timeouts=timeouts, lockstep=again)

@@ -182,6 +182,7 @@ def test_the_doctor_leaves_the_tunnels_of_a_running_peer_alone(tmp_path: Path) -
             assert "peer doctor tests this address" not in log, "the doctor took the place of the running peer"
 
 
+@pytest.mark.slow
 def test_a_doctor_that_does_not_know_that_the_peer_runs_leaves_its_tunnels_alone(tmp_path: Path) -> None:
     """Another --state-dir, as on another machine with the same key: the neighbors keep the tunnels, and say why."""
     graph = on_loopback(make_graph("line", 3, manifest=parse_manifest(RUN, "test")))

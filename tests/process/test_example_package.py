@@ -71,8 +71,8 @@ print(peer.simulate(graph, progress=False).metrics["models_sent"])
             "from peer import Algorithm\nclass A(Algorithm):\n    name = 'dfca'\n",
             "found the name of a built-in algorithm",
         ),
-        ("mine", "1 / 0\n", "cannot be imported: found ZeroDivisionError"),
-        ("mine", "A = 3\n", "found a int; allowed: a subclass of peer.Algorithm"),
+        pytest.param("mine", "1 / 0\n", "cannot be imported: found ZeroDivisionError", marks=pytest.mark.slow),
+        pytest.param("mine", "A = 3\n", "found a int; allowed: a subclass of peer.Algorithm", marks=pytest.mark.slow),
     ],
 )
 def test_a_wrong_algorithm_of_a_package_is_named(tmp_path: Path, name: str, code: str, words: str) -> None:

@@ -55,10 +55,10 @@ CASES = {
 }
 
 
-SLOW = {"fedspd-split"}
+FAST = {"fedspd", "fedspd-broadcast-metropolis", "fedem"}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in CASES])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in FAST)) for n in CASES])
 def test_processes_equal_the_simulated_backend_bit_for_bit(name, bed):
     graph = graph_of(5, **CASES[name])
     processes = bed(graph=graph, insecure=False)
@@ -74,7 +74,7 @@ def test_processes_equal_the_simulated_backend_bit_for_bit(name, bed):
         assert report[key] == sum(peer.totals[key] for peer in peers), key
 
 
-@pytest.mark.parametrize("name", ["fedspd", "fedem"])
+@pytest.mark.parametrize("name", ["fedspd", pytest.param("fedem", marks=pytest.mark.slow)])
 def test_async_runs_to_its_end(name, bed):
     processes = bed(graph=graph_of(5, algorithm=name, pace="async", rounds=12, local_epochs=10), insecure=False)
     assert processes.finish()["failed"] == {}

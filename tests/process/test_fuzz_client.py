@@ -6,7 +6,7 @@ benchmarks/abuse.py sends 100,000 of them.
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from collections.abc import Iterator
 
 import grpc
 import grpc.aio
@@ -22,33 +22,36 @@ REACHED = {"malformed", "not_a_neighbor", "identity_mismatch", "wrong_size", "di
 RUN = {"limits": {"requests_per_second": 1e6, "streams_per_neighbor": 64}}
 
 
-def test_mutated_messages_change_nothing(tmp_path: Path) -> None:
-    with TargetProcess(tmp_path, RUN) as target:
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetProcess]:
+    with TargetProcess(tmp_path_factory.mktemp("target"), RUN) as target:
         asyncio.run(mutate(target, 500))  # allocates the buffers, caches and threads that every caller needs
-        before = target.ask()
-        mutator = asyncio.run(mutate(target, 3000, seed=2))
-        after = target.ask()
-        assert mutator.sent >= 3000 and mutator.answers["a reply"] > 500
-        assert after["digest"] == before["digest"] and after["stage"] == "exchanging"
-        assert after["streams"] == after["buffers"] == 0
-        assert after["refusals"].keys() >= REACHED, after["refusals"]
-        assert after["memory_bytes"] - before["memory_bytes"] < 32 << 20, (before, after)
+        yield target
 
 
-def test_compression_bomb_is_refused_at_the_message_limit(tmp_path: Path) -> None:
+def test_mutated_messages_change_nothing(target: TargetProcess) -> None:
+    before = target.ask()
+    mutator = asyncio.run(mutate(target, 3000, seed=2))
+    after = target.ask()
+    assert mutator.sent >= 3000 and mutator.answers["a reply"] > 500
+    assert after["digest"] == before["digest"] and after["stage"] == "exchanging"
+    assert after["streams"] == after["buffers"] == 0
+    assert after["refusals"].keys() >= REACHED, after["refusals"]
+    assert after["memory_bytes"] - before["memory_bytes"] < 32 << 20, (before, after)
+
+
+def test_compression_bomb_is_refused_at_the_message_limit(target: TargetProcess) -> None:
     """GRPC decompresses a message up to its limit of 4 MiB and then refuses it."""
 
-    async def bomb(target: TargetProcess, megabytes: int) -> str:
+    async def bomb(megabytes: int) -> str:
         async with channel_to(target) as channel:
             call = channel.unary_unary(f"/{SERVICE}/Heartbeat")
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call(bytes(megabytes << 20), timeout=60, compression=grpc.Compression.Gzip)
         return str(caught.value.code())
 
-    with TargetProcess(tmp_path, RUN) as target:
-        asyncio.run(mutate(target, 500))
-        before = target.ask()
-        assert asyncio.run(bomb(target, 200)) == "StatusCode.RESOURCE_EXHAUSTED"
-        after = target.ask()
-        assert after["digest"] == before["digest"] and after["stage"] == "exchanging"
-        assert after["memory_bytes"] - before["memory_bytes"] < 32 << 20, (before, after)
+    before = target.ask()
+    assert asyncio.run(bomb(200)) == "StatusCode.RESOURCE_EXHAUSTED"
+    after = target.ask()
+    assert after["digest"] == before["digest"] and after["stage"] == "exchanging"
+    assert after["memory_bytes"] - before["memory_bytes"] < 32 << 20, (before, after)

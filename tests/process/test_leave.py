@@ -23,10 +23,11 @@ from peer.runtime.world import AsyncioWorld
 pytestmark = pytest.mark.process
 
 Make = Callable[..., Bed]
-POINTS = ("hello.end", "train.begin", "train.step", "train.end", "send.frame", "fold.begin", "close.begin", "close.end")
+POINTS = ("hello.end", "train.step", "send.frame", "fold.begin", "persist.arrays")
+SLOW = ("train.begin", "train.end", "close.begin", "close.end", "persist.end")
 
 
-@pytest.mark.parametrize("point", [*POINTS, "persist.arrays", "persist.end"])
+@pytest.mark.parametrize("point", [*POINTS, *(pytest.param(point, marks=pytest.mark.slow) for point in SLOW)])
 def test_peer_that_leaves_at_any_point_of_a_round_is_marked_left_and_resumes(bed: Make, point: str) -> None:
     when = 1 if point == "hello.end" else 6
     run = bed(rounds=20, failpoints={1: f"{point}=leave@{when}"}, goodbye_s=60.0)
@@ -72,6 +73,7 @@ def test_peer_that_leaves_between_checkpoints_loses_no_round(bed: Make) -> None:
     invariants.completed(run)
 
 
+@pytest.mark.slow
 def test_peer_leaves_while_it_waits_for_a_silent_neighbor(bed: Make) -> None:
     """The suspicion time is longer than this test waits for the end of the peer."""
     timeouts = {"suspicion_s": 3 * PATIENCE_S, "round_deadline_s": 6 * PATIENCE_S}

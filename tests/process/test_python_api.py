@@ -42,15 +42,18 @@ def same_models(left: peer.Run, right: peer.Run, *peer_ids: int) -> None:
             assert all(np.array_equal(tensors[key], right.models[peer_id][name][key]) for key in tensors)
 
 
-def test_a_testbed_gives_the_models_of_the_simulation(tmp_path: Path) -> None:
+def test_a_testbed_gives_the_models_of_the_simulation_and_its_rounds_to_a_tracker(tmp_path: Path) -> None:
     graph = graph_of(start={"rule": "all"}, timeouts=LONG)
-    with peer.Testbed(graph, out=tmp_path / "bed", progress=False) as bed:
+    tracked = tmp_path / "bed.csv"
+    with peer.Testbed(graph, out=tmp_path / "bed", progress=False, export=f"csv:{tracked}") as bed:
         done = bed.wait()
     assert done.metrics["rounds"] == 6 and done.metrics["state"] == "complete"
     assert len(done.frame()) == 24
+    assert len(tracked.read_text().splitlines()) == 1 + 24
     same_models(done, peer.simulate(graph, progress=False))
 
 
+@pytest.mark.slow
 def test_a_killed_peer_restarts_and_completes_the_run(tmp_path: Path) -> None:
     with peer.Testbed(graph_of(rounds=40), out=tmp_path / "bed", insecure=True) as bed:
         bed.kill(3)
@@ -256,13 +259,9 @@ def test_log_lines_are_written_where_the_caller_asks_for_them(tmp_path: Path) ->
     assert "info" in levels
 
 
-def test_trackers_get_the_rounds_of_a_testbed_and_of_a_peer(tmp_path: Path) -> None:
-    graph = graph_of("line", 2, start={"rule": "all"})
-    with peer.Testbed(graph, out=tmp_path / "bed", insecure=True, export=f"csv:{tmp_path / 'bed.csv'}") as bed:
-        bed.wait()
-    assert len((tmp_path / "bed.csv").read_text().splitlines()) == 1 + 2 * 6
-    alone = peer.Graph.of(on_free_ports(graph_of("line", 2, rounds=3, start={"rule": "deadline", "deadline_s": 0.1})))
-    peer.run(1, alone, state_dir=tmp_path / "peer-1", insecure=True, export=f"csv:{tmp_path / 'peer.csv'}")
+def test_a_tracker_gets_the_rounds_of_a_peer(tmp_path: Path) -> None:
+    graph, place = alone(tmp_path, rounds=3)
+    peer.run(0, graph, state_dir=place, insecure=True, export=f"csv:{tmp_path / 'peer.csv'}")
     assert len((tmp_path / "peer.csv").read_text().splitlines()) == 1 + 3
 
 

@@ -54,6 +54,7 @@ def test_peer_that_was_away_for_many_rounds_catches_up(bed: Make) -> None:
     assert caught_up[0]["from_round"] in (1, 2) and caught_up[0]["to_round"] >= 14
 
 
+@pytest.mark.slow
 def test_peer_that_lost_its_disk_continues_with_its_neighbors_models(bed: Make) -> None:
     run = bed(rounds=ENDLESS, peers=5, kind="complete", timeouts=QUICK)
     run.until_round(5)
@@ -90,6 +91,7 @@ def test_peer_that_restarts_after_all_others_have_finished_completes_its_run(bed
     invariants.completed(run)
 
 
+@pytest.mark.slow
 def test_rounds_do_not_wait_for_a_dead_neighbor(bed: Make) -> None:
     run = bed(rounds=30, timeouts=QUICK, failpoints={1: "train.begin=kill@5"})
     assert run.until_ended(1) == -9

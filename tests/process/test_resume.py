@@ -20,6 +20,23 @@ pytestmark = pytest.mark.process
 Make = Callable[..., Bed]
 VICTIM = 1
 ROUNDS = 6
+SLOW = (
+    *(
+        "hello.end=kill@1",
+        "train.begin=kill@3",
+        "train.end=kill@2",
+        "send.begin=kill@5",
+        "send.end=kill@5",
+        "fold.begin=kill@4",
+    ),
+    *(
+        "close.end=kill@3",
+        "persist.begin=kill@2",
+        "persist.sealed=kill@3",
+        "persist.renamed=kill@3",
+        "persist.end=kill@2",
+    ),
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,24 +60,14 @@ def _restart(run: Bed, starts: int = 2) -> None:
     "failpoint",
     [
         "hello.begin=kill@1",
-        "hello.end=kill@1",
-        "train.begin=kill@3",
         "train.step=kill@20",
-        "train.end=kill@2",
-        "send.begin=kill@5",
         "send.frame=kill@4",
-        "send.end=kill@5",
         "receive.frame=kill@6",
-        "fold.begin=kill@4",
         "fold.end=kill@5",
         "close.begin=kill@2",
-        "close.end=kill@3",
-        "persist.begin=kill@2",
         "persist.arrays=kill@2",
-        "persist.sealed=kill@3",
-        "persist.renamed=kill@3",
-        "persist.end=kill@2",
         "history.write=kill@9",
+        *(pytest.param(point, marks=pytest.mark.slow) for point in SLOW),
     ],
 )
 def test_kill_at_any_point_changes_no_bit(bed: Make, undisturbed: dict[int, Models], failpoint: str) -> None:
@@ -71,7 +78,7 @@ def test_kill_at_any_point_changes_no_bit(bed: Make, undisturbed: dict[int, Mode
     same_models(undisturbed, run.models())
 
 
-@pytest.mark.parametrize("lost", ["send.answer=lose@3", "send.answer=lose@4-6"])
+@pytest.mark.parametrize("lost", ["send.answer=lose@3", pytest.param("send.answer=lose@4-6", marks=pytest.mark.slow)])
 def test_model_without_a_reply_is_sent_again_and_changes_no_bit(
     bed: Make, undisturbed: dict[int, Models], lost: str
 ) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,6 +17,7 @@ import numpy as np
 import pytest
 from certificates import Issuer, authority, issue
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tools.warm_parent import executed
 from wire_support import LIMITS, TIMEOUTS, Recorder, header_of, hello_of, serving
 
 from coordinator_free_bootstrap import Graph, Manifest, Node, save_graph
@@ -434,17 +432,7 @@ def test_unusable_key_ends_the_peer_without_plaintext(
         (tmp_path / f"{name}.pem").write_bytes(made.chain)
         (tmp_path / f"{name}.key").write_bytes(made.private_key)
         (tmp_path / f"{name}.key").chmod(0o644 if name == "open" else 0o600)
-    program = "from peer.cli.main import main; main()"
-    command = [sys.executable, "-c", program, "run", "--id", "0", "--neighbors", "graph.json", *arguments]
-    done = subprocess.run(
-        command,
-        check=False,
-        cwd=tmp_path,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = executed("run", "--id", 0, "--neighbors", "graph.json", *arguments, cwd=tmp_path)
     assert done.returncode == exit_code, done.stderr
     assert re.search(sentence, done.stderr), done.stderr
     assert "PRIVATE KEY" not in done.stderr + done.stdout and len(done.stderr.splitlines()) == 1

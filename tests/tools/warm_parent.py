@@ -1,6 +1,7 @@
 """The command `peer` in tests, forked from a process that has imported everything: PyTorch is imported once for all of them.
 
-A forked command begins as ``python -m peer`` does, in a folder and an environment of its own, and ends as it does.
+A forked command begins as ``python -m peer`` does, in a folder and an environment of its own, and ends as it does,
+but for the memory, which the kernel frees.
 """
 
 from __future__ import annotations

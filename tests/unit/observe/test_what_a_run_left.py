@@ -189,7 +189,13 @@ def test_a_wrong_history_line_is_a_note(run_directory, line):
     assert [note for note in values["notes"] if "a line is not used" in note and note.isprintable()]
     assert values | {"notes": []} == before
     TestbedWatcher(run_directory, write_graph(run_directory)).refresh()
-    save_plots(Run.read(run_directory), run_directory / "report")
+
+
+def test_pictures_are_drawn_of_a_run_with_all_wrong_lines(run_directory):
+    expected = {path.name for path in save_plots(Run.read(run_directory), run_directory / "before")}
+    with open(StateDir.of_peer(run_directory, 1).history, "a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in WRONG_LINES)
+    assert {path.name for path in save_plots(Run.read(run_directory), run_directory / "report")} == expected
 
 
 def test_many_wrong_lines_are_counted(run_directory):

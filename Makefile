@@ -5,8 +5,10 @@ TORCH ?= torch
 VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= out/demo
-# One worker per core. A file's tests run in one worker: they share its testbeds. Long files first, as tests/conftest.py sorts them.
-PYTEST := $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10 -rs
+# Three workers on two cores: tests with processes wait for a third of their time. A file's tests run in one worker: they share its
+# testbeds. Long files first, as tests/conftest.py sorts them.
+WORKERS := $(shell echo $$(( ($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2 )))
+PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10 -rs
 SEEDS ?= 50000
 # A module is compiled when it is first imported: to compile all 20,000 of all packages is half of the time of an installation.
 PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt

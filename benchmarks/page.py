@@ -1,6 +1,6 @@
 """The page of a large run in Chromium: seconds to load it, and frames a second of its replay.
 
-    python -m benchmarks.page --peers 1000 --rounds 200
+    python benchmarks/page.py --peers 1000 --rounds 200
 
 Writes the run's files itself: a graph of degree 8, four clusters, complete histories. First load: with the start of the
 server, which reads the files. Load: from the request of the page to the first drawing of all views, with that server.
@@ -29,9 +29,8 @@ from peer.store.state_dir import StateDir
 sys.path += [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parents[1] / "tests" / "browser")]
 
 from chromium import Tab, browser, missing
+from common import machine
 from tools.running import running, until
-
-from benchmarks.common import machine
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 CLUSTERS = 4

@@ -1,6 +1,6 @@
 """Pictures of the page for the documentation: a run of twelve peers in which one is killed and restarted.
 
-    python -m benchmarks.page_pictures --run out/pictures --out docs/figures
+    python benchmarks/page_pictures.py --run out/pictures --out docs/figures
 
 Runs `peer testbed` if there is no run in `--run`, then opens its page in Chromium: the ended run in light and in dark colors, the
 failure in a replay, and a replay with a line per peer.

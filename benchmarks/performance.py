@@ -36,7 +36,14 @@ For comparison, measured earlier on such a machine: p2pfl 0.4.4 sends a model at
 to 40 MB/s, and a round takes 9 to 12 s at 2 peers.
 """
 
-NOTES = """### Where the processor time of a transfer goes
+NOTES = """### Start in containers
+
+2026-11-23; 2 cores, 24 GB, x86_64, Python 3.11.7; `python benchmarks/compose_start.py --runs 3`: from `docker-compose up`, with
+the image there, eight peers listen after 8.3, 8.6 and 8.4 s (aim 15), and have closed the first round 0.4, 0.5 and 0.5 s later
+(aim 5). In the image a lone `peer run` has used 1.28 times the processor time of `import torch` at its first step (aim 1.3;
+`--in-image`), and 173 MB that are not files.
+
+### Where the processor time of a transfer goes
 
 2026-11-22, machine busy with other work; 8 peers, complete graph, models of 0.34 MB; milliseconds of processor time per
 directed transfer, both ends, training excluded: 4.4 to 5.4 before the changes below (bare gRPC in the same runs 1.2 to
@@ -59,6 +66,10 @@ thread 0.43 (one checkpoint of 3 ms a round); folds 0.1; the rest gRPC's own thr
 
 ### Aims that were missed, and attempts
 
+- **Memory of a testbed's peer beyond its models**: 22 to 23 MB, aim 18 (24 before). Half of it are pages that a peer shares with
+  its parent until Python counts a reference in them. Attempts: one malloc arena for all threads (kept; 1.5 to 1.9 MB less,
+  pushes as fast); two arenas (1.2 MB less); no padding of the heap's top (no gain); imports moved before the fork (nothing
+  is left to move: a peer imports no module of its own).
 - **Round overhead at 8 peers**: 0.184 s, aim 0.15 s. The overhead is processor time. Two cores serve eight peers;
   each peer uses about 70 ms of processor time per round, 18 ms of it for training and evaluation, and the other peers
   wait meanwhile. A machine that was nearly twice as fast (raw TCP 2.7 GB/s) had 0.124 s. Attempts: fewer questions to

@@ -28,12 +28,11 @@ from pydantic import BaseModel, Field
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.manifest import Manifest
-from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Workspace, measured, training_fields
 from peer.algorithms.dfca import Dfca, DfcaOptions
 from peer.algorithms.ensemble import Losses, clearly_above, selected_weights
 from peer.algorithms.final_phase import moved, tuned, validated_share
-from peer.algorithms.held_out import Fold, Indices, share_held_out
+from peer.algorithms.held_out import Indices
 from peer.algorithms.personalize import Predictions, mixed, mixed_predictions
 from peer.algorithms.seeding import obstacle_to_seeds
 from peer.core.averaging import Vector
@@ -152,10 +151,10 @@ class Blend(Dfca):
         slots = [slot for slot in (*trained, self.own) if not seeding or slot != r]
         return training_fields(done + [workspace.fit_slot(slot, f"slot{slot}", indices=indices) for slot in slots])
 
-    def fold(self, workspace: Workspace) -> Fold:
-        """Return the samples that decide, maybe none, and those that train until then."""
-        draw = generator(self.manifest.seed, "held_out", self.peer_id)
-        return share_held_out(workspace.learner, self.options.held_out, draw)
+    @property
+    def held_out(self) -> float:
+        """The share of the training samples that decide; the others train until then."""
+        return float(self.options.held_out)
 
     def _training(self, workspace: Workspace) -> Indices | None:
         """Return the samples to train on; None: all, once nothing is to be decided any more."""

@@ -154,10 +154,11 @@ class Dfca(Algorithm):
 
     def assign(self, workspace: Workspace) -> AlgorithmState:
         """Choose the cluster of lowest loss (Eq. 4), unless `close` of the round before has done so."""
+        state = dict(workspace.state)
         if seeding := self.seeding(workspace.round_index):
             state = seeding.begin(workspace, active=True)
-            return state | {"trained": [state["cluster_index"]]} if seeding.complete(state) else state
-        state = dict(workspace.state)
+            if not seeding.complete(state):
+                return state
         if "cluster_index" not in state:
             state.update(self._nearest(workspace, self.clusters))
         if self.options.split_empty and self.warming_up(workspace.round_index):
@@ -192,9 +193,15 @@ class Dfca(Algorithm):
         seeding, trained = self.seeding(workspace.round_index), workspace.state["trained"]
         return seeding if workspace.round_index in trained else None
 
+    @property
+    def held_out(self) -> float:
+        """The share of the training samples that `fold` holds out, without validation data."""
+        return HELD_OUT
+
     def fold(self, workspace: Workspace) -> Fold:
         """Return the samples that compare models while clusters are seeded, and those that train then."""
-        return share_held_out(workspace.learner, HELD_OUT, generator(self.manifest.seed, "held_out", self.peer_id))
+        draw = generator(self.manifest.seed, "held_out", self.peer_id)
+        return share_held_out(workspace.learner, self.held_out, draw)
 
     def deferred_slots(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
         """Return all slots when relaying or seeding, as `end_step` needs what came in a step; else as `Algorithm` does."""

@@ -159,10 +159,10 @@ class Seeding:
     def _gain(self, workspace: Workspace, fold: Fold) -> tuple[float, bool]:
         """Return by how much this peer's first model is better than the best cluster so far, and whether that is clear."""
         learner, models, r = workspace.learner, workspace.models, workspace.round_index
-        own, *others = (models.model(slot) for slot in (r, *range(r)))
-        nearest = min(others, key=learner.mean_loss)
-        before, after = (learner.sample_losses(model, fold.part)[fold.held_out] for model in (nearest, own))
-        return learner.mean_loss(nearest) - learner.mean_loss(own), clearly_above(before, after, self.errors)
+        losses = [learner.mean_loss(models.model(slot)) for slot in range(r + 1)]
+        nearest = min(range(r), key=losses.__getitem__)
+        before, after = (learner.sample_losses(models.model(slot), fold.part)[fold.held_out] for slot in (nearest, r))
+        return losses[nearest] - losses[r], clearly_above(before, after, self.errors)
 
     def end_step(self, workspace: Workspace) -> AlgorithmState:
         """Keep the largest gain, or the model that has come."""

@@ -154,6 +154,16 @@ def test_a_kill_changes_no_bit_where_clusters_stay_empty(two_groups, seed):
         assert all(np.array_equal(one, other) for one, other in zip(models, killed.checker.final[i], strict=True))
 
 
+def test_a_peer_that_catches_up_after_the_last_seed_chooses_its_cluster_again():
+    """Catching up forgets the cluster; the rounds left of the start train one all the same, and none that is empty."""
+    algorithm = Dfca(manifest(**SEEDS, clusters=5, rounds=9), 0, make_graph("line", 4))
+    learner = SimpleNamespace(mean_loss=[2.0, 1.0, 0.5, 0.5, 3.0].__getitem__)
+    models = SimpleNamespace(model=lambda slot: slot)
+    state = {"seeds": [3, 1, EMPTY, EMPTY], "sample_count": 4}
+    workspace = SimpleNamespace(state=state, round_index=4, learner=learner, models=models)
+    assert algorithm.assign(workspace)["trained"] == [1]
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -30,3 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return (LONGEST.index(name) if name in LONGEST else len(LONGEST)), short
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collected tests and imported modules out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()

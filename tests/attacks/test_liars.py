@@ -185,6 +185,7 @@ def _check_model(peer: HonestPeer) -> None:
     assert np.linalg.norm(model) <= NORM_BOUND * initial
 
 
+@pytest.mark.slow
 def test_neighbor_far_ahead_whose_pulls_never_end_stops_no_peer(tmp_path: Path) -> None:
     """A round stood until the round deadline: the peer waited for a pull that brings four bytes before each idle limit."""
     run = _run(tmp_path, [NEAR, NEAR] + [FAR] * (ROUNDS - 2), pulls=["trickle"])

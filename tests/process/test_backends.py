@@ -57,20 +57,31 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
         pytest.param(
             {"algorithm": "dfca", "aggregation": "batch", "encoding": "int8", "participation": 0.7},
             id="dfca-batch-int8-participation",
+            marks=SLOW,
         ),
         pytest.param({"algorithm": "blend"}, id="blend"),
-        pytest.param({"algorithm": "blend", "options": {"warmup_rounds": 1}, "participation": 0.8}, id="blend-warmup"),
+        pytest.param(
+            {"algorithm": "blend", "options": {"warmup_rounds": 1}, "participation": 0.8},
+            id="blend-warmup",
+            marks=SLOW,
+        ),
         pytest.param({"algorithm": "dfedavg", "momentum": 0.9, "learning_rate": 0.02}, id="dfedavgm", marks=SLOW),
-        pytest.param({"algorithm": "dfedavg", "options": {"partners": 2}, "participation": 0.8}, id="dfedavg-partners"),
+        pytest.param(
+            {"algorithm": "dfedavg", "options": {"partners": 2}, "participation": 0.8},
+            id="dfedavg-partners",
+            marks=SLOW,
+        ),
         pytest.param({"algorithm": "fedspd", "dynamic_edges": 0.2}, id="fedspd-dynamic"),
         pytest.param(
-            {"algorithm": "pfedme", "options": {"strength": 2.0}, "participation": 0.7}, id="pfedme-participation"
+            {"algorithm": "pfedme", "options": {"strength": 2.0}, "participation": 0.7},
+            id="pfedme-participation",
+            marks=SLOW,
         ),
         pytest.param(
             {"algorithm": "ditto", "momentum": 0.5, "optimizer_state": "keep"}, id="ditto-kept-momentum", marks=SLOW
         ),
         pytest.param({"algorithm": "apfl", "encoding": "int8"}, id="apfl-int8", marks=SLOW),
-        pytest.param({"algorithm": "fedrep", "screening": {"clip": 0.5}}, id="fedrep-clip"),
+        pytest.param({"algorithm": "fedrep", "screening": {"clip": 0.5}}, id="fedrep-clip", marks=SLOW),
         pytest.param(
             {"algorithm": "fedrep", "options": {"joint": True}, "gradient_clip": 1.0}, id="fedper", marks=SLOW
         ),

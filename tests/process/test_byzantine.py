@@ -68,7 +68,9 @@ def nan_every_other_round(model: Vector, round_index: int, _receiver: int) -> Ve
     return sent
 
 
-ATTACKS = pytest.mark.parametrize("attack", [scaled_by_1000, sign_flipped, two_faced])
+ATTACKS = pytest.mark.parametrize(
+    "attack", [pytest.param(scaled_by_1000, marks=pytest.mark.slow), sign_flipped, two_faced]
+)
 
 
 def _run(bed: Bed, attack: Attack) -> ByzantinePeer:

@@ -39,6 +39,7 @@ def may_change_hosts() -> bool:
 
 
 @pytest.mark.skipif(not may_change_hosts(), reason="needs root, unshare and permission to bind a file over /etc/hosts")
+@pytest.mark.slow
 def test_link_follows_a_name_to_its_new_address(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text(f"127.0.0.1 localhost\n{BEFORE} {NAME}\n")

@@ -35,6 +35,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "installed"
 
 
+@pytest.mark.slow
 def test_both_are_listed(installed: Path, tmp_path: Path) -> None:
     assert run("-m", "peer", "list", "algorithms", "gossip", path=installed, cwd=tmp_path).startswith(
         "gossip: Train one"

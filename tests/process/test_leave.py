@@ -23,8 +23,17 @@ from peer.runtime.world import AsyncioWorld
 pytestmark = pytest.mark.process
 
 Make = Callable[..., Bed]
-POINTS = ("hello.end", "train.step", "send.frame", "fold.begin", "persist.arrays")
-SLOW = ("train.begin", "train.end", "close.begin", "close.end", "persist.end")
+POINTS = ("hello.end", "send.frame")
+SLOW = (
+    "train.begin",
+    "train.step",
+    "train.end",
+    "fold.begin",
+    "persist.arrays",
+    "close.begin",
+    "close.end",
+    "persist.end",
+)
 
 
 @pytest.mark.parametrize("point", [*POINTS, *(pytest.param(point, marks=pytest.mark.slow) for point in SLOW)])
@@ -61,6 +70,7 @@ def test_all_peers_leave_at_once_and_resume(bed: Make) -> None:
     invariants.check(run)
 
 
+@pytest.mark.slow
 def test_peer_that_leaves_between_checkpoints_loses_no_round(bed: Make) -> None:
     run = bed(rounds=30, checkpoint_rounds=0, failpoints={1: "train.begin=leave@8"})
     assert run.until_ended(1) == 0
@@ -88,6 +98,7 @@ def test_peer_leaves_while_it_waits_for_a_silent_neighbor(bed: Make) -> None:
     invariants.completed(run)
 
 
+@pytest.mark.slow
 def test_peer_leaves_while_it_catches_up(bed: Make) -> None:
     failpoints = {1: "train.begin=kill@3"}
     run = bed(rounds=100_000, kind="complete", peers=5, timeouts={"suspicion_s": 2.0}, failpoints=failpoints)

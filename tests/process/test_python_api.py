@@ -80,6 +80,7 @@ def test_a_cut_edge_needs_proxies_and_is_recorded(tmp_path: Path) -> None:
     assert done.metrics["state"] == "complete"
 
 
+@pytest.mark.slow
 def test_the_end_of_the_block_stops_the_peers_and_the_run_can_be_resumed(tmp_path: Path) -> None:
     graph = graph_of(peers=2, kind="line", rounds=300)
     with peer.Testbed(graph, out=tmp_path / "bed", insecure=True) as bed:
@@ -100,6 +101,7 @@ def written(directory: Path, graph: peer.Graph) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_an_error_of_the_task_is_raised_here_with_the_class_and_the_trace(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(
         "from torch import nn\nfrom peer.tasks import Task\n\n\nclass Broken(Task):\n    classes = 2\n\n"
@@ -243,6 +245,7 @@ def test_a_peer_that_stays_returns_when_it_is_cancelled(tmp_path: Path, caplog: 
         peer.run(0, graph, state_dir=place, stay="always")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_log_lines_are_written_where_the_caller_asks_for_them(tmp_path: Path) -> None:
     graph, place = alone(tmp_path, rounds=1)
     graph.save(tmp_path / "graph.json")

@@ -66,6 +66,7 @@ def steep(restores: int) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 def test_diverged_peers_go_back_to_their_last_finite_models_if_the_manifest_says_so() -> None:
     peers = simulate(graph_of([1, 2], **steep(4)), None)
     for peer in peers.values():

@@ -43,6 +43,7 @@ def _until_it_takes_part(run: Bed, peer_id: int) -> None:
     invariants.check(run)
 
 
+@pytest.mark.slow
 def test_peer_that_was_away_for_many_rounds_catches_up(bed: Make) -> None:
     run = bed(rounds=ENDLESS, peers=5, kind="complete", timeouts=QUICK, failpoints={1: "train.begin=kill@3"})
     assert run.until_ended(1) == -9

@@ -26,8 +26,11 @@ SLOW = (
         "train.begin=kill@3",
         "train.end=kill@2",
         "send.begin=kill@5",
+        "send.frame=kill@4",
         "send.end=kill@5",
         "fold.begin=kill@4",
+        "fold.end=kill@5",
+        "close.begin=kill@2",
     ),
     *(
         "close.end=kill@3",
@@ -61,10 +64,7 @@ def _restart(run: Bed, starts: int = 2) -> None:
     [
         "hello.begin=kill@1",
         "train.step=kill@20",
-        "send.frame=kill@4",
         "receive.frame=kill@6",
-        "fold.end=kill@5",
-        "close.begin=kill@2",
         "persist.arrays=kill@2",
         "history.write=kill@9",
         *(pytest.param(point, marks=pytest.mark.slow) for point in SLOW),
@@ -92,6 +92,7 @@ def test_model_without_a_reply_is_sent_again_and_changes_no_bit(
     same_models(undisturbed, run.models())
 
 
+@pytest.mark.slow
 def test_two_peers_killed_in_the_same_round_change_no_bit(bed: Make, undisturbed: dict[int, Models]) -> None:
     """Both have sent in that round, so both have its checkpoint. Otherwise one would need models that the other no longer has."""
     run = bed(rounds=ROUNDS, failpoints={VICTIM: "send.begin=kill@5", 2: "send.end=kill@5"})
@@ -140,7 +141,10 @@ def _damage(path: Path, how: str, other: Path) -> None:
             file.unlink()
 
 
-@pytest.mark.parametrize("how", ["torn", "flipped bit", "manifest", "foreign", "empty"])
+@pytest.mark.parametrize(
+    "how",
+    ["torn", "flipped bit", *(pytest.param(how, marks=pytest.mark.slow) for how in ("manifest", "foreign", "empty"))],
+)
 def test_damaged_checkpoint_is_detected_and_the_previous_one_is_used(bed: Make, how: str) -> None:
     run = bed(rounds=ROUNDS, failpoints={VICTIM: "send.begin=kill@7"})
     assert run.until_ended(VICTIM) == -9

@@ -32,6 +32,7 @@ def owner_of(port: int, parent: int) -> int:
     raise AssertionError(f"no process of the testbed listens on port {port}")
 
 
+@pytest.mark.slow
 def test_the_page_of_a_testbed_is_a_process_of_its_own_and_ends_with_it(tmp_path: Path) -> None:
     log = tmp_path / "log"
     command = ["testbed", "--peers", "3", "--kind", "ring", "--page", "--out", tmp_path / "out", "--insecure"]

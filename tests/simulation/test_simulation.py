@@ -52,6 +52,14 @@ MARKS = {
 }
 
 
+def test_30_seeds():
+    summary = run_many(0, 30)
+    print(summary)
+    assert not summary.failures, "\n\n".join(map(report, summary.failures))
+    assert len(FAULTS & set(summary.fired)) >= len(FAULTS) // 2, "hardly any fault fired"
+
+
+@pytest.mark.slow
 def test_200_seeds():
     summary = run_many(0, 200)
     print(summary)

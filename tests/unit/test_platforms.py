@@ -41,6 +41,7 @@ def python(program, *arguments):
     return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
 
 
+@pytest.mark.slow
 def test_every_module_is_imported_and_a_simulation_runs_and_is_reported(tmp_path):
     found = python(
         """

@@ -229,9 +229,10 @@ def test_the_result_is_the_mixture_of_all_models():
 @pytest.mark.parametrize(
     ("split", "options", "best"),
     [
-        ("iid", {}, "dfedavg"),
         ("rotated_hard", {}, "dfca"),
-        ("label_flip", {"base": "iid", "q": 0.17}, "local"),  # one odd peer: the worst peer is its own best teacher
+        pytest.param("iid", {}, "dfedavg", marks=pytest.mark.slow),
+        # one odd peer: the worst peer is its own best teacher
+        pytest.param("label_flip", {"base": "iid", "q": 0.17}, "local", marks=pytest.mark.slow),
     ],
 )
 def test_it_is_near_the_best_or_better_whatever_the_data(split, options, best):

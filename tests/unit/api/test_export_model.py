@@ -18,7 +18,7 @@ from coordinator_free_bootstrap.errors import StorageError, TaskError, UsageErro
 from peer.cli.main import app
 from peer.learning import formats
 
-ENDINGS = (".pt", ".safetensors", ".onnx")
+ENDINGS = (".pt", ".safetensors", pytest.param(".onnx", marks=pytest.mark.slow))
 
 
 class Normalized(peer.Task):

@@ -158,6 +158,7 @@ def executed(folder: Path, *command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_plain_pytorch_use_of_a_model_gives_the_predictions_of_peer_predict(
     weather: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,6 +174,7 @@ def test_the_plain_pytorch_use_of_a_model_gives_the_predictions_of_peer_predict(
     assert {name for name, _ in shown} == {"dry", "rain", "snow"}
 
 
+@pytest.mark.slow
 def test_the_lines_that_load_an_exported_model_are_executed(weather: Path) -> None:
     """Three lines of plain PyTorch, and the line of each row of the table; all give the same outputs."""
     table = re.findall(r"^\| `model\.\w+` \| .* \| `(.*)` \|$", (ROOT / "docs" / "your-own-task.md").read_text(), re.M)

@@ -331,6 +331,7 @@ def test_rows_that_need_pretrained_weights_say_that_they_cannot_be_reproduced():
     assert all(any(note.startswith("Not reproducible as written") for note in e.notes) for e in pretrained)
 
 
+@pytest.mark.slow
 def test_a_sweep_is_drawn_over_its_values(small, tmp_path):
     small.write_text(HEAD + SWEEP % ("graph.degree", "[2, 4]"))
     out = tmp_path / "results"

@@ -150,6 +150,7 @@ def test_a_live_export_that_fails_says_so_and_the_others_go_on(run, tmp_path):
     assert len(pd.read_csv(tmp_path / "good.csv")) == PEERS * ROUNDS
 
 
+@pytest.mark.slow
 def test_without_export_no_tracker_is_imported(tmp_path):
     program = (
         "import sys, peer; run = peer.simulate(peer.Graph.make('ring', peers=3, run={'rounds': 1}), progress=False); "

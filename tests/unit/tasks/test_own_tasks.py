@@ -257,6 +257,7 @@ def test_the_image_folder_example_learns_two_kinds_of_camera(tmp_path):
     assert "balanced accuracy" in dict((f.what, f.seen) for f in check_task(task))["evaluation"]
 
 
+@pytest.mark.slow
 def test_a_task_file_may_import_torchvision(tmp_path):
     """Before, ``import torchvision`` in a user's file failed beside a CPU build of torch: no operator torchvision::nms.
 

@@ -27,7 +27,7 @@ class Result:
 
 
 class StubLearner:
-    """Implements what `dfedavg` asks of `peer.algorithms.base.Learner`.
+    """Implements what `dfedavg` asks of `peer.algorithms.learner.Learner`.
 
     Args:
         values: what the first training learns.

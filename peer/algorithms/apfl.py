@@ -17,10 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.base import Workspace, training_fields
+from peer.algorithms.learner import training_fields
 from peer.algorithms.personal import PERSONAL, SHARED, Personal, batches_in_epochs, require_plain_sgd
 from peer.algorithms.personalize import weighted_sum
 from peer.algorithms.pfedme import successive_batches
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, accumulate
 from peer.core.decisions import AlgorithmState
 

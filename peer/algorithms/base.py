@@ -18,24 +18,22 @@ of a whole model (`travelling`); a private one is always whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from operator import attrgetter
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import derive_seed
+from peer.algorithms.learner import Learner, measured, training_fields
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Pass, Select
-from peer.core.model_store import ModelStore
 from peer.core.schema import Schema
 
 
@@ -43,217 +41,6 @@ class NoOptions(BaseModel):
     """Options of an algorithm without options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-Part = Literal["train", "validation", "test"]
-OPTIMIZER = "optimizer/"  # names in `Workspace.arrays` that begin so are the kept state of optimizers
-
-
-class TrainStats(Protocol):
-    """The result of training: the mean loss, and what it was computed from."""
-
-    @property
-    def loss(self) -> float: ...  # noqa: D102
-    @property
-    def samples(self) -> int: ...  # noqa: D102
-    @property
-    def steps(self) -> int: ...  # noqa: D102
-    @property
-    def optimizer_state(self) -> dict[str, Vector] | None: ...  # noqa: D102
-    @property
-    def metric(self) -> float | None: ...  # noqa: D102
-
-
-class Evaluation(Protocol):
-    """The result of an evaluation: the task's metric (accuracy) and the mean loss."""
-
-    @property
-    def metric(self) -> float: ...  # noqa: D102
-    @property
-    def loss(self) -> float: ...  # noqa: D102
-    @property
-    def samples(self) -> int: ...  # noqa: D102
-    @property
-    def metric_name(self) -> str: ...  # noqa: D102
-    @property
-    def more(self) -> Mapping[str, float]: ...  # noqa: D102
-
-
-def measured(result: Evaluation) -> dict[str, Any]:
-    """Return an evaluation as fields of a history line; ``metrics`` only where the task has more than one."""
-    more = {"metrics": dict(result.more)} if result.more else {}
-    return {"accuracy": result.metric, "loss": result.loss, **more}
-
-
-def training_fields(done: Sequence[TrainStats]) -> dict[str, Any]:
-    """Return the trainings of a round as fields of a history line: mean loss, and mean metric where there is one."""
-    if not done:
-        return {}
-    metrics = [stats.metric for stats in done if stats.metric is not None]
-    fields = {"train_loss": float(np.mean([stats.loss for stats in done]))}
-    return fields | ({"accuracy_train": float(np.mean(metrics))} if metrics else {})
-
-
-class Learner(Protocol):
-    """Local training and evaluation on flat float32 vectors of length d (see `peer.learning`)."""
-
-    @property
-    def schema(self) -> Schema:
-        """Names, shapes and roles of a model vector."""
-
-    @property
-    def frozen_digest(self) -> str:
-        """Digest of what a model needs beside its vector (`peer.learning.frozen`); "" where it needs nothing."""
-
-    @property
-    def true_cluster(self) -> npt.NDArray[np.int64] | None:
-        """The cluster that each training sample was drawn from, int64 [n], where known; for metrics only."""
-
-    @property
-    def test_cluster(self) -> npt.NDArray[np.int64] | None:
-        """The same of each test sample, int64 [m], where known; for metrics only."""
-
-    def sample_scores(self, theta: Vector, part: Part = "test") -> npt.NDArray[np.float32]:
-        """Return for each sample 1 if its class is predicted, else 0; in regression its loss. float32 [n]."""
-
-    def count(self, part: Part = "train") -> int:
-        """Return the number of samples of a part; for the training set this is n_i."""
-
-    def labels(self, part: Part = "train") -> npt.NDArray[np.int64] | None:
-        """Return the class of each sample, int64 [n]; None in regression."""
-
-    def initial_model(self, seed: int) -> Vector:
-        """Return a new model, drawn from a seed."""
-
-    def mean_loss(self, theta: Vector, part: Part = "train") -> float:
-        """Return the mean loss over a part of the shard, in evaluation mode; infinity if that of a sample is not a number."""
-
-    def sample_losses(self, theta: Vector, part: Part = "train") -> npt.NDArray[np.float32]:
-        """Return the loss of each sample, in evaluation mode; infinity where it is not a number, so that no argmin chooses it."""
-
-    def train(
-        self,
-        theta: Vector,
-        *,
-        epochs: int,
-        seed: int,
-        learning_rate: float,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        indices: npt.NDArray[np.int64] | None = None,
-        sample_weights: npt.NDArray[np.float32] | None = None,
-        proximal: tuple[Vector, float] | None = None,
-        unit: Literal["epoch", "fullbatch_step", "step"] = "epoch",
-        optimizer: Literal["sgd", "adam"] = "sgd",
-        batch_size: int | None = None,
-        gradient_clip: float | None = None,
-        only: frozenset[str] | None = None,
-        optimizer_state: dict[str, Vector] | None = None,
-        should_stop: Callable[[], bool] | None = None,
-    ) -> tuple[Vector, TrainStats]:
-        """Return a trained copy of a model; the input is not changed."""
-
-    def evaluate(self, theta: Vector, part: Part = "test") -> Evaluation:
-        """Return accuracy (or the task's metric) and mean loss."""
-
-    def predict_proba(self, theta: Vector, part: Part = "test") -> npt.NDArray[np.float32]:
-        """Return class probabilities [n, C] (regression: predictions)."""
-
-    def evaluate_predictions(self, predictions: npt.NDArray[np.float32], part: Part = "test") -> Evaluation:
-        """Evaluate given predictions, for algorithms that mix predictions and not models."""
-
-    def prediction_losses(
-        self, predictions: npt.NDArray[np.float32], part: Part, indices: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.float32]:
-        """Return the loss of given predictions [m, ...] of the samples ``indices``, int64 [m]; float32 [m], as above."""
-
-
-RESTORES = "restores"  # in `Workspace.arrays`, int64 [1]
-
-
-@dataclass(frozen=True)
-class FoldedArrival:
-    """An arrival of the current step: its header; its model only if it is kept until the close (no fold targets)."""
-
-    header: ModelHeader
-    model: Vector | None = None
-
-
-@dataclass
-class Workspace:
-    """Everything that tensor work reads and changes; the compute thread owns it while work runs."""
-
-    manifest: Manifest
-    peer_id: int
-    graph: Graph
-    learner: Learner
-    models: ModelStore
-    state: AlgorithmState
-    round_index: int = 0
-    step: int = 0
-    present: tuple[int, ...] = ()  # neighbors that delivered or passed in the step being closed
-    selections: dict[int, Select] = field(default_factory=dict)  # by neighbor
-    told: dict[int, tuple[float, ...]] = field(default_factory=dict)  # numbers in place of models, by neighbor
-    true_cluster: npt.NDArray[np.int64] | None = None  # of each training sample, if known; for metrics only
-    scratch: dict[str, Any] = field(default_factory=dict)  # kept between two calls; not in checkpoints
-    arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
-    arrivals: list[FoldedArrival] = field(default_factory=list)
-    pulled: dict[int, list[Vector]] = field(default_factory=dict)  # all slots of each neighbor, to catch up
-    personalized: Vector | None = None  # the result of the work "final"
-    should_stop: Callable[[], bool] = lambda: False
-
-    def seed(self, purpose: str, *path: int) -> int:
-        """Return the seed of one random choice of this peer in this round."""
-        return derive_seed(self.manifest.seed, purpose, self.peer_id, self.round_index, *path)
-
-    @property
-    def learning_rate(self) -> float:
-        """eta_t: this round's learning rate, after decay, and after a halving for each restore."""
-        m = self.manifest
-        return self.base_learning_rate * m.learning_rate_decay ** (self.round_index // m.learning_rate_decay_rounds)
-
-    @property
-    def base_learning_rate(self) -> float:
-        """The manifest's learning rate, halved for each restore."""
-        return float(self.manifest.learning_rate * 0.5**self.restores)
-
-    @property
-    def restores(self) -> int:
-        """How often this peer went back to its last finite models."""
-        return int(self.arrays[RESTORES][0]) if RESTORES in self.arrays else 0
-
-    def fit(self, theta: Vector, seed: int, memory: str = "", **changes: Any) -> tuple[Vector, TrainStats]:
-        """Train a copy of a model with the manifest's settings (epochs, optimizer, decay); ``changes`` override them.
-
-        ``memory`` names what is trained. With ``run.optimizer_state = "keep"`` the optimizer of that name goes on where its last
-        training ended; its state is in ``arrays``, and so in checkpoints. "" is a fresh optimizer.
-        """
-        m = self.manifest
-        settings: dict[str, Any] = {
-            "epochs": m.local_epochs,
-            "learning_rate": self.learning_rate,
-            "momentum": m.momentum,
-            "weight_decay": m.weight_decay,
-            "unit": m.local_unit,
-            "optimizer": m.optimizer,
-            "batch_size": m.batch_size,
-            "gradient_clip": m.gradient_clip,
-            "should_stop": self.should_stop,
-        }
-        prefix = f"{OPTIMIZER}{memory}/"
-        if keeps := bool(memory) and m.optimizer_state == "keep":
-            kept = {name[len(prefix) :]: array for name, array in self.arrays.items() if name.startswith(prefix)}
-            settings["optimizer_state"] = kept
-        model, stats = self.learner.train(theta, seed=seed, **(settings | changes))
-        if keeps:
-            self.arrays.update({prefix + name: array for name, array in (stats.optimizer_state or {}).items()})
-        return model, stats
-
-    def fit_slot(self, slot: int, memory: str = "", **changes: Any) -> TrainStats:
-        """Train the model of a slot as `fit` does, and put the trained one in its place."""
-        model, stats = self.fit(self.models.model(slot), self.seed("train", slot), memory, **changes)
-        self.models.replace(slot, model)
-        return stats
 
 
 class Algorithm:

@@ -28,13 +28,14 @@ from pydantic import BaseModel, Field
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.base import Workspace, measured, training_fields
 from peer.algorithms.dfca import Dfca, DfcaOptions
 from peer.algorithms.ensemble import Losses, clearly_above, selected_weights
 from peer.algorithms.final_phase import moved, tuned, validated_share
 from peer.algorithms.held_out import Indices
+from peer.algorithms.learner import measured, training_fields
 from peer.algorithms.personalize import Predictions, mixed, mixed_predictions
 from peer.algorithms.seeding import obstacle_to_seeds
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.messages import ModelHeader, Select

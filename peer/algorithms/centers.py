@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.base import Algorithm, Workspace
+from peer.algorithms.base import Algorithm
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Rejection
 from peer.core.messages import ModelHeader, Select

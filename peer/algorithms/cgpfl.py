@@ -20,9 +20,10 @@ import numpy as np
 
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms import cluster_count, clustering, labels, sketches
-from peer.algorithms.base import Learner, Workspace, training_fields
 from peer.algorithms.cgpfl_decisions import CgpflDecisions, anchor_in, count_in, sketches_in
+from peer.algorithms.learner import Learner, training_fields
 from peer.algorithms.pfedme import local_rounds
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, fold
 from peer.core.decisions import AlgorithmState
 

@@ -25,9 +25,11 @@ from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.base import Algorithm, Workspace, refuse_slot, training_fields
+from peer.algorithms.base import Algorithm, refuse_slot
 from peer.algorithms.held_out import Fold, share_held_out
+from peer.algorithms.learner import training_fields
 from peer.algorithms.seeding import EMPTY, HELD_OUT, Seeding
+from peer.algorithms.workspace import Workspace
 from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Pass, Select

@@ -13,8 +13,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from peer.algorithms.base import Workspace
 from peer.algorithms.personal import PERSONAL, SHARED, Personal
+from peer.algorithms.workspace import Workspace
 
 
 class DittoOptions(BaseModel):

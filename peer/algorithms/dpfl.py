@@ -24,8 +24,10 @@ from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.base import Algorithm, Workspace, refuse_slot, training_fields
+from peer.algorithms.base import Algorithm, refuse_slot
 from peer.algorithms.greedy import GreedyChoice, WeightedSum
+from peer.algorithms.learner import training_fields
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.effects import Target

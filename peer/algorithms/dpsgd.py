@@ -12,7 +12,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.base import Algorithm, Workspace, training_fields
+from peer.algorithms.base import Algorithm
+from peer.algorithms.learner import training_fields
+from peer.algorithms.workspace import Workspace
 from peer.core.decisions import AlgorithmState
 
 

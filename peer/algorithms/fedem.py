@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from peer.algorithms.base import Algorithm, Workspace, measured, training_fields
+from peer.algorithms.base import Algorithm
+from peer.algorithms.learner import measured, training_fields
 from peer.algorithms.mixture import division
 from peer.algorithms.personalize import mixed_predictions
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState
 

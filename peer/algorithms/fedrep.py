@@ -18,8 +18,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.errors import ConfigError
-from peer.algorithms.base import Algorithm, Learner, Workspace, training_fields
+from peer.algorithms.base import Algorithm
+from peer.algorithms.learner import Learner, training_fields
 from peer.algorithms.personal import PERSONAL, SHARED, Personal
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.schema import Schema
 

@@ -19,10 +19,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.seeds import derive_seed, uniform
-from peer.algorithms.base import Learner, Workspace, training_fields
 from peer.algorithms.centers import OwnNearCenters
+from peer.algorithms.learner import Learner, training_fields
 from peer.algorithms.mixture import Labels, cluster_sizes, division
 from peer.algorithms.personalize import weighted_sum
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer
 from peer.core.effects import Target

@@ -21,10 +21,11 @@ import numpy as np
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms import division, labels, mixture, sketches
-from peer.algorithms.base import Learner, Workspace, measured, training_fields
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdDecisions
+from peer.algorithms.learner import Learner, measured, training_fields
 from peer.algorithms.personalize import confident_predictions, mixed_predictions, weighted_sum
 from peer.algorithms.privacy import Privacy
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Rejection
 from peer.core.messages import ModelHeader

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.base import Algorithm, Workspace, measured
+from peer.algorithms.base import Algorithm
 from peer.algorithms.held_out import Indices, folds
+from peer.algorithms.learner import measured
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from peer.algorithms.base import Learner, Part
+from peer.algorithms.learner import Learner, Part
 
 Indices = npt.NDArray[np.int64]
 

@@ -15,9 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.base import Workspace, training_fields
+from peer.algorithms.learner import training_fields
 from peer.algorithms.personal import SHARED, Personal, batches_in_epochs, require_plain_sgd
 from peer.algorithms.pfedme import successive_batches
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 
 

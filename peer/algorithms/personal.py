@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.base import Algorithm, Workspace
+from peer.algorithms.base import Algorithm
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 
 SHARED, PERSONAL = 0, 1  # slots

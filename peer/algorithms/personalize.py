@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from peer.algorithms.base import Learner, Part
+from peer.algorithms.learner import Learner, Part
 from peer.core.averaging import Vector, accumulate
 
 Predictions = npt.NDArray[np.float32]

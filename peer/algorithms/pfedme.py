@@ -22,8 +22,9 @@ from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.base import TrainStats, Workspace, training_fields
+from peer.algorithms.learner import TrainStats, training_fields
 from peer.algorithms.personal import PERSONAL, SHARED, Personal, batches_in_epochs, require_plain_sgd
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, fold
 from peer.core.decisions import AlgorithmState
 

@@ -28,9 +28,10 @@ from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.base import TrainStats, Workspace
 from peer.algorithms.ensemble import ERRORS, clearly_above
 from peer.algorithms.held_out import Fold
+from peer.algorithms.learner import TrainStats
+from peer.algorithms.workspace import Workspace
 from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.messages import ModelHeader, Pass
 

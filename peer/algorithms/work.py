@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from peer.algorithms.base import Algorithm, Workspace
+from peer.algorithms.base import Algorithm
 from peer.algorithms.final_phase import finish
+from peer.algorithms.workspace import Workspace
 from peer.core.effects import Work
 from peer.core.events import WorkDone
 

@@ -18,11 +18,11 @@ from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms import cluster_count, clustering
-from peer.algorithms.base import Workspace
 from peer.algorithms.cgpfl import Cgpfl
 from peer.algorithms.fedsoft import FedSoft
 from peer.algorithms.personal import SHARED
 from peer.algorithms.pfedme import PFedMe
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, accumulate, fold
 from peer.experiment.network import SimulatedPeer, VirtualNetwork
 from peer.experiment.simulated import OnRound, SimulatedSettings, simulated_peers, write_run

@@ -19,7 +19,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap import Graph
-from peer.algorithms.base import TrainStats, Workspace, measured, training_fields
+from peer.algorithms.learner import TrainStats, measured, training_fields
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, accumulate
 from peer.core.model_store import ModelStore
 from peer.experiment.network import SimulatedPeer, VirtualNetwork

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from peer.algorithms.base import Workspace
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.effects import Work
 from peer.core.events import WorkDone

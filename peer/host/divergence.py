@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from coordinator_free_bootstrap.errors import DivergedError
-from peer.algorithms.base import OPTIMIZER, RESTORES, Workspace
+from peer.algorithms.workspace import OPTIMIZER, RESTORES, Workspace
 from peer.core.averaging import Vector, norm_squared
 from peer.core.decisions import AlgorithmState
 from peer.core.effects import Work

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap import Graph, canonical_json, check_hello, digest
 from coordinator_free_bootstrap.errors import ConfigError, LocalProtocolError, Refusal, RemoteProtocolError
-from peer.algorithms.base import Algorithm, FoldedArrival, Learner, Workspace
+from peer.algorithms.base import Algorithm
+from peer.algorithms.learner import Learner
 from peer.algorithms.registry import algorithm_named
 from peer.algorithms.work import perform
+from peer.algorithms.workspace import FoldedArrival, Workspace
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector, norm_squared

@@ -36,7 +36,7 @@ def run_reference(graph: Graph, learners: Mapping[int, Any]) -> dict[int, Refere
 
     Args:
         graph: with its manifest.
-        learners: per peer id, anything with the methods of `peer.algorithms.base.Learner`.
+        learners: per peer id, anything with the methods of `peer.algorithms.learner.Learner`.
     """
     return Reference(graph, learners).run()
 

@@ -38,9 +38,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import Refusal
-from peer.algorithms.base import Workspace
 from peer.algorithms.centers import OwnNearCenters
 from peer.algorithms.dfca import Dfca
+from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector, fold

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
-from peer.algorithms.base import Algorithm, Workspace
+from peer.algorithms.base import Algorithm
+from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.encoding import view_of

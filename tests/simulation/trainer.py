@@ -32,7 +32,7 @@ class Result:
 
 
 class QuadraticLearner:
-    """Implements `peer.algorithms.base.Learner` for points around one center.
+    """Implements `peer.algorithms.learner.Learner` for points around one center.
 
     Args:
         peer_id: whose points these are.

@@ -10,7 +10,8 @@ from typing import Any
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import Refusal
-from peer.algorithms.base import Algorithm, Workspace
+from peer.algorithms.base import Algorithm
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.experiment.network import SimulatedPeer, VirtualNetwork
 from peer.experiment.simulated import RoundWatch, SimulatedSettings, simulated_peers

@@ -8,9 +8,9 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
-from peer.algorithms.base import FoldedArrival, Workspace
 from peer.algorithms.dfca import Dfca
 from peer.algorithms.work import perform
+from peer.algorithms.workspace import FoldedArrival, Workspace
 from peer.core.effects import Target, Work
 from peer.core.messages import ModelHeader
 from peer.core.model_store import ModelStore

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import make_graph
-from peer.algorithms.base import Workspace
 from peer.algorithms.fedspd import FedSpd
 from peer.algorithms.mixture import cluster_sizes
 from peer.algorithms.work import perform
+from peer.algorithms.workspace import Workspace
 from peer.core.effects import Work
 from peer.core.messages import Select
 from peer.core.model_store import ModelStore

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from peer.algorithms.base import Workspace
 from peer.algorithms.work import perform
+from peer.algorithms.workspace import Workspace
 from peer.core.messages import ModelHeader, Pass, Select
 from peer.core.model_store import ModelStore
 from peer.core.schema import Schema, TensorSpec

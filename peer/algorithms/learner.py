@@ -1,0 +1,136 @@
+"""What algorithms ask of local training and evaluation; `peer.learning` implements it.
+
+Models are flat float32 vectors of length d, n is the number of samples of a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from peer.core.averaging import Vector
+from peer.core.schema import Schema
+
+Part = Literal["train", "validation", "test"]
+
+
+class TrainStats(Protocol):
+    """The result of training: the mean loss, and what it was computed from."""
+
+    @property
+    def loss(self) -> float: ...  # noqa: D102
+    @property
+    def samples(self) -> int: ...  # noqa: D102
+    @property
+    def steps(self) -> int: ...  # noqa: D102
+    @property
+    def optimizer_state(self) -> dict[str, Vector] | None: ...  # noqa: D102
+    @property
+    def metric(self) -> float | None: ...  # noqa: D102
+
+
+class Evaluation(Protocol):
+    """The result of an evaluation: the task's metric (accuracy) and the mean loss."""
+
+    @property
+    def metric(self) -> float: ...  # noqa: D102
+    @property
+    def loss(self) -> float: ...  # noqa: D102
+    @property
+    def samples(self) -> int: ...  # noqa: D102
+    @property
+    def metric_name(self) -> str: ...  # noqa: D102
+    @property
+    def more(self) -> Mapping[str, float]: ...  # noqa: D102
+
+
+def measured(result: Evaluation) -> dict[str, Any]:
+    """Return an evaluation as fields of a history line; ``metrics`` only where the task has more than one."""
+    more = {"metrics": dict(result.more)} if result.more else {}
+    return {"accuracy": result.metric, "loss": result.loss, **more}
+
+
+def training_fields(done: Sequence[TrainStats]) -> dict[str, Any]:
+    """Return the trainings of a round as fields of a history line: mean loss, and mean metric where there is one."""
+    if not done:
+        return {}
+    metrics = [stats.metric for stats in done if stats.metric is not None]
+    fields = {"train_loss": float(np.mean([stats.loss for stats in done]))}
+    return fields | ({"accuracy_train": float(np.mean(metrics))} if metrics else {})
+
+
+class Learner(Protocol):
+    """Local training and evaluation on flat float32 vectors of length d (see `peer.learning`)."""
+
+    @property
+    def schema(self) -> Schema:
+        """Names, shapes and roles of a model vector."""
+
+    @property
+    def frozen_digest(self) -> str:
+        """Digest of what a model needs beside its vector (`peer.learning.frozen`); "" where it needs nothing."""
+
+    @property
+    def true_cluster(self) -> npt.NDArray[np.int64] | None:
+        """The cluster that each training sample was drawn from, int64 [n], where known; for metrics only."""
+
+    @property
+    def test_cluster(self) -> npt.NDArray[np.int64] | None:
+        """The same of each test sample, int64 [m], where known; for metrics only."""
+
+    def sample_scores(self, theta: Vector, part: Part = "test") -> npt.NDArray[np.float32]:
+        """Return for each sample 1 if its class is predicted, else 0; in regression its loss. float32 [n]."""
+
+    def count(self, part: Part = "train") -> int:
+        """Return the number of samples of a part; for the training set this is n_i."""
+
+    def labels(self, part: Part = "train") -> npt.NDArray[np.int64] | None:
+        """Return the class of each sample, int64 [n]; None in regression."""
+
+    def initial_model(self, seed: int) -> Vector:
+        """Return a new model, drawn from a seed."""
+
+    def mean_loss(self, theta: Vector, part: Part = "train") -> float:
+        """Return the mean loss over a part of the shard, in evaluation mode; infinity if that of a sample is not a number."""
+
+    def sample_losses(self, theta: Vector, part: Part = "train") -> npt.NDArray[np.float32]:
+        """Return the loss of each sample, in evaluation mode; infinity where it is not a number, so that no argmin chooses it."""
+
+    def train(
+        self,
+        theta: Vector,
+        *,
+        epochs: int,
+        seed: int,
+        learning_rate: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        indices: npt.NDArray[np.int64] | None = None,
+        sample_weights: npt.NDArray[np.float32] | None = None,
+        proximal: tuple[Vector, float] | None = None,
+        unit: Literal["epoch", "fullbatch_step", "step"] = "epoch",
+        optimizer: Literal["sgd", "adam"] = "sgd",
+        batch_size: int | None = None,
+        gradient_clip: float | None = None,
+        only: frozenset[str] | None = None,
+        optimizer_state: dict[str, Vector] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> tuple[Vector, TrainStats]:
+        """Return a trained copy of a model; the input is not changed."""
+
+    def evaluate(self, theta: Vector, part: Part = "test") -> Evaluation:
+        """Return accuracy (or the task's metric) and mean loss."""
+
+    def predict_proba(self, theta: Vector, part: Part = "test") -> npt.NDArray[np.float32]:
+        """Return class probabilities [n, C] (regression: predictions)."""
+
+    def evaluate_predictions(self, predictions: npt.NDArray[np.float32], part: Part = "test") -> Evaluation:
+        """Evaluate given predictions, for algorithms that mix predictions and not models."""
+
+    def prediction_losses(
+        self, predictions: npt.NDArray[np.float32], part: Part, indices: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float32]:
+        """Return the loss of given predictions [m, ...] of the samples ``indices``, int64 [m]; float32 [m], as above."""

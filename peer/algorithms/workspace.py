@@ -1,0 +1,107 @@
+"""The workspace: all that the tensor work of an algorithm reads and changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coordinator_free_bootstrap.graph import Graph
+from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.seeds import derive_seed
+from peer.algorithms.learner import Learner, TrainStats
+from peer.core.averaging import Vector
+from peer.core.decisions import AlgorithmState
+from peer.core.messages import ModelHeader, Select
+from peer.core.model_store import ModelStore
+
+OPTIMIZER = "optimizer/"  # names in `Workspace.arrays` that begin so are the kept state of optimizers
+RESTORES = "restores"  # in `Workspace.arrays`, int64 [1]
+
+
+@dataclass(frozen=True)
+class FoldedArrival:
+    """An arrival of the current step: its header; its model only if it is kept until the close (no fold targets)."""
+
+    header: ModelHeader
+    model: Vector | None = None
+
+
+@dataclass
+class Workspace:
+    """Everything that tensor work reads and changes; the compute thread owns it while work runs."""
+
+    manifest: Manifest
+    peer_id: int
+    graph: Graph
+    learner: Learner
+    models: ModelStore
+    state: AlgorithmState
+    round_index: int = 0
+    step: int = 0
+    present: tuple[int, ...] = ()  # neighbors that delivered or passed in the step being closed
+    selections: dict[int, Select] = field(default_factory=dict)  # by neighbor
+    told: dict[int, tuple[float, ...]] = field(default_factory=dict)  # numbers in place of models, by neighbor
+    true_cluster: npt.NDArray[np.int64] | None = None  # of each training sample, if known; for metrics only
+    scratch: dict[str, Any] = field(default_factory=dict)  # kept between two calls; not in checkpoints
+    arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    arrivals: list[FoldedArrival] = field(default_factory=list)
+    pulled: dict[int, list[Vector]] = field(default_factory=dict)  # all slots of each neighbor, to catch up
+    personalized: Vector | None = None  # the result of the work "final"
+    should_stop: Callable[[], bool] = lambda: False
+
+    def seed(self, purpose: str, *path: int) -> int:
+        """Return the seed of one random choice of this peer in this round."""
+        return derive_seed(self.manifest.seed, purpose, self.peer_id, self.round_index, *path)
+
+    @property
+    def learning_rate(self) -> float:
+        """eta_t: this round's learning rate, after decay, and after a halving for each restore."""
+        m = self.manifest
+        return self.base_learning_rate * m.learning_rate_decay ** (self.round_index // m.learning_rate_decay_rounds)
+
+    @property
+    def base_learning_rate(self) -> float:
+        """The manifest's learning rate, halved for each restore."""
+        return float(self.manifest.learning_rate * 0.5**self.restores)
+
+    @property
+    def restores(self) -> int:
+        """How often this peer went back to its last finite models."""
+        return int(self.arrays[RESTORES][0]) if RESTORES in self.arrays else 0
+
+    def fit(self, theta: Vector, seed: int, memory: str = "", **changes: Any) -> tuple[Vector, TrainStats]:
+        """Train a copy of a model with the manifest's settings (epochs, optimizer, decay); ``changes`` override them.
+
+        ``memory`` names what is trained. With ``run.optimizer_state = "keep"`` the optimizer of that name goes on where its last
+        training ended; its state is in ``arrays``, and so in checkpoints. "" is a fresh optimizer.
+        """
+        m = self.manifest
+        settings: dict[str, Any] = {
+            "epochs": m.local_epochs,
+            "learning_rate": self.learning_rate,
+            "momentum": m.momentum,
+            "weight_decay": m.weight_decay,
+            "unit": m.local_unit,
+            "optimizer": m.optimizer,
+            "batch_size": m.batch_size,
+            "gradient_clip": m.gradient_clip,
+            "should_stop": self.should_stop,
+        }
+        prefix = f"{OPTIMIZER}{memory}/"
+        if keeps := bool(memory) and m.optimizer_state == "keep":
+            kept = {name[len(prefix) :]: array for name, array in self.arrays.items() if name.startswith(prefix)}
+            settings["optimizer_state"] = kept
+        model, stats = self.learner.train(theta, seed=seed, **(settings | changes))
+        if keeps:
+            self.arrays.update({prefix + name: array for name, array in (stats.optimizer_state or {}).items()})
+        return model, stats
+
+    def fit_slot(self, slot: int, memory: str = "", **changes: Any) -> TrainStats:
+        """Train the model of a slot as `fit` does, and put the trained one in its place."""
+        model, stats = self.fit(self.models.model(slot), self.seed("train", slot), memory, **changes)
+        self.models.replace(slot, model)
+        return stats

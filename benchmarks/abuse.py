@@ -266,7 +266,7 @@ def slowdowns(seconds: float, repeats: int) -> list[list[object]]:
         graph = loopback_graph("complete", 4, RUN)
         warm_up(graph, None)
         bed = Testbed(graph, directory, threads=1)
-        bed.start(*GOOD)
+        bed.start(GOOD)
         pids = [bed.pid(peer_id) for peer_id in GOOD]
 
         def used() -> float:

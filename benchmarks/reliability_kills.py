@@ -63,7 +63,7 @@ def killed(peers: int, victims: tuple[int, ...], rounds: int, point: str) -> lis
         run.drive(AWAY_S)
         run.bed.failpoints.clear()
         for p in victims:
-            run.bed.start(p)
+            run.bed.start([p])
         run.drive(300)
         survivors = [p for p in run.graph.ids if p not in victims]
         lost = [pauses(run.history(p, "round")) for p in survivors]

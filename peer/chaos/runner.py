@@ -219,7 +219,7 @@ class FaultRunner:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
         self.killed.discard(peer_id)
         self.leaving.discard(peer_id)
-        self.bed.start(peer_id)
+        self.bed.start([peer_id])
 
     def _wait_for_end(self, peer_id: int, timeout_s: float) -> bool:
         """Wait for the end of a process; return whether it has ended."""

@@ -36,7 +36,7 @@ class Script(BaseModel):
     event: tuple[Event, ...] = ()
 
     def check(self, graph: Graph, source: str) -> None:
-        """Raise ConfigError if an event names a peer or an edge that the graph does not have."""
+        """Raise ConfigError if an event names what the graph does not have, or no peer would ever start."""
         edges = {pair for a, b in graph.edges for pair in ((a, b), (b, a))}
         for index, event in enumerate(self.event):
             named = {*event.peers, *(peer for group in event.groups for peer in group)}
@@ -47,6 +47,11 @@ class Script(BaseModel):
                     f"{source}: event[{index}]: found {unknown[0]} in {event.text()!r}; allowed: the "
                     f"{counted(len(graph.nodes), 'peer')} and {counted(len(graph.edges), 'edge')} of the graph file"
                 )
+        if self.late >= set(graph.ids) and all(event.at_round for event in self.event if event.do == "join"):
+            raise ConfigError(
+                f"{source}: found a join for each of {counted(len(graph.nodes), 'peer')}, and all at rounds, which nobody would "
+                "complete; allowed: a peer that no join names, or a join with at_s"
+            )
 
     @property
     def late(self) -> frozenset[int]:

@@ -19,7 +19,7 @@ import stat
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -274,9 +274,9 @@ class Testbed:
         # These properties are cached: computed once here and not in every peer after the fork.
         _ = self.graph.digest, self.graph.degrees, self.graph.diameter_bound
 
-    def start(self, *peer_ids: int) -> None:
-        """Fork all peers, or the named ones."""
-        for peer_id in peer_ids or self.graph.ids:
+    def start(self, peer_ids: Iterable[int] | None = None) -> None:
+        """Fork the named peers; None: all."""
+        for peer_id in self.graph.ids if peer_ids is None else peer_ids:
             self.exit_codes.pop(peer_id, None)
             settings = LocalSettings(
                 StateDir.of_peer(self.directory, peer_id).root,

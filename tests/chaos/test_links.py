@@ -58,9 +58,9 @@ def _both_ways(run: Bed) -> list[tuple[int, int]]:
 def test_slow_links_change_no_bit_and_mark_no_neighbor_dead(
     bed: Make, undisturbed: dict[int, Models], toxics: dict[str, float]
 ) -> None:
-    run = bed(rounds=ROUNDS, proxy=True, late=(0, 1, 2, 3))
+    run = bed(rounds=ROUNDS, proxy=True, late=(1, 2, 3))
     run.do("slow", edges=run.graph.edges, toxics=toxics)
-    run.do("join", *run.graph.ids)
+    run.do("join", 1, 2, 3)
     last = run.finish()
     proof = {"latency_ms": "delayed", "slice_bytes": "sliced", "bandwidth_kb_s": "throttled"}[next(iter(toxics))]
     assert all(counters[proof] > 0 for counters in last["counters"].values())
@@ -77,12 +77,12 @@ def test_a_transfer_longer_than_the_suspicion_time_does_not_fail_while_bytes_arr
         rounds=1,
         model_options={"hidden": 1000},
         proxy=True,
-        late=(0, 1, 2, 3),
+        late=(1, 2, 3),
         timeouts={"heartbeat_s": 1.0, "suspicion_s": suspicion_s, "idle_transfer_s": 4.0},
         limits={"frame_bytes_max": 4096},
     )
     run.do("slow", edges=[(0, 1)], toxics={"bandwidth_kb_s": 40})
-    run.do("join", *run.graph.ids)
+    run.do("join", 1, 2, 3)
     last = run.finish()
     assert last["counters"]["0->1"]["throttled"] > 0
     assert max(line["seconds"]["wait"] for line in run.history(1, "round")) > suspicion_s

@@ -93,6 +93,13 @@ def test_a_script_for_another_graph_is_refused() -> None:
         Script(event=(parse_event(f"do=cut edges=0-{absent[1]}"),)).check(GRAPH, "x")
 
 
+def test_a_script_that_would_start_nobody_is_refused() -> None:
+    everybody = ",".join(map(str, GRAPH.ids))
+    with pytest.raises(ConfigError, match="a join for each of 8 peers"):
+        Script(event=(parse_event(f"do=join peers={everybody} at_round=2"),)).check(GRAPH, "x")
+    Script(event=(parse_event(f"do=join peers={everybody} at_s=0"),)).check(GRAPH, "x")
+
+
 def test_an_event_is_parsed_from_one_line() -> None:
     event = parse_event("do=partition groups=0,1|2,3 for_s=5")
     assert event.groups == ((0, 1), (2, 3)) and event.undo().do == "heal"
@@ -150,11 +157,11 @@ def test_a_span_lasts_from_a_fault_to_its_undo() -> None:
 def test_commands_inject_faults_into_a_running_testbed_and_the_report_draws_them(tmp_path: Path) -> None:
     """The commands peer testbed --chaos, peer chaos DIR, peer status DIR and peer report DIR.
 
-    The script pauses peer 3, so that the run lasts until the commands have come.
+    The script pauses peer 3 before its first round, so that the run lasts until the commands have come.
     """
     out, script = tmp_path / "out", tmp_path / "chaos.toml"
     faults = ('do = "kill"\npeers = [1]\nfor_s = 1\n', 'do = "pause"\npeers = [3]\n')
-    script.write_text("".join(f"[[event]]\nat_round = 3\n{fault}" for fault in faults))
+    script.write_text("".join(f"[[event]]\nat_s = 0\n{fault}" for fault in faults))
     settings = [
         "--set",
         "run.rounds=30",

@@ -53,7 +53,7 @@ def run_bed(request: dict) -> None:
     bed.failpoints = {int(peer_id): text for peer_id, text in request["failpoints"].items()}
     watcher = TestbedWatcher(directory, graph)
     runner = FaultRunner(bed, Script(**request["script"]), network, watcher.rounds_completed)
-    bed.start(*sorted(set(graph.ids) - runner.late - set(request["late"])))
+    bed.start(sorted(set(graph.ids) - runner.late - set(request["late"])))
     failed = runner.run(watcher.refresh, interval_s=0.05)
     result = {"failed": failed, "exit_codes": bed.exit_codes, "counters": runner.last_counters}
     temporary = directory / "bed.json.new"

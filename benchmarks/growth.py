@@ -91,7 +91,7 @@ def virtual(graph: Graph, tensors: bool, on_record: Callable[..., None]) -> Any:
     """Return a network with all peers of a graph."""
     from peer.experiment.network import VirtualNetwork
     from peer.experiment.simulated import SimulatedSettings, simulated_peers
-    from peer.host import PeerHost
+    from peer.host import build_host
 
     network = VirtualNetwork(on_record=on_record)
     if tensors:
@@ -99,7 +99,7 @@ def virtual(graph: Graph, tensors: bool, on_record: Callable[..., None]) -> Any:
     else:
         for peer_id in graph.ids:
             learner: Any = StubLearner()
-            network.add(PeerHost.build(peer_id, graph, learner, 1, clock=time.perf_counter, spare_buffers=0))
+            network.add(build_host(peer_id, graph, learner, 1, clock=time.perf_counter, spare_buffers=0))
     return network
 
 

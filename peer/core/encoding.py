@@ -8,6 +8,8 @@ the first byte. The lossy encodings expect finite models; values beyond the rang
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -43,6 +45,39 @@ def payload_size(schema: Schema, encoding: str) -> int:
         return -(-schema.size // 8) + 2 * _kept(schema, encoding)
     scales = 4 * len(schema.tensors) if encoding in ("int8", "delta_int8") else 0
     return scales + schema.size * _bytes_per_element(encoding)
+
+
+@dataclass(frozen=True)
+class ModelFormat:
+    """How the models of a run travel.
+
+    Attributes:
+        schema: of the part of a model that travels.
+        encoding: of the run, one of `ENCODINGS`.
+    """
+
+    schema: Schema
+    encoding: str
+
+    @property
+    def uses_deltas(self) -> bool:
+        """Whether a receiver that has the model before gets only the change."""
+        return self.encoding in DELTAS
+
+    @property
+    def whole(self) -> str:
+        """Encoding of a model without a base."""
+        return FULL if self.uses_deltas else self.encoding
+
+    @cached_property
+    def model_bytes(self) -> int:
+        """Payload bytes of one model in the encoding of the run."""
+        return payload_size(self.schema, self.encoding)
+
+    @cached_property
+    def whole_bytes(self) -> int:
+        """Payload bytes of a model without a base."""
+        return payload_size(self.schema, self.whole)
 
 
 def encode(theta: NDArray[np.float32], schema: Schema, encoding: str) -> memoryview:

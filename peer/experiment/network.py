@@ -68,7 +68,7 @@ class SimulatedPeer:
     def fold_all(self) -> None:
         """Fold the arrivals that wait, in the order in which the engine took them."""
         for effect, received in self.folds:
-            self.host.fold(effect, received)
+            self.host.receiving.fold(effect, received)
         self.folds.clear()
 
     # ---- `World`: messages ------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class SimulatedPeer:
                 return
             replies.append((answer[0], answer[1]()))
         try:
-            self.host.pulled(other.peer_id, replies)
+            self.host.post(self.host.receiving.pulled(other.peer_id, replies))
         except RemoteProtocolError as error:
             self.host.post(ev.PullDone(other.peer_id, False, reason=str(error)))
 
@@ -127,7 +127,7 @@ class SimulatedPeer:
 
     def push(self, neighbor: int, header: ModelHeader) -> None:
         """Offer a model."""
-        header, payload = self.host.message_to(neighbor, header)()
+        header, payload = self.host.sending.message_to(neighbor, header)()
         self.network.later(self._offer, self.network.peers[neighbor], header, self._sent(header, payload))
 
     def _sent(self, header: ModelHeader, payload: Payload) -> Sent:
@@ -138,7 +138,7 @@ class SimulatedPeer:
         if key not in self.sent:
             for old in [old for old in self.sent if old.round_index < header.round_index - 1]:
                 del self.sent[old]
-            model = decode(payload, self.host.schema, header.encoding).view()
+            model = decode(payload, self.host.format.schema, header.encoding).view()
             model.flags.writeable = False
             self.sent[key] = Sent(ReceivedModel(data, model), norm_squared(model))
         return self.sent[key]
@@ -160,7 +160,7 @@ class SimulatedPeer:
         header, sent = self.arrivals[stream]
         if header.base:
             self.fold_all()  # the base may be among these models
-        rejection = self.host.screen(header, sent.received, sent.norm_squared)
+        rejection = self.host.receiving.screen(header, sent.received, sent.norm_squared)
         if rejection is not None:
             self.answer_arrival(stream, PushReply(Outcome.REFUSED, rejection.code, rejection.reason))
         self.network.later(self.host.arrived, stream, header.sender, rejection)
@@ -173,12 +173,12 @@ class SimulatedPeer:
         if reply.outcome is not Outcome.FOLDED:
             del self.arrivals[stream]
         sender = self.network.peers[header.sender].host
-        self.network.later(sender.post, sender.push_answered(self.peer_id, header, reply))
+        self.network.later(sender.post, sender.sending.push_answered(self.peer_id, header, reply))
 
     def take_snapshot(self, effect: do.TakeSnapshot) -> None:
         """Snapshot what the folds so far have made."""
         self.fold_all()
-        self.host.take_snapshot(effect)
+        self.host.sending.take_snapshot(effect)
 
     def fold_arrival(self, effect: do.FoldArrival) -> None:
         """Fold before the next work of this peer."""

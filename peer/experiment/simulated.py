@@ -20,7 +20,7 @@ from coordinator_free_bootstrap import Graph, save_graph
 from peer.algorithms.registry import algorithm_named
 from peer.experiment.network import SimulatedPeer, VirtualNetwork, perform_in_turn
 from peer.experiment.together import Together
-from peer.host import InitialModels, PeerHost
+from peer.host import InitialModels, build_host
 from peer.learning.device import check_amp, device_named
 from peer.learning.flat import FlatModule
 from peer.learning.learner import Learner
@@ -119,7 +119,7 @@ def simulated_peers(graph: Graph, settings: SimulatedSettings, network: VirtualN
         algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)
         initial = common or InitialModels.of(algorithm, learner)
         common = initial if initial.digest else None
-        host = PeerHost.build(
+        host = build_host(
             peer_id,
             graph,
             learner,

@@ -1,104 +1,38 @@
-"""One peer without sockets, clock and threads: the only place that builds and runs the tensor half of a peer.
+"""One peer without sockets, clock and threads: it gives the engine its events and executes the effects.
 
-A host holds engine, algorithm, models and encodings. It checks what neighbors send, gives the engine its events, and executes
-the engine's effects with the help of a `World`. Its methods are synchronous; a world with threads calls `work` on its compute
-thread, `message_to(...)()`, `screen` and `fold` on its fold thread, and everything else on the thread of the engine.
+It answers what neighbors send: the sender is checked here, and each refusal counted. Tensors are the business of the parts
+`Sending` and `Receiving`, which know no engine, and of the algorithm's work. All methods are synchronous; a world with threads
+calls `work` on its compute thread, `sending.message_to(...)()`, the function of `answer_pull`, `receiving.screen` and
+`receiving.fold` on its fold thread, and everything else on the thread of the engine.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap import Graph, canonical_json, check_hello, digest
-from coordinator_free_bootstrap.errors import ConfigError, LocalProtocolError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap import canonical_json, check_hello
+from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
 from peer.algorithms.base import Algorithm
-from peer.algorithms.learner import Learner
-from peer.algorithms.registry import algorithm_named
 from peer.algorithms.work import perform
-from peer.algorithms.workspace import FoldedArrival, Workspace
+from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
 from peer.core import events as ev
-from peer.core.averaging import Vector, norm_squared
+from peer.core.averaging import Vector
 from peer.core.decisions import Rejection
-from peer.core.deltas import Received, Sent
-from peer.core.encoding import DELTAS, FULL, ErrorFeedback, Payload, decode, encode, payload_size
+from peer.core.encoding import ModelFormat, Payload
 from peer.core.engine import Engine, make_hello
-from peer.core.messages import (
-    WIRE_VERSION,
-    Control,
-    Heartbeat,
-    Hello,
-    HelloReply,
-    ModelHeader,
-    PullRequest,
-    PushReply,
-    Select,
-)
+from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, Select
 from peer.core.metric import Metric
-from peer.core.model_store import SPARE_BUFFERS_MAX, ModelStore, SnapshotKey
-from peer.core.schema import Schema
-from peer.core.screening import check_norm, clip
 from peer.core.stages import Stage
-from peer.core.state import State
 from peer.host.divergence import DivergenceGuard
 from peer.host.line_limits import CHANGES_PER_MINUTE_MAX, LineLimits
+from peer.host.receiving import Receiving
+from peer.host.sending import Sending
 from peer.host.world import Checkpoint, World, execute
-
-
-@dataclass(frozen=True)
-class InitialModels:
-    """The models of a peer that has not trained yet; ``digest`` is "" where each peer draws its own."""
-
-    models: list[Vector]
-    digest: str
-
-    @classmethod
-    def of(cls, algorithm: Algorithm, learner: Learner) -> InitialModels:
-        """Draw them."""
-        models, common = algorithm.initial_models(learner)
-        state = hashlib.sha256()
-        for model in models[: algorithm.slots] if common else ():
-            state.update(model.data.cast("B"))
-        return cls(models, state.hexdigest() if common else "")
-
-
-@dataclass(eq=False)
-class ReceivedModel:
-    """The buffer of one arrival.
-
-    Attributes:
-        payload: uint8 [size_bytes], the encoded model.
-        model: float32 [d], if it is decoded; for encoding float32 a view of ``payload``. A read-only one is shared with other
-            receivers, and copied before it is changed or kept.
-    """
-
-    payload: NDArray[np.uint8]
-    model: Vector | None = None
-
-
-def check_kept_memory(algorithm: Algorithm, travelling: Schema) -> None:
-    """Check that the arrivals which wait for the close of a step fit the limit: the algorithm's own, and a trimmed mean's.
-
-    Raises:
-        ConfigError: they take more than run.limits.kept_bytes_max.
-    """
-    manifest = algorithm.manifest
-    trimmed = algorithm.slots * algorithm.degree if manifest.screening.trimmed_mean else 0
-    count = algorithm.kept_models() + trimmed
-    needed, most = count * 4 * travelling.size, manifest.limits.kept_bytes_max
-    if needed > most:
-        raise ConfigError(
-            f"run.limits.kept_bytes_max: found {most}, but peer {algorithm.peer_id} keeps up to {count} arrivals until a step "
-            f"closes (algorithm '{manifest.algorithm}', trimmed mean {manifest.screening.trimmed_mean}), {needed} bytes; raise "
-            "the limit, or take a graph with fewer neighbors or a smaller model"
-        )
 
 
 class Probe:
@@ -115,25 +49,39 @@ class Probe:
 
 
 class PeerHost:
-    """One peer. Make it with `build`, give it a world with `connect`, then `post` a `Tick`."""
+    """One peer. Make it with `peer.host.build.build_host`, give it a world with `connect`, then `post` a `Tick`.
+
+    Args:
+        engine: at the start of an incarnation.
+        algorithm: the same that the engine asks.
+        workspace: with the models; changed from now on.
+        model_format: how models travel.
+        digests: what the handshake compares, by name.
+        clock: monotonic seconds, only to time phases.
+        published: float32 [d], the last published model of each slot, of a checkpoint.
+    """
 
     world: World
 
     def __init__(
         self,
         engine: Engine,
+        algorithm: Algorithm,
         workspace: Workspace,
+        model_format: ModelFormat,
         digests: dict[str, str],
         clock: Callable[[], float],
-        published: dict[int, Vector] | None = None,
+        published: dict[int, Vector],
     ) -> None:
         self.engine = engine
         self.state = engine.state
+        self.algorithm = algorithm
         self.workspace = workspace
+        self.format = model_format
+        self.sending = Sending(engine.state, algorithm, workspace, model_format, published)
+        self.receiving = Receiving(algorithm, workspace, model_format, clock)
         self.manifest = engine.state.manifest
         self.peer_id = engine.state.peer_id
-        self.algorithm: Algorithm = engine.state.algorithm  # type: ignore[assignment]
-        self.schema = self.algorithm.travelling(workspace.learner.schema)
         self.digests = digests
         self.metric = Metric()  # of the task; its world sets it
         self.more_metrics: tuple[Metric, ...] = ()
@@ -148,101 +96,7 @@ class PeerHost:
         self._events: deque[ev.Event] = deque()
         self._stepping = False
         self._lines = LineLimits()
-        self._guard = DivergenceGuard(workspace, range(self.algorithm.slots, self.algorithm.held))
-        self._payloads: dict[SnapshotKey, Payload] = {}
-        self._feedback: dict[int, ErrorFeedback] = {}
-        self._deltas = self.manifest.encoding in DELTAS
-        self._whole = FULL if self._deltas else self.manifest.encoding  # encoding of a model without a base
-        self.whole_bytes = payload_size(self.schema, self._whole)
-        self._sent = Sent(self.schema, self.manifest.encoding, published or {})
-        self._kept = Received(self.schema)
-        self._own_norms: dict[int, float] = {}  # squared norms and models at the start of the round, for screening
-        self._centers: dict[int, Vector] = {}
-        self._fold_seconds = 0.0
-
-    @classmethod
-    def build(
-        cls,
-        peer_id: int,
-        graph: Graph,
-        learner: Learner,
-        incarnation: int,
-        checkpoint: Checkpoint | None = None,
-        *,
-        clock: Callable[[], float],
-        initial: InitialModels | None = None,
-        spare_buffers: int = SPARE_BUFFERS_MAX,
-    ) -> PeerHost:
-        """Return a peer in the state of a checkpoint, or a new one.
-
-        Args:
-            peer_id: a node of ``graph``.
-            graph: neighbors and manifest.
-            learner: trains and evaluates on the peer's shard.
-            incarnation: of this start, persisted already.
-            checkpoint: what to resume from; its arrays are owned by the host from now on.
-            clock: monotonic seconds, only to time phases.
-            initial: the initial models, if they are drawn already; never mutated.
-            spare_buffers: model buffers kept for reuse; many hosts in one process can do without.
-
-        Raises:
-            ConfigError: the manifest's options or limits do not fit.
-        """
-        manifest = graph.manifest
-        algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)
-        schema = algorithm.travelling(learner.schema)
-        model_bytes = payload_size(schema, manifest.encoding)
-        whole_bytes = payload_size(schema, FULL) if manifest.encoding in DELTAS else model_bytes
-        if whole_bytes > manifest.limits.model_bytes_max:
-            raise ConfigError(
-                f"run.limits.model_bytes_max: {manifest.limits.model_bytes_max}, but one model of task '{manifest.task}' "
-                f"takes {whole_bytes} bytes; raise the limit or take a smaller model"
-            )
-        check_kept_memory(algorithm, schema)
-        first = initial or InitialModels.of(algorithm, learner)
-        slots = [checkpoint.arrays[f"slot/{i}"] for i in range(algorithm.held)] if checkpoint else list(first.models)
-        store = ModelStore(
-            slots,
-            batch=manifest.aggregation == "batch",
-            trim=manifest.screening.trimmed_mean,
-            spare_max=spare_buffers,
-        )
-        if initial is not None and checkpoint is None:
-            for slot in range(len(store)):
-                store.share(slot)
-        workspace = Workspace(manifest, peer_id, graph, learner, store, {}, true_cluster=learner.true_cluster)
-        if checkpoint:
-            arrays = checkpoint.arrays.items()
-            workspace.arrays = {name[len("array/") :]: array for name, array in arrays if name.startswith("array/")}
-            workspace.state = dict(checkpoint.state["algorithm_state"])
-        else:
-            workspace.state = algorithm.begin(workspace)
-        engine = Engine(
-            State(
-                peer_id,
-                graph,
-                algorithm,
-                incarnation,
-                model_bytes=model_bytes,
-                algorithm_state=dict(workspace.state),
-                resume=checkpoint.state if checkpoint else None,
-            )
-        )
-        digests = {
-            "wire_version": str(WIRE_VERSION),
-            "manifest": digest(manifest),
-            "graph": graph.digest,
-            "schema": schema.digest,
-            "frozen": learner.frozen_digest,
-            "initial_models": first.digest,
-        }
-        saved = (
-            {name: array for name, array in checkpoint.arrays.items() if name.startswith("published/")}
-            if checkpoint
-            else {}
-        )
-        published = {int(name.removeprefix("published/")): array for name, array in saved.items()}
-        return cls(engine, workspace, digests, clock, published)
+        self._guard = DivergenceGuard(workspace, range(algorithm.slots, algorithm.held))
 
     # ---- events ---------------------------------------------------------------------------------------------------------
 
@@ -380,82 +234,7 @@ class PeerHost:
             self.refuse(sender, rejection.code, rejection.reason)
         return rejection.code
 
-    # ---- sending --------------------------------------------------------------------------------------------------------
-
-    def take_snapshot(self, effect: do.TakeSnapshot) -> None:
-        """Keep the present models of some slots as a step's offers."""
-        for slot in effect.slots:
-            key = SnapshotKey(effect.round_index, effect.step, slot)
-            self.workspace.models.take_snapshot(key, self.algorithm.outgoing(self.workspace, slot))
-            if self._deltas:
-                self._sent.offer(key, self.workspace.models.get_snapshot(key))
-
-    def drop_snapshots(self, before_round: int) -> None:
-        """Free the snapshots and payloads of earlier rounds, and pulled models that were not adopted."""
-        self.workspace.pulled.clear()
-        self.workspace.models.drop_snapshots(before_round)
-        self._sent.drop(before_round)
-        for key in [key for key in self._payloads if key.round_index < before_round]:
-            del self._payloads[key]
-
-    def message_to(self, neighbor: int, header: ModelHeader) -> Callable[[], tuple[ModelHeader, Payload]]:
-        """Return a function that gives the header to send and encodes the offered model, once for all neighbors.
-
-        The snapshot is taken now. The header differs from the given one where a whole model is sent in place of a delta.
-        """
-        key = SnapshotKey(header.round_index, header.step, header.slot)
-        if (payload := self._payloads.get(key)) is not None:
-            return lambda: (header, payload)
-        snapshot, incarnation = self.workspace.models.get_snapshot(key), self.state.neighbors[neighbor].incarnation
-        if self._deltas:
-            published = self._sent.published(key)
-            return lambda: self._sent.message(neighbor, incarnation, header, published())
-        return lambda: (header, self._encoded(key, snapshot))
-
-    def push_answered(self, neighbor: int, header: ModelHeader, reply: PushReply) -> ev.SendAnswered:
-        """Note a neighbor's answer to a model of `message_to`, with the header that was sent; return the engine's event."""
-        if self._deltas:
-            self._sent.answered(neighbor, self.state.neighbors[neighbor].incarnation, header, reply)
-        return ev.SendAnswered(neighbor, reply.outcome, reply.refusal, reply.reason, header.size_bytes)
-
-    def _encoded(self, key: SnapshotKey, snapshot: Vector) -> Payload:
-        if key not in self._payloads:
-            encoding = self.manifest.encoding
-            if encoding == "int8":
-                feedback = self._feedback.setdefault(key.slot, ErrorFeedback(self.schema))
-                self._payloads[key] = feedback.encode(snapshot, encoding)
-            else:
-                self._payloads[key] = encode(snapshot, self.schema, encoding)
-        return self._payloads[key]
-
-    def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, Callable[[], Payload]] | Refusal:
-        """Give a neighbor that catches up the present model of one slot: what the algorithm publishes, encoded on call."""
-        rejection = self.engine.rejects_sender(request.sender, request.incarnation)
-        slots = self.algorithm.slots
-        if rejection is None and not 0 <= request.slot < slots:
-            rejection = Rejection(Refusal.SLOT_OUT_OF_RANGE, f"slot {request.slot} of {slots} pulled")
-        if rejection is not None:
-            return self._reject(request.sender, rejection)
-        header = ModelHeader(
-            sender=self.peer_id,
-            incarnation=self.state.incarnation,
-            round_index=self.engine.round_index,
-            step=0,
-            slot=request.slot,
-            index=0,
-            total=1,
-            sample_count=int(self.state.algorithm_state.get("sample_count", 1)),  # as in offers: 1 in private runs
-            mass=1.0,
-            scalars=(),
-            size_bytes=self.whole_bytes,
-            encoding=self._whole,
-        )
-        return header, lambda: self._published(request.slot)
-
-    def _published(self, slot: int) -> Payload:
-        return encode(self.algorithm.published(self.workspace, slot), self.schema, self._whole)
-
-    # ---- receiving ------------------------------------------------------------------------------------------------------
+    # ---- models of neighbors --------------------------------------------------------------------------------------------
 
     def rejects_offer(self, header: ModelHeader) -> Rejection | None:
         """Return why a model is refused before the engine sees its header; it is counted.
@@ -464,53 +243,10 @@ class PeerHost:
             RemoteProtocolError: SHUTTING_DOWN.
         """
         self._check_running()
-        rejection = self.engine.rejects_sender(header.sender, header.incarnation) or self._rejects_size(header)
+        rejection = self.engine.rejects_sender(header.sender, header.incarnation)
+        rejection = rejection or self.receiving.rejects_header(header)
         if rejection is not None:
             self._reject(header.sender, rejection)
-        return rejection
-
-    def _rejects_size(self, header: ModelHeader) -> Rejection | None:
-        if header.encoding not in (self.manifest.encoding, self._whole):
-            found = f"encoding {header.encoding!r}; the encoding of this run is {self.manifest.encoding}"
-            return Rejection(Refusal.WRONG_ENCODING, found)
-        expected = self.state.model_bytes if header.encoding == self.manifest.encoding else self.whole_bytes
-        if header.size_bytes != expected:
-            found = f"a model of {header.size_bytes} bytes; a model of this schema takes {expected}"
-            return Rejection(Refusal.WRONG_SIZE, found)
-        if (header.base != 0) != (header.encoding in DELTAS):
-            return Rejection(Refusal.MALFORMED, f"base {header.base:016x} with encoding {header.encoding}")
-        return None
-
-    def reserve(self, header: ModelHeader) -> ReceivedModel:
-        """Return a buffer for one arrival."""
-        if header.encoding != "float32":
-            return ReceivedModel(np.empty(header.size_bytes, np.uint8))
-        model = self.workspace.models.acquire_buffer()
-        return ReceivedModel(model.view(np.uint8), model)
-
-    def screens_by_norm(self) -> bool:
-        """Return whether an arrival whose norm is known needs no look at its values."""
-        return self.manifest.screening.norm_bound is None and not self.algorithm.inspects_arrivals
-
-    def screen(self, header: ModelHeader, received: ReceivedModel, known_norm: float | None = None) -> Rejection | None:
-        """Return why a complete model is not taken: its values, its norm, or the algorithm's own check.
-
-        Args:
-            header: of the model.
-            received: its buffer; read only.
-            known_norm: the squared norm, if it is known.
-        """
-        bound = self.manifest.screening.norm_bound
-        if known_norm is not None and self.screens_by_norm():
-            return check_norm(known_norm, 0.0, None)
-        try:
-            model = self._model_of(header, received)
-        except RemoteProtocolError as error:
-            return Rejection(error.code, error.sentence)
-        found = norm_squared(model) if known_norm is None else known_norm
-        rejection = check_norm(found, self._own_norms.get(header.slot, 0.0), bound)
-        if rejection is None and self.algorithm.inspects_arrivals:
-            rejection = self.algorithm.screen_arrival(self.workspace, header, model)
         return rejection
 
     def arrived(self, stream: int, sender: int, rejection: Rejection | None) -> None:
@@ -528,55 +264,18 @@ class PeerHost:
         if effect.refusal is not None and effect.refusal is not Refusal.NO_HANDSHAKE:
             self.note_refusal(effect.sender, effect.refusal, effect.reason)
 
-    def fold(self, effect: do.FoldArrival, received: ReceivedModel) -> None:
-        """Clip an arrival and fold it into its targets, or keep it until the round closes."""
-        began = self._clock()
-        arrival = self._model_of(effect.header, received)
-        if self._deltas:
-            self._kept.keep(effect.header, arrival)
-        radius, center = self.manifest.screening.clip, self._centers.get(effect.header.slot)
-        clips = radius is not None and center is not None
-        if not arrival.flags.writeable and (clips or not effect.targets):
-            arrival = arrival.copy()
-        if radius is not None and center is not None:
-            clip(arrival, center, radius)
-        if not effect.targets:
-            kept = sum(other.model is not None for other in self.workspace.arrivals)
-            if kept >= self.algorithm.kept_models():
-                raise LocalProtocolError(
-                    f"algorithm '{self.algorithm.name}' keeps arrival {kept + 1} of a step; its kept_models says "
-                    f"{self.algorithm.kept_models()}"
-                )
-        for target in effect.targets:
-            self.workspace.models.fold(target.slot, arrival, target.weight)
-        self.workspace.arrivals.append(FoldedArrival(effect.header, None if effect.targets else arrival))
-        if effect.targets and arrival.flags.writeable:
-            self.workspace.models.release_buffer(arrival)
-        self._fold_seconds += self._clock() - began
+    def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, Callable[[], Payload]] | Refusal:
+        """Give a neighbor that catches up the present model of one slot: its header, and a function that encodes it."""
+        rejection = self.engine.rejects_sender(request.sender, request.incarnation)
+        slots = self.algorithm.slots
+        if rejection is None and not 0 <= request.slot < slots:
+            rejection = Rejection(Refusal.SLOT_OUT_OF_RANGE, f"slot {request.slot} of {slots} pulled")
+        return self.sending.present(request.slot) if rejection is None else self._reject(request.sender, rejection)
 
-    def pulled(self, neighbor: int, replies: Sequence[tuple[ModelHeader, Payload]]) -> None:
-        """Take the models of all slots that a neighbor was asked for, if every one of them passes.
-
-        Raises:
-            RemoteProtocolError: one of them does not; none is used.
-        """
-        models = []
-        for slot, (header, payload) in enumerate(replies):
-            if header.encoding != self._whole:
-                raise RemoteProtocolError(Refusal.WRONG_ENCODING, f"a pulled model has encoding {header.encoding!r}")
-            model = decode(payload, self.schema, header.encoding)
-            own = norm_squared(self.workspace.models.model(slot))
-            rejection = check_norm(norm_squared(model), own, self.manifest.screening.norm_bound)
-            if rejection is not None:
-                raise RemoteProtocolError(rejection.code, f"a pulled model: {rejection.reason}")
-            models.append(model)
-        self.workspace.pulled[neighbor] = models
-        self.post(ev.PullDone(neighbor, True, max((header.round_index for header, _ in replies), default=0)))
-
-    def _model_of(self, header: ModelHeader, received: ReceivedModel) -> Vector:
-        if received.model is None and header.encoding in DELTAS:
-            received.model = self._kept.restore(header, received.payload)
-        return decode(received.payload, self.schema, header.encoding) if received.model is None else received.model
+    def drop_snapshots(self, before_round: int) -> None:
+        """Free the snapshots and payloads of earlier rounds, and pulled models that were not adopted."""
+        self.receiving.drop_pulled()
+        self.sending.drop_snapshots(before_round)
 
     # ---- work, checkpoints, records -------------------------------------------------------------------------------------
 
@@ -588,11 +287,7 @@ class PeerHost:
         if restored:
             self.world.log(do.Log("warning", restored, None, "restored"))
         if effect.kind == "assign":
-            models, screening = self.workspace.models, self.manifest.screening
-            if screening.norm_bound is not None:
-                self._own_norms = {slot: norm_squared(models.model(slot)) for slot in range(self.algorithm.slots)}
-            if screening.clip is not None:
-                self._centers = {slot: models.share(slot) for slot in range(self.algorithm.slots)}
+            self.receiving.begin_round()
         return done
 
     def say_goodbye(self) -> None:
@@ -604,8 +299,7 @@ class PeerHost:
         """Return what a checkpoint keeps, as of now."""
         models = self.workspace.models
         arrays: dict[str, NDArray[Any]] = {f"slot/{slot}": models.share(slot) for slot in range(len(models))}
-        if self._deltas:
-            arrays |= {f"published/{slot}": model for slot, model in self._sent.models().items()}
+        arrays |= {f"published/{slot}": model for slot, model in self.sending.published_models().items()}
         arrays |= {f"array/{name}": array.copy() for name, array in self.workspace.arrays.items()}
         return Checkpoint(effect.round_index, arrays, effect.state)
 
@@ -616,8 +310,8 @@ class PeerHost:
             return
         if kind == "round":
             seconds = fields["seconds"]
-            fields = fields | {"seconds": {**seconds, "fold": seconds.get("fold", 0.0) + self._fold_seconds}}
-            self._fold_seconds = 0.0
+            fold_s = seconds.get("fold", 0.0) + self.receiving.take_fold_seconds()
+            fields = fields | {"seconds": {**seconds, "fold": fold_s}}
             self.last_round = fields
         elif kind == "end":
             self.last_round = self.last_round | fields  # `final` has evaluated the personalized model

@@ -22,13 +22,19 @@ class Checkpoint:
 
     Attributes:
         round_index: rounds completed.
-        arrays: ``slot/<i>``: float32 [d], never mutated afterwards; ``array/<name>``: the algorithm's arrays.
+        arrays: ``slot/<i>`` and, with deltas, ``published/<i>``: float32 [d], never mutated afterwards; ``array/<name>``: the
+            algorithm's arrays.
         state: the engine's state, JSON values.
     """
 
     round_index: int
     arrays: dict[str, NDArray[Any]]
     state: dict[str, Any]
+
+    def arrays_of(self, kind: str) -> dict[str, NDArray[Any]]:
+        """Return the arrays ``<kind>/<name>`` by name."""
+        prefix = f"{kind}/"
+        return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
 
 
 class Host(Protocol):
@@ -38,7 +44,7 @@ class Host(Protocol):
         """Log and record an arrival that the engine refuses."""
 
     def drop_snapshots(self, before_round: int) -> None:
-        """Free the snapshots of earlier rounds."""
+        """Free the snapshots of earlier rounds, and pulled models that were not adopted."""
 
     def checkpoint(self, effect: do.WriteCheckpoint) -> Checkpoint:
         """Return what a checkpoint keeps, as of now."""
@@ -63,7 +69,7 @@ class World(Protocol):
         """Send a selection or a pass."""
 
     def push(self, neighbor: int, header: ModelHeader) -> None:
-        """Send the model of `PeerHost.message_to`."""
+        """Send the model of `Sending.message_to`."""
 
     def cancel_send(self, neighbor: int) -> None:
         """Give up the control message or push in flight."""
@@ -72,19 +78,19 @@ class World(Protocol):
         """Give up the push in flight if no byte of it has moved for ``quiet_s`` seconds."""
 
     def pull(self, neighbor: int) -> None:
-        """Ask for all slots; give them to `PeerHost.pulled`."""
+        """Ask for all slots; post the event of `Receiving.pulled`."""
 
     def read_arrival(self, stream: int) -> None:
-        """Read a model into a buffer of `PeerHost.reserve` and screen it."""
+        """Read a model into a buffer of `Receiving.reserve` and screen it."""
 
     def answer_arrival(self, stream: int, reply: PushReply) -> None:
         """Answer a push."""
 
     def take_snapshot(self, effect: do.TakeSnapshot) -> None:
-        """Call `PeerHost.take_snapshot`."""
+        """Call `Sending.take_snapshot`."""
 
     def fold_arrival(self, effect: do.FoldArrival) -> None:
-        """Call `PeerHost.fold`: one arrival at a time, and not beside work other than training."""
+        """Call `Receiving.fold`: one arrival at a time, and not beside work other than training."""
 
     def work(self, effect: do.Work) -> None:
         """Call `PeerHost.work`."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, digest
 from coordinator_free_bootstrap.rates import check_limits, problems_of
-from peer.host import Checkpoint, PeerHost
+from peer.host import Checkpoint, PeerHost, build_host
 from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
 from peer.learning.learner import Learner
@@ -109,7 +109,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     checkpoint = Checkpoint(saved.round_index, saved.arrays, saved.state) if saved else None
     incarnations = IncarnationFile(settings.state_dir)
     incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)
-    host = PeerHost.build(peer_id, graph, learner, incarnation, checkpoint, clock=time.monotonic)
+    host = build_host(peer_id, graph, learner, incarnation, checkpoint, clock=time.monotonic)
     notes = list(problems_of(graph, peer_id, host.state.model_bytes, settings.upload_limit, settings.download_limit))
     notes += [f"checkpoint {path.name} was not used: {reason}" for path, reason in checkpoints.rejected]
     if incarnations.problem:

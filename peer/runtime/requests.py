@@ -121,8 +121,8 @@ class Requests:
             return _known(arrival.verdict or UNUSED)
         seconds = max(1e-3, asyncio.get_running_loop().time() - stream.read_at)
         self.bytes_per_second = max(0.5 * self.bytes_per_second, stream.header.size_bytes / seconds)
-        screen = partial(self._host.screen, stream.header, stream.received, arrival.norm_squared)
-        if arrival.norm_squared is not None and self._host.screens_by_norm():
+        screen = partial(self._host.receiving.screen, stream.header, stream.received, arrival.norm_squared)
+        if arrival.norm_squared is not None and self._host.receiving.screens_by_norm():
             return self._screened(number, stream, arrival, screen())
         return asyncio.ensure_future(self._screened_elsewhere(number, stream, arrival, screen))
 
@@ -172,7 +172,7 @@ class Requests:
 
     def read(self, number: int) -> None:
         """Let a stream be read into a reserved buffer."""
-        stream, received = self._streams[number], self._host.reserve(self._streams[number].header)
+        stream, received = self._streams[number], self._host.receiving.reserve(self._streams[number].header)
         stream.received, stream.read_at = received, asyncio.get_running_loop().time()
         stream.arrival = Arrival(stream.header, received.payload, on_frame=lambda: self._frame(number))
         self._stream_of[id(stream.arrival)] = number, stream

@@ -63,7 +63,7 @@ def write_results(
         slots = max(slots, len(workspace.state["mixture"]))  # private models that predict too
     for slot in range(slots if models else 0):
         about = metadata | {"role": f"{CLUSTER} {slot}"}
-        save_model(place.cluster_model(slot), workspace.models.model(slot), host.schema, about)
+        save_model(place.cluster_model(slot), workspace.models.model(slot), host.format.schema, about)
     if models and workspace.personalized is not None:
         about = metadata | {"role": PERSONALIZED}
         save_model(place.personalized_model, workspace.personalized, workspace.learner.schema, about)

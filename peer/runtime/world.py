@@ -74,7 +74,8 @@ class AsyncioWorld:
         self._disk = ThreadPoolExecutor(1, "disk")
         # A hop to the fold thread and back takes longer than to fold a small model, or to take a view of one.
         self._views = self.manifest.encoding == "float32"
-        self._folds_here = self._views and self.host.screens_by_norm() and self.host.whole_bytes <= SMALL_BYTES
+        small = self.host.format.whole_bytes <= SMALL_BYTES
+        self._folds_here = self._views and small and self.host.receiving.screens_by_norm()
         self._wire_bytes_before = 0
         self._ended = False
         self.host.connect(self)
@@ -276,12 +277,13 @@ class AsyncioWorld:
 
     def push(self, neighbor: int, header: ModelHeader) -> None:
         """Send a model."""
-        message = self.host.message_to(neighbor, header)  # now: its snapshot may be freed before the fold thread is
+        # Now: its snapshot may be freed before the fold thread is.
+        message = self.host.sending.message_to(neighbor, header)
         self._sending[neighbor] = self._spawn(self._deliver(neighbor, self._push(neighbor, message)))
 
     async def _push(self, neighbor: int, message: Callable[[], Any]) -> ev.SendAnswered:
         header, payload = message() if self._views else await self._on(self._fold, message)
-        return self.host.push_answered(neighbor, header, await self._links[neighbor].push(header, payload))
+        return self.host.sending.push_answered(neighbor, header, await self._links[neighbor].push(header, payload))
 
     async def _deliver(self, neighbor: int, call: Coroutine[Any, Any, ev.SendAnswered | Refusal | None]) -> None:
         try:
@@ -321,9 +323,9 @@ class AsyncioWorld:
             async with asyncio.timeout(limit_s):
                 for slot in range(self.host.algorithm.slots):
                     request = PullRequest(self.peer_id, self.host.state.incarnation, slot)
-                    size_bytes = self.host.whole_bytes
+                    size_bytes = self.host.format.whole_bytes
                     replies.append(await self._links[neighbor].pull(request, size_bytes=size_bytes))
-            self.host.pulled(neighbor, replies)
+            self.post(self.host.receiving.pulled(neighbor, replies))
         except (NeighborUnavailable, RemoteProtocolError, TimeoutError) as error:
             about = {"neighbor": neighbor, "message_kind": "pull"}
             reason = str(error) or f"not complete within {limit_s:.1f} s"
@@ -332,7 +334,7 @@ class AsyncioWorld:
 
     def _pull_limit_s(self, neighbor: int) -> float:
         """Return how long a pull of all slots may take: four times what the measured speed needs, if there is one."""
-        timeouts, size_bytes = self.manifest.timeouts, self.host.whole_bytes
+        timeouts, size_bytes = self.manifest.timeouts, self.host.format.whole_bytes
         slots, speed = self.host.algorithm.slots, self.requests.bytes_per_second
         one_s = self._pacing.transfer_limit_s(neighbor, size_bytes, timeouts)
         if speed and not self._pacing.is_limited(neighbor):
@@ -351,7 +353,7 @@ class AsyncioWorld:
 
     def take_snapshot(self, effect: do.TakeSnapshot) -> None:
         """Snapshot at once."""
-        self.host.take_snapshot(effect)
+        self.host.sending.take_snapshot(effect)
 
     def fold_arrival(self, effect: do.FoldArrival) -> None:
         """Fold: on the fold thread, or here at once."""
@@ -447,7 +449,7 @@ async def _ended(part: str, ending: Awaitable[None]) -> None:
 
 def _folded(world: AsyncioWorld, effect: do.FoldArrival, received: Any) -> None:
     failpoints.reach("fold.begin")
-    world.host.fold(effect, received)
+    world.host.receiving.fold(effect, received)
     failpoints.reach("fold.end")
 
 

@@ -27,7 +27,7 @@ def test_running_peer_keeps_at_most_the_buffers_that_its_engine_counts(tmp_path:
         async with under_attack(tmp_path) as target:
             await target.connect(ATTACKER, GOOD)
             await target.reach(Stage.EXCHANGING)
-            arrivals, reserve = target.host.state.arrivals, target.host.reserve
+            arrivals, reserve = target.host.state.arrivals, target.host.receiving.reserve
             reserved: asyncio.Queue[None] = asyncio.Queue()
             buffers: list[weakref.ref[Any]] = []
 
@@ -40,7 +40,7 @@ def test_running_peer_keeps_at_most_the_buffers_that_its_engine_counts(tmp_path:
             def in_memory() -> int:
                 return sum(buffer() is not None for buffer in buffers)
 
-            target.host.reserve = watched  # type: ignore[method-assign]
+            target.host.receiving.reserve = watched  # type: ignore[method-assign]
             async with target.channel(ATTACKER) as channel:
                 pushes = []
                 for incarnation in (7, 7, 7, 8, 8, 9, 10):

@@ -29,8 +29,9 @@ from peer.core.receiver import Receiver
 from peer.core.sender import Sender
 from peer.core.stages import Stage
 from peer.core.state import State
-from peer.host import host as host_module
-from peer.host.host import PeerHost
+from peer.host import receiving as receiving_module
+from peer.host import sending as sending_module
+from peer.host.receiving import Receiving
 from tests.simulation.network import Network
 
 Patch = Callable[[Any], None]  # takes pytest's monkeypatch
@@ -223,12 +224,12 @@ def a_model_of_zeros_is_sent(original, store, key, model=None):
 # ---- screening and encodings -------------------------------------------------------------------------------------------
 
 
-@plant(host_module, "clip")
+@plant(receiving_module, "clip")
 def clipping_pulls_towards_zero(original, arrival, center, radius):
     return original(arrival, np.zeros_like(center), radius)
 
 
-@plant(host_module, "clip")
+@plant(receiving_module, "clip")
 def clipping_moves_by_the_radius(original, arrival, center, radius):
     distance = float(np.linalg.norm(arrival - center))
     if distance > radius:
@@ -236,20 +237,20 @@ def clipping_moves_by_the_radius(original, arrival, center, radius):
     return 1.0
 
 
-@plant(PeerHost, "fold")
-def clipping_is_forgotten(original, host, effect, received):
-    host._centers = {}
-    original(host, effect, received)
+@plant(Receiving, "fold")
+def clipping_is_forgotten(original, receiving, effect, received):
+    receiving._centers = {}
+    original(receiving, effect, received)
 
 
-@plant(host_module, "check_norm")
+@plant(receiving_module, "check_norm")
 def the_norm_bound_is_not_squared(original, norm_squared, own_norm_squared, bound):
     return original(norm_squared, own_norm_squared, None if bound is None else bound**0.5)
 
 
-@plant(PeerHost, "screen")
-def the_norm_bound_is_ignored(original, host, header, received, known_norm=None):
-    found: Rejection | None = original(host, header, received, known_norm)
+@plant(Receiving, "screen")
+def the_norm_bound_is_ignored(original, receiving, header, received, known_norm=None):
+    found: Rejection | None = original(receiving, header, received, known_norm)
     return None if found is not None and found.code == "norm_bound" else found
 
 
@@ -306,14 +307,14 @@ def bfloat16_is_cut_and_not_rounded(original, theta):
     return (theta.view(np.uint32) >> 16).astype("<u2")
 
 
-@plant(host_module, "encode")
+@plant(sending_module, "encode")
 def float16_is_rounded_twice(original, theta, schema, name):
     if name == "float16":
         theta = (np.rint(theta * 64) / 64).astype(np.float32)
     return original(theta, schema, name)
 
 
-@plant(host_module, "decode")
+@plant(receiving_module, "decode")
 def int8_scales_are_swapped_for_their_magnitude(original, payload, schema, name):
     model = original(payload, schema, name)
     return np.abs(model) if name == "int8" else model

@@ -334,7 +334,7 @@ class Checker:
 
     def _adds_up(self, process: Process, header: ModelHeader, payload: bytes) -> None:
         """Compare a new payload with its model, and lossy ones with all of the slot's models so far."""
-        shadow, schema = self.shadows[process], process.host.schema
+        shadow, schema = self.shadows[process], process.host.format.schema
         key = SnapshotKey(header.round_index, header.step, header.slot)
         if key in shadow.encoded:
             return
@@ -353,7 +353,7 @@ class Checker:
 
     def _publishes(self, process: Process, header: ModelHeader, payload: bytes) -> None:
         """In a run with deltas, every message of a key leaves the same model, which is the snapshot but for what was left out."""
-        schema = process.host.schema
+        schema = process.host.format.schema
         change = encodings.decoded(payload, schema, header.encoding)
         base = self.published.get(header.base, np.zeros(schema.size, np.float32))
         self.require(header.base == 0 or header.base in self.published, "I10", f"{header.key}: a delta from nothing")
@@ -373,7 +373,7 @@ class Checker:
 
     def _exact(self, process: Process, header: ModelHeader, payload: bytes) -> NDArray[np.float64]:
         """Return what a payload stands for at its receiver."""
-        found = encodings.decoded(payload, process.host.schema, header.encoding)
+        found = encodings.decoded(payload, process.host.format.schema, header.encoding)
         if not header.base:
             return found
         base = self.shadows[process].kept.get((header.sender, header.slot))

@@ -23,7 +23,7 @@ from peer.core import events as ev
 from peer.core.encoding import view_of
 from peer.core.engine import Engine
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, Outcome, PullRequest, PushReply
-from peer.host import Checkpoint, PeerHost, Probe, ReceivedModel
+from peer.host import Checkpoint, Probe, ReceivedModel, build_host
 from tests.simulation.network import Push
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Process(Probe):
         self.lineage: set[tuple[int, int, int, int]] = set(self.checkpoint.lineage if self.checkpoint else ())
         saved = self.checkpoint
         resume = Checkpoint(saved.round_index, saved.arrays, saved.state) if saved else None
-        self.host = PeerHost.build(
+        self.host = build_host(
             self.peer_id, world.graph, machine.learner, incarnation, resume, clock=lambda: self.world.now
         )
         self.host.connect(self)
@@ -219,7 +219,7 @@ class Process(Probe):
 
     def push(self, neighbor: int, header: ModelHeader) -> None:
         """Send a model."""
-        header, encoded = self.host.message_to(neighbor, header)()
+        header, encoded = self.host.sending.message_to(neighbor, header)()
         payload = np.frombuffer(view_of(encoded), np.uint8)
         self.world.checker.sends(self, neighbor, header, payload)
         self._sending[neighbor] = self.network.push(self, neighbor, header, payload)
@@ -232,7 +232,7 @@ class Process(Probe):
         if reply is None:
             self.host.post(ev.SendFailed(push.target, "broken"))
         else:
-            self.host.post(self.host.push_answered(push.target, push.header, reply))
+            self.host.post(self.host.sending.push_answered(push.target, push.header, reply))
 
     def cancel_send(self, neighbor: int) -> None:
         """Cancel the message in flight."""
@@ -256,7 +256,7 @@ class Process(Probe):
 
     def take_snapshot(self, effect: do.TakeSnapshot) -> None:
         """Snapshot at once."""
-        self.host.take_snapshot(effect)
+        self.host.sending.take_snapshot(effect)
 
     # ---- arrivals ---------------------------------------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class Process(Probe):
 
     def read_arrival(self, stream: int) -> None:
         """Let the bytes flow into a buffer whose content would be noticed before it is complete."""
-        received = self.host.reserve(self.streams[stream].header)
+        received = self.host.receiving.reserve(self.streams[stream].header)
         received.payload.fill(0xFF)  # NaN in every encoding that has one
         self.buffers[stream] = received
         self.network.transfer(self.streams[stream])
@@ -297,7 +297,7 @@ class Process(Probe):
             return
         received = self.buffers[push.stream]
         np.copyto(received.payload, payload)
-        rejection = self.host.screen(push.header, received)
+        rejection = self.host.receiving.screen(push.header, received)
         self.world.checker.screens(self, push.header, received, rejection)
         if rejection is not None:
             self.world.checker.mark(f"refused {rejection.code}")
@@ -343,7 +343,7 @@ class Process(Probe):
 
     def _fold(self, effect: do.FoldArrival, push: Push, received: ReceivedModel) -> None:
         self.world.checker.folds(self, effect, received)
-        self.host.fold(effect, received)
+        self.host.receiving.fold(effect, received)
         self.world.checker.has_folded(self, effect)
         self.host.post(ev.ArrivalFolded(effect.stream))
 
@@ -383,7 +383,7 @@ class Process(Probe):
                 self.host.post(ev.PullDone(neighbor, False, reason="no answer"))
                 return
             try:
-                self.host.pulled(neighbor, found)
+                self.host.post(self.host.receiving.pulled(neighbor, found))
             except RemoteProtocolError as error:
                 self.world.checker.mark(f"refused a pulled model: {error.code}")
                 self.host.post(ev.PullDone(neighbor, False, reason=error.sentence))

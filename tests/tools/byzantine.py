@@ -21,7 +21,7 @@ from peer.core import events as ev
 from peer.core.averaging import Vector
 from peer.core.encoding import Payload, decode, encode
 from peer.core.messages import ModelHeader
-from peer.host import PeerHost, ReceivedModel
+from peer.host.receiving import ReceivedModel, Receiving
 from peer.runtime.assembly import LocalSettings, assemble
 from peer.runtime.process import transport_security
 from peer.runtime.world import AsyncioWorld
@@ -50,7 +50,7 @@ class ByzantinePeer(AsyncioWorld):
         graph = load_graph(bed.directory / "graph.json")  # the testbed has pinned all keys in it
         super().__init__(assemble(peer_id, graph, settings), transport_security(peer_id, graph, settings))
         self._bed, self._attack = bed, attack
-        self.host.fold = self._record_and_fold  # type: ignore[method-assign]
+        self.host.receiving.fold = self._record_and_fold  # type: ignore[method-assign]
         self.sent: dict[Place, Vector] = {}
         self.replies: dict[Place, ev.SendAnswered] = {}
         self.received: dict[Place, Vector] = {}
@@ -78,9 +78,9 @@ class ByzantinePeer(AsyncioWorld):
     async def _push(self, neighbor: int, message: Callable[[], tuple[ModelHeader, Payload]]) -> ev.SendAnswered:
         header, payload = message()
         place = header.round_index, neighbor
-        trained = decode(payload, self.host.schema, header.encoding)
+        trained = decode(payload, self.host.format.schema, header.encoding)
         self.sent[place] = self._attack(trained, *place)
-        false_payload = encode(self.sent[place], self.host.schema, header.encoding)
+        false_payload = encode(self.sent[place], self.host.format.schema, header.encoding)
         self.replies[place] = await super()._push(neighbor, lambda: (header, false_payload))
         return self.replies[place]
 
@@ -90,7 +90,7 @@ class ByzantinePeer(AsyncioWorld):
         self.received[place] = received.model.copy()
         if place not in self.at_start:
             self._read_checkpoint(*place)
-        PeerHost.fold(self.host, effect, received)
+        Receiving.fold(self.host.receiving, effect, received)
 
     def _read_checkpoint(self, round_index: int, neighbor: int) -> None:
         """Read the checkpoint of a neighbor that has sent in a round; it keeps it until we have sent in the next round."""

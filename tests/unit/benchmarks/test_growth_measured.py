@@ -7,7 +7,7 @@ from stub_learner import StubLearner
 
 from coordinator_free_bootstrap.mixing import rounds_to_agree, spectral_gap
 from peer.experiment.network import VirtualNetwork
-from peer.host import PeerHost
+from peer.host import build_host
 
 
 @pytest.mark.parametrize(("tensors", "bytes_sent"), [(True, 4 * 4 * 11), (False, 4 * 4)])
@@ -45,7 +45,7 @@ def test_averages_of_all_peers_at_once_are_the_bits_of_the_simulated_backend(kin
     values = starts(graph)
     network = VirtualNetwork()
     for peer in graph.ids:
-        network.add(PeerHost.build(peer, graph, StubLearner(values[peer].tolist()), 1, clock=lambda: 0.0))
+        network.add(build_host(peer, graph, StubLearner(values[peer].tolist()), 1, clock=lambda: 0.0))
     network.run()
     models, averages = values, Averages(graph)
     for _ in range(rounds):

@@ -19,7 +19,7 @@ from peer.core import events as ev
 from peer.core.encoding import decode
 from peer.core.messages import Heartbeat, Hello, ModelHeader, Outcome, Phase, PullRequest, PushReply, Select
 from peer.core.stages import Stage
-from peer.host import PeerHost, Probe, ReceivedModel, World, execute
+from peer.host import PeerHost, Probe, ReceivedModel, World, build_host, execute
 from peer.host.line_limits import LINES_PER_MINUTE_MAX
 from tests.simulation.options import manifest
 from tests.simulation.trainer import QuadraticLearner
@@ -52,7 +52,7 @@ def host_of(**run: Any) -> tuple[PeerHost, RecordingWorld]:
     """Return peer 0 of a complete graph of three, and its world."""
     graph = replace(GRAPH, manifest=manifest(**run))
     learner = QuadraticLearner(0, graph.manifest.clusters, SIZE, graph.manifest.seed)
-    host, world = PeerHost.build(0, graph, learner, 7, clock=lambda: 0.0), RecordingWorld()  # type: ignore[arg-type]
+    host, world = build_host(0, graph, learner, 7, clock=lambda: 0.0), RecordingWorld()  # type: ignore[arg-type]
     host.connect(world)  # type: ignore[arg-type]
     return host, world
 
@@ -171,7 +171,7 @@ def test_pull_is_answered_with_the_present_model(encoding: str) -> None:
     assert not isinstance(answer, Refusal)
     header, payload = answer
     assert (header.slot, header.encoding, header.size_bytes) == (1, encoding, host.state.model_bytes)
-    model = decode(payload(), host.schema, encoding)
+    model = decode(payload(), host.format.schema, encoding)
     assert np.allclose(model, host.workspace.models.model(1), atol=0 if encoding == "float32" else 0.1)
 
 
@@ -198,7 +198,7 @@ def test_pulled_models_are_used_only_if_all_of_them_pass() -> None:
     good, bad = np.zeros(SIZE, np.float32), np.full(SIZE, np.nan, np.float32)
     replies = [(header_from(host, 1, slot=slot), memoryview(model).cast("B")) for slot, model in enumerate((good, bad))]
     with pytest.raises(RemoteProtocolError) as caught:
-        host.pulled(1, replies)
+        host.receiving.pulled(1, replies)
     assert caught.value.code is Refusal.NON_FINITE and not host.workspace.pulled
 
 
@@ -219,7 +219,7 @@ def test_shared_arrival_is_copied_before_it_is_clipped() -> None:
     received = read_only(100.0)
     center = host.workspace.models.model(0).copy()
     host.workspace.models.begin_round(frozenset())
-    host.fold(do.FoldArrival(1, header_from(host, 1), (do.Target(0),)), received)
+    host.receiving.fold(do.FoldArrival(1, header_from(host, 1), (do.Target(0),)), received)
     assert received.model is not None and received.model[0] == 100.0
     # The average of the slot and an arrival at distance 0.5 is 0.25 away.
     assert np.linalg.norm(host.workspace.models.model(0) - center) == pytest.approx(0.25, rel=1e-4)
@@ -228,7 +228,7 @@ def test_shared_arrival_is_copied_before_it_is_clipped() -> None:
 def test_shared_arrival_is_copied_before_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     host = keeping(monkeypatch, 1000)
     received = read_only(1.0, 2.0)
-    host.fold(do.FoldArrival(1, header_from(host, 1), ()), received)
+    host.receiving.fold(do.FoldArrival(1, header_from(host, 1), ()), received)
     (kept,) = host.workspace.arrivals
     assert kept.model is not None and kept.model is not received.model
     assert kept.model.flags.writeable and kept.model.tolist() == received.model.tolist()  # type: ignore[union-attr]
@@ -237,8 +237,8 @@ def test_shared_arrival_is_copied_before_it_is_kept(monkeypatch: pytest.MonkeyPa
 def test_buffer_of_a_shared_arrival_is_not_reused() -> None:
     host, _ = host_of()
     received = read_only(1.0)
-    host.fold(do.FoldArrival(1, header_from(host, 1), (do.Target(0),)), received)
-    assert host.reserve(header_from(host, 0)).model is not received.model
+    host.receiving.fold(do.FoldArrival(1, header_from(host, 1), (do.Target(0),)), received)
+    assert host.receiving.reserve(header_from(host, 0)).model is not received.model
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_complete_arrival_is_screened(
     host, _ = host_of(screening=screening)
     connect(host, 1, 2)
     host.work(do.Work("assign", 0))
-    rejection = host.screen(header_from(host, 1), read_only(*values))
+    rejection = host.receiving.screen(header_from(host, 1), read_only(*values))
     assert (rejection and rejection.code) == code
 
 
@@ -325,13 +325,13 @@ def test_refused_arrival_is_recorded_before_its_reply_is_sent() -> None:
 def test_snapshot_is_encoded_once_for_all_neighbors_and_dropped_with_its_round(encoding: str) -> None:
     host, _ = host_of(encoding=encoding)
     connect(host, 1, 2)
-    host.take_snapshot(do.TakeSnapshot(0, 0, (0,)))
+    host.sending.take_snapshot(do.TakeSnapshot(0, 0, (0,)))
     header = header_from(host, 0)
-    first, second = host.message_to(1, header), host.message_to(2, header)
-    assert first()[1] is second()[1] is host.message_to(1, header)()[1]
+    first, second = host.sending.message_to(1, header), host.sending.message_to(2, header)
+    assert first()[1] is second()[1] is host.sending.message_to(1, header)()[1]
     host.drop_snapshots(1)
     with pytest.raises(LocalProtocolError, match="no snapshot"):
-        host.message_to(1, header)
+        host.sending.message_to(1, header)
 
 
 class Keeps(DFedAvg):
@@ -345,7 +345,7 @@ class Keeps(DFedAvg):
 
 
 def keeping(monkeypatch: pytest.MonkeyPatch, most: int, kept: int | None = None) -> PeerHost:
-    monkeypatch.setattr("peer.host.host.algorithm_named", lambda name: Keeps)
+    monkeypatch.setattr("peer.host.build.algorithm_named", lambda name: Keeps)
     if kept is not None:
         monkeypatch.setattr(Keeps, "kept_models", lambda self: kept)
     return host_of(algorithm="dfedavg", limits={"kept_bytes_max": most})[0]
@@ -370,8 +370,8 @@ def test_an_algorithm_keeps_no_more_than_it_says(monkeypatch: pytest.MonkeyPatch
         effect = do.FoldArrival(place, header_from(host, sender), ())
         received = ReceivedModel(np.zeros(4 * SIZE, np.uint8), np.ones(SIZE, np.float32))
         if place == 0:
-            host.fold(effect, received)
+            host.receiving.fold(effect, received)
             assert [arrival.model is not None for arrival in host.workspace.arrivals] == [True]
         else:
             with pytest.raises(LocalProtocolError, match="kept_models says 1"):
-                host.fold(effect, received)
+                host.receiving.fold(effect, received)

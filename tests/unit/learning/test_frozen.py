@@ -13,7 +13,7 @@ from torch import nn
 
 from coordinator_free_bootstrap import Graph, Manifest, Node
 from coordinator_free_bootstrap.errors import Refusal, StorageError
-from peer.host import PeerHost
+from peer.host import build_host
 from peer.learning.frozen import frozen_digest
 from peer.learning.learner import Learner
 from peer.learning.saved import SavedModel, evaluated, model_metadata
@@ -104,7 +104,7 @@ def test_peers_with_other_bases_refuse_each_other_and_name_both() -> None:
     nodes = (Node(0, "127.0.0.1:1"), Node(1, "127.0.0.1:2"))
     graph = Graph(nodes, ((0, 1),), Manifest(clusters=1, algorithm="dfedavg"))
     hosts = [
-        PeerHost.build(i, graph, learner_of(build, i), 1, clock=lambda: 0.0)  # type: ignore[arg-type]
+        build_host(i, graph, learner_of(build, i), 1, clock=lambda: 0.0)  # type: ignore[arg-type]
         for i, build in enumerate((Adapter, lambda: Adapter(base=2.0)))
     ]
     for host in hosts:

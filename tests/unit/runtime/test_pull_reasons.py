@@ -16,7 +16,7 @@ def test_a_pull_that_is_not_complete_in_time_says_so(caplog):
     state = SimpleNamespace(incarnation=1)
     world = SimpleNamespace(
         peer_id=0,
-        host=SimpleNamespace(algorithm=SimpleNamespace(slots=1), state=state, whole_bytes=8),
+        host=SimpleNamespace(algorithm=SimpleNamespace(slots=1), state=state, format=SimpleNamespace(whole_bytes=8)),
         post=posted.append,
         _links={1: SimpleNamespace(pull=never)},
         _pull_limit_s=lambda neighbor: 0.0,

@@ -24,7 +24,8 @@ class Calls(Requests):
     def __init__(self) -> None:
         self.events: list[ev.Event] = []
         host: Any = SimpleNamespace(
-            rejects_offer=lambda _header: None, reserve=lambda _header: ReceivedModel(np.zeros(8, np.uint8))
+            rejects_offer=lambda _header: None,
+            receiving=SimpleNamespace(reserve=lambda _header: ReceivedModel(np.zeros(8, np.uint8))),
         )
         super().__init__(host, self.events.append, None, lambda _neighbor: None, RoundRing(), dict)  # type: ignore[arg-type]
 

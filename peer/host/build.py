@@ -1,0 +1,142 @@
+"""Build a peer: check that its models fit the limits, then make algorithm, models and engine, new or from a checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordinator_free_bootstrap import Graph, digest
+from coordinator_free_bootstrap.errors import ConfigError
+from peer.algorithms.base import Algorithm
+from peer.algorithms.learner import Learner
+from peer.algorithms.registry import algorithm_named
+from peer.algorithms.workspace import Workspace
+from peer.core.averaging import Vector
+from peer.core.encoding import ModelFormat
+from peer.core.engine import Engine
+from peer.core.messages import WIRE_VERSION
+from peer.core.model_store import SPARE_BUFFERS_MAX, ModelStore
+from peer.core.schema import Schema
+from peer.core.state import State
+from peer.host.host import PeerHost
+from peer.host.world import Checkpoint
+
+
+@dataclass(frozen=True)
+class InitialModels:
+    """The models of a peer that has not trained yet; ``digest`` is "" where each peer draws its own."""
+
+    models: list[Vector]
+    digest: str
+
+    @classmethod
+    def of(cls, algorithm: Algorithm, learner: Learner) -> InitialModels:
+        """Draw them."""
+        models, common = algorithm.initial_models(learner)
+        state = hashlib.sha256()
+        for model in models[: algorithm.slots] if common else ():
+            state.update(model.data.cast("B"))
+        return cls(models, state.hexdigest() if common else "")
+
+
+def build_host(
+    peer_id: int,
+    graph: Graph,
+    learner: Learner,
+    incarnation: int,
+    checkpoint: Checkpoint | None = None,
+    *,
+    clock: Callable[[], float],
+    initial: InitialModels | None = None,
+    spare_buffers: int = SPARE_BUFFERS_MAX,
+) -> PeerHost:
+    """Return a peer in the state of a checkpoint, or a new one.
+
+    Args:
+        peer_id: a node of ``graph``.
+        graph: neighbors and manifest.
+        learner: trains and evaluates on the peer's shard.
+        incarnation: of this start, persisted already.
+        checkpoint: what to resume from; its arrays are owned by the host from now on.
+        clock: monotonic seconds, only to time phases.
+        initial: the initial models, if they are drawn already; never mutated.
+        spare_buffers: model buffers kept for reuse; many hosts in one process can do without.
+
+    Raises:
+        ConfigError: the manifest's options or limits do not fit.
+    """
+    manifest = graph.manifest
+    algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)
+    model_format = ModelFormat(algorithm.travelling(learner.schema), manifest.encoding)
+    _check_model_size(algorithm, model_format)
+    _check_kept_memory(algorithm, model_format.schema)
+    first = initial or InitialModels.of(algorithm, learner)
+    slots = [checkpoint.arrays[f"slot/{i}"] for i in range(algorithm.held)] if checkpoint else list(first.models)
+    store = ModelStore(
+        slots,
+        batch=manifest.aggregation == "batch",
+        trim=manifest.screening.trimmed_mean,
+        spare_max=spare_buffers,
+    )
+    if initial is not None and checkpoint is None:
+        for slot in range(len(store)):
+            store.share(slot)
+    workspace = Workspace(manifest, peer_id, graph, learner, store, {}, true_cluster=learner.true_cluster)
+    if checkpoint:
+        workspace.arrays = checkpoint.arrays_of("array")
+        workspace.state = dict(checkpoint.state["algorithm_state"])
+    else:
+        workspace.state = algorithm.begin(workspace)
+    engine = Engine(
+        State(
+            peer_id,
+            graph,
+            algorithm,
+            incarnation,
+            model_bytes=model_format.model_bytes,
+            algorithm_state=dict(workspace.state),
+            resume=checkpoint.state if checkpoint else None,
+        )
+    )
+    digests = {
+        "wire_version": str(WIRE_VERSION),
+        "manifest": digest(manifest),
+        "graph": graph.digest,
+        "schema": model_format.schema.digest,
+        "frozen": learner.frozen_digest,
+        "initial_models": first.digest,
+    }
+    published = checkpoint.arrays_of("published") if checkpoint else {}
+    return PeerHost(
+        engine,
+        algorithm,
+        workspace,
+        model_format,
+        digests,
+        clock,
+        {int(slot): model for slot, model in published.items()},
+    )
+
+
+def _check_model_size(algorithm: Algorithm, model_format: ModelFormat) -> None:
+    manifest, whole_bytes = algorithm.manifest, model_format.whole_bytes
+    if whole_bytes > manifest.limits.model_bytes_max:
+        raise ConfigError(
+            f"run.limits.model_bytes_max: {manifest.limits.model_bytes_max}, but one model of task '{manifest.task}' "
+            f"takes {whole_bytes} bytes; raise the limit or take a smaller model"
+        )
+
+
+def _check_kept_memory(algorithm: Algorithm, travelling: Schema) -> None:
+    """Check the memory of the arrivals that wait for the close of a step: the algorithm's own, and a trimmed mean's."""
+    manifest = algorithm.manifest
+    trimmed = algorithm.slots * algorithm.degree if manifest.screening.trimmed_mean else 0
+    count = algorithm.kept_models() + trimmed
+    needed, most = count * 4 * travelling.size, manifest.limits.kept_bytes_max
+    if needed > most:
+        raise ConfigError(
+            f"run.limits.kept_bytes_max: found {most}, but peer {algorithm.peer_id} keeps up to {count} arrivals until a step "
+            f"closes (algorithm '{manifest.algorithm}', trimmed mean {manifest.screening.trimmed_mean}), {needed} bytes; raise "
+            "the limit, or take a graph with fewer neighbors or a smaller model"
+        )

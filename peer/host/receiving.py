@@ -1,0 +1,182 @@
+"""What a peer does with the models of its neighbors: reserve a buffer, screen, clip, fold or keep; and take pulled ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RemoteProtocolError
+from peer.algorithms.base import Algorithm
+from peer.algorithms.workspace import FoldedArrival, Workspace
+from peer.core import effects as do
+from peer.core import events as ev
+from peer.core.averaging import Vector, norm_squared
+from peer.core.decisions import Rejection
+from peer.core.deltas import Received
+from peer.core.encoding import DELTAS, ModelFormat, Payload, decode
+from peer.core.messages import ModelHeader
+from peer.core.screening import check_norm, clip
+
+
+@dataclass(eq=False)
+class ReceivedModel:
+    """The buffer of one arrival.
+
+    Attributes:
+        payload: uint8 [size_bytes], the encoded model.
+        model: float32 [d], if it is decoded; for encoding float32 a view of ``payload``. A read-only one is shared with other
+            receivers, and copied before it is changed or kept.
+    """
+
+    payload: NDArray[np.uint8]
+    model: Vector | None = None
+
+
+class Receiving:
+    """Checks the bytes and values of arrivals, and folds them into the models of the workspace.
+
+    Args:
+        algorithm: may inspect arrivals, and says how many it keeps.
+        workspace: with the models.
+        model_format: of what arrives.
+        clock: monotonic seconds, only to time folds.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, workspace: Workspace, model_format: ModelFormat, clock: Callable[[], float]
+    ) -> None:
+        self._algorithm = algorithm
+        self._workspace = workspace
+        self._screening = workspace.manifest.screening
+        self._format = model_format
+        self._clock = clock
+        self._bases = Received(model_format.schema)
+        self._own_norms: dict[int, float] = {}  # squared norms and models at the start of the round, for screening
+        self._centers: dict[int, Vector] = {}
+        self._fold_seconds = 0.0
+
+    def begin_round(self) -> None:
+        """Note the models at the start of a round: norm bound and clipping compare arrivals with them."""
+        models, slots = self._workspace.models, range(self._algorithm.slots)
+        if self._screening.norm_bound is not None:
+            self._own_norms = {slot: norm_squared(models.model(slot)) for slot in slots}
+        if self._screening.clip is not None:
+            self._centers = {slot: models.share(slot) for slot in slots}
+
+    def take_fold_seconds(self) -> float:
+        """Return the seconds spent in folds since the last call."""
+        seconds, self._fold_seconds = self._fold_seconds, 0.0
+        return seconds
+
+    # ---- arrivals -------------------------------------------------------------------------------------------------------
+
+    def rejects_header(self, header: ModelHeader) -> Rejection | None:
+        """Return why a header cannot be right: its encoding, size or base."""
+        run = self._format
+        if header.encoding not in (run.encoding, run.whole):
+            found = f"encoding {header.encoding!r}; the encoding of this run is {run.encoding}"
+            return Rejection(Refusal.WRONG_ENCODING, found)
+        expected = run.model_bytes if header.encoding == run.encoding else run.whole_bytes
+        if header.size_bytes != expected:
+            found = f"a model of {header.size_bytes} bytes; a model of this schema takes {expected}"
+            return Rejection(Refusal.WRONG_SIZE, found)
+        if (header.base != 0) != (header.encoding in DELTAS):
+            return Rejection(Refusal.MALFORMED, f"base {header.base:016x} with encoding {header.encoding}")
+        return None
+
+    def reserve(self, header: ModelHeader) -> ReceivedModel:
+        """Return a buffer for one arrival."""
+        if header.encoding != "float32":
+            return ReceivedModel(np.empty(header.size_bytes, np.uint8))
+        model = self._workspace.models.acquire_buffer()
+        return ReceivedModel(model.view(np.uint8), model)
+
+    def screens_by_norm(self) -> bool:
+        """Return whether an arrival whose norm is known needs no look at its values."""
+        return self._screening.norm_bound is None and not self._algorithm.inspects_arrivals
+
+    def screen(self, header: ModelHeader, received: ReceivedModel, known_norm: float | None = None) -> Rejection | None:
+        """Return why a complete model is not taken: its values, its norm, or the algorithm's own check.
+
+        Args:
+            header: of the model.
+            received: its buffer; read only.
+            known_norm: the squared norm, if it is known.
+        """
+        if known_norm is not None and self.screens_by_norm():
+            return check_norm(known_norm, 0.0, None)
+        try:
+            model = self._model_of(header, received)
+        except RemoteProtocolError as error:
+            return Rejection(error.code, error.sentence)
+        found = norm_squared(model) if known_norm is None else known_norm
+        rejection = check_norm(found, self._own_norms.get(header.slot, 0.0), self._screening.norm_bound)
+        if rejection is None and self._algorithm.inspects_arrivals:
+            rejection = self._algorithm.screen_arrival(self._workspace, header, model)
+        return rejection
+
+    def fold(self, effect: do.FoldArrival, received: ReceivedModel) -> None:
+        """Clip an arrival and fold it into its targets, or keep it until the round closes.
+
+        Raises:
+            LocalProtocolError: the algorithm keeps more arrivals than it says.
+        """
+        began = self._clock()
+        models, arrivals = self._workspace.models, self._workspace.arrivals
+        arrival = self._model_of(effect.header, received)
+        if self._format.uses_deltas:
+            self._bases.keep(effect.header, arrival)
+        radius, center = self._screening.clip, self._centers.get(effect.header.slot)
+        clips = radius is not None and center is not None
+        if not arrival.flags.writeable and (clips or not effect.targets):
+            arrival = arrival.copy()
+        if radius is not None and center is not None:
+            clip(arrival, center, radius)
+        if not effect.targets:
+            kept = sum(other.model is not None for other in arrivals)
+            if kept >= self._algorithm.kept_models():
+                raise LocalProtocolError(
+                    f"algorithm '{self._algorithm.name}' keeps arrival {kept + 1} of a step; its kept_models says "
+                    f"{self._algorithm.kept_models()}"
+                )
+        for target in effect.targets:
+            models.fold(target.slot, arrival, target.weight)
+        arrivals.append(FoldedArrival(effect.header, None if effect.targets else arrival))
+        if effect.targets and arrival.flags.writeable:
+            models.release_buffer(arrival)
+        self._fold_seconds += self._clock() - began
+
+    def _model_of(self, header: ModelHeader, received: ReceivedModel) -> Vector:
+        if received.model is None and header.encoding in DELTAS:
+            received.model = self._bases.restore(header, received.payload)
+        return (
+            decode(received.payload, self._format.schema, header.encoding) if received.model is None else received.model
+        )
+
+    # ---- pulls ----------------------------------------------------------------------------------------------------------
+
+    def pulled(self, neighbor: int, replies: Sequence[tuple[ModelHeader, Payload]]) -> ev.PullDone:
+        """Take the models of all slots that a neighbor was asked for, if every one passes; return the engine's event.
+
+        Raises:
+            RemoteProtocolError: one of them does not; none is used.
+        """
+        models = []
+        for slot, (header, payload) in enumerate(replies):
+            if header.encoding != self._format.whole:
+                raise RemoteProtocolError(Refusal.WRONG_ENCODING, f"a pulled model has encoding {header.encoding!r}")
+            model = decode(payload, self._format.schema, header.encoding)
+            own = norm_squared(self._workspace.models.model(slot))
+            rejection = check_norm(norm_squared(model), own, self._screening.norm_bound)
+            if rejection is not None:
+                raise RemoteProtocolError(rejection.code, f"a pulled model: {rejection.reason}")
+            models.append(model)
+        self._workspace.pulled[neighbor] = models
+        return ev.PullDone(neighbor, True, max((header.round_index for header, _ in replies), default=0))
+
+    def drop_pulled(self) -> None:
+        """Free pulled models that were not adopted."""
+        self._workspace.pulled.clear()

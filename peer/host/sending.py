@@ -1,0 +1,125 @@
+"""What a peer sends of its models: a step's offers, encoded once for all neighbors, and the models that a neighbor pulls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from peer.algorithms.base import Algorithm
+from peer.algorithms.workspace import Workspace
+from peer.core import effects as do
+from peer.core import events as ev
+from peer.core.averaging import Vector
+from peer.core.deltas import Sent
+from peer.core.encoding import ErrorFeedback, ModelFormat, Payload, encode
+from peer.core.messages import ModelHeader, PushReply
+from peer.core.model_store import SnapshotKey
+from peer.core.state import State
+
+
+class Sending:
+    """Holds the snapshots of the last rounds and their payloads.
+
+    Args:
+        state: names the incarnations and the round; only read.
+        algorithm: says what of a slot is offered and published.
+        workspace: with the models.
+        model_format: of what is sent.
+        published: float32 [d], the last published model of each slot, of a checkpoint; only deltas need it.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        algorithm: Algorithm,
+        workspace: Workspace,
+        model_format: ModelFormat,
+        published: dict[int, Vector],
+    ) -> None:
+        self._state = state
+        self._algorithm = algorithm
+        self._workspace = workspace
+        self._format = model_format
+        self._payloads: dict[SnapshotKey, Payload] = {}
+        self._feedback: dict[int, ErrorFeedback] = {}
+        self._sent = Sent(model_format.schema, model_format.encoding, published) if model_format.uses_deltas else None
+
+    # ---- snapshots ------------------------------------------------------------------------------------------------------
+
+    def take_snapshot(self, effect: do.TakeSnapshot) -> None:
+        """Keep the present models of some slots as a step's offers."""
+        models = self._workspace.models
+        for slot in effect.slots:
+            key = SnapshotKey(effect.round_index, effect.step, slot)
+            models.take_snapshot(key, self._algorithm.outgoing(self._workspace, slot))
+            if self._sent is not None:
+                self._sent.offer(key, models.get_snapshot(key))
+
+    def drop_snapshots(self, before_round: int) -> None:
+        """Free the snapshots and payloads of earlier rounds."""
+        self._workspace.models.drop_snapshots(before_round)
+        if self._sent is not None:
+            self._sent.drop(before_round)
+        for key in [key for key in self._payloads if key.round_index < before_round]:
+            del self._payloads[key]
+
+    def published_models(self) -> dict[int, Vector]:
+        """Return the last published model of each slot, float32 [d], for a checkpoint; {} without deltas."""
+        return self._sent.models() if self._sent is not None else {}
+
+    # ---- offers ---------------------------------------------------------------------------------------------------------
+
+    def message_to(self, neighbor: int, header: ModelHeader) -> Callable[[], tuple[ModelHeader, Payload]]:
+        """Return a function that gives the header to send and encodes the offered model, once for all neighbors.
+
+        The snapshot is taken now. The header differs from the given one where a whole model is sent in place of a delta.
+
+        Raises:
+            LocalProtocolError: the snapshot is dropped, or was never taken.
+        """
+        key = SnapshotKey(header.round_index, header.step, header.slot)
+        if (payload := self._payloads.get(key)) is not None:
+            return lambda: (header, payload)
+        snapshot, sent = self._workspace.models.get_snapshot(key), self._sent
+        if sent is None:
+            return lambda: (header, self._encoded(key, snapshot))
+        incarnation, published = self._state.neighbors[neighbor].incarnation, sent.published(key)
+        return lambda: sent.message(neighbor, incarnation, header, published())
+
+    def push_answered(self, neighbor: int, header: ModelHeader, reply: PushReply) -> ev.SendAnswered:
+        """Note a neighbor's answer to a model of `message_to`, with the header that was sent; return the engine's event."""
+        if self._sent is not None:
+            self._sent.answered(neighbor, self._state.neighbors[neighbor].incarnation, header, reply)
+        return ev.SendAnswered(neighbor, reply.outcome, reply.refusal, reply.reason, header.size_bytes)
+
+    def _encoded(self, key: SnapshotKey, snapshot: Vector) -> Payload:
+        if key not in self._payloads:
+            schema, encoding = self._format.schema, self._format.encoding
+            if encoding == "int8":
+                feedback = self._feedback.setdefault(key.slot, ErrorFeedback(schema))
+                self._payloads[key] = feedback.encode(snapshot, encoding)
+            else:
+                self._payloads[key] = encode(snapshot, schema, encoding)
+        return self._payloads[key]
+
+    # ---- pulls ----------------------------------------------------------------------------------------------------------
+
+    def present(self, slot: int) -> tuple[ModelHeader, Callable[[], Payload]]:
+        """Return the present model of one slot for a neighbor that catches up: what the algorithm publishes, encoded on call."""
+        state = self._state
+        header = ModelHeader(
+            sender=state.peer_id,
+            incarnation=state.incarnation,
+            round_index=state.round.index,
+            step=0,
+            slot=slot,
+            index=0,
+            total=1,
+            sample_count=int(state.algorithm_state.get("sample_count", 1)),  # as in offers: 1 in private runs
+            mass=1.0,
+            scalars=(),
+            size_bytes=self._format.whole_bytes,
+            encoding=self._format.whole,
+        )
+        return header, lambda: encode(
+            self._algorithm.published(self._workspace, slot), self._format.schema, self._format.whole
+        )

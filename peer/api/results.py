@@ -142,7 +142,7 @@ class Run:
             peer_id: whose model.
             to: a file that ends in ``.pt`` or ``.safetensors`` (state dict), or in ``.onnx`` (graph; extra ``export``).
             model: ``personalized``, ``cluster-0``, ... Default: what the run's final metric was measured with. Where an
-                algorithm mixes the predictions of all its models (FedEM), that is ``mixture``: the state dict of a
+                algorithm mixes the predictions of all its models (blend, FedEM), that is ``mixture``: the state dict of a
                 ``torch.nn.ModuleList`` of the models, with their weights in the card; in ONNX, one graph.
 
         Raises:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+
+LISTED_MAX = 6  # files with numbers in their names that are printed one by one
 
 app = typer.Typer(
     name="deploy", help="Deploy the peers of a graph file to containers, a cluster, or devices.", no_args_is_help=True
@@ -287,5 +291,12 @@ def chaos(
 
 
 def _print_paths(paths: list[Path]) -> None:
+    """Print a line for each file, and one line for many whose names differ in numbers only."""
+    place, alike = Path(os.path.commonpath(paths)), dict[str, list[Path]]()
     for path in paths:
-        typer.echo(f"wrote {path}{' (private key)' if path.suffix == '.key' else ''}", err=True)
+        alike.setdefault(re.sub(r"\d+", "N", str(path.relative_to(place))), []).append(path)
+    for name, group in alike.items():
+        secret = " (private key)" if name.endswith(".key") else ""
+        many = len(group) > LISTED_MAX
+        for text in [f"{place / name}, {len(group)} files"] if many else group:
+            typer.echo(f"wrote {text}{secret}", err=True)

@@ -38,6 +38,8 @@ def doctor(
             help="Folder with the own key, to test the edges.", show_default="identity in the peer's state directory"
         ),
     ] = None,
+    cert: Annotated[Path | None, typer.Option(help="Own certificate, as for peer run.", show_default=False)] = None,
+    key: Annotated[Path | None, typer.Option(help="Own private key.", show_default="--cert with .key")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="The peers use plaintext, on loopback.")] = False,
     listen: Annotated[str | None, typer.Option(help="host:port, as for peer run.")] = None,
     proxy: ThroughProxy = False,
@@ -64,11 +66,11 @@ def doctor(
         from coordinator_free_bootstrap.errors import PeerError
 
         home = state_dir or Path("state") / f"peer-{peer_id}"
-        settings = {"certs": certs, "insecure": insecure, "listen": listen, "shard": shard}
+        settings = {"certs": certs, "cert": cert, "key": key, "insecure": insecure, "listen": listen, "shard": shard}
         try:
             tested, edges = _edges(neighbors, peer_id, home, dialer, settings)
         except PeerError as error:
-            fix = "give the folder with the key of this peer with --certs, or --insecure"
+            fix = "give the folder with the key of this peer with --certs, its certificate with --cert, or --insecure"
             tested = [Check("edges", "warn", f"not tested: {error}", fix)]
         checks += tested
     healthy = all(check.level != "fail" for check in checks)

@@ -36,8 +36,8 @@ def export(
     A state dict passes a strict load_state_dict: frozen parameters and integer buffers are in it. ONNX needs
     pip install 'coordinator-free\[export]'; the graph's outputs are compared with those of PyTorch first.
 
-    With fedem, and where fedspd mixes predictions, the default exports all models together: in ONNX as one graph, else as the
-    state dict of a torch.nn.ModuleList of them; the card has their weights. --model personalized exports one model.
+    With blend and fedem, and where fedspd mixes predictions, the default exports all models together: in ONNX as one graph,
+    else as the state dict of a torch.nn.ModuleList of them; the card has their weights. --model personalized exports one model.
 
     Example: peer export out --peer 3 --to model.pt
 

@@ -34,7 +34,7 @@ def write_systemd(
         options: further options of `peer run` on all devices.
 
     Returns:
-        The written paths, the unit first.
+        The written paths, the unit first; graph.json has the pins, for `peer status` and `peer watch` on this machine.
 
     Raises:
         UsageError: an address is loopback, the task file cannot be deployed, or a file cannot be written.
@@ -63,7 +63,7 @@ def write_systemd(
         if own is not None:
             content[f"{TASK}/{own.path}"] = (own.content, 0o644)
         paths.append(write(out / f"peer-{peer_id}.tar.gz", _archive(content), 0o600))
-    return paths + keys
+    return [*paths, write(out / "graph.json", text), *keys]
 
 
 def _refuse_loopback(graph: Graph) -> None:

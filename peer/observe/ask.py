@@ -28,6 +28,7 @@ from peer.observe.tail import PeerTail
 from peer.observe.view import View
 from peer.store.state_dir import StateDir
 from peer.wire.client import NeighborLink
+from peer.wire.failures import CLOSED
 from peer.wire.proxy import HttpProxy
 from peer.wire.security import MutualTls, SecureChannel, load_tls
 
@@ -62,6 +63,9 @@ async def status_of(
         await link.close()
 
 
+NO_PINS = "; this graph file pins no certificates, so it was asked without TLS; name the graph file that was deployed"
+
+
 async def answers(graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None = None) -> list[Event]:
     """Ask each peer of a graph once; return an event ``status`` or ``silent`` for each."""
 
@@ -73,7 +77,8 @@ async def answers(graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None =
             channel = tls.channel(peer_id) if tls else None
             return answered(await status_of(peer_id, address, graph.manifest, channel, proxy))
         except NeighborUnavailable as error:
-            return _silent(peer_id, _reason(error))
+            reason = _reason(error)
+            return _silent(peer_id, reason + NO_PINS if tls is None and reason == CLOSED else reason)
         except RemoteProtocolError as error:
             return _silent(peer_id, _refusal(error))
 

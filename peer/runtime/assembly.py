@@ -33,7 +33,7 @@ class LocalSettings:
     amp: str | None = None  # "bf16": mixed precision
     threads: int = 1
     cert: Path | None = None  # own certificate; default: peer-<id>.pem in certs or <state_dir>/identity
-    key: Path | None = None  # own private key; likewise, peer-<id>.key
+    key: Path | None = None  # own private key; default: beside the own certificate, with the ending .key
     certs: Path | None = None  # neighbors' certificates, for graph files that carry only pins
     ca: Path | None = None  # certificate authorities, for those who have one
     insecure: bool = False  # plaintext on loopback

@@ -140,5 +140,6 @@ def transport_security(peer_id: int, graph: Graph, settings: LocalSettings) -> M
         log.warning("plaintext: whoever reaches this port can read and forge models")
         return None
     usual = KeyFiles.of(settings.certs or settings.state_dir / "identity", peer_id)
-    files = KeyFiles(settings.cert or usual.certificate, settings.key or usual.key)
+    beside = settings.cert.with_suffix(".key") if settings.cert else usual.key
+    files = KeyFiles(settings.cert or usual.certificate, settings.key or beside)
     return load_tls(graph, peer_id, files, certs=settings.certs, ca=settings.ca)

@@ -9,6 +9,7 @@ from coordinator_free_bootstrap.strict_json import printable
 # Parts of gRPC's error text for a server whose certificate is not the one that the channel trusts, or that has none.
 UNTRUSTED = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification Check failed", "WRONG_VERSION_NUMBER")
 
+CLOSED = "connection closed by the server"  # what a client without TLS hears of a server with it
 _PASSWORD = "the proxy demands another user or password (https_proxy)"
 _PHRASES = (
     ("HTTP proxy returned response code 407", _PASSWORD),
@@ -25,10 +26,10 @@ _PHRASES = (
     ("Name or service not known", "the host name has no address"),
     ("timed out", "connection timed out"),
     ("FD Shutdown", "connection timed out"),
-    ("Connection reset", "connection closed by the server"),
-    ("Socket closed", "connection closed by the server"),
-    ("Broken pipe", "connection closed by the server"),
-    ("handshaker", "connection closed by the server"),
+    ("Connection reset", CLOSED),
+    ("Socket closed", CLOSED),
+    ("Broken pipe", CLOSED),
+    ("handshaker", CLOSED),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,11 @@ def test_first_own_graph_runs_and_answers_peer_status(first_graph: Path) -> None
         assert line.split()[0] == str(i) and " 1/1 " in line
     refused = peer("status", load_graph(first_graph / "graph.json").node(0).address, code=40)
     assert "no answer in plaintext" in refused and "peer status graph.json" in refused
+    unpinned = replace(load_graph(first_graph / "graph.json"), observers=())
+    nodes = tuple(replace(node, certificates=(), pins=()) for node in unpinned.nodes)
+    save_graph(replace(unpinned, nodes=nodes), first_graph / "unpinned.json")
+    silent = executed("status", first_graph / "unpinned.json")
+    assert silent.returncode == 40 and "pins no certificates" in " ".join(silent.stdout.split())
     (first_graph / "certs" / "me.key").unlink()
     (first_graph / "certs" / "me.pem").unlink()
     hint = peer("status", first_graph / "graph.json", code=20)

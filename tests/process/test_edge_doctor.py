@@ -96,7 +96,8 @@ def test_a_running_peer_is_tested_by_what_its_neighbors_see(tmp_path: Path) -> N
     with ExitStack() as stack:
         start(stack, tmp_path, 0, 1)
         fold_each_other(tmp_path, 0, 1)
-        (edge,) = doctor(tmp_path, 0)["edges"]
+        elsewhere = ("--certs", tmp_path, "--cert", tmp_path / "keys/peer-0/peer-0.pem")  # its key is beside it
+        (edge,) = doctor(tmp_path, 0, *elsewhere)["edges"]
         assert (edge["route"], edge["outgoing"], edge["incoming"]) == ("direct", "", "")
 
 

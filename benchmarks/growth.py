@@ -75,7 +75,8 @@ def settings_for(peers: int, rounds: int) -> list[str]:
 def graph_of(peers: int, rounds: int) -> Graph:
     """Return the random regular graph of a measurement in one process."""
     manifest = parse_manifest(apply_settings({}, settings_for(peers, rounds)), "benchmark")
-    return make_graph("regular", peers, degree=min(DEGREE, peers - 1), manifest=manifest)
+    degree = min(DEGREE, peers - 1)
+    return make_graph("regular", peers, degree=degree, address_template="peer-{id}:7400", manifest=manifest)
 
 
 def traffic(rounds: list[dict[str, Any]]) -> dict[str, float]:

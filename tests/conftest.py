@@ -34,6 +34,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the collected tests and imported modules out of every later garbage collection."""
+    """Keep the collected tests and imported modules out of garbage collections, until a simulated run ends."""
     gc.collect()
     gc.freeze()

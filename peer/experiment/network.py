@@ -231,12 +231,19 @@ def perform_in_turn(works: Sequence[tuple[SimulatedPeer, do.Work]]) -> Performed
 
 
 @contextmanager
-def _frozen_objects() -> Iterator[None]:
-    """Keep what exists out of garbage collections meanwhile: else each full one looks at all objects of all peers."""
+def frozen_objects() -> Iterator[None]:
+    """Keep what exists, and what a full collection leaves, out of later ones: else each looks at all objects of all peers."""
+
+    def freeze(phase: str, collection: dict[str, int]) -> None:
+        if phase == "stop" and collection["generation"] == 2:
+            gc.freeze()
+
     gc.freeze()
+    gc.callbacks.append(freeze)
     try:
         yield
     finally:
+        gc.callbacks.remove(freeze)
         gc.unfreeze()
 
 
@@ -290,7 +297,7 @@ class VirtualNetwork:
         for peer in self.peers.values():
             self.later(peer.host.post, ev.Tick())
         idle, left = 0, deque(self.peers.values())
-        with _frozen_objects(), ThreadPoolExecutor(self._fold_threads) as pool:
+        with frozen_objects(), ThreadPoolExecutor(self._fold_threads) as pool:
             while left:
                 if left[0].status:
                     left.popleft()

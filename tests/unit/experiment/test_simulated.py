@@ -1,9 +1,12 @@
 """The simulated backend: its run directory, its shared arrays, and the rounding of stacked training."""
 
+import gc
+
 import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import make_graph, parse_manifest
+from peer.experiment.network import frozen_objects
 from peer.experiment.simulated import SimulatedSettings, simulate
 from peer.observe.report import build_report
 from tests.tools.simulated import peers_of, run
@@ -117,3 +120,12 @@ def test_an_exception_in_paused_work_is_raised():
 
     with pytest.raises(ValueError, match="no such thing"):
         Together().run([(peer.workspace, fails)])
+
+
+def test_a_garbage_collection_looks_at_each_object_once():
+    """Else each full collection looks at all peers, and a round takes longer the more peers there are."""
+    with frozen_objects():
+        kept = [[] for _ in range(10_000)]
+        gc.collect()
+        assert len(gc.get_objects(generation=2)) < len(kept)
+    assert gc.get_freeze_count() == 0 and len(gc.get_objects(generation=2)) > len(kept)

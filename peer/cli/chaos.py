@@ -16,8 +16,10 @@ HELP_OF_FAULTS = "\n\n".join(
 
 
 def chaos(
-    directory: Annotated[Path, typer.Argument(help="The --out directory of a running testbed.")],
-    script: Annotated[Path | None, typer.Option(help="Script of faults (TOML), see examples/chaos.toml.")] = None,
+    directory: Annotated[Path, typer.Argument(help="The --out directory of a running testbed.", readable=False)],
+    script: Annotated[
+        Path | None, typer.Option(help="Script of faults (TOML), see examples/chaos.toml.", readable=False)
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Instead of a script: draw random faults.")] = None,
     for_s: Annotated[
         float | None,

@@ -28,7 +28,7 @@ ALL = ("graph", "task", "split", "peers", "settings", "data_root", "download")
 @problem_options(*ALL)
 def split(
     problem: Problem,
-    out: Annotated[Path, typer.Option(help="Folder for peer-0.safetensors, peer-1.safetensors, ...")],
+    out: Annotated[Path, typer.Option(help="Folder for peer-0.safetensors, peer-1.safetensors, ...", readable=False)],
     as_json: AsJson = False,
 ) -> None:
     """Write one shard file per peer, to copy to devices; `peer run --shard FILE` trains on it."""
@@ -64,9 +64,10 @@ def split(
 def show(
     problem: Problem,
     shards: Annotated[
-        Path | None, typer.Option(help="Folder of shard files to check and show instead.", show_default=False)
+        Path | None,
+        typer.Option(help="Folder of shard files to check and show instead.", show_default=False, readable=False),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Picture to write, PNG.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Picture to write, PNG.", readable=False)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show classes, rotations and sizes of each peer's data, as a table and as a picture."""

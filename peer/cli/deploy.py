@@ -16,8 +16,10 @@ app = typer.Typer(
     name="deploy", help="Deploy the peers of a graph file to containers, a cluster, or devices.", no_args_is_help=True
 )
 
-GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH.JSON", help="The graph file.", show_default=False)]
-Out = Annotated[Path, typer.Option(help="Folder for the files.")]
+GraphFile = Annotated[
+    Path, typer.Argument(metavar="GRAPH.JSON", help="The graph file.", show_default=False, readable=False)
+]
+Out = Annotated[Path, typer.Option(help="Folder for the files.", readable=False)]
 Image = Annotated[str, typer.Option(help="Image name; all nodes must be able to pull it.")]
 
 
@@ -35,7 +37,9 @@ def _shards(metavar: str, place: str) -> Any:
 @app.command(epilog="Example: peer deploy compose graph.json --out testbed && cd testbed && docker compose up")
 def compose(
     path: GraphFile,
-    out: Annotated[Path | None, typer.Option(help="Folder. Default: print only the compose file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder. Default: print only the compose file.", readable=False)
+    ] = None,
     build: Annotated[
         str | None, typer.Option(help="Build the image from this checkout; path relative to --out.")
     ] = None,
@@ -218,8 +222,10 @@ def systemd(
 @app.command(epilog="Example: peer deploy keys graph.json --keys keys --out pinned.json")
 def keys(
     path: GraphFile,
-    out: Annotated[Path, typer.Option(help="Graph file to write, with all keys pinned.")],
-    folder: Annotated[Path, typer.Option("--keys", help="Folder for peer-<id>/peer-<id>.key and .pem.")],
+    out: Annotated[Path, typer.Option(help="Graph file to write, with all keys pinned.", readable=False)],
+    folder: Annotated[
+        Path, typer.Option("--keys", help="Folder for peer-<id>/peer-<id>.key and .pem.", readable=False)
+    ],
 ) -> None:
     """Generate the missing keys of peers, and pin all keys in the graph file."""
     from coordinator_free_bootstrap import load_graph, save_graph
@@ -233,11 +239,14 @@ def keys(
 
 @app.command(epilog="Example: peer deploy collect out --out results")
 def collect(
-    directory: Annotated[Path, typer.Argument(help="Folder with graph.json and peer-<id>/ of all peers.")],
+    directory: Annotated[
+        Path, typer.Argument(help="Folder with graph.json and peer-<id>/ of all peers.", readable=False)
+    ],
     out: Out,
     patience: Annotated[float, typer.Option(min=0, help="Report after so many seconds without a running peer.")] = 60,
     via: Annotated[
-        Path | None, typer.Option(help="Program to copy with instead of cp, if --out belongs to another user.")
+        Path | None,
+        typer.Option(help="Program to copy with instead of cp, if --out belongs to another user.", readable=False),
     ] = None,
 ) -> None:
     """Wait until all peers have ended, copy their results to one folder, print the report; exit 1 if one is missing."""

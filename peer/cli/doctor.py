@@ -18,7 +18,7 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 def doctor(
     neighbors: Annotated[
-        Path | None, typer.Option("--neighbors", help="Graph file; also check the addresses in it.")
+        Path | None, typer.Option("--neighbors", help="Graph file; also check the addresses in it.", readable=False)
     ] = None,
     peer_id: Annotated[
         int | None, typer.Option("--id", min=0, help="Check only the port and the neighbors of this peer.")
@@ -29,21 +29,30 @@ def doctor(
             "--state-dir",
             help="Folder on the disk to check; with --id that of the peer.",
             show_default="the temporary directory, or state/peer-ID",
+            readable=False,
         ),
     ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     certs: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with the own key, to test the edges.", show_default="identity in the peer's state directory"
+            help="Folder with the own key, to test the edges.",
+            show_default="identity in the peer's state directory",
+            readable=False,
         ),
     ] = None,
-    cert: Annotated[Path | None, typer.Option(help="Own certificate, as for peer run.", show_default=False)] = None,
-    key: Annotated[Path | None, typer.Option(help="Own private key.", show_default="--cert with .key")] = None,
+    cert: Annotated[
+        Path | None, typer.Option(help="Own certificate, as for peer run.", show_default=False, readable=False)
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Own private key.", show_default="--cert with .key", readable=False)
+    ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="The peers use plaintext, on loopback.")] = False,
     listen: Annotated[str | None, typer.Option(help="host:port, as for peer run.")] = None,
     proxy: ThroughProxy = False,
-    shard: Annotated[Path | None, typer.Option(help="Own data, for the size of the model in run.split=shard.")] = None,
+    shard: Annotated[
+        Path | None, typer.Option(help="Own data, for the size of the model in run.split=shard.", readable=False)
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the checks and edges as JSON.")] = False,
 ) -> None:
     """Check Python, torch, device, clock, disk, ports and neighbors; exit 1 if a check fails.

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from peer.learning.saved import SavedModel
 
 ModelFile = Annotated[
-    Path, typer.Option("--model", metavar="FILE.safetensors", help="Model file of a run.", show_default=False)
+    Path,
+    typer.Option(
+        "--model", metavar="FILE.safetensors", help="Model file of a run.", show_default=False, readable=False
+    ),
 ]
 
 
@@ -28,7 +31,9 @@ def evaluate(
     problem: Problem,
     model: ModelFile,
     peer_id: Annotated[int, typer.Option("--peer", min=0, help="Peer whose data are used.")] = 0,
-    shard: Annotated[Path | None, typer.Option(help="Shard file to use instead.", show_default=False)] = None,
+    shard: Annotated[
+        Path | None, typer.Option(help="Shard file to use instead.", show_default=False, readable=False)
+    ] = None,
     part: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
     as_json: AsJson = False,
 ) -> None:
@@ -65,10 +70,12 @@ def predict(
             metavar="FILE",
             help="Raw samples: .npy, .npz, .safetensors, .csv, a picture, or a folder of pictures.",
             show_default=False,
+            readable=False,
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.csv", help="Write the predictions as a table.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE.csv", help="Write the predictions as a table.", show_default=False, readable=False),
     ] = None,
     preprocessed: Annotated[
         bool, typer.Option("--preprocessed", help="The samples are inputs of the model: do not scale them.")

@@ -25,7 +25,9 @@ app = typer.Typer(
     epilog="Example: peer experiment run experiments/dfca-table1-mnist-k2.toml --scale 0.1 --seeds 3 --data-root data"
 )
 def run(
-    file: Annotated[Path, typer.Argument(help="Experiment file, see experiments/.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="Experiment file, see experiments/.", show_default=False, readable=False)
+    ],
     scale: Annotated[float, typer.Option(help="Share of the peers and data; samples per peer do not change.")] = 1.0,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each case. Default: as in the paper.")] = None,
     backend: Annotated[
@@ -39,9 +41,9 @@ def run(
         ),
     ] = None,
     amp: Amp = None,
-    out: Annotated[Path, typer.Option(help="Folder for results: one JSON file per case and seed.")] = Path(
-        "out/experiments"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Folder for results: one JSON file per case and seed.", readable=False)
+    ] = Path("out/experiments"),
     data_root: DataRoot = None,
     cases: Annotated[
         list[str] | None,
@@ -129,12 +131,17 @@ def run(
 @app.command(epilog="Example: peer experiment table out/experiments --markdown table.md --curves figures")
 def table(
     directory: Annotated[
-        Path, typer.Argument(help="The --out folder of peer experiment run, or that of one experiment in it.")
+        Path,
+        typer.Argument(
+            help="The --out folder of peer experiment run, or that of one experiment in it.", readable=False
+        ),
     ] = Path("out/experiments"),
-    markdown: Annotated[Path | None, typer.Option(help="Markdown file to write the tables to.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Markdown file to write the tables to.", readable=False)] = None,
     curves: Annotated[
         Path | None,
-        typer.Option(help="Folder for PNG pictures of the metric over rounds, of test and of training samples."),
+        typer.Option(
+            help="Folder for PNG pictures of the metric over rounds, of test and of training samples.", readable=False
+        ),
     ] = None,
 ) -> None:
     """Show measured and published numbers side by side, with scale, machine, date and command."""

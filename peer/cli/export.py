@@ -9,7 +9,7 @@ import typer
 
 
 def export(
-    directory: Annotated[Path, typer.Argument(help="The --out of a testbed, or one state directory.")],
+    directory: Annotated[Path, typer.Argument(help="The --out of a testbed, or one state directory.", readable=False)],
     peer_id: Annotated[int, typer.Option("--peer", min=0, help="Peer whose model is exported.", show_default=False)],
     to: Annotated[
         Path,
@@ -17,6 +17,7 @@ def export(
             metavar="FILE",
             help="File that ends in .pt or .safetensors (state dict), or in .onnx (graph). FILE.md is its model card.",
             show_default=False,
+            readable=False,
         ),
     ],
     model: Annotated[

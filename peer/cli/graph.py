@@ -25,7 +25,9 @@ app = typer.Typer(name="graph", help="Make, check and draw the graph file that a
 
 _LABELS_MAX = 100  # larger graphs are drawn as dots without ids
 
-GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH.JSON", help="The graph file.", show_default=False)]
+GraphFile = Annotated[
+    Path, typer.Argument(metavar="GRAPH.JSON", help="The graph file.", show_default=False, readable=False)
+]
 
 
 @app.command(
@@ -55,7 +57,7 @@ def make(
     ] = "127.0.0.1:{port}",
     task: TaskOption = None,
     settings: Settings = None,
-    out: Annotated[Path | None, typer.Option(help="File to write. Default: standard output.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: standard output.", readable=False)] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Make a graph file: peers, addresses, edges, and the manifest of the run (its keys: peer graph keys).
@@ -150,7 +152,9 @@ def _warn_of_limits(path: Path, graph: Graph) -> None:
 @app.command(epilog="Example: peer graph show graph.json --out graph.png")
 def show(
     path: GraphFile,
-    out: Annotated[Path | None, typer.Option(help="PNG to write. Default: the graph file's name with .png.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="PNG to write. Default: the graph file's name with .png.", readable=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw a graph as a PNG and list its peers with their neighbors."""

@@ -9,9 +9,11 @@ import typer
 
 
 def pin(
-    path: Annotated[Path, typer.Argument(metavar="GRAPH.JSON", help="The graph file.", show_default=False)],
+    path: Annotated[
+        Path, typer.Argument(metavar="GRAPH.JSON", help="The graph file.", show_default=False, readable=False)
+    ],
     certificates: Annotated[
-        list[Path], typer.Argument(metavar="CERT.PEM...", help="Certificates of peers and observers.")
+        list[Path], typer.Argument(metavar="CERT.PEM...", help="Certificates of peers and observers.", readable=False)
     ],
     rotate: Annotated[
         bool,
@@ -22,7 +24,7 @@ def pin(
     pins_only: Annotated[
         bool, typer.Option("--pins-only", help="Omit the certificates; peers then need them with --certs.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="File to write. Default: the graph file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: the graph file.", readable=False)] = None,
 ) -> None:
     """Pin each certificate and the fingerprint of its key at the peer or observer that it names; observers are added.
 

@@ -10,10 +10,12 @@ import typer
 
 def health(
     address: Annotated[str, typer.Option(help="host:port of the peer.")] = "127.0.0.1:7400",
-    state_dir: Annotated[Path, typer.Option(help="The peer's state directory.")] = Path(),
+    state_dir: Annotated[Path, typer.Option(help="The peer's state directory.", readable=False)] = Path(),
     certs: Annotated[
         Path | None,
-        typer.Option(help="Folder with the peer's key and certificate. Default: identity in the state directory."),
+        typer.Option(
+            help="Folder with the peer's key and certificate. Default: identity in the state directory.", readable=False
+        ),
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="The peer uses plaintext.")] = False,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for the answer.")] = 4.0,

@@ -15,7 +15,7 @@ def keygen(
     ] = None,
     federation: Annotated[str, typer.Option(help="run.federation of the graph file.")] = "federation",
     days: Annotated[int, typer.Option(min=1, max=36500, help="Days until the certificate expires.")] = 730,
-    out: Annotated[Path, typer.Option(help="Folder for the two files.")] = Path("certs"),
+    out: Annotated[Path, typer.Option(help="Folder for the two files.", readable=False)] = Path("certs"),
 ) -> None:
     """Generate a private key (mode 0600, keep it on this device) and a certificate for `peer graph pin`.
 

@@ -22,7 +22,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="RUN.KEY=VALUE", help="Set a manifest key, e.g. run.split_options.k=4. Repeatable."),
 ]
-DataRoot = Annotated[Path | None, typer.Option("--data-root", help="Folder of the built-in data sets.")]
+DataRoot = Annotated[Path | None, typer.Option("--data-root", help="Folder of the built-in data sets.", readable=False)]
 Download = Annotated[bool, typer.Option("--download", help="Let torchvision download missing data sets.")]
 Exports = Annotated[
     list[str] | None,
@@ -50,7 +50,10 @@ class Problem:
     graph: Annotated[
         Path | None,
         typer.Option(
-            "--graph", metavar="GRAPH.JSON", help="Take task, split and number of peers from this graph file."
+            "--graph",
+            metavar="GRAPH.JSON",
+            help="Take task, split and number of peers from this graph file.",
+            readable=False,
         ),
     ] = None
     task: TaskOption = None

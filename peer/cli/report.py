@@ -14,19 +14,28 @@ def report(
     directory: Annotated[
         Path,
         typer.Argument(
-            help="The --out of a testbed, one state directory, or a folder with several; graph.json if there is one."
+            help="The --out of a testbed, one state directory, or a folder with several; graph.json if there is one.",
+            readable=False,
         ),
     ],
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON; pictures only with --out.")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the pictures.", show_default="DIRECTORY/report")
+        Path | None,
+        typer.Option("--out", help="Folder for the pictures.", show_default="DIRECTORY/report", readable=False),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option("--html", help="Also write the run as one HTML file that needs nothing else; see peer watch."),
+        typer.Option(
+            "--html",
+            help="Also write the run as one HTML file that needs nothing else; see peer watch.",
+            readable=False,
+        ),
     ] = None,
     against: Annotated[
-        Path | None, typer.Option("--against", help="With --html: another run, whose curve is drawn over this one's.")
+        Path | None,
+        typer.Option(
+            "--against", help="With --html: another run, whose curve is drawn over this one's.", readable=False
+        ),
     ] = None,
     target: Annotated[
         float | None,

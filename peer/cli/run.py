@@ -20,9 +20,9 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 def run(
     peer_id: Annotated[int, typer.Option("--id", help="Id of this peer in the graph file.")],
-    neighbors: Annotated[Path, typer.Option("--neighbors", help="Graph file that all peers share.")],
+    neighbors: Annotated[Path, typer.Option("--neighbors", help="Graph file that all peers share.", readable=False)],
     state_dir: Annotated[
-        Path | None, typer.Option(help="Folder for state and models. Default: ./state/peer-<id>.")
+        Path | None, typer.Option(help="Folder for state and models. Default: ./state/peer-<id>.", readable=False)
     ] = None,
     listen: Annotated[
         str | None,
@@ -31,21 +31,25 @@ def run(
         ),
     ] = None,
     data_root: DataRoot = None,
-    shard: Annotated[Path | None, typer.Option(help="Shard file or folder with this peer's data.")] = None,
+    shard: Annotated[
+        Path | None, typer.Option(help="Shard file or folder with this peer's data.", readable=False)
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     amp: Amp = None,
     threads: Annotated[int, typer.Option(min=1, help="PyTorch threads on the CPU.")] = 1,
     download: Download = False,
     cert: Annotated[
         Path | None,
-        typer.Option(help="Own certificate. Default: identity/peer-<id>.pem in --state-dir."),
+        typer.Option(help="Own certificate. Default: identity/peer-<id>.pem in --state-dir.", readable=False),
     ] = None,
-    key: Annotated[Path | None, typer.Option(help="Own private key, mode 0600. Default: --cert with .key.")] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="Own private key, mode 0600. Default: --cert with .key.", readable=False)
+    ] = None,
     certs: Annotated[
         Path | None,
-        typer.Option(help="Folder with the own key, and certificates that the graph file lacks."),
+        typer.Option(help="Folder with the own key, and certificates that the graph file lacks.", readable=False),
     ] = None,
-    ca: Annotated[Path | None, typer.Option(help="Certificate authorities of peers, PEM.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="Certificate authorities of peers, PEM.", readable=False)] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Plaintext, on loopback only.")] = False,
     insecure_anywhere: Annotated[
         bool,

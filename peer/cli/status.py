@@ -20,7 +20,9 @@ def status(
     where: Annotated[str, typer.Argument(help="Graph file, testbed directory, or host:port of one plaintext peer.")],
     certs: Annotated[
         Path | None,
-        typer.Option(help="With a graph file: folder with an observer's key. Default: certs beside the file."),
+        typer.Option(
+            help="With a graph file: folder with an observer's key. Default: certs beside the file.", readable=False
+        ),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Ask every 2 s until Ctrl-C or until all peers have finished.")

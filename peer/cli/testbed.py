@@ -15,12 +15,16 @@ from peer.cli.trace import traceback_wanted
 
 
 def testbed(
-    graph_file: Annotated[Path | None, typer.Argument(help="Graph file. Default: make a graph.")] = None,
+    graph_file: Annotated[
+        Path | None, typer.Argument(help="Graph file. Default: make a graph.", readable=False)
+    ] = None,
     peers: Annotated[int | None, typer.Option(min=1, help="Without a graph file: number of peers. Default: 8.")] = None,
     kind: Annotated[
         str | None, typer.Option(help="Without a graph file: kind of graph, see peer graph make. Default: erdos-renyi.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the peers' state, logs and models.")] = Path("out"),
+    out: Annotated[Path, typer.Option(help="Folder for the peers' state, logs and models.", readable=False)] = Path(
+        "out"
+    ),
     task: TaskOption = None,
     settings: Settings = None,
     data_root: DataRoot = None,
@@ -32,7 +36,9 @@ def testbed(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Plaintext between peers, instead of TLS with generated keys.")
     ] = False,
-    chaos: Annotated[Path | None, typer.Option(help="Script of faults (TOML) to run, see examples/chaos.toml.")] = None,
+    chaos: Annotated[
+        Path | None, typer.Option(help="Script of faults (TOML) to run, see examples/chaos.toml.", readable=False)
+    ] = None,
     proxy: Annotated[
         bool, typer.Option("--proxy", help="Connect peers through fault proxies, which faults of edges need.")
     ] = False,

@@ -16,7 +16,8 @@ def watch(
         Path,
         typer.Argument(
             help="The --out of a testbed, one state directory, or a folder with several; running or ended. Or the graph file "
-            "of peers on other machines: the command then asks them, with an observer's key."
+            "of peers on other machines: the command then asks them, with an observer's key.",
+            readable=False,
         ),
     ],
     terminal: Annotated[
@@ -24,11 +25,15 @@ def watch(
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="With a graph file: folder for what the peers say. Default: watched beside the file."),
+        typer.Option(
+            help="With a graph file: folder for what the peers say. Default: watched beside the file.", readable=False
+        ),
     ] = None,
     certs: Annotated[
         Path | None,
-        typer.Option(help="With a graph file: folder with an observer's key. Default: certs beside the file."),
+        typer.Option(
+            help="With a graph file: folder with an observer's key. Default: certs beside the file.", readable=False
+        ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port of the page; 0: any free one.")] = 0,
     host: Annotated[

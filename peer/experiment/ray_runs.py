@@ -121,7 +121,9 @@ def unpack(content: bytes, directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
-        archive.extractall(directory, filter="data")
+        # of Python 3.11.4; Debian 12 has 3.11.2
+        archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+        archive.extractall(directory)
 
 
 def device_on_ray(wanted: str | None, backend: str) -> str:

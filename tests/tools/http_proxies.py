@@ -170,7 +170,7 @@ class Proxies:
 
     def _unpacked(self, program: str, *packages: str) -> Path:
         folder = self._path / f"{program}-files"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)  # it exists where an earlier test was skipped
         return unpacked(program, folder, *packages)
 
 

@@ -16,7 +16,7 @@ from peer.observe.peer_state import PeerState, ending
 from peer.observe.places import listed
 from peer.observe.reducer import RunState
 from peer.observe.tables import shown
-from peer.observe.view import View
+from peer.observe.view import View, alive
 
 NOTES_MAX = 4  # with 16 peers, header and count of the others, 24 lines
 MORE_METRICS_SHOWN = 2  # columns of a screen; peer status --json has all
@@ -63,7 +63,7 @@ def _cells(view: View, state: RunState, peer: PeerState, metric: Metric) -> tupl
         ),
         shown(row["cluster"]),
         row["silent"] if silent else waiting,
-        _alive(answer["neighbors"]) if peer.answered else "-",
+        f"{alive(peer)}/{len(answer['neighbors'])}" if peer.answered else "-",
         age(unchanged_s) if known and peer.said_at else "-",
     )
 
@@ -71,10 +71,6 @@ def _cells(view: View, state: RunState, peer: PeerState, metric: Metric) -> tupl
 def _last_word_at(peer: PeerState) -> float:
     ended = peer.summary.get("ended_at") if peer.status in ENDED else None
     return seconds_of(ended) if ended else peer.said_at
-
-
-def _alive(neighbors: dict[int, str]) -> str:
-    return f"{sum(word == 'alive' for word in neighbors.values())}/{len(neighbors)}"
 
 
 def _round(view: View, peer: PeerState) -> str:
@@ -124,7 +120,7 @@ def sentence(view: View, state: RunState, peer: PeerState) -> str:
     row, answer = view.peer(peer, state), peer.answer
     line = f"round {_round(view, peer).replace('/', ' of ')}, {row['stage']}"
     neighbors = answer["neighbors"]
-    line += f"; {_alive(neighbors).replace('/', ' of ')} neighbors alive"
+    line += f"; {alive(peer)} of {len(neighbors)} neighbors alive"
     others = [f"{n} {word}" for n, word in neighbors.items() if word != "alive"]
     line += f" ({', '.join(others)})" if others else ""
     line += f"; {_waited(peer, row['why'])}" if row["why"] else ""

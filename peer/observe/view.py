@@ -268,10 +268,11 @@ def seconds_left(peers: list[PeerState], total: int | None) -> float | None:
 
 
 def alive(peer: PeerState) -> int | None:
-    """Return the number of live neighbors: of the last round, or of the later changes of their states."""
-    return (
-        sum(state == "alive" for state in peer.neighbors.values()) if peer.neighbors else peer.latest("neighbors_alive")
-    )
+    """Return the number of live neighbors: of its answer or the changes of their states, else of the last round."""
+    if peer.neighbors or peer.answered:
+        return sum(state == "alive" for state in peer.neighbors.values())
+    of_round: int | None = peer.latest("neighbors_alive")
+    return of_round
 
 
 def known_edges(state: RunState) -> list[tuple[int, int]]:

@@ -92,6 +92,12 @@ def test_the_line_has_round_stage_neighbors_and_what_the_peer_waits_for(changes,
     assert line.endswith(end)
 
 
+def test_before_it_has_met_a_neighbor_none_is_alive():
+    view = said({"neighbors": {"1": "unknown", "2": "unknown"}})
+    assert "0 of 2 neighbors alive (1 unknown, 2 unknown)" in line_of(view, 3)
+    assert " 0/2 " in text_of(view) and view.peer(view.log.state().peers[3], view.log.state())["alive"] == 0
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

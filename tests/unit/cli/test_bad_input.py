@@ -7,15 +7,19 @@ or passed in silence.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import json
 import os
 import sys
+import typing
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from typer.models import ParameterInfo
 
-from peer.cli.main import main
+from peer.cli.main import app, main
 
 OWN_TASK = """
 import numpy as np
@@ -185,6 +189,23 @@ def bound_by_permissions() -> Iterator[None]:
     finally:
         sets[0] = before
         assert libc.capset(header, sets) == 0
+
+
+def files_of(app):
+    """Yield the name of each verb, and of each of its options and arguments that is a path, with what typer knows of it."""
+    for verb in app.registered_commands:
+        for name, parameter in inspect.signature(verb.callback, eval_str=True).parameters.items():
+            kind, *more = typing.get_args(parameter.annotation) or (None,)
+            if kind is Path or Path in typing.get_args(kind):
+                yield verb.callback.__name__, name, next(x for x in more if isinstance(x, ParameterInfo))
+    for group in app.registered_groups:
+        yield from files_of(group.typer_instance)
+
+
+def test_the_verb_and_not_typer_refuses_a_file_that_may_not_be_read():
+    """Typer asks whether an ordinary user may read the file, and ends with code 2; root, as whom tests run, it does not stop."""
+    found = list(files_of(app))
+    assert len(found) > 50 and [(verb, name) for verb, name, info in found if info.readable] == []
 
 
 def test_the_locked_file_is_locked_also_for_root(place):

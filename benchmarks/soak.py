@@ -18,6 +18,7 @@ import signal
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -183,11 +184,13 @@ def _history(bed: Testbed, peer: int) -> bool:
 
 
 def summarize(out: Path, markdown: Path | None) -> list[str]:
-    """Show the table of a run; return what grows."""
+    """Show the table of a run; return what grows. A run without a fault is no soak: it ends with exit code 1."""
     samples = [json.loads(line) for line in (out / SAMPLES).read_text().splitlines()]
-    fired: dict[str, int] = {}
-    for line in parse_lines((out / TIMELINE).read_bytes()):
-        fired[line["do"]] = fired.get(line["do"], 0) + (line["result"] == "done")
+    timeline = out / TIMELINE
+    lines = parse_lines(timeline.read_bytes()) if timeline.exists() else []
+    fired = Counter(line["do"] for line in lines if line["result"] == "done")
+    if not fired:
+        raise SystemExit(f"{out}: no fault happened; let it run longer, or use a smaller --every-s")
     rows, growing = table(samples)
     rounds, hours = max(s["rounds"] for s in samples), (samples[-1]["time"] - samples[0]["time"]) / 3600
     names = ", ".join(f"{count} {name}" for name, count in sorted(fired.items()))

@@ -4,9 +4,10 @@ import json
 
 import pytest
 from growing import growth_exponent, slope
-from soak import LASTS_S, STEADY, faults, last_round, table, with_cost_of_rounds
+from soak import LASTS_S, SAMPLES, STEADY, faults, last_round, summarize, table, with_cost_of_rounds
 
 from coordinator_free_bootstrap import make_graph
+from peer.observe.tail import TIMELINE
 
 
 def samples(**slopes):
@@ -57,6 +58,17 @@ def test_faults_are_short_and_end_no_watched_peer():
     assert all(0 < (event.for_s or 0) <= LASTS_S for event in script.event)
     killed = {peer for event in script.event if event.do == "kill" for peer in event.peers}
     assert killed and killed.isdisjoint(STEADY)
+
+
+def test_a_run_in_which_no_fault_happened_is_no_soak(tmp_path):
+    (tmp_path / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in samples()))
+    with pytest.raises(SystemExit, match="no fault happened"):
+        summarize(tmp_path, None)
+    (tmp_path / TIMELINE).write_text(json.dumps({"kind": "chaos", "do": "kill", "result": "not running"}) + "\n")
+    with pytest.raises(SystemExit, match="no fault happened"):
+        summarize(tmp_path, None)
+    (tmp_path / TIMELINE).write_text(json.dumps({"kind": "chaos", "do": "kill", "result": "done"}) + "\n")
+    assert summarize(tmp_path, None) == []
 
 
 def test_the_last_round_is_read_from_the_end_of_a_long_history(tmp_path):

@@ -4,22 +4,22 @@ import json
 
 import pytest
 from growing import growth_exponent, slope
-from soak import LASTS_S, SAMPLES, STEADY, faults, last_round, summarize, table, with_cost_of_rounds
+from soak import LASTS_S, PEERS, SAMPLES, STEADY, faults, last_round, summarize, table, with_cost_of_rounds
 
 from coordinator_free_bootstrap import make_graph
 from peer.observe.tail import TIMELINE
 
 
 def samples(**slopes):
-    """Forty samples of each steady peer, 100 rounds apart; quantities grow by so much a round."""
+    """Forty samples of each peer, 100 rounds apart; quantities of steady peers grow by so much a round."""
     base = {"private_mb": 20.0, "anonymous_mb": 190.0, "files": 30.0, "threads": 10.0, "other_bytes": 2000.0}
     base |= {"round_s": 0.1, "history_bytes": 0.0, "log_bytes": 0.0, "processor_s": 1.0}
-    usual = {"processor_s": 0.005, "history_bytes": 700.0, "log_bytes": 70.0} | slopes
+    usual = {"processor_s": 0.005, "history_bytes": 700.0, "log_bytes": 70.0}
     return [
-        {"peer": peer, "rounds": 100 * at, "time": 10.0 * at}
-        | {key: value + usual.get(key, 0.0) * 100 * at for key, value in base.items()}
+        {"peer": peer, "pid": peer, "number": at, "rounds": 100 * at, "time": 10.0 * at}
+        | {k: v + (usual | (slopes if peer in STEADY else {})).get(k, 0.0) * 100 * at for k, v in base.items()}
         for at in range(1, 41)
-        for peer in STEADY
+        for peer in range(PEERS)
     ]
 
 
@@ -47,6 +47,26 @@ def test_what_grows_is_named(key, per_round, name):
 def test_the_processor_time_of_a_round_is_that_between_two_samples():
     rows = with_cost_of_rounds([s for s in samples() if s["peer"] == 0])
     assert [row["round_cpu_ms"] for row in rows] == pytest.approx([5.0] * 39)
+
+
+def slower(lines, peers):
+    """The samples with a round of 5 ms at first and of 10 ms from the 20th on."""
+    return [
+        line | {"processor_s": line["processor_s"] + 0.5 * max(0, line["number"] - 20)}
+        if line["peer"] in peers
+        else line
+        for line in lines
+    ]
+
+
+def test_a_slower_machine_is_no_growth_and_slower_old_peers_are():
+    assert table(slower(samples(), range(PEERS)))[1] == []
+    assert table(slower(samples(), STEADY))[1] == ["processor time of a round, times that of restarted peers"]
+
+
+def test_a_restart_is_no_cost_of_rounds():
+    lines = [line | {"pid": 1 + (line["number"] > 20)} for line in samples() if line["peer"] == 7]
+    assert [row["number"] for row in with_cost_of_rounds(lines)] == [*range(2, 21), *range(22, 41)]
 
 
 def test_faults_are_short_and_end_no_watched_peer():

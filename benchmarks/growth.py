@@ -6,8 +6,10 @@
 
 Processor time and memory are per peer: of the start until the end of round 1 (with its share of the parent's), of each later
 round, and above the memory of the process that starts them. Of a death: one peer ends after round 1 without a word; seconds until
-its last neighbor marks it dead, as a multiple of the suspicion time (real seconds of processes, else the virtual clock). Each
-measurement has a process of its own. `slope` is of the line through log peers and log cost: 0 is flat. Aim: at most 0.05.
+its last neighbor marks it dead, as a multiple of the suspicion time (real seconds of processes, else the virtual clock). Function
+calls, of Python and of C, are counted in one more run, of at most 3,000 peers in one process: they do not depend on the machine,
+and processor time does, on its caches and on what else its host has to do. Each measurement has a process of its own. `slope` is
+of the line through log peers and log cost: 0 is flat. Aim: at most 0.05.
 
     python benchmarks/growth.py [--processes 10 30 100] [--simulated 30 300 3000] [--protocol 100 1000 10000]
         [--out DIR] [--markdown FILE]
@@ -18,10 +20,12 @@ What DIR/growth.jsonl has is not measured again; DIR/growth.png is the plot.
 from __future__ import annotations
 
 import argparse
+import cProfile
 import gc
 import json
 import logging
 import os
+import pstats
 import subprocess
 import sys
 import tempfile
@@ -41,6 +45,7 @@ from coordinator_free_bootstrap import Graph, apply_settings, make_graph, parse_
 
 DEGREE, ROUNDS, AIM = 4, 3, 0.05
 WARM_UP_PEERS = 10
+COUNTED_PEERS_MAX = 3000  # counting calls takes twice the time
 SETTINGS = [
     "run.algorithm=dfedavg",
     "run.task=linear",
@@ -62,6 +67,7 @@ COSTS = {  # key of a measurement -> (name, digits)
     "bytes": ("bytes", 0),
     "death": ("death noticed after, suspicion times", 2),
     "files": ("open files", 0),
+    "calls": ("function calls", 0),
 }
 
 
@@ -134,7 +140,17 @@ def in_one_process(peers: int, *, tensors: bool) -> dict[str, float]:
     }
     del network, lines
     gc.collect()
-    return found | {"death": virtual_death(graph_of(peers, 20 if peers <= 1000 else ROUNDS), tensors)}
+    found["death"] = virtual_death(graph_of(peers, 20 if peers <= 1000 else ROUNDS), tensors)
+    if peers <= COUNTED_PEERS_MAX:
+        found["calls"] = function_calls(graph, tensors) / peers / ROUNDS
+    return found
+
+
+def function_calls(graph: Graph, tensors: bool) -> int:
+    """Return the function calls of a run after its build, of Python and of C."""
+    network, profile = virtual(graph, tensors, lambda *_: None), cProfile.Profile()
+    profile.runcall(network.run)
+    return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
 
 
 class _Noticed(Exception):
@@ -276,9 +292,13 @@ def measure(backend: str, peers: int, results: Path) -> None:
 
 
 def slopes(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the growth exponent of each cost over the peers of one backend's measurements; nothing with fewer than two."""
-    keys = [key for key in COSTS if all(row.get(key, 0) > 0 for row in rows)]
-    return {k: growth_exponent([r["peers"] for r in rows], [r[k] for r in rows]) for k in keys} if len(rows) > 1 else {}
+    """Return the growth exponent of each cost over the peers of one backend's measurements, where two or more have it."""
+    found = {}
+    for key in COSTS:
+        measured = [(row["peers"], row[key]) for row in rows if row.get(key, 0) > 0]
+        if len(measured) > 1:
+            found[key] = growth_exponent(*zip(*measured, strict=True))
+    return found
 
 
 def table(measured: list[dict[str, Any]]) -> list[list[str]]:
@@ -301,7 +321,7 @@ def plot(measured: list[dict[str, Any]], picture: Path) -> None:
 
     figure = Figure(figsize=(11, 5.5), layout="constrained")
     FigureCanvasAgg(figure)
-    shown = [key for key in COSTS if key != "files"]
+    shown = [key for key in COSTS if key not in ("files", "calls")]
     for axes, key in zip(figure.subplots(2, 3).flat, shown, strict=True):
         for backend in BACKENDS:
             points = sorted((r["peers"], r[key]) for r in measured if r["backend"] == backend and r.get(key, 0) > 0)

@@ -2,7 +2,8 @@
 
 import pytest
 from agreement import KINDS, Averages, consensus_distance, graph_of, rounds_measured, starts
-from growth import COSTS, in_one_process, plot, slopes, table
+from growth import COSTS, function_calls, in_one_process, plot, slopes, table
+from growth import graph_of as graph_of_growth
 from stub_learner import StubLearner
 
 from coordinator_free_bootstrap.mixing import rounds_to_agree, spectral_gap
@@ -17,6 +18,11 @@ def test_a_run_in_one_process_is_measured(tensors, bytes_sent):
     assert found["bytes"] == bytes_sent
     assert found["death"] == pytest.approx(1, abs=0.3)  # suspicion times, on the virtual clock
     assert min(found["start_ms"], found["round_ms"]) > 0
+
+
+def test_a_peer_of_many_makes_as_many_function_calls_as_one_of_few():
+    few, many = (function_calls(graph_of_growth(peers, 3), tensors=False) / peers for peers in (20, 100))
+    assert many == pytest.approx(few, rel=0.02)
 
 
 def measurements(exponent):

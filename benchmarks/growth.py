@@ -8,8 +8,9 @@ Processor time and memory are per peer: of the start until the end of round 1 (w
 round, and above the memory of the process that starts them. Of a death: one peer ends after round 1 without a word; seconds until
 its last neighbor marks it dead, as a multiple of the suspicion time (real seconds of processes, else the virtual clock). Function
 calls, of Python and of C, are counted in one more run, of at most 3,000 peers in one process: they do not depend on the machine,
-and processor time does, on its caches and on what else its host has to do. Each measurement has a process of its own. `slope` is
-of the line through log peers and log cost: 0 is flat. Aim: at most 0.05.
+and processor time does, on its caches and on what else its host has to do. Waits: how often a peer's threads gave up their core in
+a round. Each measurement has a process of its own. `slope` is of the line through log peers and log cost: 0 is flat. Aim: at most
+0.05.
 
     python benchmarks/growth.py [--processes 10 30 100] [--simulated 30 300 3000] [--protocol 100 1000 10000]
         [--out DIR] [--markdown FILE]
@@ -26,6 +27,7 @@ import json
 import logging
 import os
 import pstats
+import resource
 import subprocess
 import sys
 import tempfile
@@ -68,6 +70,7 @@ COSTS = {  # key of a measurement -> (name, digits)
     "death": ("death noticed after, suspicion times", 2),
     "files": ("open files", 0),
     "calls": ("function calls", 0),
+    "waits": ("waits for something", 0),
 }
 
 
@@ -184,7 +187,7 @@ def virtual_death(graph: Graph, tensors: bool) -> float:
 
 @contextmanager
 def self_measuring() -> Iterator[None]:
-    """Let each peer forked meanwhile write ``costs.jsonl``: processor seconds, memory and open files after each round."""
+    """Let each peer forked meanwhile write ``costs.jsonl``: processor seconds, memory, open files and waits after each round."""
     from peer.runtime.world import AsyncioWorld
 
     record, measuring = AsyncioWorld.record, 0.0
@@ -195,8 +198,9 @@ def self_measuring() -> Iterator[None]:
         if kind == "round":
             now = time.process_time()
             line = {"round": fields["round_index"], "s": now - measuring, "mb": memory_mb(os.getpid())[0]}
+            line |= {"files": open_files(os.getpid()), "waits": resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw}
             with (self.parts.state_dir.root / "costs.jsonl").open("a") as file:
-                file.write(json.dumps(line | {"files": open_files(os.getpid())}) + "\n")
+                file.write(json.dumps(line) + "\n")
             measuring += time.process_time() - now
 
     AsyncioWorld.record = measured  # type: ignore[method-assign]
@@ -240,6 +244,7 @@ def in_processes(peers: int) -> dict[str, float]:
         "round_ms": 1e3 * fmean((lines[-1]["s"] - lines[0]["s"]) / (ROUNDS - 1) for lines in costs),
         "memory_kb": 1e3 * fmean(lines[-1]["mb"] for lines in costs),
         "files": fmean(lines[-1]["files"] for lines in costs),
+        "waits": fmean((lines[-1]["waits"] - lines[0]["waits"]) / (ROUNDS - 1) for lines in costs),
         **traffic([line for line in rounds if line["round_index"] < ROUNDS]),
         "death": (max(died) - killed) / graph.manifest.timeouts.suspicion_s,
         "all_alive_s": max(met) - began,
@@ -321,7 +326,7 @@ def plot(measured: list[dict[str, Any]], picture: Path) -> None:
 
     figure = Figure(figsize=(11, 5.5), layout="constrained")
     FigureCanvasAgg(figure)
-    shown = [key for key in COSTS if key not in ("files", "calls")]
+    shown = [key for key in COSTS if key not in ("files", "calls", "waits")]
     for axes, key in zip(figure.subplots(2, 3).flat, shown, strict=True):
         for backend in BACKENDS:
             points = sorted((r["peers"], r[key]) for r in measured if r["backend"] == backend and r.get(key, 0) > 0)

@@ -8,9 +8,9 @@ Processor time and memory are per peer: of the start until the end of round 1 (w
 round, and above the memory of the process that starts them. Of a death: one peer ends after round 1 without a word; seconds until
 its last neighbor marks it dead, as a multiple of the suspicion time (real seconds of processes, else the virtual clock). Function
 calls, of Python and of C, are counted in one more run, of at most 3,000 peers in one process: they do not depend on the machine,
-and processor time does, on its caches and on what else its host has to do. Waits: how often a peer's threads gave up their core in
-a round. Each measurement has a process of its own. `slope` is of the line through log peers and log cost: 0 is flat. Aim: at most
-0.05.
+and processor time does, on its caches and on what else its host has to do. Waits: how often a peer's threads gave up their core
+in a round. Each measurement has a process of its own. `slope` is of the line through log peers and log cost: 0 is flat.
+Aim: at most 0.05.
 
     python benchmarks/growth.py [--processes 10 30 100] [--simulated 30 300 3000] [--protocol 100 1000 10000]
         [--out DIR] [--markdown FILE]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tools.packages import unpacked
-from tools.running import running, until
+from tools.running import ends, running, until
 
 from peer.testbed.testbed import free_ports
 from peer.wire.proxy import HttpProxy
@@ -94,9 +94,14 @@ class Proxies:
         start: Callable[..., tuple[list[str], Sequence[object], str]] = getattr(self, f"_{kind}")
         lines, command, ready = start(home, address, password, ports)
         (home / "proxy.conf").write_text("\n".join(lines) + "\n")
-        with running(*prefix, *command, log=home / "output"):
-            logs = [home / "output", home / "proxy.log"]
-            until(lambda: any(log.exists() and ready in log.read_text() for log in logs), f"{kind} listens", logs=logs)
+        logs = [home / "output", home / "proxy.log"]
+        with running(*prefix, *command, log=logs[0]) as process:
+
+            def listens() -> bool:
+                assert process.poll() is None, f"{kind} ended with exit code {process.returncode}\n{ends(logs)}"
+                return any(log.exists() and ready in log.read_text() for log in logs)
+
+            until(listens, f"{kind} listens", logs=logs)
             yield Proxy(address, home / "connects" if kind == "squid" else home / "output", password)
 
     def _tinyproxy(
@@ -136,6 +141,7 @@ class Proxies:
             f"icon_directory {files}/usr/share/squid/icons",
             f"error_directory {files}/usr/share/squid-langpack/templates",
             "pinger_enable off",
+            f"unlinkd_program {files}/usr/lib/squid/unlinkd",  # never run, but it must exist
             "cache deny all",
             "memory_cache_shared off",
             "shutdown_lifetime 0 seconds",

@@ -57,6 +57,7 @@ _ALLOWED: dict[Kind, tuple[str, ...]] = {
     "geometric": ("radius", "degree"),
 }
 REWIRED = 0.1  # share of the edges of a small world that are rewired, without p
+DEGREE = 4  # without a parameter: few messages, and a small set of peers is still connected
 
 
 def make_graph(
@@ -75,6 +76,8 @@ def make_graph(
     """Draw a connected graph; a disconnected draw is repeated with seed + 1, up to `DRAWS_MAX` times.
 
     An expander is the regular graph of the largest spectral gap among `EXPANDER_DRAWS` draws.
+
+    Without p, m, degree or radius a kind that has one of them gets `default_degree`.
 
     Args:
         kind: one of `KINDS`.
@@ -97,6 +100,8 @@ def make_graph(
         raise GraphError(f"kind: found {kind!r}; allowed: {', '.join(KINDS)}")
     if not 2 <= peers <= PEERS_MAX:
         raise GraphError(f"peers: found {peers}; allowed: from 2 to {PEERS_MAX}")
+    if kind in _ALLOWED and (p is None or kind == "small-world") and m is None and radius is None and degree is None:
+        degree = default_degree(kind, peers)
     shape = Shape(p, m, degree, radius)
     _check_shape(kind, peers, shape)
     nodes = tuple(Node(i, _address(address_template, i, base_port)) for i in range(peers))
@@ -113,6 +118,24 @@ def make_graph(
             f"allowed: a larger {' or '.join(_ALLOWED[kind])}"
         )
     return max(found, key=spectral_gap) if kind == "expander" else found[0]
+
+
+def default_degree(kind: Kind, peers: int) -> float:
+    """Return the degree of a sparse graph of this kind: 4, or more where so many peers would seldom be connected.
+
+    A random graph is connected with probability exp(-N exp(-degree)) for large N (Paul Erdős and Alfréd Rényi, "On random
+    graphs I", 1959): 0.69 at ln N + 1. A geometric graph needs about twice the degree, as peers at the border have fewer
+    neighbors.
+    """
+    match kind:
+        case "regular" | "expander":
+            return min(DEGREE, peers - 1)
+        case "small-world":
+            return DEGREE if peers > DEGREE else 2
+        case "geometric":
+            return min(round(max(DEGREE, 2 * math.log(peers)), 1), peers - 1)
+        case _:
+            return min(round(max(DEGREE, math.log(peers) + 1), 1), peers - 1)
 
 
 def _connected(kind: Kind, peers: int, shape: Shape, seeds: Iterable[int]) -> Iterator[tuple[int, Edges]]:

@@ -12,8 +12,6 @@ from coordinator_free_bootstrap import Kind, Manifest, digest, load_graph, make_
 from coordinator_free_bootstrap.mixing import rounds_to_agree, spectral_gap
 from peer.api.arguments import named_in_python
 
-DEGREE = 4.0  # average degree of an Erdos-Renyi graph without p or degree
-
 
 class Graph(BaseGraph):
     """Peers, the edges between them, and the settings of the run. Immutable and valid.
@@ -52,7 +50,7 @@ class Graph(BaseGraph):
             seed: of the graph. ``run={"seed": ...}`` is the seed of the run.
             p: erdos-renyi: probability of an edge.
             m: barabasi-albert: edges per new peer.
-            degree: average degree, in place of p, m or radius. Default for erdos-renyi: 4.
+            degree: average degree, in place of p, m or radius. Default: 4, more where so many peers would not be connected.
             radius: geometric: radius in the unit square within which peers are neighbors.
             base_port: peer i listens on this port + i.
             address_template: address of peer i; placeholders ``{id}``, ``{id+1}`` and ``{port}``.
@@ -68,8 +66,6 @@ class Graph(BaseGraph):
         coordinator_free_bootstrap.errors.ConfigError: Graph.make: run.round: found 3; allowed: no such key (did you mean rounds?)
         """
         manifest = run if isinstance(run, Manifest) else parse_manifest(dict(run or {}), "Graph.make")
-        if kind == "erdos-renyi" and p is None and degree is None:
-            degree = min(DEGREE, peers - 1)
         made = make_graph(
             kind,
             peers,

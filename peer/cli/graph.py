@@ -44,7 +44,13 @@ def make(
         typer.Option("--p", help="erdos-renyi: probability of an edge. small-world: share of edges rewired (0.1)."),
     ] = None,
     m: Annotated[int | None, typer.Option("--m", help="barabasi-albert: edges per new peer.")] = None,
-    degree: Annotated[float | None, typer.Option(help="Average degree, instead of --p, --m or --radius.")] = None,
+    degree: Annotated[
+        float | None,
+        typer.Option(
+            help="Average degree, instead of --p, --m or --radius. Default: 4; more where so many peers would not be connected.",
+            show_default=False,
+        ),
+    ] = None,
     radius: Annotated[
         float | None, typer.Option(help="geometric: radius in the unit square within which peers are neighbors.")
     ] = None,

@@ -5,6 +5,7 @@ import pytest
 
 from coordinator_free_bootstrap import KINDS, Manifest, make_graph
 from coordinator_free_bootstrap.errors import GraphError
+from coordinator_free_bootstrap.generators import default_degree
 
 PARAMETERS = {
     "regular": {"degree": 4},
@@ -72,6 +73,21 @@ def test_a_geometric_graph_has_the_exact_number_of_edges():
     assert 2 * len(graph.edges) == 500  # bisection meets the degree exactly where no two distances are equal
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("peers", [4, 5, 8, 60, 500])
+def test_without_a_parameter_every_kind_is_connected_and_sparse(kind, peers):
+    graph = make_graph(kind, 9 if kind == "torus" and peers == 5 else peers)
+    assert len(graph.components) == 1
+    if kind not in ("complete", "star"):
+        assert 2 * len(graph.edges) / len(graph.ids) <= 16
+
+
+def test_the_default_degree_grows_only_where_it_must():
+    assert [default_degree("erdos-renyi", peers) for peers in (3, 8, 20, 500)] == [2, 4, 4, 7.2]
+    assert [default_degree("regular", peers) for peers in (3, 8, 500)] == [2, 4, 4]
+    assert [default_degree("small-world", peers) for peers in (4, 5)] == [2, 4]
+
+
 def test_no_connected_draw_is_an_error_with_a_remedy():
     with pytest.raises(GraphError, match="no connected graph in 1000 draws from seed 1; allowed: a larger p or degree"):
         make_graph("erdos-renyi", 6, p=0.0)
@@ -94,7 +110,6 @@ def test_the_manifest_is_kept():
         ("ring", 1, {}, "peers: found 1; allowed: from 2"),
         ("ring", 100_001, {}, "peers: found 100001"),
         ("ring", 8, {"p": 0.5}, "ring: found p; allowed: no parameter"),
-        ("erdos-renyi", 8, {}, "erdos-renyi: found no parameter; allowed: one of p, degree"),
         ("erdos-renyi", 8, {"p": 0.5, "degree": 3}, "found p and degree"),
         ("erdos-renyi", 8, {"m": 2}, "erdos-renyi: found m; allowed: one of p, degree"),
         ("erdos-renyi", 8, {"p": 1.5}, "p: found 1.5; allowed: from 0 to 1"),

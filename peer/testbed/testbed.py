@@ -182,8 +182,7 @@ def default_graph(kind: str | None, peers: int | None, directory: Path) -> Graph
     if before is not None and kind is None and peers is None:
         return before
     kind, peers = kind or "erdos-renyi", peers or PEERS
-    density = {"erdos-renyi": {"degree": min(4.0, peers - 1)}}.get(kind, {})
-    graph = make_graph(kind, peers, seed=1, **density)  # type: ignore[arg-type]
+    graph = make_graph(kind, peers, seed=1)  # type: ignore[arg-type]
     if before is not None and (before.ids, before.edges) == (graph.ids, graph.edges):
         return before
     return on_free_ports(graph)
@@ -275,27 +274,38 @@ class Testbed:
         _ = self.graph.digest, self.graph.degrees, self.graph.diameter_bound
 
     def start(self, peer_ids: Iterable[int] | None = None) -> None:
-        """Fork the named peers; None: all."""
-        for peer_id in self.graph.ids if peer_ids is None else peer_ids:
-            self.exit_codes.pop(peer_id, None)
-            settings = LocalSettings(
-                StateDir.of_peer(self.directory, peer_id).root,
-                data_root=self.data_root,
-                amp=self.amp,
-                threads=self.threads,
-                insecure=self.insecure,
-                traceback=self.traceback,
-            )
-            forked = self._context.get_start_method() == "fork"
-            sockets = self.parent_sockets if forked else []  # a spawned peer inherits none
-            pipes = [pipe for pair in self._pipes.values() for pipe in pair]
-            arguments = (peer_id, self.graph_of(peer_id), settings, self.failpoints.get(peer_id), sockets, pipes)
-            process = self._context.Process(target=_child, args=arguments, name=f"peer-{peer_id}")
-            before = _descriptors() if forked else set()
-            process.start()
-            self.processes[peer_id] = process
-            if forked:
-                self._pipes[peer_id] = {process.sentinel} | {fd for fd in _descriptors() - before if _is_pipe(fd)}
+        """Fork the named peers; None: all. They begin when all are forked: one that waits costs no processor time.
+
+        Otherwise the first of many peers would call neighbors that do not exist yet, and the forks would wait behind these calls.
+        """
+        forked = self._context.get_start_method() == "fork"
+        gate = os.pipe() if forked else None  # a peer begins when no process holds its second end any more
+        try:
+            for peer_id in self.graph.ids if peer_ids is None else peer_ids:
+                self._start_one(peer_id, gate)
+        finally:
+            for descriptor in gate or ():
+                os.close(descriptor)
+
+    def _start_one(self, peer_id: int, gate: tuple[int, int] | None) -> None:
+        self.exit_codes.pop(peer_id, None)
+        settings = LocalSettings(
+            StateDir.of_peer(self.directory, peer_id).root,
+            data_root=self.data_root,
+            amp=self.amp,
+            threads=self.threads,
+            insecure=self.insecure,
+            traceback=self.traceback,
+        )
+        sockets = self.parent_sockets if gate else []  # a spawned peer inherits none
+        pipes = [pipe for pair in self._pipes.values() for pipe in pair]
+        arguments = (peer_id, self.graph_of(peer_id), settings, self.failpoints.get(peer_id), sockets, pipes, gate)
+        process = self._context.Process(target=_child, args=arguments, name=f"peer-{peer_id}")
+        before = _descriptors() if gate else set()
+        process.start()
+        self.processes[peer_id] = process
+        if gate:
+            self._pipes[peer_id] = {process.sentinel} | {fd for fd in _descriptors() - before if _is_pipe(fd)}
 
     def pid(self, peer_id: int) -> int:
         """Return the process id of a running peer."""
@@ -378,9 +388,15 @@ def _child(
     failpoint: str | None,
     parent_sockets: list[socket.socket],
     parent_pipes: list[int],
+    gate: tuple[int, int] | None,
 ) -> None:
     """Run one peer in a process of its own, with its own process group and log; it ends with the parent."""
     end_with_parent()
+    if gate is not None:
+        wait_end, hold_end = gate
+        os.close(hold_end)
+        os.read(wait_end, 1)  # returns when the parent has forked all peers, and closed its end
+        os.close(wait_end)
     for each in parent_sockets:
         each.close()
     for pipe in parent_pipes:  # else the n-th peer keeps two for each one before it

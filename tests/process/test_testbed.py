@@ -16,8 +16,8 @@ from tools.beds import Bed, same_models
 from tools.ports import part_of
 from tools.running import ends, running_peer
 
-from coordinator_free_bootstrap import save_graph
-from peer.testbed.testbed import free_ports
+from coordinator_free_bootstrap import make_graph, save_graph
+from peer.testbed.testbed import Testbed, free_ports
 
 pytestmark = pytest.mark.process
 
@@ -33,6 +33,21 @@ def test_testbed_runs_to_completion(bed: Make) -> None:
     for peer_id in run.graph.ids:
         assert run.summary(peer_id)["accuracy"] is not None
         assert {len(line["folded"]) for line in run.history(peer_id, "round")} == {run.graph.degree(peer_id)}
+
+
+def test_a_forked_peer_begins_when_all_are_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_peer(peer_id: int, *_: object) -> int:
+        siblings = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text()
+        (tmp_path / f"{peer_id}.siblings").write_text(siblings)
+        return 0
+
+    monkeypatch.setattr("peer.runtime.process.run_peer", run_peer)
+    bed = Testbed(make_graph("ring", 12, seed=1), tmp_path, insecure=True, start_method="fork")
+    bed.start()
+    pids = {str(bed.pid(peer)) for peer in bed.graph.ids}
+    assert set(bed.run().values()) == {0}
+    for peer in bed.graph.ids:
+        assert pids <= set((tmp_path / f"{peer}.siblings").read_text().split()), f"peer {peer} began too early"
 
 
 def test_no_peer_keeps_pipes_of_the_peers_forked_before_it(bed: Make) -> None:

@@ -9,7 +9,8 @@ round, and above the memory of the process that starts them. Of a death: one pee
 its last neighbor marks it dead, as a multiple of the suspicion time (real seconds of processes, else the virtual clock). Function
 calls, of Python and of C, are counted in one more run, of at most 3,000 peers in one process: they do not depend on the machine,
 and processor time does, on its caches and on what else its host has to do. Waits: how often a peer's threads gave up their core
-in a round. Each measurement has a process of its own. `slope` is of the line through log peers and log cost: 0 is flat.
+in a round. The same work: what of a round's processor time is training and closing, on a thread of its own, without messages.
+Each measurement has a process of its own. `slope` is of the line through log peers and log cost: 0 is flat.
 Aim: at most 0.05.
 
     python benchmarks/growth.py [--processes 10 30 100] [--simulated 30 300 3000] [--protocol 100 1000 10000]
@@ -71,6 +72,7 @@ COSTS = {  # key of a measurement -> (name, digits)
     "files": ("open files", 0),
     "calls": ("function calls", 0),
     "waits": ("waits for something", 0),
+    "work_ms": ("the same work, processor ms", 2),
 }
 
 
@@ -188,9 +190,17 @@ def virtual_death(graph: Graph, tensors: bool) -> float:
 @contextmanager
 def self_measuring() -> Iterator[None]:
     """Let each peer forked meanwhile write ``costs.jsonl``: processor seconds, memory, open files and waits after each round."""
+    from peer.host import PeerHost
     from peer.runtime.world import AsyncioWorld
 
-    record, measuring = AsyncioWorld.record, 0.0
+    record, work, measuring, working = AsyncioWorld.record, PeerHost.work, 0.0, 0.0
+
+    def measured_work(self: PeerHost, effect: Any) -> Any:
+        nonlocal working
+        began = time.thread_time()
+        done = work(self, effect)
+        working += time.thread_time() - began
+        return done
 
     def measured(self: AsyncioWorld, kind: str, fields: dict[str, Any]) -> None:
         nonlocal measuring
@@ -199,15 +209,16 @@ def self_measuring() -> Iterator[None]:
             now = time.process_time()
             line = {"round": fields["round_index"], "s": now - measuring, "mb": memory_mb(os.getpid())[0]}
             line |= {"files": open_files(os.getpid()), "waits": resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw}
+            line |= {"work_s": working}
             with (self.parts.state_dir.root / "costs.jsonl").open("a") as file:
                 file.write(json.dumps(line) + "\n")
             measuring += time.process_time() - now
 
-    AsyncioWorld.record = measured  # type: ignore[method-assign]
+    AsyncioWorld.record, PeerHost.work = measured, measured_work  # type: ignore[method-assign]
     try:
         yield
     finally:
-        AsyncioWorld.record = record  # type: ignore[method-assign]
+        AsyncioWorld.record, PeerHost.work = record, work  # type: ignore[method-assign]
 
 
 def in_processes(peers: int) -> dict[str, float]:
@@ -245,6 +256,7 @@ def in_processes(peers: int) -> dict[str, float]:
         "memory_kb": 1e3 * fmean(lines[-1]["mb"] for lines in costs),
         "files": fmean(lines[-1]["files"] for lines in costs),
         "waits": fmean((lines[-1]["waits"] - lines[0]["waits"]) / (ROUNDS - 1) for lines in costs),
+        "work_ms": 1e3 * fmean((lines[-1]["work_s"] - lines[0]["work_s"]) / (ROUNDS - 1) for lines in costs),
         **traffic([line for line in rounds if line["round_index"] < ROUNDS]),
         "death": (max(died) - killed) / graph.manifest.timeouts.suspicion_s,
         "all_alive_s": max(met) - began,
@@ -326,7 +338,7 @@ def plot(measured: list[dict[str, Any]], picture: Path) -> None:
 
     figure = Figure(figsize=(11, 5.5), layout="constrained")
     FigureCanvasAgg(figure)
-    shown = [key for key in COSTS if key not in ("files", "calls", "waits")]
+    shown = [key for key in COSTS if key not in ("files", "calls", "waits", "work_ms")]
     for axes, key in zip(figure.subplots(2, 3).flat, shown, strict=True):
         for backend in BACKENDS:
             points = sorted((r["peers"], r[key]) for r in measured if r["backend"] == backend and r.get(key, 0) > 0)

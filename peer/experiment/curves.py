@@ -41,13 +41,15 @@ def _axes(block: Block, path: Path, xlabel: str, ylabel: str) -> Iterator[Any]:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(6.4, 3.6), dpi=90)
+    figure, axes = pyplot.subplots(figsize=(8.4, 3.8), dpi=90, layout="constrained")
+    colors = pyplot.rcParams["axes.prop_cycle"].by_key()["color"]
+    styles = [style for style in ("-", "--", ":") for _ in colors]
+    axes.set_prop_cycle(linestyle=styles, color=3 * colors)  # no two of 30 lines are alike
     yield axes
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.set_title(block.title, fontsize=9)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
-    figure.tight_layout()
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=7)  # hides no line
     figure.savefig(path)
     pyplot.close(figure)
 
@@ -64,7 +66,7 @@ def _draw_curves(axes: Any, block: Block, key: str) -> None:
             row.metric.factor * np.stack([curve[:shortest, 1] for curve in curves]),
         )
         (line,) = axes.plot(rounds, values.mean(0), label=row.case, linewidth=1.2)
-        axes.fill_between(rounds, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
+        axes.fill_between(rounds, values.min(0), values.max(0), color=line.get_color(), alpha=0.1, linewidth=0)
 
 
 def _draw_sweep(axes: Any, results: list[dict[str, Any]]) -> None:

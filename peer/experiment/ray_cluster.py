@@ -22,7 +22,8 @@ from peer.experiment.fingerprint import differences, fingerprint
 LOCAL, AUTO = "local", "auto"
 REACH_S = 10.0
 SURVEY_S = 300.0  # until a node has started a worker: seconds, minutes on a busy machine
-START = "start one with: ray start --head --port=6379"
+# Ray forks beside gRPC's threads to serve ray:// addresses: without the variable, some of these processes die at once.
+START = "start one with: GRPC_ENABLE_FORK_SUPPORT=0 ray start --head --port=6379"
 
 
 @dataclass(frozen=True)

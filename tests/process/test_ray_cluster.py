@@ -77,6 +77,7 @@ class RayNode:
         self.command = [
             "env",
             f"TMPDIR={folder}",
+            "GRPC_ENABLE_FORK_SUPPORT=0",
             *TOKEN,
             ray,
             "start",

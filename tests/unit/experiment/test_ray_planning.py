@@ -183,7 +183,10 @@ def test_a_run_that_no_node_can_start_is_refused_before_any_run(jobs, tmp_path, 
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("127.0.0.1:1", "127.0.0.1:1 cannot be reached: Connection refused; start one with: ray start --head"),
+        (
+            "127.0.0.1:1",
+            "127.0.0.1:1 cannot be reached: Connection refused; start one with: GRPC_ENABLE_FORK_SUPPORT=0 ray start --head",
+        ),
         ("ray://127.0.0.1:1", "ray://127.0.0.1:1 cannot be reached"),
         ("cluster", "found 'cluster'; allowed: local, auto, HOST:PORT, ray://HOST:PORT"),
         ("http://127.0.0.1:1", "found 'http://127.0.0.1:1'; allowed"),

@@ -27,7 +27,7 @@ from coordinator_free_bootstrap import make_graph
 from peer.core.encoding import ENCODINGS
 from peer.experiment.comparison import half_width
 from peer.experiment.simulated import SimulatedSettings, simulate
-from peer.testbed.testbed import with_settings
+from peer.testbed.directory import with_settings
 
 SHOWN = [name for name in ENCODINGS if name != "float16"]  # as large as bfloat16
 NAMES = {

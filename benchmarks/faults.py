@@ -18,7 +18,8 @@ from peer.chaos.network import FaultyNetwork
 from peer.chaos.runner import FaultRunner
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
-from peer.testbed.testbed import Testbed, warm_up
+from peer.testbed.testbed import Testbed
+from peer.testbed.warm_up import warm_up
 
 
 class FaultyRun:

@@ -18,7 +18,9 @@ from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from peer.observe.run_files import Run
-from peer.testbed.testbed import Testbed, free_ports, warm_up
+from peer.testbed.ports import free_ports
+from peer.testbed.testbed import Testbed
+from peer.testbed.warm_up import warm_up
 
 SKIPPED_ROUNDS = 3
 

@@ -225,7 +225,8 @@ def in_processes(peers: int) -> dict[str, float]:
     """Measure a run of processes; after its last measured round one of them is killed."""
     from peer.store.history import read_history
     from peer.store.state_dir import StateDir
-    from peer.testbed.testbed import Testbed, warm_up
+    from peer.testbed.testbed import Testbed
+    from peer.testbed.warm_up import warm_up
 
     graph = loopback_graph("regular", peers, settings_for(peers, 100_000), degree=min(DEGREE, peers - 1))
     warm_up(graph, None)

@@ -111,7 +111,7 @@ _PRELOADED = True
 def testbed_memory(peers: int, data_root: Path, *, preloaded: bool) -> list[dict[str, int]]:
     """Return each forked peer's memory once all of them hold their data."""
     global _PRELOADED  # noqa: PLW0603, read by the forked children
-    from peer.testbed.testbed import warm_up
+    from peer.testbed.warm_up import warm_up
 
     _PRELOADED = preloaded
     graph = mnist_graph(peers)

@@ -37,7 +37,8 @@ from peer.core.averaging import fold
 from peer.host import PeerHost
 from peer.runtime.world import AsyncioWorld
 from peer.store.checkpoint import CheckpointStore
-from peer.testbed.testbed import Testbed, free_ports
+from peer.testbed.ports import free_ports
+from peer.testbed.testbed import Testbed
 from peer.wire import frames
 from peer.wire.memory import keep_frame_memory
 

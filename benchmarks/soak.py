@@ -35,7 +35,8 @@ from peer.chaos.script import Script, random_script
 from peer.observe.tail import TIMELINE
 from peer.store.history import parse_lines
 from peer.store.state_dir import StateDir
-from peer.testbed.testbed import Testbed, warm_up
+from peer.testbed.testbed import Testbed
+from peer.testbed.warm_up import warm_up
 
 PEERS, STEADY = 8, (0, 1, 2, 3)
 SAMPLES = "samples.jsonl"

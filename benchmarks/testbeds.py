@@ -14,7 +14,10 @@ from typing import Any
 from coordinator_free_bootstrap import Graph, make_graph
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
-from peer.testbed.testbed import Testbed, free_ports, warm_up, with_settings
+from peer.testbed.directory import with_settings
+from peer.testbed.ports import free_ports
+from peer.testbed.testbed import Testbed
+from peer.testbed.warm_up import warm_up
 
 QUICK = ["run.timeouts.round_deadline_s=120", "run.timeouts.suspicion_s=60", "run.timeouts.heartbeat_s=5"]
 

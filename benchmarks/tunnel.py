@@ -36,7 +36,7 @@ from peer.identity.certificates import Certificate, make_certificate
 from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
 from peer.runtime.edges import Edges
-from peer.testbed.testbed import free_ports
+from peer.testbed.ports import free_ports
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import channel_options, server_options
 from peer.wire.security import MutualTls, open_channel

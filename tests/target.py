@@ -28,7 +28,7 @@ from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
 from peer.runtime.assembly import LocalSettings, assemble
 from peer.runtime.world import AsyncioWorld
-from peer.testbed.testbed import free_ports
+from peer.testbed.ports import free_ports
 from peer.wire import convert, frames
 from peer.wire.generated import peer_pb2
 from peer.wire.options import SERVICE

@@ -15,7 +15,9 @@ from peer.observe.logs import last_error
 from peer.observe.trackers.export import LiveExport
 from peer.observe.watch import TestbedWatcher
 from peer.store.state_dir import StateDir
-from peer.testbed.testbed import Testbed, check_same_run, check_task_first, warm_up
+from peer.testbed.directory import check_same_run
+from peer.testbed.testbed import Testbed
+from peer.testbed.warm_up import check_task_first, warm_up
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,8 @@ class Testbed:
         Raises:
             PeerError: as `peer testbed`: the task, the data, the graph or the folder cannot be used.
         """
-        from peer.testbed.testbed import clear, on_free_ports
+        from peer.testbed.directory import clear
+        from peer.testbed.ports import on_free_ports
 
         require_unix("peer.Testbed")
 

@@ -69,7 +69,7 @@ def testbed(
     from peer.observe.watch import LiveProgress
     from peer.page.process import beside, require_packages
     from peer.tasks.effect import warn_without_effect
-    from peer.testbed.testbed import clear, default_graph, with_settings
+    from peer.testbed.directory import clear, default_graph, with_settings
 
     refuse_without("without a graph file", graph_file is None, peers=peers, kind=kind)
     console = Console(stderr=True, markup=False)

@@ -322,7 +322,9 @@ def _run_server(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> N
 
 def _run_processes(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> None:
     from peer.observe.watch import TestbedWatcher
-    from peer.testbed.testbed import Testbed, on_free_ports, warm_up
+    from peer.testbed.ports import on_free_ports
+    from peer.testbed.testbed import Testbed
+    from peer.testbed.warm_up import warm_up
 
     graph = on_free_ports(graph)
     data_root = used_data_root(graph.manifest, job.settings.data_root)

@@ -6,213 +6,33 @@ gRPC and has one thread; so it can also fork later, to restart a killed peer. On
 
 from __future__ import annotations
 
-import gc
-import importlib
 import logging
 import multiprocessing
 import os
-import random
-import shutil
 import signal
 import socket
 import stat
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from coordinator_free_bootstrap import (
-    Graph,
-    Subject,
-    apply_settings,
-    load_graph,
-    make_graph,
-    parse_manifest,
-    save_graph,
-)
-from coordinator_free_bootstrap.errors import PeerError, StorageError, TaskError, UsageError
+from coordinator_free_bootstrap import Graph, Subject, save_graph
+from coordinator_free_bootstrap.errors import StorageError
 from coordinator_free_bootstrap.strict_json import dumps
 from coordinator_free_bootstrap.validation import counted
 from peer.identity.files import OBSERVER, identity_files
 from peer.observe.tail import EXITS
 from peer.runtime.assembly import LocalSettings
-from peer.runtime.imports import importing
 from peer.store.files import storage_errors
 from peer.store.state_dir import StateDir
 from peer.store.system import START_METHOD, end_with_parent, require_unix
 
 log = logging.getLogger("peer")
-PORTS = range(15_000, 65_536)
-EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-PEERS = 8  # of a testbed without a graph file
-
-
-def free_ports(count: int) -> list[int]:
-    """Return different loopback ports that are free now.
-
-    Ports of the kernel's range for outgoing connections come last: such a connection could occupy the port of a peer that
-    has not started yet or is down.
-    """
-    first, last = (
-        (int(text) for text in EPHEMERAL_PORTS.read_text().split()) if EPHEMERAL_PORTS.exists() else (32_768, 60_999)
-    )
-    outgoing = set(range(first, last + 1))
-    candidates = random.sample(PORTS, len(PORTS))
-    candidates.sort(key=outgoing.__contains__, reverse=True)  # the last one is taken first
-    ports: list[int] = []
-    with ExitStack() as stack:
-        while len(ports) < count:
-            each, port = stack.enter_context(socket.socket()), candidates.pop()
-            try:
-                each.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            ports.append(each.getsockname()[1])
-    return ports
-
-
-def on_free_ports(graph: Graph) -> Graph:
-    """Return the graph with its peers on loopback ports that are free now."""
-    ports = free_ports(len(graph.nodes))
-    nodes = (replace(node, address=f"127.0.0.1:{port}") for node, port in zip(graph.nodes, ports, strict=True))
-    return replace(graph, nodes=tuple(nodes))
-
-
-def clear(directory: Path) -> None:
-    """Delete the files of an earlier testbed run from a directory, and nothing else."""
-    for path in [*directory.glob("peer-*"), directory / "report", directory / "certs"]:
-        shutil.rmtree(path, ignore_errors=True)
-    for name in ("graph.json", "chaos.jsonl", EXITS, "testbed.log"):
-        (directory / name).unlink(missing_ok=True)
-
-
-def warm_up(graph: Graph, data_root: Path | None) -> None:
-    """Import what peers need, decode the data set, and freeze the objects before forking.
-
-    Raises:
-        ConfigError, TaskError: the algorithm, its options, or the built-in data set or split is wrong.
-    """
-    with importing():
-        import torch
-
-        from peer.algorithms.registry import check_algorithm
-        from peer.tasks.datasets import DATASETS
-        from peer.tasks.loading import preload
-
-        for module in ("peer.runtime.process", "peer.observe.logs"):
-            importlib.import_module(module)
-    check_algorithm(graph)
-    torch.set_num_threads(1)
-    if graph.manifest.optimizer != "sgd" or graph.manifest.task not in DATASETS:  # a user's task may have an optimizer
-        torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first one imports torch._dynamo
-    preload(graph.manifest, len(graph.nodes), data_root)
-    gc.collect()
-    gc.freeze()
-
-
-def check_task_first(graph: Graph, data_root: Path | None) -> None:
-    """Try the task with the first peer's data, once for all peers: load the shard, train one step, evaluate.
-
-    A forked process does it, because a user's code may start threads, which the parent of a testbed must not have.
-
-    Raises:
-        PeerError: the first fault; a note on it holds the whole trace.
-    """
-    context: Any = multiprocessing.get_context(START_METHOD)
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_check_task, args=(graph, data_root, sender), name="task-check")
-    process.start()
-    sender.close()
-    try:
-        found: tuple[type[PeerError], str, str] | None = receiver.recv()
-    except EOFError:  # it ended without a result
-        process.join()
-        raise TaskError(
-            f"task: {graph.manifest.task}: the process that checks it ended with exit code {process.exitcode}; "
-            f"run peer task check {graph.manifest.task}"
-        ) from None
-    process.join()
-    if found is not None:
-        kind, text, trace = found
-        error = kind(text)
-        error.add_note(trace)
-        raise error
-
-
-def _check_task(graph: Graph, data_root: Path | None, sender: Connection) -> None:
-    """Send None, or the class, text and trace of the error."""
-    from peer.learning.check import try_learner
-    from peer.learning.learner import Learner
-    from peer.tasks.loading import load_task
-    from peer.tasks.user_code import shard_of
-
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent answers Ctrl-C
-    os.dup2(2, 1)  # what the code of a user prints is not part of the report
-    manifest, first = graph.manifest, graph.ids[0]
-    try:
-        task = load_task(manifest, len(graph.nodes), data_root=data_root)
-        try_learner(Learner(task, shard_of(task, first), batch_size=manifest.batch_size), manifest.learning_rate)
-    except PeerError as error:
-        sender.send((type(error), str(error), "".join(traceback.format_exception(error))))
-    else:
-        sender.send(None)
-
-
-def earlier_graph(directory: Path) -> Graph | None:
-    """Return the graph of the run in a directory; None without a run: no peer has written a line of history.
-
-    Raises:
-        GraphError: the graph file of the run cannot be read.
-    """
-    histories = (StateDir(path).history for path in directory.glob("peer-*"))
-    has_run = any(path.exists() and path.stat().st_size for path in histories)
-    return load_graph(directory / "graph.json") if has_run and (directory / "graph.json").exists() else None
-
-
-def default_graph(kind: str | None, peers: int | None, directory: Path) -> Graph:
-    """Return the graph of an earlier run in the directory, or make one of this kind on free loopback ports."""
-    before = earlier_graph(directory)
-    if before is not None and kind is None and peers is None:
-        return before
-    kind, peers = kind or "erdos-renyi", peers or PEERS
-    graph = make_graph(kind, peers, seed=1)  # type: ignore[arg-type]
-    if before is not None and (before.ids, before.edges) == (graph.ids, graph.edges):
-        return before
-    return on_free_ports(graph)
-
-
-def check_same_run(graph: Graph, directory: Path) -> None:
-    """Raise UsageError if a directory holds a run with other peers, edges or settings, which cannot be resumed."""
-    before = earlier_graph(directory)
-    if before is None:
-        return
-    old, new = before.manifest.model_dump(), graph.manifest.model_dump()
-    changed = [f"run.{key}" for key in new if new[key] != old[key]]
-    if (before.ids, before.edges) != (graph.ids, graph.edges):
-        changed.insert(0, f"peers or edges (the directory's run has {len(before.ids)} peers)")
-    if changed:
-        raise UsageError(
-            f"--out {directory}: found a run with other {', '.join(changed)}; add --fresh to replace it, or name another folder"
-        )
-
-
-def with_settings(graph: Graph, settings: list[str]) -> Graph:
-    """Return the graph with manifest keys changed by ``--set`` settings.
-
-    Raises:
-        ConfigError: a key is unknown or its value not allowed.
-    """
-    if not settings:
-        return graph
-    run = apply_settings(graph.manifest.model_dump(), settings)
-    return replace(graph, manifest=parse_manifest(run, "--set"))
 
 
 def with_keys(graph: Graph, directory: Path) -> Graph:

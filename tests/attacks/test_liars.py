@@ -28,7 +28,7 @@ from peer.identity.pinning import pin
 from peer.runtime.assembly import LocalSettings, assemble
 from peer.runtime.world import AsyncioWorld
 from peer.store.history import read_history
-from peer.testbed.testbed import free_ports
+from peer.testbed.ports import free_ports
 from peer.wire.security import MutualTls
 
 pytestmark = pytest.mark.process

@@ -14,7 +14,7 @@ from tools.running import on_loopback, running, running_peer, until
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from peer.deploy.keys import create_keys
-from peer.testbed.testbed import free_ports
+from peer.testbed.ports import free_ports
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

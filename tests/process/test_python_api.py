@@ -23,7 +23,7 @@ from peer.api.one_peer import LocalOptions
 from peer.cli.run import run as peer_run
 from peer.runtime import schedule, world
 from peer.store.history import read_history
-from peer.testbed.testbed import on_free_ports
+from peer.testbed.ports import on_free_ports
 from peer.wire.server import PeerServer
 
 pytestmark = pytest.mark.process
@@ -281,7 +281,9 @@ import sys
 from pathlib import Path
 
 from peer import Graph
-from peer.testbed.testbed import Testbed, on_free_ports, warm_up
+from peer.testbed.ports import on_free_ports
+from peer.testbed.testbed import Testbed
+from peer.testbed.warm_up import warm_up
 
 if __name__ == "__main__":
     graph = on_free_ports(Graph.load(sys.argv[1]))

@@ -15,7 +15,7 @@ from coordinator_free_bootstrap.errors import ConfigError, DivergedError
 from peer.core.effects import WriteCheckpoint
 from peer.experiment.simulated import simulate
 from peer.observe.report import build_report
-from peer.testbed.testbed import free_ports
+from peer.testbed.ports import free_ports
 
 pytestmark = pytest.mark.process
 SMALL = {"rounds": 4, "model_options": {"hidden": 8}, "split_options": {"samples_per_peer": 60, "test_per_peer": 20}}

@@ -17,7 +17,7 @@ from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from peer.experiment.simulated import simulate
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
-from peer.testbed.testbed import free_ports
+from peer.testbed.ports import free_ports
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

@@ -17,7 +17,7 @@ from peer.identity.certificates import make_certificate
 from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
 from peer.runtime.edges import Edges
-from peer.testbed.testbed import free_ports
+from peer.testbed.ports import free_ports
 from peer.wire.client import NeighborLink
 from peer.wire.pacing import UNLIMITED, Pacing
 from peer.wire.security import MutualTls

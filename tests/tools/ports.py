@@ -8,15 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from peer.testbed import testbed
+from peer.testbed import ports
 
 
-def part_of(ports: range, environment: Mapping[str, str]) -> range:
+def part_of(every: range, environment: Mapping[str, str]) -> range:
     """Return the ports of the worker that has this environment; all of them without workers."""
     worker = int(environment.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    return ports[worker :: int(environment.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+    return every[worker :: int(environment.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
 
 
 def keep_to_own_ports() -> None:
     """Let `free_ports` of this process, and of those forked from it, draw from the worker's part only."""
-    testbed.PORTS = part_of(testbed.PORTS, os.environ)
+    ports.PORTS = part_of(ports.PORTS, os.environ)

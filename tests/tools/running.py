@@ -15,7 +15,7 @@ from tools.warm_parent import Forked
 
 from coordinator_free_bootstrap import Graph, Relay
 from peer.store.state_dir import StateDir
-from peer.testbed.testbed import free_ports
+from peer.testbed.ports import free_ports
 
 PATIENCE_S = 120  # a wait that is over in a second on an idle machine; only a hang reaches it
 

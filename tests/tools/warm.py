@@ -26,7 +26,8 @@ from peer.chaos.runner import FaultRunner
 from peer.chaos.script import Script
 from peer.observe.watch import TestbedWatcher
 from peer.store.system import end_with_parent
-from peer.testbed.testbed import Testbed, warm_up
+from peer.testbed.testbed import Testbed
+from peer.testbed.warm_up import warm_up
 
 CLONE_NEWNET = 0x40000000
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND

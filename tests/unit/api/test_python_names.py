@@ -12,7 +12,7 @@ import pytest
 
 import peer
 from coordinator_free_bootstrap import make_graph
-from peer.testbed.testbed import on_free_ports
+from peer.testbed.ports import on_free_ports
 
 ROOT = Path(__file__).parents[3]
 NAMES = [

@@ -32,9 +32,13 @@ class FaultyRun:
         network = FaultyNetwork(graph) if proxy else None
         self.bed.graph_of = network.graph_of if network else self.bed.graph_of
         self.bed.failpoints = dict(failpoints)
-        self.runner = FaultRunner(self.bed, network=network)
+        self.runner = FaultRunner(self.bed, self.rounds, network=network)
         self.began = time.monotonic()
         self.bed.start()
+
+    def rounds(self) -> int:
+        """Return how many rounds the first peer has completed."""
+        return max(len(self.history(peer_id, "round")) for peer_id in self.graph.ids)
 
     def history(self, peer_id: int, kind: str) -> list[dict[str, Any]]:
         """Return a peer's lines of one kind so far, with ``at``: wall-clock seconds."""

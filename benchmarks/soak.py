@@ -93,6 +93,12 @@ def last_round(history: Path) -> tuple[int, float]:
     return lines[-1]["round_index"] + 1, statistics.median(took) if took else 0.0
 
 
+def rounds_of(bed: Testbed) -> int:
+    """Return how many rounds the first peer has completed."""
+    histories = (StateDir.of_peer(bed.directory, peer).history for peer in bed.graph.ids)
+    return max((last_round(path)[0] for path in histories if path.exists()), default=0)
+
+
 def sample(bed: Testbed, peer: int) -> dict[str, Any]:
     """Return what a peer holds now."""
     pid, place = bed.pid(peer), StateDir.of_peer(bed.directory, peer)
@@ -187,7 +193,7 @@ def soak(out: Path, rounds: int, hours: float, every_s: float, sample_s: float) 
     bed = Testbed(graph, out, threads=1, insecure=True)
     network = FaultyNetwork(bed.graph)
     bed.graph_of = network.graph_of
-    runner = FaultRunner(bed, faults(graph, 3600 * hours, every_s, seed=1), network)
+    runner = FaultRunner(bed, lambda: rounds_of(bed), faults(graph, 3600 * hours, every_s, seed=1), network)
     began, sampled = time.monotonic(), 0.0
     numbers = itertools.count()
     bed.start()

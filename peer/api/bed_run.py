@@ -74,7 +74,7 @@ class BedRun:
         network = FaultyNetwork(self.bed.graph) if settings.proxy or self.script.needs_network else None
         self.bed.graph_of = network.graph_of if network else self.bed.graph_of
         self.watcher = TestbedWatcher(settings.out, graph)
-        self._runner = FaultRunner(self.bed, self.script, network, self.watcher.rounds_completed)
+        self._runner = FaultRunner(self.bed, self.watcher.rounds_completed, self.script, network)
 
     def run(self, on_progress: Callable[[], Any] = lambda: None) -> dict[int, int]:
         """Start the peers, wait until all have ended, and return the exit codes of those that failed."""

@@ -43,9 +43,9 @@ class FaultRunner:
 
     Args:
         bed: the testbed, whose peers the runner may end and start.
+        rounds: returns how many rounds the first peer has completed, for ``at_round`` and the timeline.
         script: the events to execute; requests may add more.
         network: the proxies between the peers; None: no faults of edges.
-        rounds: returns how many rounds the first peer has completed, for ``at_round``.
 
     Raises:
         ConfigError: the script names peers or edges that the graph does not have.
@@ -55,9 +55,9 @@ class FaultRunner:
     def __init__(
         self,
         bed: Testbed,
+        rounds: Callable[[], int],
         script: Script | None = None,
         network: FaultyNetwork | None = None,
-        rounds: Callable[[], int] = lambda: 0,
     ) -> None:
         self.bed = bed
         self.graph = bed.graph

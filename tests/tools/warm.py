@@ -53,7 +53,7 @@ def run_bed(request: dict) -> None:
     bed.graph_of = network.graph_of if network else bed.graph_of
     bed.failpoints = {int(peer_id): text for peer_id, text in request["failpoints"].items()}
     watcher = TestbedWatcher(directory, graph)
-    runner = FaultRunner(bed, Script(**request["script"]), network, watcher.rounds_completed)
+    runner = FaultRunner(bed, watcher.rounds_completed, Script(**request["script"]), network)
     bed.start(sorted(set(graph.ids) - runner.late - set(request["late"])))
     failed = runner.run(watcher.refresh, interval_s=0.05)
     result = {"failed": failed, "exit_codes": bed.exit_codes, "counters": runner.last_counters}

@@ -79,7 +79,7 @@ class BedRun:
     def run(self, on_progress: Callable[[], Any] = lambda: None) -> dict[int, int]:
         """Start the peers, wait until all have ended, and return the exit codes of those that failed."""
         with self._export:
-            self.bed.start(sorted(set(self.graph.ids) - self._runner.late))
+            self._runner.begin()
             return self._runner.run(on_progress)
 
     @property

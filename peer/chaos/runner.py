@@ -75,10 +75,14 @@ class FaultRunner:
         bed.parent_sockets += [self.control.socket, *([network.socket] if network else [])]
         script = script or Script()
         script.check(bed.graph, "the chaos script")
-        self.late = script.late
+        self._late = script.late
         for event in script.event:
             self._check_network(event)
             self._plan(event)
+
+    def begin(self, absent: Iterable[int] = ()) -> None:
+        """Start the peers that no event of the script starts; ``absent`` ones stay away, too."""
+        self.bed.start(sorted(set(self.graph.ids) - self._late - set(absent)))
 
     def run(self, on_progress: Callable[[], Any] = lambda: None, interval_s: float = 0.5) -> dict[int, int]:
         """Run until all peers have ended and no event starts one; return the exit codes of failed peers.

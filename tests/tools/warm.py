@@ -54,7 +54,7 @@ def run_bed(request: dict) -> None:
     bed.failpoints = {int(peer_id): text for peer_id, text in request["failpoints"].items()}
     watcher = TestbedWatcher(directory, graph)
     runner = FaultRunner(bed, watcher.rounds_completed, Script(**request["script"]), network)
-    bed.start(sorted(set(graph.ids) - runner.late - set(request["late"])))
+    runner.begin(request["late"])
     failed = runner.run(watcher.refresh, interval_s=0.05)
     result = {"failed": failed, "exit_codes": bed.exit_codes, "counters": runner.last_counters}
     temporary = directory / "bed.json.new"

@@ -170,14 +170,20 @@ class Liar:
                 await self._lies[name](victim, t)
         if part is SILENT:
             await self._fall_silent(victim)
+        elif part in (FAR, END):
+            await self._be_alive(victim)  # a lie may have ended it, and nobody pulls from a dead neighbor
         elif self._claim[victim] <= t + 1:
             await self._say_hello(victim)  # a lie may have restarted it
             await self._ask(victim, "Pass", convert.pack_pass(Pass(self.peer_id, self._incarnation[victim], t, 0)))
 
-    async def _fall_silent(self, victim: int) -> None:
-        """Answer nothing and send nothing from now on; first let the victim find it alive, or it is not waited for."""
+    async def _be_alive(self, victim: int) -> None:
+        """Wait until the victim finds it alive."""
         while not self.victims[victim].host.state.neighbors[self.peer_id].is_reachable:
             await asyncio.sleep(0.01)
+
+    async def _fall_silent(self, victim: int) -> None:
+        """Answer nothing and send nothing from now on; first let the victim find it alive, or it is not waited for."""
+        await self._be_alive(victim)
         self._answers[victim].clear()
         for task in self._behind:
             if task.get_name() == str(victim):  # the frames of an endless push stand for heartbeats

@@ -170,15 +170,16 @@ class Liar:
                 await self._lies[name](victim, t)
         if part is SILENT:
             await self._fall_silent(victim)
-        elif part in (FAR, END):
+        elif part is FAR and self._count:
             await self._be_alive(victim)  # a lie may have ended it, and nobody pulls from a dead neighbor
         elif self._claim[victim] <= t + 1:
             await self._say_hello(victim)  # a lie may have restarted it
             await self._ask(victim, "Pass", convert.pack_pass(Pass(self.peer_id, self._incarnation[victim], t, 0)))
 
     async def _be_alive(self, victim: int) -> None:
-        """Wait until the victim finds it alive."""
+        """Say hello until the victim finds it alive: it takes only so many in a second."""
         while not self.victims[victim].host.state.neighbors[self.peer_id].is_reachable:
+            await self._say_hello(victim)
             await asyncio.sleep(0.01)
 
     async def _fall_silent(self, victim: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from testbeds import loopback_graph
+from testbeds import loopback_graph, rounds_of
 
 from coordinator_free_bootstrap import Graph
 from peer.chaos.network import FaultyNetwork
@@ -32,13 +32,9 @@ class FaultyRun:
         network = FaultyNetwork(graph) if proxy else None
         self.bed.graph_of = network.graph_of if network else self.bed.graph_of
         self.bed.failpoints = dict(failpoints)
-        self.runner = FaultRunner(self.bed, self.rounds, network=network)
+        self.runner = FaultRunner(self.bed, lambda: rounds_of(self.bed), network=network)
         self.began = time.monotonic()
         self.bed.start()
-
-    def rounds(self) -> int:
-        """Return how many rounds the first peer has completed."""
-        return max(len(self.history(peer_id, "round")) for peer_id in self.graph.ids)
 
     def history(self, peer_id: int, kind: str) -> list[dict[str, Any]]:
         """Return a peer's lines of one kind so far, with ``at``: wall-clock seconds."""

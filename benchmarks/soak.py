@@ -25,7 +25,7 @@ from typing import Any
 
 from common import show
 from growing import bytes_in, memory_mb, open_files, processor_s, slope, threads
-from testbeds import loopback_graph
+from testbeds import last_round, loopback_graph, rounds_of
 
 from coordinator_free_bootstrap import Graph
 from peer.chaos.faults import Event
@@ -41,7 +41,6 @@ from peer.testbed.warm_up import warm_up
 PEERS, STEADY = 8, (0, 1, 2, 3)
 SAMPLES = "samples.jsonl"
 LASTS_S = 6.0  # the longest fault
-TAIL_BYTES = 1 << 14
 TINY = [
     "run.task=linear",
     "run.split=linear_synth",
@@ -79,24 +78,6 @@ def faults(graph: Graph, seconds: float, every_s: float, seed: int) -> Script:
 
 def _short(event: Event, every_s: float) -> Event:
     return event.model_copy(update={"for_s": round((event.for_s or 0.0) / (4 * every_s) * LASTS_S, 2)})
-
-
-def last_round(history: Path) -> tuple[int, float]:
-    """Return the completed rounds and the median seconds of the last ones, from the end of a history file."""
-    with history.open("rb") as file:
-        file.seek(max(0, history.stat().st_size - TAIL_BYTES))
-        lines = [line for line in parse_lines(file.read()) if line["kind"] == "round"]
-    if not lines:
-        return 0, 0.0
-    times = [line["t"] for line in lines if line["incarnation"] == lines[-1]["incarnation"]]
-    took = [b - a for a, b in itertools.pairwise(times)]
-    return lines[-1]["round_index"] + 1, statistics.median(took) if took else 0.0
-
-
-def rounds_of(bed: Testbed) -> int:
-    """Return how many rounds the first peer has completed."""
-    histories = (StateDir.of_peer(bed.directory, peer).history for peer in bed.graph.ids)
-    return max((last_round(path)[0] for path in histories if path.exists()), default=0)
 
 
 def sample(bed: Testbed, peer: int) -> dict[str, Any]:

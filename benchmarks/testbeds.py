@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import itertools
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -12,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from coordinator_free_bootstrap import Graph, make_graph
-from peer.store.history import read_history
+from peer.store.history import parse_lines, read_history
 from peer.store.state_dir import StateDir
 from peer.testbed.directory import with_settings
 from peer.testbed.ports import free_ports
 from peer.testbed.testbed import Testbed
 from peer.testbed.warm_up import warm_up
 
+TAIL_BYTES = 1 << 14
 QUICK = ["run.timeouts.round_deadline_s=120", "run.timeouts.suspicion_s=60", "run.timeouts.heartbeat_s=5"]
 
 
@@ -81,6 +84,24 @@ def run(
             raise RuntimeError(f"peers failed: {bed.exit_codes}")
         histories = {peer: read_history(StateDir.of_peer(out, peer).history) for peer in graph.ids}
         return Outcome(bed.exit_codes, seconds, started_at, histories)
+
+
+def last_round(history: Path) -> tuple[int, float]:
+    """Return the completed rounds and the median seconds of the last ones, from the end of a history file."""
+    with history.open("rb") as file:
+        file.seek(max(0, history.stat().st_size - TAIL_BYTES))
+        lines = [line for line in parse_lines(file.read()) if line["kind"] == "round"]
+    if not lines:
+        return 0, 0.0
+    times = [line["t"] for line in lines if line["incarnation"] == lines[-1]["incarnation"]]
+    took = [b - a for a, b in itertools.pairwise(times)]
+    return lines[-1]["round_index"] + 1, statistics.median(took) if took else 0.0
+
+
+def rounds_of(bed: Testbed) -> int:
+    """Return how many rounds the first peer has completed."""
+    histories = (StateDir.of_peer(bed.directory, peer).history for peer in bed.graph.ids)
+    return max((last_round(path)[0] for path in histories if path.exists()), default=0)
 
 
 def wall(line: dict[str, Any]) -> float:

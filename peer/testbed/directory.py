@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, apply_settings, load_graph, make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import UsageError
-from peer.observe.tail import EXITS
+from peer.observe.tail import EXITS, TIMELINE
 from peer.store.state_dir import StateDir
 from peer.testbed.ports import on_free_ports
 
@@ -19,7 +19,7 @@ def clear(directory: Path) -> None:
     """Delete the files of an earlier testbed run from a directory, and nothing else."""
     for path in [*directory.glob("peer-*"), directory / "report", directory / "certs"]:
         shutil.rmtree(path, ignore_errors=True)
-    for name in ("graph.json", "chaos.jsonl", EXITS, "testbed.log"):
+    for name in ("graph.json", TIMELINE, EXITS, "testbed.log"):
         (directory / name).unlink(missing_ok=True)
 
 

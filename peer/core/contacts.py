@@ -176,7 +176,7 @@ class Contacts:
         message = f"neighbor {neighbor.id} marked {change.after}, was {change.before}: {change.reason}"
         self._run.log_neighbor("warning" if dead else "info", message, neighbor.id, "state")
         if dead:
-            self._run.round.neighbor_died = True
+            self._run.round.lost_neighbor = True
             self._hang_up(neighbor)
             if neighbor.hello_at is None and not neighbor.hello_in_flight:
                 neighbor.hello_at = NOW  # it may come back

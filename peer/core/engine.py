@@ -373,6 +373,8 @@ class Engine:
         run.round.record["missing"] = sorted({*run.round.record.get("missing", ()), *missing})
         if missing == self._missing:
             return
+        if not {*missing} <= {*self._missing}:
+            run.round.lost_neighbor = True
         self._missing = missing
         if missing:
             run.log("warning", f"round {run.round.index} closes without neighbors {missing}; logged when this changes")

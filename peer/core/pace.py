@@ -331,12 +331,12 @@ class Lockstep(Pace):
         return unused, missing
 
     def round_closes(self, now: float) -> None:
-        """Measure the round rate, except in rounds that a death, a partition or the deadline made long."""
+        """Measure the round rate, except in rounds that a lost neighbor, a partition or the deadline made long."""
         run = self.run
         if self._is_partitioned():
             return
         self.holds_rate = False
-        if not run.round.neighbor_died and not run.deadline_over(now):
+        if not run.round.lost_neighbor and not run.deadline_over(now):
             self.rate.add(now - run.round.began_at)
 
     def next_time(self, now: float) -> Sequence[float]:
@@ -367,9 +367,10 @@ class RoundRate:
         """Return the least duration of a round apart from the others: the upper quartile, 0 before the first round.
 
         Rather too long than too short: a peer that returns behind the others skips rounds alone; one ahead makes them skip.
+        Yet one long round of two, or two of eight, do not count: a neighbor may have waited for a neighbor of its own.
         """
         durations = sorted(self._durations)
-        return durations[3 * len(durations) // 4] if durations else 0.0
+        return durations[3 * (len(durations) - 1) // 4] if durations else 0.0
 
 
 def pace_of(run: State) -> Pace:

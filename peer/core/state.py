@@ -32,7 +32,7 @@ class Round:
     offered: bool = False  # the step's offers are in the outboxes
     agreed: AlgorithmState | None = None  # what all selections of the round add to the algorithm's state, once known
     asked: frozenset[int] | None = None  # whose models this peer takes; None: everyone's, or not known before `assign`
-    neighbor_died: bool = False
+    lost_neighbor: bool = False  # one died in it, or is missing that was there in the round before
     record: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -392,8 +392,11 @@ def test_async_catches_up_only_when_it_joins(pace, later):
         ([], 0.0),
         ([60.0], 0.0),
         ([60.0, 3.0], 3.0),
-        ([60.0, 1.0, 2.0, 3.0, 4.0], 4.0),
-        ([60.0] + [1.0] * 7 + [9.0], 1.0),
+        ([60.0, 1.0, 2.0, 3.0, 4.0], 3.0),
+        ([60.0, 1.0, 9.0], 1.0),
+        ([60.0, 1.0, 2.0, 9.0], 2.0),
+        ([60.0] + [1.0] * 6 + [9.0] * 2, 1.0),
+        ([60.0] + [1.0] * 5 + [9.0] * 3, 9.0),
         ([9.0] * 8 + [1.0] * 8, 1.0),
     ],
 )
@@ -404,17 +407,35 @@ def test_round_rate_is_the_upper_quartile_without_the_first_round(durations, lea
     assert rate.duration_min_s() == least
 
 
-@pytest.mark.parametrize(("window", "kept_s"), [(1, 1.0), (2, 5.0), (8, 5.0)])
+@pytest.mark.parametrize(("window", "kept_s"), [(1, 1.0), (3, 3.0), (8, 4.0)])
 def test_rate_window_rounds_decides_which_rounds_a_partitioned_peer_goes_by(window, kept_s):
     driven = Driven("lockstep", lockstep={"rate_window_rounds": window})
     driven.hello(1), driven.hello(2)
-    for seconds in (1.0, 5.0, 1.0):
+    for seconds in (1.0, 4.0, 5.0, 3.0, 1.0):
         driven.round_of(seconds, 1, 2)
     driven.round_by_timers()  # both neighbors are silent, and die
     assert {neighbor.liveness.state for neighbor in driven.state.neighbors.values()} == {NeighborState.DEAD}
     began = driven.now
     driven.round_by_timers()
     assert driven.now - began == pytest.approx(kept_s)
+
+
+def test_a_round_whose_neighbor_went_on_without_us_does_not_count_for_the_round_rate():
+    """A link cut from us to 1: 1 marks us dead and is two rounds ahead before our calls to it have failed for long enough."""
+    driven = Driven("lockstep", lockstep={"rate_window_rounds": 1})
+    driven.hello(1), driven.hello(2)
+    for _ in range(2):
+        driven.round_of(1.0, 1, 2)
+    t = driven.engine.round_index
+    driven.work("assign"), driven.work("train"), driven.take_all(1, 2)
+    driven.passes(2, t)
+    for _ in range(10):
+        driven.heartbeat(1, t), driven.heartbeat(2, t, after=1.0)
+    driven.heartbeat(2, t + 1), driven.heartbeat(1, t + 2)
+    assert driven.engine.stage is Stage.CLOSING
+    assert driven.state.neighbors[1].liveness.is_live and driven.state.round.record["missing"] == [1]
+    driven.work("close")
+    assert driven.pace.rate.duration_min_s() == 1.0
 
 
 def test_partitioned_peer_keeps_its_round_rate_and_logs_it_once():

@@ -20,7 +20,8 @@ from common import show
 
 from coordinator_free_bootstrap.errors import TaskError
 from peer.experiment.demand import demand_of
-from peer.experiment.runner import Job, result_of, skipped
+from peer.experiment.jobs import Job, jobs_of, runs_left, skipped
+from peer.experiment.runner import results_of
 from peer.experiment.scaling import Scale
 from peer.experiment.simulated import SimulatedSettings
 from peer.experiment.spec import Case, Experiment, load_experiment
@@ -43,7 +44,7 @@ HEADER = (
     "s a round",
     "full peers",
     "rounds",
-    "cases",
+    "runs a seed",
     "seeds",
     "core hours",
     "GB a run",
@@ -56,7 +57,7 @@ def measured(experiment: Experiment, case: Case, rounds: int, data_root: Path) -
     job = Job(experiment, case, 1, scale, "simulated", SimulatedSettings(data_root=data_root, models=False))
     ends: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        result_of(job, Path(folder), "", lambda completed, metric: ends.append(time.process_time()))
+        results_of(job, Path(folder), "", lambda completed, metric: ends.append(time.process_time()))
     return scale.peers(experiment), (ends[-1] - ends[0]) / rounds
 
 
@@ -67,10 +68,12 @@ def row(path: Path, rounds: int, data_root: Path) -> tuple[object, ...]:
     case = next(case for case in cases if case.method == "peers" and case.run.get("algorithm") != "local")
     peers, round_s = measured(experiment, case, rounds, data_root)
     full = experiment.manifest(case).rounds
-    hours = round_s / peers * experiment.peers * full * len(cases) * experiment.seeds / 3600
-    whole = Job(experiment, case, 1, Scale(), "simulated", SimulatedSettings(data_root=data_root))
+    settings = SimulatedSettings(data_root=data_root)
+    runs = len(runs_left(jobs_of(experiment, Scale(), 1, "simulated", settings, []), Path("no results")))
+    hours = round_s / peers * experiment.peers * full * runs * experiment.seeds / 3600
+    whole = Job(experiment, case, 1, Scale(), "simulated", settings)
     memory = f"{demand_of(whole).memory / 1e9:.1f}"
-    shape = (experiment.peers, full, len(cases), experiment.seeds)
+    shape = (experiment.peers, full, runs, experiment.seeds)
     return (
         path.stem,
         case.name,

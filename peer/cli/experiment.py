@@ -74,7 +74,7 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Run the cases of an experiment for each seed; runs that exist with the same settings are skipped.
+    """Run the cases of an experiment for each seed; results that exist with the same settings are not repeated.
 
     An interrupted command continues where it stopped when it is given again, with --ray too. With --ray, a run takes --threads
     cores of a node, and with --device cuda the part of a GPU that it needs; a run whose node is lost starts again elsewhere.
@@ -83,8 +83,9 @@ def run(
 
     from coordinator_free_bootstrap.errors import UsageError
     from coordinator_free_bootstrap.validation import counted
+    from peer.experiment.jobs import device_of, jobs_of, runs_left, skipped
     from peer.experiment.progress import TableProgress
-    from peer.experiment.runner import device_of, done_already, jobs_of, run_job, skipped
+    from peer.experiment.runner import run_job
     from peer.experiment.scaling import Scale
     from peer.experiment.simulated import SimulatedSettings
     from peer.experiment.spec import load_experiment
@@ -113,9 +114,14 @@ def run(
         reason = skipped(case)
         if reason:
             console.print(f"{case.name}: not run: {reason}", style="yellow")
-    left = [job for job in jobs if not done_already(job, out)]
-    if len(left) < len(jobs):
-        console.print(f"{len(jobs) - len(left)} of {counted(len(jobs), 'run')} done already")
+    left = runs_left(jobs, out)
+    measured = sum(len(job.measured_by) for job in left)
+    if measured < len(jobs):
+        console.print(f"{len(jobs) - measured} of {counted(len(jobs), 'result')} done already")
+    if len(left) < measured:
+        console.print(
+            f"{counted(measured, 'result')} from {counted(len(left), 'run')}: some cases measure the same run"
+        )
     command = shlex.join(["peer", *sys.argv[1:]])
     progress = TableProgress(console, left)
     if ray is not None and left:
@@ -149,7 +155,7 @@ def table(
 
     from coordinator_free_bootstrap.errors import UsageError
     from coordinator_free_bootstrap.validation import counted
-    from peer.experiment.runner import slug
+    from peer.experiment.jobs import slug
     from peer.experiment.table import markdown as as_markdown
     from peer.experiment.table import read_blocks, rendered
 

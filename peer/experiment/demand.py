@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from peer.algorithms.registry import algorithm_named
-from peer.experiment.runner import Job
+from peer.experiment.jobs import Job
 from peer.learning.learner import Learner
 from peer.tasks.arrays import by_name, is_stored
 from peer.tasks.data_files import data_files

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from peer.experiment.runner import Job
+from peer.experiment.jobs import Job
 from peer.experiment.table import metric_of
 from peer.observe.rounds_bar import RoundsBar
 
@@ -31,14 +31,16 @@ class TableProgress:
         self._completed[job.label] = completed
         self._show(job.label if metric is None else f"{job.label} {metric:.4g}")
 
-    def done(self, job: Job, result: dict[str, Any]) -> None:
-        """Show the result of a run."""
+    def done(self, job: Job, results: Sequence[dict[str, Any]]) -> None:
+        """Show the results of a run, a line for each case that measures it."""
         self._completed[job.label] = self._rounds[job.label]
         self._show(job.label)
-        metric, found = metric_of(result), result["measured"]
-        unit = " %" if metric.share else ""
-        shown = f"no {metric.name}" if found is None else f"{metric.name} {metric.scaled_text(found, 2)}{unit}"
-        self.say(f"{job.label}: {shown}, {result['run_seconds']:.0f} s")
+        for result in results:
+            metric, found = metric_of(result), result["measured"]
+            unit = " %" if metric.share else ""
+            shown = f"no {metric.name}" if found is None else f"{metric.name} {metric.scaled_text(found, 2)}{unit}"
+            source = f"the run of {result['run_of']}" if "run_of" in result else f"{result['run_seconds']:.0f} s"
+            self.say(f"{result['case']}, seed {job.seed}: {shown}, {source}")
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""

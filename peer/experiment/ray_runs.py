@@ -1,6 +1,6 @@
 """The runs of an experiment as Ray tasks, one for each case and seed. This process writes the results, as without Ray.
 
-A task calls what a run on this machine calls (`result_of`), so both give the same result. A lost worker or node costs the runs
+A task calls what a run on this machine calls (`results_of`), so both give the same result. A lost worker or node costs the runs
 that were on it: they start again elsewhere. A run whose result exists is not in the list of runs, so a stopped command continues.
 """
 
@@ -22,12 +22,12 @@ from coordinator_free_bootstrap.errors import ConfigError, PeerError, RunFailed,
 from coordinator_free_bootstrap.validation import counted
 from peer.experiment.demand import Demand, demand_of
 from peer.experiment.fingerprint import differences, fingerprint
+from peer.experiment.jobs import Job
 from peer.experiment.node_data import DataFile, DataFiles, root_on_this_node, scratch
 from peer.experiment.progress import TableProgress
 from peer.experiment.ray_board import Board, Rounds
 from peer.experiment.ray_cluster import connected, living_nodes, refuse_impossible, survey
-from peer.experiment.runner import Job, result_of
-from peer.store.files import write_json
+from peer.experiment.runner import results_of, write_results
 from peer.tasks.data_files import data_files
 from peer.tasks.effect import used_data_root
 
@@ -51,12 +51,12 @@ class Order:
 
 @dataclass(frozen=True)
 class Done:
-    """What a task gives: the result, its run directory as a tar file if it is kept, and where it ran.
+    """What a task gives: the results, its run directory as a tar file if it is kept, and where it ran.
 
-    ``result`` is None if the node has no copy of the data set, and the task got none.
+    ``results`` is None if the node has no copy of the data set, and the task got none.
     """
 
-    result: dict[str, Any] | None
+    results: list[dict[str, Any]] | None
     kept: bytes | None = None
     node: str = ""
     fetched: int = 0
@@ -93,9 +93,9 @@ def run_on_node(order: Order, contents: dict[DataFile, Any] | None, board: Any) 
     with TemporaryDirectory(prefix=unfinished_prefix(), dir=scratch()) as folder:
         directory = Path(folder) / "run"
         directory.mkdir()
-        result = result_of(job, directory, order.command, on_round)
+        results = results_of(job, directory, order.command, on_round)
         kept = packed(directory) if order.keep else None
-    return Done(result, kept, f"{ray.util.get_node_ip_address()} ({socket.gethostname()})", fetched)
+    return Done(results, kept, f"{ray.util.get_node_ip_address()} ({socket.gethostname()})", fetched)
 
 
 def unfinished_prefix() -> str:
@@ -263,20 +263,18 @@ class _Table:
         except errors.RayError as error:
             self._lost(plan, error)
         else:
-            if done.result is None:
+            if done.results is None:
                 self._send_data(plan)
             else:
-                self._write(plan.job, done, done.result)
+                self._write(plan.job, done, done.results)
 
-    def _write(self, job: Job, done: Done, result: dict[str, Any]) -> None:
-        place = job.place(self._out)
-        place.parent.mkdir(parents=True, exist_ok=True)
+    def _write(self, job: Job, done: Done, results: list[dict[str, Any]]) -> None:
         if done.fetched:
             self._progress.say(f"{done.node}: got {done.fetched / 1e6:.1f} MB of data")
         if done.kept is not None:
-            unpack(done.kept, place.with_suffix(""))
-        write_json(place, result)
-        self._progress.done(job, result)
+            unpack(done.kept, job.place(self._out).with_suffix(""))
+        write_results(job, self._out, results)
+        self._progress.done(job, results)
 
     def _send_data(self, plan: Plan) -> None:
         """Put the files of a data set into Ray's object store, once, and start the run that lacks them again."""

@@ -20,7 +20,7 @@ from peer.core.metric import Metric
 from peer.experiment import grid
 from peer.experiment.comparison import cautions, data_of, difference, half_width
 from peer.experiment.grid import Sheet, shown, with_spread
-from peer.experiment.runner import read_result
+from peer.experiment.jobs import read_result
 
 Result = dict[str, Any]
 # Keys of a result that every table needs, with their types

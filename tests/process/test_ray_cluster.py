@@ -214,7 +214,7 @@ def test_runs_on_two_nodes_continue_after_a_kill_of_the_command_and_of_a_node(no
         label = other.kill_in_a_run(logs[1])
         assert again.wait() == 0, logs[1].read_text()
     text = logs[1].read_text()
-    assert f"{len(found)} of {len(local)} runs done already" in text
+    assert f"{len(found)} of {len(local)} results done already" in text
     assert f"{len(local) - len(found)} run" in text and f"on 2 nodes: {ADDRESS}" in text
     assert f"of {ROUNDS * (len(local) - len(found))} rounds, " in text
     assert f"{label}: its worker is lost" in text

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, make_graph
 from peer.algorithms.registry import algorithm_named
-from peer.experiment.runner import skipped
+from peer.experiment.jobs import skipped
 from peer.experiment.spec import load_experiment
 
 FILES = sorted((Path(__file__).parents[3] / "experiments").glob("*.toml"))

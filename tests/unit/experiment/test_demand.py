@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from peer.experiment.demand import PROCESS_BYTES, Demand, demand_of
-from peer.experiment.runner import Job
+from peer.experiment.jobs import Job
 from peer.experiment.scaling import Scale
 from peer.experiment.simulated import SimulatedSettings
 from peer.experiment.spec import load_experiment
@@ -28,7 +28,8 @@ run = {{ algorithm = "{algorithm}" }}
 RUN = """
 import re, sys
 from pathlib import Path
-from peer.experiment.runner import Job, run_job
+from peer.experiment.jobs import Job
+from peer.experiment.runner import run_job
 from peer.experiment.scaling import Scale
 from peer.experiment.spec import load_experiment
 experiment = load_experiment(Path(sys.argv[1]))

@@ -15,7 +15,8 @@ from coordinator_free_bootstrap import canonical_json
 from coordinator_free_bootstrap.errors import ConfigError, PeerError, UsageError
 from peer.algorithms.registry import algorithm_named
 from peer.cli.main import app
-from peer.experiment.runner import Job, device_of, done_already, run_job, skipped, slug
+from peer.experiment.jobs import Job, device_of, done_already, skipped, slug
+from peer.experiment.runner import run_job
 from peer.experiment.scaling import Scale, scaled_degree, scaled_graph
 from peer.experiment.simulated import SimulatedSettings
 from peer.experiment.spec import GraphSpec, load_experiment
@@ -167,7 +168,9 @@ def test_a_result_has_the_numbers_of_the_table(small, tmp_path):
     experiment = load_experiment(small)
     job = Job(experiment, experiment.case[0], 1, Scale(), "simulated")
     assert not done_already(job, tmp_path)
-    result = run_job(job, tmp_path, keep=True, command="peer experiment run", on_round=lambda completed, accuracy: None)
+    (result,) = run_job(
+        job, tmp_path, keep=True, command="peer experiment run", on_round=lambda completed, accuracy: None
+    )
     assert done_already(job, tmp_path)
     assert not done_already(
         Job(experiment, experiment.case[0], 1, Scale(settings=("run.rounds=3",)), "simulated"), tmp_path
@@ -191,7 +194,7 @@ def test_the_command_runs_resumes_and_prints_a_table(small, tmp_path):
     kept, cut = results[0].stat().st_mtime_ns, results[-1]
     cut.unlink()  # as after an interruption of the runs
     again = CliRunner().invoke(app, arguments)
-    assert "3 of 4 runs done already" in again.output
+    assert "3 of 4 results done already" in again.output
     assert results[0].stat().st_mtime_ns == kept
     assert cut.is_file()
 

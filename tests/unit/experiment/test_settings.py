@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.algorithms.registry import algorithms
 from peer.cli.main import app
-from peer.experiment.runner import Job, jobs_of, run_job
+from peer.experiment.jobs import Job, jobs_of
+from peer.experiment.runner import run_job
 from peer.experiment.scaling import Scale
 from peer.experiment.simulated import SimulatedSettings
 from peer.experiment.spec import GraphSpec, load_experiment
@@ -96,7 +97,9 @@ def test_a_run_has_its_setting_its_cpu_time_and_the_memory_of_its_models(path, t
     found = {}
     for case in experiment.case[:2]:
         job = Job(experiment, case, 1, Scale(), "simulated")
-        found[case.name] = run_job(job, tmp_path / "out", keep=False, command="c", on_round=lambda done, metric: None)
+        (found[case.name],) = run_job(
+            job, tmp_path / "out", keep=False, command="c", on_round=lambda done, metric: None
+        )
     assert found["hard: local"]["setting"] == {"setting": "hard", "case": "local"}
     parameters = 64 * 8 + 8 + 8 * 10 + 10
     assert found["hard: local"]["held_bytes"] == 4 * parameters

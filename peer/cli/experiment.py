@@ -83,7 +83,7 @@ def run(
 
     from coordinator_free_bootstrap.errors import UsageError
     from coordinator_free_bootstrap.validation import counted
-    from peer.experiment.jobs import device_of, jobs_of, runs_left, skipped
+    from peer.experiment.jobs import check_data, device_of, jobs_of, runs_left, skipped
     from peer.experiment.progress import TableProgress
     from peer.experiment.runner import run_job
     from peer.experiment.scaling import Scale
@@ -127,6 +127,7 @@ def run(
     if ray is not None and left:
         run_on_ray(ray, left, out, keep=keep, command=command, progress=progress)
     elif left:
+        check_data(left)
         with progress:
             for job in left:
                 on_round = partial(progress.on_round, job)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coordinator_free_bootstrap import Graph, canonical_json
-from coordinator_free_bootstrap.errors import ConfigError, UsageError
+from coordinator_free_bootstrap.errors import ConfigError, ShardError, TaskError, UsageError
 from peer.algorithms.registry import algorithms
 from peer.core.metric import plain_keys
 from peer.experiment.scaling import Scale, scaled_graph
@@ -19,8 +19,11 @@ from peer.experiment.simulated import SimulatedSettings
 from peer.experiment.spec import Case, Experiment, ServerOptions, check_algorithm
 from peer.learning.device import device_named
 from peer.tasks.effect import used_data_root
+from peer.tasks.loading import load_task
+from peer.tasks.user_code import shard_of
 
 Backend = Literal["simulated", "processes"]
+DATA_KEYS = {"task", "task_options", "split", "split_options"}
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,26 @@ def jobs_of(
     ):
         raise UsageError(f"--data-root: found an option that no task of {experiment.file} uses; remove --data-root")
     return jobs
+
+
+def check_data(jobs: Sequence[Job]) -> None:
+    """Load and deal the data of each case once: a wrong option or a missing file is an error before the first run.
+
+    Raises:
+        TaskError, ShardError: the data of a case cannot be loaded or dealt; the message names the case.
+    """
+    checked = set()
+    for job in jobs:
+        graph = job.graph()
+        manifest, root = graph.manifest, used_data_root(graph.manifest, job.settings.data_root)
+        data = repr(manifest.model_dump(include=DATA_KEYS)), len(graph.nodes)
+        if data in checked:
+            continue
+        checked.add(data)
+        try:
+            shard_of(load_task(manifest, len(graph.nodes), data_root=root), graph.ids[0])
+        except (TaskError, ShardError) as error:
+            raise type(error)(f"case {job.case.name!r}: {error}") from error
 
 
 def runs_left(jobs: Sequence[Job], out: Path) -> list[Job]:

@@ -20,7 +20,7 @@ from coordinator_free_bootstrap.errors import RunFailed
 from peer.algorithms.registry import algorithm_named
 from peer.experiment.algorithm_server import run_algorithm_server
 from peer.experiment.ifca_server import run_ifca_server
-from peer.experiment.jobs import Job, device_of
+from peer.experiment.jobs import DATA_KEYS, Job, device_of
 from peer.experiment.simulated import OnRound, simulate
 from peer.experiment.spec import Case
 from peer.observe.report import build_report
@@ -35,7 +35,7 @@ KEPT = (
     *("accuracy_final_phase", "mix_err", "sample_cluster_accuracy", "models_others_would_send"),
     *("class_explains", "truth_explains", "clusters_used"),
 )
-DATA_KEYS = {"task", "task_options", "split", "split_options"}
+LINKS = ("links_to_renamed_first", "links_to_renamed")  # of the collaboration graph
 
 
 def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound) -> list[dict[str, Any]]:
@@ -96,6 +96,7 @@ def results_of(job: Job, directory: Path, command: str, on_round: OnRound) -> li
         "peers": len(graph.nodes),
         "mean_degree": 2 * len(graph.edges) / len(graph.nodes),
         **report.run.metric.named({key: report.values[key] for key in KEPT}),
+        **{key: (report.values["collaboration"] or {}).get(key) for key in LINKS},
         "curve": [[int(r) + 1, round(float(a), 5)] for r, a in zip(curve.round_index, curve.mean, strict=True)],
         "curve_train": training_curve(report.run.peers),
         "settled_round": settled_round(report.run.peers),

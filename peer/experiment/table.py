@@ -42,6 +42,7 @@ HEADER = (  # METRIC: `Metric.column`
     "samples right, %",
     "class explains, %",
     "truth explains, %",
+    "links to renamed, first and last, %",
     "settled",
     "models sent",
     "MB sent a peer",
@@ -85,11 +86,17 @@ class Row:
             shown(self._mean("sample_cluster_accuracy", 100.0)),
             shown(self._mean("class_explains", 100.0)),
             shown(self._mean("truth_explains", 100.0)),
+            self._links(),
             shown(self._mean("settled_round"), 0),
             shown(self._mean("models_sent"), 0),
             shown(megabytes),
             str(len(self.results)),
         )
+
+    def _links(self) -> str:
+        """Return the share of the links of peers with true labels to peers with renamed ones, at first and at last."""
+        first, last = (self._mean(f"links_to_renamed{when}", 100.0) for when in ("_first", ""))
+        return "" if first is None or last is None else f"{first:.1f}, {last:.1f}"
 
     def _values(self, key: str) -> list[float]:
         return [float(result[key]) for result in self.results if result.get(key) is not None]

@@ -12,7 +12,7 @@ from tools.experiments import HEAD
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap import canonical_json
-from coordinator_free_bootstrap.errors import ConfigError, PeerError, UsageError
+from coordinator_free_bootstrap.errors import ConfigError, PeerError, TaskError, UsageError
 from peer.algorithms.registry import algorithm_named
 from peer.cli.main import app
 from peer.experiment.jobs import Job, device_of, done_already, skipped, slug
@@ -205,6 +205,15 @@ def test_the_command_runs_resumes_and_prints_a_table(small, tmp_path):
     assert "| DFCA-GI | 93.7 ± 0.07 |" in text
     assert "full scale" in text
     assert "seeds 2" in text or "| 2 |" in text
+
+
+def test_a_wrong_option_of_the_last_case_is_an_error_before_the_first_run(small, tmp_path):
+    small.write_text(small.read_text().replace(LOCAL, 'run = { algorithm = "local", split_options = { sampels = 4 } }'))
+    out = tmp_path / "results"
+    done = CliRunner().invoke(app, ["experiment", "run", str(small), "--seeds", "1", "--out", str(out)])
+    assert isinstance(done.exception, TaskError)
+    assert str(done.exception).startswith("case 'local': split_options.sampels: found an unknown option; ")
+    assert not list(out.rglob("seed-*")), "no case was run"
 
 
 def test_results_of_another_scale_are_in_another_table(small, tmp_path):

@@ -38,6 +38,7 @@ def test_links_of_the_last_round(tmp_path):
     assert found["symmetry"] == 2 / 4
     assert found["links_to_other_clusters"] == 2 / 4
     assert found["links_to_renamed"] == pytest.approx(1 / 3), "0 -> 2, of the three links of peers 0 and 1"
+    assert found["links_to_renamed_first"] == 0, "at first all chose peer 0"
 
 
 def test_report_and_table(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 from tools import invariants
 from tools.beds import Bed, same_models
 from tools.ports import part_of
-from tools.running import ends, running_peer
+from tools.running import ends, running_peer, until
 
 from coordinator_free_bootstrap import make_graph, save_graph
 from peer.testbed.ports import free_ports
@@ -40,6 +40,8 @@ def test_a_forked_peer_begins_when_all_are_forked(tmp_path: Path, monkeypatch: p
     def run_peer(peer_id: int, *_: object) -> int:
         siblings = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text()
         (tmp_path / f"{peer_id}.siblings").write_text(siblings)
+        # a peer that ends is no longer in the list of children that a slower one reads
+        until(lambda: len(list(tmp_path.glob("*.siblings"))) == 12, "every peer has read", poll_s=0.01)
         return 0
 
     monkeypatch.setattr("peer.runtime.process.run_peer", run_peer)

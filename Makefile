@@ -28,7 +28,9 @@ test: $(VENV)/.test
 	$(PYTEST)
 
 # Planted bugs, and real processes under faults: minutes each. They wait for timeouts most of the time, so more of them run at once.
+# Tests behind routers and in network namespaces need root.
 test-slow: $(VENV)/.test
+	tests/tools/install-programs iptables:iptables conntrack:conntrack ip:iproute2 tc:iproute2 ss:iproute2
 	$(PYTEST) --numprocesses 5 -m 'slow or chaos'
 
 test-all: test test-slow test-browser test-compose
@@ -55,9 +57,9 @@ wheel:
 test-compose: $(VENV)/.test
 	$(BIN)/pytest tests/compose -m compose --timeout 3600 --durations=10 -rs
 
-# In Chromium. Without it, each test is skipped with the reason; root installs it from Debian's packages first.
+# In Chromium. Without it, each test is skipped with the reason.
 test-browser: $(VENV)/.test
-	command -v chromedriver >/dev/null || test "$$(id -u)" != 0 || apt-get install -y --no-install-recommends chromium chromium-driver >/dev/null || true
+	tests/tools/install-programs chromium:chromium chromedriver:chromium-driver
 	$(BIN)/pytest tests/browser -m browser -rs
 
 # torch first and separately: its CPU build satisfies torchvision, which would otherwise install gigabytes of CUDA libraries.

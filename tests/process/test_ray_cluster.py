@@ -205,7 +205,7 @@ def test_runs_on_two_nodes_continue_after_a_kill_of_the_command_and_of_a_node(no
     out, logs = table / "killed", [table / "killed.log", table / "again.log"]
     command = driver(table, "killed", "--ray", head.address, "--keep")
     with running(*command, log=logs[0]) as first:
-        until(lambda: list(out.rglob("seed-*.json")), "the first result", logs=logs[:1], poll_s=0.02)
+        until(lambda: list(out.rglob("seed-*.json")), "the first result", logs=logs[:1], poll_s=0.02, patience_s=600)
         first.kill()
     found = results(out)
     assert 0 < len(found) < len(local), "the command was not killed between two results"

@@ -255,6 +255,21 @@ def test_peers_with_renamed_labels_are_no_collaborators_of_the_others():
     assert [link for link in links if link[0] != link[1]] == []
 
 
+def test_peers_that_train_alone_on_renamed_labels_end_without_a_link_to_them():
+    """Figure 3a of the paper: peers with renamed labels offer their models and choose nobody."""
+    options = {"q": 0.4, "base": "iid", "samples_per_peer": 100, "test_per_peer": 50}
+    graph = graph_of(10, split="label_flip", split_options=options, rounds=5, local_epochs=2, batch_size=10)
+    peers = peers_of(graph)
+    renamed = {peer.peer_id for peer in peers if peer.learner.true_cluster[0]}
+    for n in renamed:
+        peers[n].algorithm._chosen = lambda workspace, choice: workspace.state | {"collaborators": [], "gain": 0.0}
+    finish(peers)
+    links = [(i, j) for i, peer in enumerate(peers) for j in peer.state["collaborators"]]
+    assert len(renamed) == 4 and all(peers[n].totals["models_sent"] for n in renamed)
+    assert len(links) >= 6
+    assert not renamed & {i for i, _ in links} and not renamed & {j for _, j in links}
+
+
 def test_guard_keeps_the_own_model_where_the_average_is_worse():
     class Worse(GreedyChoice):
         gain = -1.0

@@ -30,7 +30,7 @@ const header = new Header();
 const bar = new ReplayBar(cursor);
 const announcer = new Announcer();
 const panel = new Panel(redraw);
-const open = (peer) => panel.open(peer);
+const open = (peer) => panel.open(peer, film.run.peers[peer].id);
 
 function take(kind, message) {
   if (kind === "film") {

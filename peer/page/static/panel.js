@@ -25,10 +25,11 @@ export class Panel {
     place("panel").replaceChildren(element("div", { class: "card-head" }, this.title, close), this.body);
   }
 
-  open(peer) {
+  open(peer, id) {
     this.back = this.peer === null ? document.activeElement : this.back;
     this.peer = peer;
     mark(place("panel"), "hidden", null); // what is hidden takes no focus
+    this.title.textContent = `Peer ${id}`; // before the next frame draws it: a screen reader reads what gets the focus
     this.title.focus();
     this.changed();
   }
@@ -46,7 +47,6 @@ export class Panel {
     const { id, address } = film.run.peers[this.peer];
     const truth = film.truth(this.peer);
     mark(aside, "data-peer", id);
-    this.title.textContent = `Peer ${id}`;
     const peer = peers[this.peer];
     const spent = PHASES.map((phase) => `${phase} ${durationText(film.sum(phase, this.peer, cursor.position))}`).join(", ");
     const facts = [

@@ -170,8 +170,11 @@ def check_data(jobs: Sequence[Job]) -> None:
     Raises:
         TaskError, ShardError: the data of a case cannot be loaded or dealt; the message names the case.
     """
-    checked = set()
+    first_of: dict[str, Job] = {}
     for job in jobs:
+        first_of.setdefault(job.case.name, job)  # seeds of a case have the same options and files
+    checked = set()
+    for job in first_of.values():
         graph = job.graph()
         manifest, root = graph.manifest, used_data_root(graph.manifest, job.settings.data_root)
         data = repr(manifest.model_dump(include=DATA_KEYS)), len(graph.nodes)

@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -107,7 +108,7 @@ class Peers:
     HIDDEN, CLASSES, BATCH, LEARNING_RATE = 32, 10, 50, 0.1
 
     def __init__(self, data_root: Path, samples: int, split: str, seed: int) -> None:
-        options: dict[str, object] = {"alpha": 0.3} if split == "dirichlet" else {}
+        options: dict[str, Any] = {"alpha": 0.3} if split == "dirichlet" else {}
         manifest = Manifest(task="mnist", split=split, split_options=options, clusters=1, data_seed=seed)
         self.graph: Graph = make_graph("regular", PEERS, seed=seed, degree=DEGREE, manifest=manifest)
         task = load_task(manifest, PEERS, data_root=data_root, shard_path=None, download=False)

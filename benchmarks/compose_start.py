@@ -20,6 +20,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,9 @@ def history(container: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def first(lines: list[dict[str, Any]], kind: str) -> float | None:
-    """Return when the first line of a kind was written."""
-    return next((wall(line) for line in lines if line["kind"] == kind), None)
+def first(container: Any, kind: str) -> float | None:
+    """Return when a peer wrote its first line of a kind."""
+    return next((wall(line) for line in history(container) if line["kind"] == kind), None)
 
 
 def measured(host: str, graph: Graph) -> tuple[float, float, float]:
@@ -62,12 +63,11 @@ def measured(host: str, graph: Graph) -> tuple[float, float, float]:
         began = time.time()
         with project.started("up", "--no-color") as up:
             try:
-                peers = {i: project.until(lambda i=i: project.peer(i), f"a container of peer {i}") for i in graph.ids}
+                peers = {i: project.until(partial(project.peer, i), f"a container of peer {i}") for i in graph.ids}
                 closed = {
-                    i: project.until(lambda i=i: first(history(peers[i]), "round"), f"peer {i} closes a round")
-                    for i in graph.ids
+                    i: project.until(partial(first, peers[i], "round"), f"peer {i} closes a round") for i in graph.ids
                 }
-                started = [first(history(peer), "start") or began for peer in peers.values()]
+                started = [first(peer, "start") or began for peer in peers.values()]
                 used = [peer.stats(stream=False)["cpu_stats"]["cpu_usage"]["total_usage"] for peer in peers.values()]
             finally:
                 up.terminate()

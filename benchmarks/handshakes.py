@@ -11,9 +11,10 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -26,7 +27,7 @@ from target_process import TargetProcess
 
 from peer.wire.options import SERVICE
 
-Deed = Callable[[TargetProcess], Awaitable[None]]
+Deed = Callable[[TargetProcess], Coroutine[Any, Any, None]]
 
 
 async def connect(target: TargetProcess) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,13 +68,13 @@ class Federation:
     def train(self, i: int, start: Vector, epochs: int, key: int, indices: Indices | None = None) -> Vector:
         """Return a model that peer i trained."""
         m, seed = self.manifest, derive_seed(self.seed, "train", i, key)
-        settings = {"learning_rate": m.learning_rate, "momentum": m.momentum}
+        settings: dict[str, Any] = {"learning_rate": m.learning_rate, "momentum": m.momentum}
         return self.learners[i].train(start, epochs=epochs, seed=seed, indices=indices, **settings)[0]
 
     def averaged(self, i: int, own: Vector, others: list[Vector | None]) -> Vector:
         """Return the mean of the own model and those of neighbors; None: a neighbor sends none."""
         sent = [others[n] for n in self.graph.neighbors(i)]
-        return np.mean([own, *(model for model in sent if model is not None)], axis=0).astype(np.float32)
+        return np.asarray(np.mean([own, *(model for model in sent if model is not None)], axis=0), np.float32)
 
     def nearest(self, i: int, models: list[Vector]) -> int:
         """Return the cluster of lowest training loss."""
@@ -143,7 +144,7 @@ def weighed(f: Federation, i: int, start: Vector, trained: list[Vector], judges:
     if not sum(gains):
         return otherwise
     moves = [gain / sum(gains) * (model - start) for gain, model in zip(gains, known, strict=True)]
-    return (start + np.sum(moves, axis=0)).astype(np.float32)
+    return np.asarray(start + np.sum(moves, axis=0), np.float32)
 
 
 def shared_body(f: Federation) -> list[float]:
@@ -183,9 +184,9 @@ def assigned(f: Federation, i: int, models: list[Vector], shares: npt.NDArray[np
     """Return the cluster of each sample, int64 [n]."""
     losses = np.minimum(np.stack([f.learners[i].sample_losses(model) for model in models]), LOSS_MAX)
     classes = f.learners[i].labels()
-    for label in np.unique(classes):
+    for label in np.unique(classes) if classes is not None else ():
         losses[:, classes == label] -= losses[:, classes == label].mean(axis=1, keepdims=True)
-    return np.argmin(losses - np.log(shares + 1e-3)[:, None], axis=0)
+    return np.asarray(np.argmin(losses - np.log(shares + 1e-3)[:, None], axis=0), np.int64)
 
 
 def mixture(f: Federation, i: int, models: list[Vector], shares: npt.NDArray[np.float64]) -> float:

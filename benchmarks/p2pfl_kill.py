@@ -120,9 +120,9 @@ class Nodes:
         """Read until each of these nodes has told this text so many times; return those that had not by the deadline."""
         missing = set(of)
         while missing and (left := deadline - time.time()) > 0:
-            for pipe in wait([self.pipes[i] for i in missing], left):
-                index = self.pipes.index(pipe)
-                self.lines[index].append(pipe.recv())
+            ready = wait([self.pipes[i] for i in missing], left)
+            for index in [i for i in missing if self.pipes[i] in ready]:
+                self.lines[index].append(self.pipes[index].recv())
                 if len(self.told(index, text)) == times:
                     missing.discard(index)
         return missing

@@ -28,7 +28,7 @@ def resources(run: FaultyRun, peers: list[int]) -> tuple[float, float, float]:
             rows.append((private_mb, len(os.listdir(place / "fd")), len(os.listdir(place / "task"))))
         except (OSError, KeyError):
             continue
-    return tuple(np.mean(rows, axis=0))  # type: ignore[return-value]
+    return tuple(np.mean(rows, axis=0))
 
 
 def main() -> None:
@@ -49,7 +49,8 @@ def main() -> None:
     ]
     with faulty_run("erdos-renyi", a.peers, settings, degree=4.0, seed=1) as run:
         run.drive(240, lambda: all(len(run.history(p, "round")) >= 2 for p in run.graph.ids), every_s=2.0)
-        never, down, rows, events = set(run.graph.ids), [], [], 0
+        never, rows, events = set(run.graph.ids), [], 0
+        down: list[int] = []
         began, sampled = time.monotonic(), -1e9
         while (now := time.monotonic() - began) < a.seconds:
             if down and (len(down) >= a.peers // 10 or draw.random() < 0.5):

@@ -167,12 +167,12 @@ def main() -> None:
         show("8 peers, parted into halves", header, rows, arguments.markdown)
         print(" ".join(f"{t:.0f}:{d:.1e}" for t, d in curve[::3]))
     if arguments.one_way:
-        header = (
+        one_way_header = (
             "cut", "rounds in as long a time before", "rounds during the cut", "seconds lost, mean (worst) peer",
             "times that its ends held each other dead", "alive to each other after, s",
         )  # fmt: skip
         place = arguments.markdown and arguments.markdown.with_stem(arguments.markdown.stem + "_one_way")
-        show("8 peers, one edge cut in one direction", header, [one_way(arguments.one_way)], place)
+        show("8 peers, one edge cut in one direction", one_way_header, [one_way(arguments.one_way)], place)
     if arguments.stops:
         rows = [stopped(seconds) for seconds in arguments.stops]
         header = (

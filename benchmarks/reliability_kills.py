@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from common import show
@@ -27,7 +28,7 @@ KILL_ROUND = 12
 AWAY_S = 7.0  # from death to restart: longer than the suspicion time
 
 
-def graph_of(peers: int) -> tuple[str, dict[str, object]]:
+def graph_of(peers: int) -> tuple[str, dict[str, Any]]:
     return ("ring", {}) if peers == 4 else ("erdos-renyi", {"degree": 4.0, "seed": 1})
 
 
@@ -43,7 +44,7 @@ def undisturbed(peers: int, rounds: int) -> tuple[dict[int, float], float]:
         return {p: run.history(p, "end")[-1]["accuracy"] for p in run.graph.ids}, lost
 
 
-def killed(peers: int, victims: tuple[int, ...], rounds: int, point: str) -> list[object]:
+def killed(peers: int, victims: tuple[int, ...], rounds: int, point: str) -> list[Any]:
     kind, shape = graph_of(peers)
     with faulty_run(kind, peers, [f"run.rounds={rounds}"], **shape) as probe:
         degrees = {p: probe.graph.degree(p) for p in victims}

@@ -123,7 +123,7 @@ class Must:
 
     def message(self) -> bytes:
         """Return the model as a peer sends it, without a header."""
-        return frames.whole_message(b"", self.model)
+        return frames.whole_message(b"", self.model.view(np.uint8))
 
     def take(self, message: bytes) -> None:
         """Copy, check and fold a model."""

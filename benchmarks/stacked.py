@@ -79,7 +79,8 @@ def compare(peers: int, rounds: int, repeats: int, threads: int) -> list[object]
     graph = graph_of(peers, rounds)
     for stacked in (False, True):
         run(graph_of(peers, 1), stacked=stacked, threads=threads)
-    alone, together = [], []
+    alone: list[Ended] = []
+    together: list[Ended] = []
     for repeat in range(repeats):
         for stacked in (False, True) if repeat % 2 else (True, False):  # neither always runs after the other
             (together if stacked else alone).append(run(graph, stacked=stacked, threads=threads))

@@ -79,7 +79,7 @@ def peer_run(stages: Stages, arguments: list[str]) -> None:
 
     def running(*given: Any) -> int:
         stages.reach("imported")
-        return run_peer(*given, on_listening=listening)
+        return run_peer(*given, on_listening=listening)  # type: ignore[misc]
 
     def training(*given: Any, **settings: Any) -> Any:
         result = train(*given, **settings)

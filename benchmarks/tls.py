@@ -51,7 +51,7 @@ def receive(size: int, tls: MutualTls | None, ports: Connection) -> None:
     async def main() -> None:
         secure = {"credentials": tls.server_credentials(), "identify": tls.identify} if tls else {}
         receiver = FoldingReceiver(size // 4)
-        server = PeerServer(receiver, "127.0.0.1:0", limits=LIMITS, timeouts=TIMEOUTS, **secure)  # type: ignore[arg-type]
+        server = PeerServer(receiver, "127.0.0.1:0", limits=LIMITS, timeouts=TIMEOUTS, **secure)
         ports.send(await server.start())
         await asyncio.Event().wait()
 

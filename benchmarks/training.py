@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,9 +60,9 @@ class BareLoop:
         shuffle = torch.Generator().manual_seed(seed)
         self.model.train()
         for _ in range(EPOCHS):
-            for batch in torch.randperm(len(self.x), generator=shuffle).split(BATCH):
+            for batch in torch.randperm(len(self.x), generator=shuffle).split(BATCH):  # type: ignore[no-untyped-call]
                 optimizer.zero_grad()
-                functional.cross_entropy(self.model(self.x[batch]), self.y[batch]).backward()
+                functional.cross_entropy(self.model(self.x[batch]), self.y[batch]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
 
 
@@ -73,7 +74,7 @@ def compare(name: str, momentum: float, seconds: float) -> tuple[float, float, f
     torch.manual_seed(0)
     bare = BareLoop(task.make_model(), x, y, momentum)
     theta = learner.initial_model(0)
-    settings = {"epochs": EPOCHS, "learning_rate": RATE, "momentum": momentum}
+    settings: dict[str, Any] = {"epochs": EPOCHS, "learning_rate": RATE, "momentum": momentum}
     loops = [lambda seed: learner.train(theta, seed=seed, **settings), bare.train]
     rounds: list[tuple[float, float]] = []
     end = time.perf_counter() + seconds

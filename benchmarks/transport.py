@@ -30,6 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # as the testbed does: one thread
 import grpc
 import grpc.aio
 import numpy as np
+import numpy.typing as npt
 from common import show
 
 from coordinator_free_bootstrap.errors import Refusal
@@ -201,9 +202,9 @@ def bare_sender(channel: grpc.aio.Channel, theta: np.ndarray, frame_bytes: int) 
     return send
 
 
-def tcp_sender(port: int, theta: np.ndarray) -> Send:
+def tcp_sender(port: int, theta: npt.NDArray[np.float32]) -> Send:
     connection = socket.create_connection(("127.0.0.1", port))
-    view = memoryview(theta).cast("B")
+    view = theta.view(np.uint8).data
 
     async def send() -> None:
         connection.sendall(view)

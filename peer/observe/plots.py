@@ -1,4 +1,4 @@
-"""PNG pictures of a run: the task's metric over rounds and over bytes, and the graph colored by cluster."""
+"""PNG pictures of a run: its metric over rounds and bytes, the graph colored by cluster, and who averages whose models."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import unknown_name
 from peer.core.metric import Metric
+from peer.observe.collaboration import Links, links
 from peer.observe.history_table import rows
 from peer.observe.layout import positions
 from peer.observe.run_files import Curve, Run, metric_curve
@@ -30,9 +31,11 @@ TEXT_COLOR, PALE = "#333333", "#E4E4E4"
 
 
 def save_plots(run: Run, directory: Path) -> list[Path]:
-    """Write ``accuracy_rounds.png``, ``accuracy_bytes.png`` (``metric_...`` for another metric) and ``clusters.png``.
+    """Write the pictures of a run, and return their paths, sorted.
 
-    Returns the paths written. A run without evaluations has no curves, and one without a graph file no picture of clusters.
+    They are ``accuracy_rounds.png``, ``accuracy_bytes.png`` (``metric_...`` for another metric), ``clusters.png`` and
+    ``collaboration.png``. A run without evaluations has no curves, one without a graph file no picture of clusters, and one
+    whose peers choose no collaborators no picture of them.
 
     Raises:
         StorageError: the directory cannot be written.
@@ -41,6 +44,8 @@ def save_plots(run: Run, directory: Path) -> list[Path]:
     task = run.manifest.task if run.manifest else "an unknown task"
     title = f"{run.algorithm or 'unknown algorithm'} on {task}, {len(run.peers)} peers"
     figures: dict[str, Figure] = {} if run.graph is None else {"clusters.png": cluster_figure(run, run.graph, title)}
+    if chosen := links(run):
+        figures["collaboration.png"] = collaboration_figure(run, chosen, title)
     if curve.round_index.size:
         megabytes = curve.payload_bytes / 1e6
         rounds, metric = curve.round_index + 1, run.metric
@@ -143,6 +148,42 @@ def cluster_figure(run: Run, topology: Graph, title: str) -> Figure:
             axes.text(x, y, str(peer.peer_id), ha="center", va="center", fontsize=9, color="white", zorder=3)
     axes.margins(0.1)
     _cluster_legend(axes, run)
+    return figure
+
+
+def collaboration_figure(run: Run, chosen: Links, title: str) -> Figure:
+    """Return a matrix with a square where the peer of the row averages the model of the peer of the column.
+
+    Args:
+        run: what a run left; it tells the true clusters.
+        chosen: the collaborators of each peer.
+        title: of the figure.
+    """
+    from matplotlib.patches import Patch, Rectangle
+    from matplotlib.ticker import MaxNLocator
+
+    true = {peer.peer_id: peer.last.get("true_cluster") for peer in run.peers}
+    ids = [peer.peer_id for peer in run.peers]
+    place = {peer: at for at, peer in enumerate(ids)}
+    looks = {"within a true cluster": COLORS[0], "across true clusters": COLORS[1], "true clusters unknown": COLORS[7]}
+
+    def look(i: int, j: int) -> str:
+        known = true.get(i) is not None and true.get(j) is not None
+        return list(looks)[int(true[i] != true[j])] if known else "true clusters unknown"
+
+    figure, (axes,) = make_figure(6.4, 6.4, title=title)
+    pairs = [(i, j) for i, others in chosen.items() for j in others if i in place and j in place]
+    for i, j in pairs:
+        axes.add_patch(Rectangle((place[j] - 0.45, place[i] - 0.45), 0.9, 0.9, color=looks[look(i, j)]))
+    axes.set(xlim=(-0.5, len(ids) - 0.5), ylim=(len(ids) - 0.5, -0.5), aspect="equal")
+    for axis, label in ((axes.xaxis, "averages the model of peer"), (axes.yaxis, "peer")):
+        axis.set_major_locator(MaxNLocator(12, integer=True))
+        axis.set_major_formatter(lambda at, _: str(ids[int(at)]) if 0 <= at < len(ids) else "")
+        axis.set_label_text(label)
+    shown = {look(i, j) for i, j in pairs}
+    handles = [Patch(color=color, label=name) for name, color in looks.items() if name in shown]
+    if handles:
+        axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, frameon=False)
     return figure
 
 

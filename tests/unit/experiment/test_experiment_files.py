@@ -85,6 +85,9 @@ def test_every_table_of_the_papers_has_a_file():
     sources = {load_experiment(path).source for path in FILES}
     assert {f"DFCA, Table {n}" for n in (1, 2)} <= sources
     assert {f"FedSPD, Table {n}" for n in range(2, 10)} <= sources
+    assert {"FedSoft, Tables 1 and 2", *(f"FedSoft, Table {n}" for n in (1, 3, 4))} <= sources
+    assert {f"DPFL, Table {n}" for n in range(1, 7)} <= sources
+    assert {f"CGPFL, Table {n}" for n in (1, 2)} <= sources
 
 
 @pytest.mark.parametrize(

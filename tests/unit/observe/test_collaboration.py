@@ -1,12 +1,14 @@
 """The collaboration graph in reports: links of the last evaluated round, symmetry, links to other clusters and renamed peers."""
 
 import pytest
+from matplotlib.colors import to_hex
 from rich.console import Console
 
 from coordinator_free_bootstrap import Manifest, make_graph
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.graph_file import save_graph
-from peer.observe.collaboration import collaboration
+from peer.observe.collaboration import collaboration, links
+from peer.observe.plots import COLORS, collaboration_figure, save_plots
 from peer.observe.report import build_report
 from peer.observe.run_files import Run
 from peer.observe.tables import summary_table
@@ -15,6 +17,7 @@ from peer.store.state_dir import StateDir
 
 
 def run_of(tmp_path, chosen, true, **manifest):
+    tmp_path.mkdir(exist_ok=True)
     made = make_graph("complete", len(chosen), seed=1)
     save_graph(Graph(made.nodes, made.edges, Manifest(**manifest)), tmp_path / "graph.json")
     for i, (others, cluster) in enumerate(zip(chosen, true, strict=True)):
@@ -51,9 +54,21 @@ def test_report_and_table(tmp_path):
     assert "100% of the others' to peers with renamed labels" in captured.get().replace("100.0%", "100%")
 
 
+def test_the_picture_has_a_square_for_each_link(tmp_path):
+    run = Run.read(run_of(tmp_path / "a", [[1, 2], [0], [], [0]], [0, 0, 1, None], algorithm="dpfl"))
+    (axes,) = collaboration_figure(run, links(run), "title").axes
+    squares = {(round(p.get_y() + 0.45), round(p.get_x() + 0.45)): to_hex(p.get_facecolor()) for p in axes.patches}
+    within, across, unknown = (COLORS[i].lower() for i in (0, 1, 7))
+    assert squares == {(0, 1): within, (1, 0): within, (0, 2): across, (3, 0): unknown}
+    assert "collaboration.png" in [path.name for path in save_plots(run, tmp_path / "plots")]
+
+
+def test_no_picture_where_nobody_chooses(tmp_path):
+    run = Run.read(run_of(tmp_path, [None, None], [0, 0]))
+    assert "collaboration.png" not in [path.name for path in save_plots(run, tmp_path / "plots")]
+
+
 def test_without_links_and_without_such_an_algorithm(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
     lonely = collaboration(Run.read(run_of(tmp_path / "a", [[], []], [None, None])))
     assert lonely["symmetry"] is None and lonely["sparsity"] == 1 and lonely["links_to_other_clusters"] is None
     assert collaboration(Run.read(run_of(tmp_path / "b", [None, None], [0, 0]))) is None

@@ -22,6 +22,12 @@ SMALL = {"samples_per_peer": 60, "test_per_peer": 20}
 BASE = dict(algorithm="dpfl", task="digits", split="rotated_hard", split_options=SMALL, rounds=4, model="mlr")
 
 
+UNEQUAL = {"samples_min": 20, "samples_max": 150, "test_per_peer": 20}
+FULL_BATCH = dict(
+    split="mixture", split_options=UNEQUAL, local_epochs=2, batch_size=1000, learning_rate=0.3, seed=6, rounds=6
+)  # no order of batches that float64 would have to repeat
+
+
 def graph_of(peers=5, kind="complete", options=None, **manifest) -> Graph:
     made = make_graph(kind, peers, seed=3)
     return Graph(made.nodes, made.edges, Manifest(**BASE | {"options": options or {}} | manifest))
@@ -106,11 +112,14 @@ def test_a_candidate_is_considered_once_and_only_if_expected():
 # ---- whole runs -------------------------------------------------------------------------------------------------------
 
 
+DEFAULTS = dict(budget=math.inf, period=1, rebuild_every=0, preprocess_share=1, round_share=1, initial_epochs=0)
+
+
 class Reference:
-    """The rounds of Algorithm 1 in float64 for full-batch softmax regression; orders and coins are given."""
+    """The rounds of Algorithm 1 in float64 for full-batch softmax regression, from the seeds of orders, shares and coins."""
 
     def __init__(self, graph, peers):
-        self.graph, self.options = graph, graph.manifest.options
+        self.graph, self.options = graph, DEFAULTS | graph.manifest.options
         self.train, self.held, self.w = {}, {}, {}
         for i, peer in enumerate(peers):
             shard = peer.learner.shard
@@ -119,50 +128,77 @@ class Reference:
             self.held[i] = Data(flat(shard.val_x), shard.val_y)
             self.w[i] = peer.models[0].astype(np.float64)
         self.counts = {i: float(len(data.y)) for i, data in self.train.items()}
-        self.omega, self.chosen = {}, {}
+        self.omega, self.chosen, self.gain, self.without_choice = {}, {}, {}, 0
 
-    def round(self, t, plan):
+    def round(self, t):
+        """Run round t; return how close any decision was to another one."""
         m = self.graph.manifest
-        epochs = 2 * m.local_epochs if t == 0 else m.local_epochs
+        epochs = m.local_epochs if t else self.options["initial_epochs"] or 2 * m.local_epochs
         trained = {i: descend(w, self.train[i], epochs, m.learning_rate) for i, w in self.w.items()}
-        margins = []
-        for i in self.graph.ids:
-            if t == 0:
-                order = [j for step in plan(i) for j in step]
-                order = list(dict.fromkeys(order))
-            else:
-                pool = sorted(self.omega[i])
-                order = generator(m.seed, "shuffle", i, t).permutation(pool).tolist()
-            coins = iter(generator(m.seed, "coins", i, t).random(100).tolist())
-            loss = lambda theta, i=i: losses(theta, self.held[i]).mean()  # noqa: E731
-            found = oracle.ggc(i, order, trained, self.counts, loss, coins, self.options.get("budget", math.inf))
-            margins.append(found.margin)
-            self.chosen[i] = sorted(found.chosen)
-            if t == 0:
-                self.omega[i] = self.chosen[i]
-            self.w[i] = oracle.average(trained, self.counts, [i, *found.chosen])
-        return min(margins)
+        return min(self.average(i, t, trained) for i in self.graph.ids)
+
+    def drawn(self, purpose, i, t, pool, count):
+        return generator(self.graph.manifest.seed, purpose, i, t).permutation(pool)[:count].tolist()
+
+    def average(self, i, t, trained):
+        o, neighbors = self.options, self.graph.neighbors(i)
+        rebuilds = t == 0 or bool(o["rebuild_every"] and t % o["rebuild_every"] == 0)
+        if rebuilds:
+            order = self.drawn("candidates", i, t, neighbors, max(1, round(o["preprocess_share"] * len(neighbors))))
+        else:
+            chooses = (t - 1) % o["period"] == 0
+            pool = self.omega[i] if chooses else self.chosen[i]
+            heard = self.drawn("asked", i, t, pool, round(o["round_share"] * len(pool)))
+            if not chooses:
+                self.w[i] = oracle.average(trained, self.counts, [i, *heard])
+                self.without_choice += bool(heard)
+                return math.inf
+            order = self.drawn("shuffle", i, t, sorted(heard), None)
+        coins = iter(generator(self.graph.manifest.seed, "coins", i, t).random(100).tolist())
+        loss = lambda theta: losses(theta, self.held[i]).mean()  # noqa: E731
+        found = oracle.ggc(i, order, trained, self.counts, loss, coins, o["budget"])
+        self.w[i] = oracle.average(trained, self.counts, [i, *found.chosen])
+        self.gain[i], self.chosen[i] = loss(trained[i]) - loss(self.w[i]), sorted(found.chosen)
+        if rebuilds:
+            self.omega[i] = self.chosen[i]
+        return found.margin
 
 
-@pytest.mark.parametrize("budget", [None, 2, 3])
 @pytest.mark.parametrize("kind", ["complete", "star"])
-def test_a_run_equals_the_oracle(budget, kind):
-    options = {} if budget is None else {"budget": budget}
-    graph = graph_of(5, kind, options, local_epochs=2, batch_size=1000, learning_rate=0.3, seed=6)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"budget": 2},
+        {"budget": 3},
+        {"initial_epochs": 1},
+        {"period": 3},
+        {"round_share": 0.7, "period": 2},
+        {"preprocess_share": 0.6},
+        {"rebuild_every": 2},
+        {"rebuild_every": 3, "period": 2, "budget": 3},
+    ],
+    ids=str,
+)
+def test_a_run_equals_the_oracle(options, kind):
+    graph = graph_of(5, kind, options, **FULL_BATCH)
     peers = peers_of(graph)
     reference, margins = Reference(graph, peers), []
+    assert len(set(reference.counts.values())) == len(peers), "equal weights would hide the p of Eq. 4"
 
     def compare(t):
-        margins.append(reference.round(t, lambda i: peers[0].algorithm.plan(i, 0)))
+        margins.append(reference.round(t))
         assert margins[-1] > 1e-6, "a decision that rounding can turn: take another seed"
         for i, peer in enumerate(peers):
             assert peer.state["candidates"] == reference.omega[i]
             assert peer.state["collaborators"] == reference.chosen[i]
+            assert peer.state["gain"] == pytest.approx(reference.gain[i], abs=1e-5)
             np.testing.assert_allclose(peer.models[0], reference.w[i], atol=5e-6)
 
     finish(peers, compare)
-    assert len(margins) == 4
+    assert len(margins) == 6
     assert any(reference.chosen.values())
+    assert bool(reference.without_choice) == ("period" in options), "Eq. 4 without GGC is not tested"
 
 
 def test_bytes_fall_with_the_budget_as_the_formula_says():

@@ -1,6 +1,7 @@
 """DPFL: the greedy choice against an oracle over sets, whole runs against a loop in float64, bytes, budgets."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.dpfl import Dpfl
 from peer.algorithms.greedy import GreedyChoice
 from peer.algorithms.local import Local
+from peer.algorithms.workspace import FoldedArrival, Workspace
 from peer.core.encoding import payload_size
+from peer.core.messages import ModelHeader
+from peer.core.model_store import ModelStore
 from tests.oracle import dpfl as oracle
 from tests.oracle.fedspd import Data, descend, losses
 from tests.tools.simulated import finish, peers_of, run
@@ -44,44 +48,57 @@ def numbers(*shape):
 
 @st.composite
 def cases(draw):
-    candidates = draw(st.integers(1, 8))
-    models = draw(numbers(candidates + 1, 3))
-    counts = draw(st.lists(st.integers(1, 50), min_size=candidates + 1, max_size=candidates + 1))
-    budget = draw(st.none() | st.integers(1, candidates + 1))
-    return models, counts, budget, draw(numbers(3)), draw(st.integers(0, 999)), draw(st.integers(1, candidates))
+    degree = draw(st.integers(1, 8))
+    counts = draw(st.lists(st.integers(1, 50), min_size=degree + 1, max_size=degree + 1))
+    options = {
+        "budget": draw(st.none() | st.integers(1, degree + 1)),
+        "preprocess_share": draw(st.sampled_from([1, 0.6])),
+    }
+    return draw(numbers(degree + 1, 3)), counts, options, draw(numbers(3)), draw(st.integers(0, 999))
 
 
 def quadratic(target):
     return lambda theta: float(0.5 * ((theta.astype(np.float64) - target) ** 2).sum())
 
 
+def arrival(peer, count, model):
+    header = ModelHeader(peer, 0, 0, 0, 0, 0, 1, count, 1.0, (), model.nbytes, "float32")
+    return FoldedArrival(header, model.copy())
+
+
 @settings(max_examples=300, deadline=None)
 @given(cases())
 def test_theorem_1_batches_decide_as_the_oracle_over_sets_does(case):
-    models, counts, budget, target, seed, size = case
-    order = [int(j) + 1 for j in generator(seed, "order").permutation(len(models) - 1)]
+    models, counts, options, target, seed = case
+    graph = graph_of(len(models), options=options, seed=seed)
+    order = generator(seed, "candidates", 0, 0).permutation(graph.neighbors(0)).tolist()
+    order = order[: max(1, round(options["preprocess_share"] * len(order)))]
+    budget = options["budget"] or math.inf
     by_peer = {j: model.astype(np.float64) for j, model in enumerate(models)}
     weights = dict(enumerate(map(float, counts)))
-    coins = iter(generator(seed, "coins").random(100).tolist())
+    coins = iter(generator(seed, "coins", 0, 0).random(100).tolist())
     loss = quadratic(target)
-    expected = oracle.ggc(0, order, by_peer, weights, loss, coins, math.inf if budget is None else budget)
+    expected = oracle.ggc(0, order, by_peer, weights, loss, coins, budget)
     assume(expected.margin > 1e-5)
     evaluated = []
 
-    def counted(theta):
-        evaluated.append(theta)
+    def counted(theta, part):
+        evaluated.append(part)
         return loss(theta)
 
-    choice = GreedyChoice(models[0], weights[0], counted, generator(seed, "coins"), budget)
-    for read in (choice.expect, choice.consider):  # BGGC reads every candidate twice, in batches of any size
-        for start in range(0, len(order), size):
-            for j in order[start : start + size]:
-                read(j, models[j].copy(), weights[j])
+    algorithm, store = Dpfl(graph.manifest, 0, graph), ModelStore([models[0], models[0].copy()])
+    state = {"trained": [0], "sample_count": counts[0]}
+    workspace = Workspace(graph.manifest, 0, graph, SimpleNamespace(mean_loss=counted), store, state)
+    choice = workspace.scratch["choice"] = algorithm._choice(workspace)
+    for step, batch in enumerate(algorithm.plan(0, 0)):
+        assert len(batch) <= budget
+        workspace.step, workspace.arrivals = step, [arrival(j, counts[j], models[j]) for j in batch]
+        algorithm.end_step(workspace)
     assert choice.chosen == expected.chosen
-    assert len(evaluated) == (expected.evaluations if budget != 1 else 0)
+    assert evaluated == ["validation"] * (expected.evaluations if budget != 1 else 0)
     wanted = oracle.average(by_peer, weights, [0, *expected.chosen])
     np.testing.assert_allclose(choice.average(), wanted, atol=1e-5)
-    assert len(choice.chosen) <= (budget or len(models)) - 1
+    assert len(choice.chosen) <= budget - 1
     gain = loss(by_peer[0]) - loss(wanted)
     assert choice.gain == pytest.approx(gain, abs=1e-4)
 

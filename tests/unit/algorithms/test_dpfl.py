@@ -218,23 +218,27 @@ def test_a_run_equals_the_oracle(options, kind):
     assert bool(reference.without_choice) == ("period" in options), "Eq. 4 without GGC is not tested"
 
 
-def test_bytes_fall_with_the_budget_as_the_formula_says():
-    """Preprocessing: deg models, or 2 deg where they exceed the budget; then |Omega_k| <= B_c - 1 in each round."""
+@pytest.mark.parametrize("kind", ["complete", "erdos-renyi"])
+def test_bytes_fall_with_the_budget_as_the_formula_says(kind):
+    """Round 0: deg models, or 2 deg in 2 ceil(deg / B_c) steps; then |Omega_k| < B_c; a peer sends what others take."""
     sent = []
     for budget in (None, 4, 2, 1):
-        graph = graph_of(7, options={} if budget is None else {"budget": budget}, batch_size=20)
+        graph = graph_of(7, kind, options={} if budget is None else {"budget": budget}, batch_size=20)
         peers = run(graph)
         size = payload_size(peers[0].learner.schema, "float32")
-        wanted = 0
-        for peer in peers:
-            preprocessing = {None: 6, 1: 0}.get(budget, 12)
-            omega = len(peer.state.get("candidates", []))
-            assert omega <= 6 if budget is None else omega <= budget - 1
-            assert peer.totals["models_folded"] == preprocessing + 3 * omega
-            wanted += preprocessing + 3 * omega
-        assert sum(peer.totals["payload_bytes_sent"] for peer in peers) == wanted * size
+        omega = [peer.state.get("candidates", []) for peer in peers]
+        degrees = [graph.degree(i) for i in graph.ids]
+        reads = [0 if budget == 1 else 1 if degree <= (budget or 7) else 2 for degree in degrees]
+        for i, (peer, degree) in enumerate(zip(peers, degrees, strict=True)):
+            assert len(omega[i]) <= (budget or 7) - 1
+            steps = {step for _, _, _, step, _ in peer.history[0]["folded"]}
+            assert len(steps) == reads[i] * math.ceil(degree / (budget or degree))
+            assert peer.totals["models_folded"] == reads[i] * degree + 3 * len(omega[i])
+            wanted = sum(reads[j] for j in graph.neighbors(i)) + 3 * sum(i in others for others in omega)
+            assert peer.totals["models_sent"] == wanted
+            assert peer.totals["payload_bytes_sent"] == wanted * size
         assert not sum(peer.totals["models_unused"] for peer in peers)
-        sent.append(wanted)
+        sent.append(sum(peer.totals["models_sent"] for peer in peers))
     assert sent[1] > sent[2] > sent[3] == 0 < sent[0]
 
 

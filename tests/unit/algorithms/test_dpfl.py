@@ -103,6 +103,19 @@ def test_theorem_1_batches_decide_as_the_oracle_over_sets_does(case):
     assert choice.gain == pytest.approx(gain, abs=1e-4)
 
 
+def test_remark_2_does_not_hold_a_chosen_set_can_be_worse_than_the_own_model():
+    """The own model, 0, has no loss. Model 3 makes X worse (a = 0), its removal makes Y worse (b = 0): it is added."""
+    models = {0: np.zeros(1, np.float32), 1: np.full(1, 3, np.float32), 2: np.full(1, -2, np.float32)}
+    loss = quadratic(np.zeros(1))
+    choice = GreedyChoice(models[0], 1.0, loss, generator(1, "coins"), None)
+    for read in (choice.expect, choice.consider):
+        for peer in (1, 2):
+            read(peer, models[peer], 1.0)
+    found = oracle.ggc(0, [1, 2], models, dict.fromkeys(models, 1.0), loss, iter([0.5, 0.5]), math.inf)
+    assert choice.chosen == found.chosen == [1, 2]
+    assert choice.gain == pytest.approx(-loss(np.full(1, 1 / 3))) and choice.gain < 0
+
+
 def test_a_model_whose_loss_is_not_finite_is_not_chosen():
     def loss(theta):
         return math.nan if np.abs(theta).max() > 10 else quadratic(np.ones(1))(theta)

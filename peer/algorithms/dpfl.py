@@ -58,7 +58,8 @@ class DpflOptions(BaseModel):
         1.0, gt=0, le=1, description="share of the potential collaborators, drawn anew in each round, that is asked"
     )
     guard_self: bool = Field(
-        False, description="average with no neighbor where that has the lower validation loss; an addition"
+        False,
+        description="average with no neighbor where that has the lower validation loss; after round 0: train alone",
     )
 
 

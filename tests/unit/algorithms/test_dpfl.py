@@ -142,7 +142,9 @@ def test_a_candidate_is_considered_once_and_only_if_expected():
 # ---- whole runs -------------------------------------------------------------------------------------------------------
 
 
-DEFAULTS = dict(budget=math.inf, period=1, rebuild_every=0, preprocess_share=1, round_share=1, initial_epochs=0)
+DEFAULTS = dict(
+    budget=math.inf, period=1, rebuild_every=0, preprocess_share=1, round_share=1, initial_epochs=0, guard_self=False
+)
 
 
 class Reference:
@@ -189,9 +191,11 @@ class Reference:
         found = oracle.ggc(i, order, trained, self.counts, loss, coins, o["budget"])
         self.w[i] = oracle.average(trained, self.counts, [i, *found.chosen])
         self.gain[i], self.chosen[i] = loss(trained[i]) - loss(self.w[i]), sorted(found.chosen)
+        if o["guard_self"] and self.gain[i] < 0:
+            self.w[i], self.chosen[i] = trained[i], []
         if rebuilds:
             self.omega[i] = self.chosen[i]
-        return found.margin
+        return min(found.margin, abs(self.gain[i]) if found.chosen else math.inf)
 
 
 @pytest.mark.parametrize("kind", ["complete", "star"])
@@ -207,6 +211,7 @@ class Reference:
         {"preprocess_share": 0.6},
         {"rebuild_every": 2},
         {"rebuild_every": 3, "period": 2, "budget": 3},
+        {"guard_self": True},
     ],
     ids=str,
 )
@@ -341,19 +346,20 @@ def test_peers_that_train_alone_on_renamed_labels_end_without_a_link_to_them():
 
 
 def test_guard_keeps_the_own_model_where_the_average_is_worse():
-    class Worse(GreedyChoice):
-        gain = -1.0
+    """C_i is empty in that round, and in round 0 so is Omega_i: no model comes in any later round."""
+    peers, kept = peers_of(graph_of(5, options={"guard_self": True}, **FULL_BATCH)), []
 
-    graph = graph_of(2)
-    peers = run(graph)
-    workspace, algorithm = peers[0].workspace, Dpfl(graph_of(2, options={"guard_self": True}).manifest, 0, graph)
-    before = peers[0].models[0].tobytes()
-    choice = Worse(peers[0].models[0], 1.0, lambda theta: 0.0, generator(1, "coins"), None)
-    choice.expect(1, peers[1].models[0] + 1, 1.0)
-    choice.consider(1, peers[1].models[0] + 1, 1.0)
-    assert choice.chosen == [1]
-    assert algorithm._chosen(workspace, choice)["collaborators"] == []
-    assert peers[0].models[0].tobytes() == before
+    def note(t):
+        if t == 0:
+            kept.extend(peer.models[0].tobytes() == peer.models[1].tobytes() for peer in peers)  # as it was trained
+
+    finish(peers, note)
+    guarded = [peer for peer in peers if peer.history[0]["state"]["gain"] < 0]
+    assert guarded
+    for peer in guarded:
+        first, *later = peer.history
+        assert kept[peer.peer_id] and first["state"]["collaborators"] == first["state"]["candidates"] == []
+        assert later and not any(line["folded"] for line in later)
 
 
 def test_a_peer_without_preprocessing_takes_neighbors_at_random():

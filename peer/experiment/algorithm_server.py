@@ -1,7 +1,7 @@
 """Algorithms with a server, as their papers have them: for comparison and as upper bounds only. No peer uses it.
 
 The clients are peers of the algorithm between neighbors: they choose, train and evaluate with the same code. Only what a server
-does stands here, one class for each algorithm.
+does stands here.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms import cluster_count, clustering
+from peer.algorithms.apfl import Apfl
 from peer.algorithms.cgpfl import Cgpfl
+from peer.algorithms.dfedavg import DFedAvg
+from peer.algorithms.ditto import Ditto
+from peer.algorithms.fedrep import FedRep
 from peer.algorithms.fedsoft import FedSoft
+from peer.algorithms.perfedavg import PerFedAvg
 from peer.algorithms.personal import SHARED
 from peer.algorithms.pfedme import PFedMe
 from peer.algorithms.workspace import Workspace
@@ -85,6 +90,23 @@ class AlgorithmServer:
             for slot in slots:
                 workspace.models.replace(slot, self.models[slot].copy())
 
+    def average(self, weights: np.ndarray[Any, np.dtype[np.float64]], slot: int) -> Vector:
+        """Return the weighted sum of the clients' models of a slot; a client of weight 0 takes no part."""
+        total = np.zeros_like(self.models[slot])
+        for workspace, weight in zip(self.workspaces, weights, strict=True):
+            if weight > 0:
+                accumulate(total, workspace.models.model(slot), float(weight))
+        return total
+
+
+def moved(old: Vector, mean: Vector, share: float) -> Vector:
+    """Return (1 - share) old + share mean; with share 1 it is the mean, bit for bit."""
+    if share == 1:
+        return mean
+    mixed = old.copy()
+    fold(mixed, 1 - share, mean, share)
+    return mixed
+
 
 class FedSoftServer(AlgorithmServer):
     """FedSoft (arXiv 2112.06053), Algorithm 1: with ``selected``, each center is the mean of so many clients, drawn by v_s.
@@ -108,37 +130,39 @@ class FedSoftServer(AlgorithmServer):
             weights = np.array([np.isin(np.arange(weights.shape[1]), places) / len(places) for places in chosen])
         trained = {int(place): self.train(int(place)) for place in np.flatnonzero(weights.sum(axis=0))}
         own = self.algorithms[0].own
-        self.models[: len(clusters)] = [self._average(v, own) for v in weights]
+        self.models[: len(clusters)] = [self.average(v, own) for v in weights]
         self.send(range(len(clusters)))
         return trained
 
-    def _average(self, weights: np.ndarray[Any, np.dtype[np.float64]], slot: int) -> Vector:
-        total = np.zeros_like(self.models[0])
-        for workspace, weight in zip(self.workspaces, weights, strict=True):
-            if weight > 0:
-                accumulate(total, workspace.models.model(slot), float(weight))
-        return total
 
+class MeanServer(AlgorithmServer):
+    """Federated averaging: w <- sum_i (n_i / n) w_i over all clients, where w is the one model of each that travels.
 
-class PFedMeServer(AlgorithmServer):
-    """pFedMe (arXiv 2006.08848), Algorithm 1: w <- (1 - beta) w + beta sum_i (n_i / n) w_i; all clients take part."""
+    With FedRep, w is the body of the model. FedAvg: McMahan et al., 2017, arXiv 1602.05629, Algorithm 1. The weights n_i are
+    those of FedAvg for every algorithm: a choice of this project where a paper weighs all clients the same.
+    """
 
     def train_and_average(self, round_index: int) -> dict[int, dict[str, Any]]:
-        """Train all clients, and average their w by the number of their samples."""
-        self.send(range(1))
+        """Train all clients, and give them the average of their w by the number of their samples."""
         trained = {place: self.train(place) for place in range(len(self.workspaces))}
-        counts = [workspace.learner.count() for workspace in self.workspaces]
-        total = np.zeros_like(self.models[SHARED])
-        for workspace, count in zip(self.workspaces, counts, strict=True):
-            accumulate(total, workspace.models.model(SHARED), count / sum(counts))
-        beta = self.algorithms[0].options.beta
-        if beta < 1:
-            mixed = self.models[SHARED].copy()
-            fold(mixed, 1 - beta, total, beta)
-            total = mixed
-        self.models[SHARED] = total
+        counts = np.array([workspace.learner.count() for workspace in self.workspaces])
+        self.models[SHARED] = moved(self.models[SHARED], self.average(counts / counts.sum(), SHARED), self.share)
         self.send(range(1))
         return trained
+
+    @property
+    def share(self) -> float:
+        """The share of the average in the next w."""
+        return 1.0
+
+
+class PFedMeServer(MeanServer):
+    """pFedMe (arXiv 2006.08848), Algorithm 1: w <- (1 - beta) w + beta sum_i (n_i / n) w_i; all clients take part."""
+
+    @property
+    def share(self) -> float:
+        """The option beta."""
+        return float(self.algorithms[0].options.beta)
 
 
 class CgpflServer(AlgorithmServer):
@@ -157,16 +181,9 @@ class CgpflServer(AlgorithmServer):
         uploaded = [workspace.models.model(algorithm.own) for workspace in self.workspaces]
         labels = self._labels(uploaded, round_index)
         for k in sorted(set(labels)):
-            members = [model for model, label in zip(uploaded, labels, strict=True) if label == k]
-            mean = np.zeros_like(members[0])
-            for member in members:
-                accumulate(mean, member, 1 / len(members))
-            alpha = algorithm.options.alpha
-            if alpha < 1:
-                old = self.models[k].copy()
-                fold(old, 1 - alpha, mean, alpha)
-                mean = old
-            self.models[k] = mean
+            members = np.array([label == k for label in labels])
+            mean = self.average(members / members.sum(), algorithm.own)
+            self.models[k] = moved(self.models[k], mean, algorithm.options.alpha)
         self.send(range(algorithm.clusters))
         for workspace, label in zip(self.workspaces, labels, strict=True):
             workspace.state = {**workspace.state, "label": label, "cluster_index": label, "clusters": self.count}
@@ -200,6 +217,7 @@ class CgpflServer(AlgorithmServer):
 
 
 SERVERS: dict[str, type[AlgorithmServer]] = {
+    **{each.name: MeanServer for each in (DFedAvg, Ditto, Apfl, FedRep, PerFedAvg)},
     FedSoft.name: FedSoftServer,
     PFedMe.name: PFedMeServer,
     Cgpfl.name: CgpflServer,
@@ -252,7 +270,7 @@ def run_algorithm_server(
 def _close(algorithm: Any, workspace: Workspace, client: SimulatedPeer, rounds: int) -> None:
     """Set the results that a peer has when its run is complete."""
     client.status = "completed"
-    client.host.state.round.index = rounds
+    client.host.state.round.index = workspace.round_index = rounds
     client.host.state.algorithm_state = dict(workspace.state)
     workspace.personalized, metrics = algorithm.final(workspace)
     client.host.last_round = client.host.last_round | metrics

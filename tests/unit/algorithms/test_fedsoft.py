@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.errors import Refusal
 from peer.algorithms.fedsoft import FedSoft, center_scores, importance, pull
 from peer.core.effects import Target
-from peer.experiment.algorithm_server import AlgorithmServerOptions, check_server, run_algorithm_server
+from peer.experiment.algorithm_server import AlgorithmServerOptions, run_algorithm_server
 from tests.oracle import fedsoft as oracle
 from tests.oracle.fedspd import Data
 from tests.tools.simulated import Result, finish, peers_of, run
@@ -77,29 +77,6 @@ def test_server_draws_clients_by_importance():
         assert 1 <= sum(active) <= 2, "one client for each of two centers, perhaps the same"
     trained = {peer.models[-1].tobytes() for peer in clients if peer.history[-1]["active"]}
     assert {center.tobytes() for center in clients[0].models[:-1]} == trained
-
-
-def test_server_forms_are_checked():
-    with pytest.raises(ConfigError, match="fedsoft, pfedme"):
-        check_server("dfca", AlgorithmServerOptions())
-    with pytest.raises(ConfigError, match="selected"):
-        check_server("pfedme", AlgorithmServerOptions(selected=3))
-
-
-def test_pfedme_server_equals_neighbors_on_the_complete_graph():
-    graph = graph_of(4, "complete", algorithm="pfedme", options={"strength": 1.0, "beta": 1.0}, learning_rate=0.2)
-    for client, peer in zip(map(Result, run_algorithm_server(graph, None).values()), run(graph), strict=True):
-        for one, other in zip(client.models, peer.models, strict=True):
-            np.testing.assert_allclose(one, other, atol=2e-5)
-
-
-def test_pfedme_server_keeps_a_share_of_the_old_model():
-    graph = graph_of(3, "complete", algorithm="pfedme", options={"strength": 1.0, "beta": 0.25}, rounds=1)
-    start = peers_of(graph)[0].models[0]
-    half = Result(run_algorithm_server(graph, None)[0]).models[0]
-    full = graph_of(3, "complete", algorithm="pfedme", options={"strength": 1.0}, rounds=1)
-    whole = Result(run_algorithm_server(full, None)[0]).models[0]
-    np.testing.assert_allclose(half, 0.75 * start + 0.25 * whole, atol=1e-6)
 
 
 def test_importance_is_the_share_of_samples_or_sigma():

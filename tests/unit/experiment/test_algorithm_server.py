@@ -42,6 +42,7 @@ def experiment(tmp_path, case):
     [
         'method = "server"\nrun = { algorithm = "fedsoft" }\nserver = { selected = 2 }',
         'method = "server"\nrun = { algorithm = "pfedme" }',
+        'method = "server"\nrun = { algorithm = "fedrep", options = { joint = true } }',
         'method = "server"\nrun = { algorithm = "cgpfl", clusters = 2, local_epochs = 6 }',
         'method = "server"\nrun = { algorithm = "cgpfl", options = { clusters = "auto" }, local_epochs = 6 }',
     ],
@@ -73,7 +74,7 @@ def test_the_best_center_of_a_distribution_is_measured(tmp_path):
 @pytest.mark.parametrize(
     ("case", "found"),
     [
-        ('method = "server"\nrun = { algorithm = "dfca" }', "fedsoft, pfedme"),
+        ('method = "server"\nrun = { algorithm = "dfca" }', "apfl, cgpfl, dfedavg, ditto, fedrep"),
         ('method = "server"\nrun = { algorithm = "pfedme" }\nserver = { selected = 2 }', "selected"),
         ('method = "server"\nrun = { algorithm = "fedsoft" }\nserver = { restarts = 2 }', "restarts"),
         ('method = "ifca-server"\nserver = { selected = 2 }', "selected"),

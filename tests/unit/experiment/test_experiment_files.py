@@ -303,6 +303,14 @@ def test_the_tables_of_the_other_systems_have_the_simplest_rivals(path):
     assert cases["dfedavg+final"].run["final"]["epochs"] > 0
 
 
+@pytest.mark.parametrize("path", [path for path in FILES if path.stem.startswith("cgpfl-table1")], ids=lambda p: p.stem)
+def test_the_numbers_of_cgpfl_stand_beside_runs_with_a_server(path):
+    published = {case.name: case.method for case in load_experiment(path).case if case.published is not None}
+    servers = ("FedAvg", "IFCA", "APFL", "Per-FedAvg", "Ditto", "pFedMe", "CGPFL", "CGPFL-Heur")
+    assert {name.partition(" with a server")[0] for name in published} == set(servers)
+    assert set(published.values()) == {"server", "ifca-server"}
+
+
 NO_RIVALS = {
     "fedspd-bytes": "counts models and bytes, on data of ten rounds; accuracies are not compared",
 }

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from coordinator_free_bootstrap import Graph
+from coordinator_free_bootstrap import Graph, Manifest
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms import cluster_count, clustering
@@ -27,9 +27,11 @@ from peer.algorithms.fedsoft import FedSoft
 from peer.algorithms.perfedavg import PerFedAvg
 from peer.algorithms.personal import SHARED
 from peer.algorithms.pfedme import PFedMe
+from peer.algorithms.registry import algorithm_named
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, accumulate, fold
 from peer.experiment.network import SimulatedPeer, VirtualNetwork
+from peer.experiment.server_keys import refuse_unread
 from peer.experiment.simulated import OnRound, SimulatedSettings, simulated_peers, write_run
 
 
@@ -45,6 +47,8 @@ class AlgorithmServerOptions(BaseModel):
 
 class AlgorithmServer:
     """The server of one algorithm, and its clients: the peers of a graph, whose edges are ignored."""
+
+    unread: ClassVar[tuple[str, ...]] = ()  # options of the algorithm that have an effect between neighbors only
 
     def __init__(self, graph: Graph, options: AlgorithmServerOptions, settings: SimulatedSettings) -> None:
         self.manifest, self.options = graph.manifest, options
@@ -115,6 +119,8 @@ class FedSoftServer(AlgorithmServer):
     and weighted averaging would count the importance twice.
     """
 
+    unread = ("variant", "rate", "initialization")
+
     def train_and_average(self, round_index: int) -> dict[int, dict[str, Any]]:
         """Divide the samples where it is due, train the clients of the round, and average each center."""
         clusters, wanted = range(self.algorithms[0].clusters), self.options.selected
@@ -141,6 +147,8 @@ class MeanServer(AlgorithmServer):
     With FedRep, w is the body of the model. FedAvg: McMahan et al., 2017, arXiv 1602.05629, Algorithm 1. The weights n_i are
     those of FedAvg for every algorithm: a choice of this project where a paper weighs all clients the same.
     """
+
+    unread = ("partners",)  # of dfedavg
 
     def train_and_average(self, round_index: int) -> dict[int, dict[str, Any]]:
         """Train all clients, and give them the average of their w by the number of their samples."""
@@ -172,6 +180,7 @@ class CgpflServer(AlgorithmServer):
     ``clusters = "auto"`` (CGPFL-Heur), K is chosen in round 0 from 1 to half of the clients and kept.
     """
 
+    unread = ("align_every", "sketch_size")
     count: int | None = None
 
     def train_and_average(self, round_index: int) -> dict[int, dict[str, Any]]:
@@ -224,18 +233,23 @@ SERVERS: dict[str, type[AlgorithmServer]] = {
 }
 
 
-def check_server(algorithm: str, options: AlgorithmServerOptions) -> None:
-    """Check that an algorithm has a server form with these options.
+def check_server(manifest: Manifest, options: AlgorithmServerOptions) -> None:
+    """Check that an algorithm has a server form, and that the form reads all settings.
 
     Raises:
-        ConfigError: it has none, or an option has no effect for it.
+        ConfigError: it has none, or a key or option has no effect.
     """
+    algorithm = manifest.algorithm
     if algorithm not in SERVERS:
         raise ConfigError(
             f'run.algorithm: found {algorithm!r} with method = "server"; allowed: {", ".join(sorted(SERVERS))}'
         )
     if options.selected is not None and algorithm != FedSoft.name:
         raise ConfigError(f"server.selected: found {options.selected} with {algorithm!r}; allowed: only with 'fedsoft'")
+    refuse_unread("server", manifest)
+    its_options, unread = algorithm_named(algorithm).parse_options(manifest), SERVERS[algorithm].unread
+    read = {f"run.options.{name}" for name in type(its_options).model_fields if name not in unread}
+    refuse_unread("server", its_options, read, "run.options")
 
 
 def run_algorithm_server(
@@ -252,7 +266,7 @@ def run_algorithm_server(
         StorageError: the run directory cannot be written.
     """
     options, settings, manifest = options or AlgorithmServerOptions(), settings or SimulatedSettings(), graph.manifest
-    check_server(manifest.algorithm, options)
+    check_server(manifest, options)
     began = time.monotonic()
     server = SERVERS[manifest.algorithm](graph, options, settings)
     for round_index in range(manifest.rounds):

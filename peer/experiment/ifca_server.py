@@ -18,12 +18,14 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from coordinator_free_bootstrap import Graph
+from coordinator_free_bootstrap import Graph, Manifest
+from coordinator_free_bootstrap.errors import ConfigError
 from peer.algorithms.learner import TrainStats, measured, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, accumulate
 from peer.core.model_store import ModelStore
 from peer.experiment.network import SimulatedPeer, VirtualNetwork
+from peer.experiment.server_keys import READ, refuse_unread
 from peer.experiment.simulated import OnRound, SimulatedSettings, simulated_peers, write_run
 from peer.experiment.together import Together
 
@@ -43,6 +45,19 @@ class IfcaServerOptions(BaseModel):
     )
 
 
+def check_ifca_server(manifest: Manifest) -> None:
+    """Check that IFCA with a server reads all settings.
+
+    Raises:
+        ConfigError: a key has no effect, or ``run.algorithm`` is another one.
+    """
+    if manifest.algorithm not in ("ifca", "dfca"):
+        raise ConfigError(
+            f"run.algorithm: found {manifest.algorithm!r} with method = \"ifca-server\"; allowed: 'ifca', or none"
+        )
+    refuse_unread("ifca-server", manifest, READ - {"run.options", "run.optimizer_state"})
+
+
 def run_ifca_server(
     graph: Graph,
     directory: Path | None,
@@ -58,6 +73,7 @@ def run_ifca_server(
         ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.
         StorageError: the run directory cannot be written.
     """
+    check_ifca_server(graph.manifest)
     options, settings = options or IfcaServerOptions(), settings or SimulatedSettings()
     began = time.monotonic()
     runs = []

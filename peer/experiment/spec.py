@@ -37,7 +37,7 @@ from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from coordinator_free_bootstrap.validation import joined, sentences
 from peer.algorithms.registry import algorithms
 from peer.experiment.algorithm_server import AlgorithmServerOptions, check_server
-from peer.experiment.ifca_server import IfcaServerOptions
+from peer.experiment.ifca_server import IfcaServerOptions, check_ifca_server
 
 Percent = Annotated[float, Field(ge=0, le=100)]
 Method = Literal["peers", "ifca-server", "server", "published"]
@@ -265,16 +265,14 @@ def check_algorithm(manifest: Manifest, case: Case, source: str) -> None:
     """Construct the algorithm of a case, so that a wrong option is an error before the first run.
 
     Raises:
-        ConfigError: an option is unknown, or not allowed beside the others.
+        ConfigError: an option is unknown, not allowed beside the others, or not read by the case's method.
     """
-    unused = {"diverged_restores": manifest.diverged_restores, "final.epochs": manifest.final.epochs}
-    if case.method in ("ifca-server", "server") and (found := {key: value for key, value in unused.items() if value}):
-        key, value = next(iter(found.items()))
-        raise ConfigError(f"{source}: run.{key}: found {value}; method {case.method} does not use it; remove it")
-    if case.method in ("peers", "server") and manifest.algorithm in algorithms():  # `skipped` names the others
-        try:
+    try:
+        if case.method == "ifca-server":
+            check_ifca_server(manifest)
+        elif manifest.algorithm in algorithms():  # `skipped` names the others
             if case.method == "server":
-                check_server(manifest.algorithm, case.server)
+                check_server(manifest, case.server)
             algorithms()[manifest.algorithm](manifest, 0, make_graph("line", 2, manifest=manifest))
-        except ConfigError as error:
-            raise ConfigError(f"{source}: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error

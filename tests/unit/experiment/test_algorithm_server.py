@@ -1,12 +1,16 @@
 """Experiment cases with `method = "server"`: run, report, and what is refused. The arithmetic is in tests/unit/algorithms."""
 
+from operator import attrgetter
+
 import numpy as np
 import pytest
 
+from coordinator_free_bootstrap import Manifest
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.experiment.jobs import Job, jobs_of, runs_left
 from peer.experiment.runner import run_job
 from peer.experiment.scaling import Scale
+from peer.experiment.server_keys import READ
 from peer.experiment.simulated import SimulatedSettings
 from peer.experiment.spec import load_experiment
 from peer.observe.report import build_report
@@ -85,6 +89,55 @@ def test_the_best_center_of_a_distribution_is_measured(tmp_path):
 def test_wrong_server_cases_are_refused(tmp_path, case, found):
     with pytest.raises(ConfigError, match=found):
         experiment(tmp_path, case)
+
+
+UNREAD = [
+    ("participation = 0.5", r"run\.participation: found 0\.5.*allowed: 1\.0"),
+    ('encoding = "int8"', r"run\.encoding: found 'int8'.*allowed: 'float32'"),
+    ('pace = "async"', r"run\.pace: found 'async'.*allowed: 'lockstep'"),
+    ('mix = "uniform"', r"run\.mix: found 'uniform'.*allowed: None"),
+    ('aggregation = "batch"', r"run\.aggregation: found 'batch'.*allowed: 'sequential'"),
+    ("dynamic_edges = 0.2", r"run\.dynamic_edges: found 0\.2.*allowed: 0\.0"),
+    ("diverged_restores = 1", r"run\.diverged_restores: found 1.*allowed: 0"),
+    ("screening = { clip = 1.0 }", r"run\.screening\.clip: found 1\.0.*allowed: None"),
+    ("limits = { rounds_ahead = 3 }", r"run\.limits\.rounds_ahead: found 3.*allowed: 2"),
+    ("final = { epochs = 2 }", r"run\.final\.epochs: found 2.*allowed: None"),
+]
+
+
+@pytest.mark.parametrize(("method", "algorithm"), [("server", "pfedme"), ("ifca-server", "ifca")])
+@pytest.mark.parametrize(("setting", "words"), UNREAD)
+def test_a_key_that_no_server_reads_is_refused(tmp_path, method, algorithm, setting, words):
+    with pytest.raises(ConfigError, match=rf'case \'a\': {words}; remove the key, or use method = "peers"'):
+        experiment(tmp_path, f'method = "{method}"\nrun = {{ algorithm = "{algorithm}", {setting} }}')
+
+
+@pytest.mark.parametrize(
+    ("method", "run", "words"),
+    [
+        ("server", 'algorithm = "fedsoft", options = { variant = "select" }', r"options\.variant: found 'select'"),
+        ("server", 'algorithm = "fedsoft", options = { rate = 0.2 }', r"options\.rate: found 0\.2"),
+        ("server", 'algorithm = "fedsoft", options = { initialization = "local" }', r"options\.initialization"),
+        ("server", 'algorithm = "dfedavg", options = { partners = 2 }', r"options\.partners: found 2"),
+        ("server", 'algorithm = "cgpfl", options = { align_every = 2 }', r"options\.align_every: found 2"),
+        ("server", 'algorithm = "cgpfl", options = { sketch_size = 9 }', r"options\.sketch_size: found 9"),
+        ("ifca-server", 'algorithm = "ifca", optimizer_state = "keep"', r"optimizer_state: found 'keep'"),
+        ("ifca-server", "options = { warmup_rounds = 2 }", r"options: found \{'warmup_rounds': 2\}"),
+        ("ifca-server", 'algorithm = "ditto"', r"algorithm: found 'ditto'"),
+    ],
+)
+def test_a_setting_that_its_own_server_does_not_read_is_refused(tmp_path, method, run, words):
+    with pytest.raises(ConfigError, match=rf"case 'a': run\.{words}.*; allowed: "):
+        experiment(tmp_path, f'method = "{method}"\nrun = {{ {run} }}')
+
+
+def test_keys_that_servers_read_exist():
+    for key in READ:
+        attrgetter(key.removeprefix("run."))(Manifest())
+
+
+def test_no_final_phase_is_what_a_server_has(tmp_path):
+    experiment(tmp_path, 'method = "server"\nrun = { algorithm = "pfedme", final = { epochs = 0 } }')
 
 
 def test_cases_that_measure_the_same_run_share_it(tmp_path):

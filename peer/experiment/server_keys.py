@@ -1,0 +1,46 @@
+"""Settings that a form with a server does not read: refused, as a result would look as if they had an effect."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pydantic import BaseModel
+
+from coordinator_free_bootstrap.errors import ConfigError
+
+READ = frozenset(
+    f"run.{key}"
+    for key in (
+        *("algorithm", "options", "clusters", "rounds", "seed", "evaluate_every", "allow_disconnected"),
+        *("task", "task_options", "model", "model_options", "split", "split_options", "data_seed"),
+        *("local_epochs", "local_unit", "batch_size", "gradient_clip", "weight_decay"),
+        *("optimizer", "optimizer_state", "momentum"),
+        *("learning_rate", "learning_rate_decay", "learning_rate_decay_rounds"),
+        *("limits.model_bytes_max", "limits.kept_bytes_max"),  # checked where the clients are built
+    )
+)
+NONE = ("run.final.epochs", 0)  # no final phase, which is what a form with a server has
+
+
+def refuse_unread(method: str, settings: BaseModel, read: Collection[str] = READ, prefix: str = "run") -> None:
+    """Refuse a key that is not its default and that the form with a server does not read.
+
+    Args:
+        method: of the case, for the message.
+        settings: the manifest, or the options of its algorithm.
+        read: the keys that have an effect, with their sections: ``run.limits.kept_bytes_max``.
+        prefix: of the keys of ``settings``.
+
+    Raises:
+        ConfigError: the first such key.
+    """
+    for name, field in type(settings).model_fields.items():
+        key, found = f"{prefix}.{name}", getattr(settings, name)
+        default = field.get_default(call_default_factory=True)
+        if isinstance(found, BaseModel):
+            refuse_unread(method, found, read, key)
+        elif key not in read and found != default and (key, found) != NONE:
+            raise ConfigError(
+                f'{key}: found {found!r}, which has no effect with method = "{method}"; allowed: {default!r}; '
+                'remove the key, or use method = "peers"'
+            )

@@ -180,7 +180,7 @@ class Reference:
         else:
             chooses = (t - 1) % o["period"] == 0
             pool = self.omega[i] if chooses else self.chosen[i]
-            heard = self.drawn("asked", i, t, pool, round(o["round_share"] * len(pool)))
+            heard = self.drawn("asked", i, t, pool, min(len(pool), max(1, round(o["round_share"] * len(pool)))))
             if not chooses:
                 self.w[i] = oracle.average(trained, self.counts, [i, *heard])
                 self.without_choice += bool(heard)
@@ -208,6 +208,7 @@ class Reference:
         {"initial_epochs": 1},
         {"period": 3},
         {"round_share": 0.7, "period": 2},
+        {"round_share": 0.1},  # one, where the share is none
         {"preprocess_share": 0.6},
         {"rebuild_every": 2},
         {"rebuild_every": 3, "period": 2, "budget": 3},
@@ -291,7 +292,8 @@ def test_partial_participation_takes_a_share_of_the_models():
     for peer in run(graph_of(9, options=options, batch_size=20)):
         counts = [len(row["folded"]) for row in peer.history]
         assert counts[0] == 4
-        assert counts[1:] == [round(0.5 * len(peer.state["candidates"]))] * 3
+        most = len(peer.state["candidates"])
+        assert counts[1:] == [min(most, max(1, round(0.5 * most)))] * 3
 
 
 def test_budget_1_equals_local(monkeypatch):

@@ -284,7 +284,8 @@ class Engine:
         run.round.record.update(event.metrics)
         match trigger:
             case Trigger.ASSIGNED:
-                self.sender.post_selection()
+                run.round.unannounced = True
+                self._announce()
                 run.emit(do.Work("train", run.round.index))
             case Trigger.SAT_OUT | Trigger.TRAINED:
                 self._begin_exchange(now)
@@ -306,6 +307,13 @@ class Engine:
                 self._linger_until = now + self._absence_s()
                 self._linger_latest = now + run.manifest.timeouts.round_deadline_s
                 self.contacts.send_heartbeats(now)
+
+    def _announce(self) -> None:
+        """Post this round's selection once the last checkpoint is safe: one that declines completes a neighbor's round."""
+        run = self.state
+        if run.round.unannounced and run.persisting is None:
+            self.sender.post_selection()
+            run.round.unannounced = False
 
     def _begin_exchange(self, now: float) -> None:
         self.state.round.exchange_began_at = now
@@ -426,6 +434,7 @@ class Engine:
         run = self.state
         if event.round_index == run.persisting:
             run.persisting = None
+            self._announce()
         if event.error:
             run.totals["checkpoint_failures"] += 1
             if event.error != run.storage_error:

@@ -29,6 +29,7 @@ class Round:
     active: bool = True  # whether this peer trains in it
     began_at: float = 0.0
     exchange_began_at: float = 0.0
+    unannounced: bool = False  # the selection is known and not yet in the outboxes
     offered: bool = False  # the step's offers are in the outboxes
     agreed: AlgorithmState | None = None  # what all selections of the round add to the algorithm's state, once known
     asked: frozenset[int] | None = None  # whose models this peer takes; None: everyone's, or not known before `assign`

@@ -75,6 +75,26 @@ def test_only_bytes_that_were_asked_for_are_sent():
     assert not np.array_equal(worlds[0].checker.final[0][0], worlds[1].checker.final[0][0])
 
 
+def test_requests_of_a_round_wait_for_the_checkpoint_of_the_round_before():
+    """A request that declines completes the neighbor's round, which a peer that restarts must not repeat alone."""
+    world, written = Asking(graph_of()), []
+    post = world.post
+
+    def hold(peer, event, after_s=0.001):
+        kept = peer == 0 and isinstance(event, ev.CheckpointWritten)
+        written.append(event) if kept else post(peer, event, after_s)
+
+    def requested():
+        return {m.round_index for sender, _, m in world.sent if sender == 0 and isinstance(m, Select)}
+
+    world.post = hold
+    world.run(until=102.0)
+    assert world.engines[0].round_index == 1 and requested() == {0}
+    post(0, written.pop())
+    world.run(until=104.0)
+    assert world.engines[0].round_index == 2 and requested() == {0, 1}
+
+
 def engine_of(graph):
     """Return the engine of peer 0 in the exchange of round 0."""
     world = Asking(graph)

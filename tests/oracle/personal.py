@@ -2,7 +2,8 @@
 
 One loop over rounds; the shared models are mixed with Metropolis weights. Softmax regression; every batch is the whole training
 set, so there is no shuffle to repeat. Sources, equation for equation: pFedMe (arXiv 2006.08848), Ditto (arXiv 2012.04221), APFL
-(arXiv 2003.13461), FedRep (arXiv 2102.07078), Per-FedAvg first order (arXiv 2002.07948), D-PSGD (arXiv 1705.09056).
+(arXiv 2003.13461), FedRep (arXiv 2102.07078), FedPer (arXiv 1912.00818), Per-FedAvg first order (arXiv 2002.07948), D-PSGD
+(arXiv 1705.09056).
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ def gradient(theta: np.ndarray, data: Data) -> np.ndarray:
 
 
 class Peer:
-    """Shared model w, private model v, and what else a method keeps."""
+    """Shared model w, private model v, the personal model that is evaluated, and what else a method keeps."""
 
-    def __init__(self, start: np.ndarray, data: Data) -> None:
-        self.w, self.v, self.data, self.alpha = start.copy(), start.copy(), data, 0.5
-        self.step = np.zeros_like(start)
+    def __init__(self, start: np.ndarray, data: Data, alpha: float = 0.5) -> None:
+        self.w, self.v, self.data, self.alpha = start.copy(), start.copy(), data, alpha
+        self.personal, self.step = start.copy(), np.zeros_like(start)
 
     def grad(self, theta: np.ndarray) -> np.ndarray:
         return gradient(theta, self.data)
@@ -40,20 +41,20 @@ def pfedme(peer: Peer, tau: int, rate: float, *, strength: float, steps: int, **
         peer.w = peer.w - rate * strength * (peer.w - peer.v)
 
 
-def ditto(peer: Peer, tau: int, rate: float, *, strength: float, **_: float) -> None:
-    start = peer.w
+def ditto(peer: Peer, tau: int, rate: float, *, strength: float, personal: int = 0, **_: float) -> None:
+    for _step in range(int(personal) or tau):
+        peer.v = peer.v - rate * (peer.grad(peer.v) + strength * (peer.v - peer.w))
     for _step in range(tau):
-        peer.v = peer.v - rate * (peer.grad(peer.v) + strength * (peer.v - start))
         peer.w = peer.w - rate * peer.grad(peer.w)
 
 
-def apfl(peer: Peer, tau: int, rate: float, **_: float) -> None:
+def apfl(peer: Peer, tau: int, rate: float, *, adapt: int = 1, **_: float) -> None:
     for step in range(tau):
         mixed = peer.alpha * peer.v + (1 - peer.alpha) * peer.w
         slope = peer.grad(mixed)
         difference = peer.v - peer.w
         peer.w = peer.w - rate * peer.grad(peer.w)
-        if step == 0:
+        if step == 0 and adapt:
             peer.alpha = min(1.0, max(0.0, peer.alpha - rate * float(difference @ slope)))
         peer.v = peer.v - rate * peer.alpha * slope
 
@@ -67,13 +68,23 @@ def dpsgd(peer: Peer, tau: int, rate: float, **_: float) -> None:
     peer.step = -rate * peer.grad(peer.w)
 
 
-def fedrep(peer: Peer, tau: int, rate: float, *, head: int, **_: float) -> None:
+def fedrep(peer: Peer, tau: int, rate: float, *, head: int, head_epochs: int = 0, joint: int = 0, **_: float) -> None:
     """The last ``head`` coordinates are the head; ``w`` holds a whole model, of which only the body is mixed."""
-    whole = peer.w
-    for part in (np.arange(len(whole)) >= len(whole) - int(head), np.arange(len(whole)) < len(whole) - int(head)):
-        for _step in range(tau):
+    whole, private = peer.w, np.arange(len(peer.w)) >= len(peer.w) - int(head)
+    for part, steps in [(1, tau)] if joint else [(private, int(head_epochs) or tau), (~private, tau)]:
+        for _step in range(steps):
             whole = whole - rate * peer.grad(whole) * part
     peer.w = whole
+
+
+def evaluated(method: str, peer: Peer, *, inner: float = 0.0, adapted: int = 1, **_: float) -> np.ndarray:
+    """The personal model, after the mixing of w."""
+    if method == "apfl":
+        return peer.alpha * peer.v + (1 - peer.alpha) * peer.w
+    theta = peer.v if method in ("pfedme", "ditto") else peer.w
+    for _step in range(int(adapted) if method == "perfedavg" else 0):
+        theta = theta - inner * peer.grad(theta)
+    return theta
 
 
 METHODS: dict[str, Callable[..., None]] = {f.__name__: f for f in (pfedme, ditto, apfl, perfedavg, dpsgd, fedrep)}
@@ -90,7 +101,8 @@ def run(
     **options: float,
 ) -> list[dict[int, Peer]]:
     """Return copies of all peers after each round."""
-    peers = {i: Peer(np.array(start, dtype=np.float64), own) for i, own in data.items()}
+    alpha = options.get("alpha", 0.5)
+    peers = {i: Peer(np.array(start, dtype=np.float64), own, alpha) for i, own in data.items()}
     found = []
     for _ in range(rounds):
         for peer in peers.values():
@@ -104,7 +116,7 @@ def run(
             peers[i].w = np.concatenate([mixed[: len(mixed) - kept], sent[i][len(mixed) - kept :]])
         copies = {}
         for i, peer in peers.items():
-            copies[i] = Peer(peer.w, peer.data)
-            copies[i].v, copies[i].alpha = peer.v.copy(), peer.alpha
+            copies[i] = Peer(peer.w, peer.data, peer.alpha)
+            copies[i].v, copies[i].personal = peer.v.copy(), evaluated(method, peer, **options)
         found.append(copies)
     return found

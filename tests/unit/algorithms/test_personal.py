@@ -14,47 +14,53 @@ from tests.tools.simulated import finish, peers_of, run
 
 SMALL = {"samples_per_peer": 50, "test_per_peer": 20}
 BASE = dict(task="digits", split="rotated_hard", split_options=SMALL, rounds=3, model="mlr", batch_size=1000)
-OPTIONS = {
+RATE = 0.3
+OPTIONS = {  # algorithm and variant: the options of both
     "pfedme": ({"strength": 2.0, "inner_steps": 3}, {"strength": 2.0, "steps": 3}),
     "ditto": ({"strength": 0.7}, {"strength": 0.7}),
+    "ditto, epochs": ({"strength": 0.7, "personal_epochs": 2}, {"strength": 0.7, "personal": 2}),
     "apfl": ({}, {}),
+    "apfl, fixed": ({"alpha": 0.2, "adapt": False}, {"alpha": 0.2, "adapt": 0}),
     "perfedavg": ({"inner_learning_rate": 0.2}, {"inner": 0.2}),
+    "perfedavg, steps": ({"adapt_steps": 3}, {"inner": RATE, "adapted": 3}),
     "dpsgd": ({}, {}),
     "fedrep": ({"head": ["*bias"]}, {"head": 10}),
+    "fedrep, epochs": ({"head": ["*bias"], "head_epochs": 2}, {"head": 10, "head_epochs": 2}),
+    "fedrep, joint": ({"head": ["*bias"], "joint": True}, {"head": 10, "joint": 1}),
 }
 PRIVATE = {"pfedme", "ditto", "apfl", "fedrep"}
 
 
 def graph_of(name, peers=4, kind="line", **manifest) -> Graph:
     made = make_graph(kind, peers, seed=3)
-    run = BASE | {"algorithm": name, "options": OPTIONS.get(name, ({},))[0]} | manifest
+    run = BASE | {"algorithm": name.partition(",")[0], "options": OPTIONS.get(name, ({},))[0]} | manifest
     return Graph(made.nodes, made.edges, Manifest(**run))
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("kind", ["line", "star"])
 def test_a_run_equals_the_oracle(name, kind):
-    graph = graph_of(name, 4, kind, local_epochs=4, learning_rate=0.3)
-    peers, data = peers_of(graph), {}
+    graph = graph_of(name, 4, kind, local_epochs=4, learning_rate=RATE)
+    peers, data, method = peers_of(graph), {}, graph.manifest.algorithm
     for i, peer in enumerate(peers):
         shard = peer.learner.shard
         data[i] = Data(shard.train_x.reshape(len(shard.train_x), -1).astype(np.float64), shard.train_y)
     neighbors = {i: list(graph.neighbors(i)) for i in graph.ids}
-    start = peers[0].learner.initial_model(0) * 0 + (peers[0].models[1] if name in PRIVATE else peers[0].models[0])
-    expected = oracle.run(name, neighbors, data, start, 3, 4, 0.3, **OPTIONS[name][1])
+    start = peers[0].learner.initial_model(0) * 0 + (peers[0].models[1] if method in PRIVATE else peers[0].models[0])
+    expected = oracle.run(method, neighbors, data, start, 3, 4, RATE, **OPTIONS[name][1])
     compared = []
 
     def compare(t):
         for i, peer in enumerate(peers):
             wanted = expected[t][i]
-            if name == "fedrep":
-                np.testing.assert_allclose(peer.algorithm.evaluation_model(peer.workspace), wanted.w, atol=3e-6)
+            np.testing.assert_allclose(peer.algorithm.evaluation_model(peer.workspace), wanted.personal, atol=3e-6)
+            if method == "fedrep":
                 np.testing.assert_allclose(peer.models[0], wanted.w[:-10], atol=3e-6)
                 continue
             np.testing.assert_allclose(peer.models[0], wanted.w, atol=3e-6)
-            if name in PRIVATE:
+            if method in PRIVATE:
                 np.testing.assert_allclose(peer.models[1], wanted.v, atol=3e-6)
-            if name == "apfl":
+            if method == "apfl":
                 assert peer.state["alpha"] == pytest.approx(wanted.alpha, abs=1e-6)
         compared.append(t)
 

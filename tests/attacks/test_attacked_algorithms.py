@@ -30,7 +30,10 @@ class Case:
     """How one algorithm is set up, and what is wrong for it.
 
     Attributes:
-        good: the slot and the numbers of a header that it accepts.
+        run: keys of the manifest.
+        slot: of a model that it accepts.
+        scalars: numbers in the header of a model that it accepts.
+        private: how many models never leave the peer.
         header: changes to it that are refused, with their codes.
         passes: numbers in a pass that are refused, by step.
     """
@@ -38,6 +41,7 @@ class Case:
     run: dict[str, Any]
     slot: int = 0
     scalars: tuple[float, ...] = ()
+    private: int = 1
     header: list[tuple[dict[str, Any], Refusal]] = field(default_factory=list)
     passes: list[tuple[int, tuple[float, ...], Refusal]] = field(default_factory=list)
 
@@ -49,6 +53,7 @@ CASES = {
         {"algorithm": "fedsoft"},
         slot=2,
         scalars=(0.5, 0.5),
+        private=0,
         header=[
             ({"slot": 0}, SLOT),  # a center, which is never pushed
             ({"scalars": ()}, WEIGHT),
@@ -57,9 +62,24 @@ CASES = {
             ({"scalars": (-1.0, 2.0)}, WEIGHT),
         ],
     ),
+    "fedsoft, select": Case(
+        {"algorithm": "fedsoft", "options": {"variant": "select"}},
+        slot=2,
+        scalars=(1.0, 0.0),
+        private=0,
+        header=[
+            ({"slot": 0}, SLOT),
+            ({"scalars": ()}, WEIGHT),
+            ({"scalars": (0.5, 0.5)}, WEIGHT),  # importances, where flags are due
+            ({"scalars": (0.0, 0.0)}, WEIGHT),  # a model that drew no center is not sent
+            ({"scalars": (2.0, 0.0)}, WEIGHT),
+            ({"scalars": (1.0, 0.0, 1.0)}, WEIGHT),
+        ],
+    ),
     "blend": Case(
         {"algorithm": "blend", "options": {"initialization": "global", "warmup_rounds": 0}},
         slot=1,
+        private=3,
         scalars=(0.0, 0.25, 0.25, 0.25, 0.25, 0.0),
         header=[
             ({"slot": 3}, SLOT),  # the own model
@@ -70,9 +90,11 @@ CASES = {
             ({"scalars": (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)}, MALFORMED),
         ],
     ),
-    "dpfl": Case({"algorithm": "dpfl"}, header=[({"slot": 1}, SLOT)]),
-    "fedrep": Case({"algorithm": "fedrep"}, header=[({"slot": 1}, SLOT)]),
-    "pfedme": Case({"algorithm": "pfedme"}, header=[({"slot": 1}, SLOT)]),
+    "perfedavg": Case({"algorithm": "perfedavg"}, private=0, header=[({"slot": 1}, SLOT)]),
+    **{
+        name: Case({"algorithm": name}, header=[({"slot": 1}, SLOT)])
+        for name in ("dpfl", "fedrep", "pfedme", "ditto", "apfl", "dpsgd")
+    },
     "cgpfl": Case(
         {"algorithm": "cgpfl", "options": {"sketch_size": 4}},
         slot=2,
@@ -142,7 +164,7 @@ def test_nothing_wrong_gets_in_and_nothing_private_gets_out(name: str, tmp_path:
             await target.reach(Stage.EXCHANGING)
             host, algorithm = target.host, target.host.algorithm
             before, private = target.digest(), range(algorithm.slots, algorithm.held)
-            assert len(private) == {"fedsoft": 0, "blend": 3}.get(name, 1)
+            assert len(private) == case.private
             async with target.channel(ATTACKER) as channel:
                 for changes, code in case.header:
                     reply = await outcome(channel, model_frames(target, case, **changes))

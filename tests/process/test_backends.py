@@ -93,9 +93,7 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
             id="fedsoft-select",
             marks=SLOW,
         ),
-        pytest.param(
-            {"algorithm": "dpfl", "options": {"budget": 2, "rebuild_every": 2}}, id="dpfl-budget-rebuild", marks=SLOW
-        ),
+        pytest.param({"algorithm": "dpfl", "options": {"budget": 2, "rebuild_every": 2}}, id="dpfl-budget-rebuild"),
         pytest.param(
             {"algorithm": "dpfl", "options": {"period": 2}, "participation": 0.8, "encoding": "int8"},
             id="dpfl-participation",
@@ -109,7 +107,6 @@ def run_both(bed: Make, directory: Path, graph: Graph) -> dict[int, Models]:
         pytest.param(
             {"algorithm": "cgpfl", "options": {"strength": 2.0, "clusters": "auto"}, "encoding": "int8"},
             id="cgpfl-auto",
-            marks=SLOW,
         ),
     ],
 )

@@ -49,6 +49,20 @@ def undisturbed(warm_parent: WarmParent, tmp_path_factory: pytest.TempPathFactor
         return run.models()
 
 
+KEPT = {
+    **{"rounds": 4, "kind": "complete", "algorithm": "dpfl", "options": {"budget": 2}},
+    **{"optimizer": "adam", "learning_rate": 0.01, "optimizer_state": "keep"},
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed_dpfl(warm_parent: WarmParent, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Models]:
+    with Bed(warm_parent, tmp_path_factory.mktemp("dpfl"), **KEPT) as run:
+        run.finish()
+        assert any(line["state"]["collaborators"] for line in run.history(VICTIM, "round")), "it averages with nobody"
+        return run.models()
+
+
 def _restart(run: Bed, starts: int = 2) -> None:
     """Wait until the failpoint has killed the victim, restart it without one, and wait for the end of all peers."""
     assert run.until_ended(VICTIM) == -9
@@ -76,6 +90,21 @@ def test_kill_at_any_point_changes_no_bit(bed: Make, undisturbed: dict[int, Mode
     invariants.completed(run)
     invariants.check(run)
     same_models(undisturbed, run.models())
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "resumed_from"),
+    [pytest.param("fold.end=kill@3", None, marks=pytest.mark.slow), ("close.begin=kill@3", 2)],
+)
+def test_kill_changes_no_bit_with_a_kept_optimizer_and_chosen_collaborators(
+    bed: Make, undisturbed_dpfl: dict[int, Models], failpoint: str, resumed_from: int | None
+) -> None:
+    run = bed(**KEPT, failpoints={VICTIM: failpoint})
+    _restart(run)
+    assert run.history(VICTIM, "start")[-1]["resumed_from"] == resumed_from
+    invariants.completed(run)
+    invariants.check(run)
+    same_models(undisturbed_dpfl, run.models())
 
 
 @pytest.mark.parametrize("lost", ["send.answer=lose@3", pytest.param("send.answer=lose@4-6", marks=pytest.mark.slow)])

@@ -14,7 +14,9 @@ from tools.running import on_loopback, running_peer, until
 from tools.warm_parent import executed
 
 from coordinator_free_bootstrap import load_graph, save_graph
+from peer.algorithms.registry import algorithms
 from peer.learning.saved import SavedModel
+from peer.store.history import read_history
 
 pytestmark = pytest.mark.process
 
@@ -161,6 +163,23 @@ def test_help_of_every_verb_shows_an_example() -> None:
     grouped = (("graph", "make"), ("graph", "check"), ("graph", "show"), ("data", "split"), ("task", "check"))
     for verb in [*((name,) for name in single), *grouped]:
         assert "Example" in peer(*verb, "--help"), verb
+
+
+VARIANTS = {"cgpfl, auto": ("cgpfl", "--set", "run.options.clusters=auto")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*algorithms(), *VARIANTS}))
+def test_every_algorithm_completes_a_testbed_with_its_defaults(tmp_path: Path, name: str) -> None:
+    algorithm, *options = VARIANTS.get(name, (name,))
+    settings = ["--set", f"run.algorithm={algorithm}", *options, "--set", "run.rounds=3", "--insecure"]
+    report = json.loads(peer("testbed", "--peers", 4, *settings, "--out", tmp_path / "out", "--json"))
+    assert [row["peer_id"] for row in report["peers"]] == [0, 1, 2, 3]
+    for row in report["peers"]:
+        history = read_history(tmp_path / "out" / f"peer-{row['peer_id']}" / "history.jsonl")
+        assert [line["round_index"] for line in history if line["kind"] == "round"] == [0, 1, 2]
+        assert row["rounds_completed"] == 3 and 0 < row["accuracy"] <= 1
+        assert row["models_folded"] > 0 or name == "local"
 
 
 @pytest.mark.slow

@@ -1,5 +1,8 @@
 """FedSoft: importance, proximal training, centers, against a float64 oracle; the server form; what is refused."""
 
+import math
+from itertools import combinations
+
 import numpy as np
 import pytest
 
@@ -7,14 +10,15 @@ from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import Refusal
 from peer.algorithms.fedsoft import FedSoft, center_scores, importance, pull
 from peer.core.effects import Target
-from peer.experiment.algorithm_server import AlgorithmServerOptions, run_algorithm_server
+from peer.experiment.algorithm_server import AlgorithmServerOptions, FedSoftServer, run_algorithm_server
+from peer.experiment.simulated import SimulatedSettings
 from tests.oracle import fedsoft as oracle
 from tests.oracle.fedspd import Data
 from tests.tools.simulated import Result, finish, peers_of, run
 from tests.unit.algorithms.messages import header
 
-SOFT = {"samples_per_peer": 50, "test_per_peer": 20}
-BASE = dict(task="digits", split="rotated_soft", split_options=SOFT, rounds=4, model="mlr", algorithm="fedsoft")
+SOFT = {"samples_per_peer": 50, "test_per_peer": 20, "r": 4.0}
+BASE = dict(task="digits", split="imbalance", split_options=SOFT, rounds=4, model="mlr", algorithm="fedsoft")
 WHOLE = dict(local_unit="fullbatch_step", local_epochs=4, learning_rate=0.4)
 
 
@@ -62,6 +66,7 @@ def test_server_form_equals_neighbors_on_the_complete_graph_and_the_oracle():
     graph = graph_of(4, "complete", options={"strength": 0.7}, **WHOLE)
     clients = [Result(client) for client in run_algorithm_server(graph, None).values()]
     between = run(graph)
+    assert len({peer.learner.count() for peer in between}) > 2, "sizes weigh"
     everyone = {i: list(graph.ids) for i in graph.ids}
     expected = oracle.run(everyone, data_of(between), peers_of(graph)[0].models[:-1], settings_of(graph))
     for peers in (clients, between):
@@ -69,7 +74,7 @@ def test_server_form_equals_neighbors_on_the_complete_graph_and_the_oracle():
         assert all(peer.final["accuracy"] == peer.learner.evaluate(peer.models[-1]).metric for peer in peers)
 
 
-def test_server_draws_clients_by_importance():
+def test_a_center_is_the_model_of_the_one_client_drawn_for_it():
     graph = graph_of(5, "complete", rounds=2, **WHOLE)
     clients = [Result(c) for c in run_algorithm_server(graph, None, AlgorithmServerOptions(selected=1)).values()]
     for t in (0, 1):
@@ -77,6 +82,42 @@ def test_server_draws_clients_by_importance():
         assert 1 <= sum(active) <= 2, "one client for each of two centers, perhaps the same"
     trained = {peer.models[-1].tobytes() for peer in clients if peer.history[-1]["active"]}
     assert {center.tobytes() for center in clients[0].models[:-1]} == trained
+
+
+IMPORTANCE = np.array([[0.9, 0.2, 0.5, 0.1, 0.6], [0.1, 0.8, 0.5, 0.9, 0.4]])  # [S, clients]
+
+
+def marked_server(selected) -> FedSoftServer:
+    """A server whose clients do not train; the model of client k is 4 ** k everywhere."""
+    server = FedSoftServer(graph_of(5, "complete"), AlgorithmServerOptions(selected=selected), SimulatedSettings())
+    server.train = lambda place: {}
+    for k, workspace in enumerate(server.workspaces):
+        workspace.models.replace(2, np.full_like(workspace.models.model(2), 4**k))
+        workspace.round_index, workspace.state = 1, {**workspace.state, "importance": IMPORTANCE[:, k].tolist()}
+    return server
+
+
+def test_the_server_draws_clients_by_importance_and_samples():
+    server, drawn = marked_server(1), np.zeros((2, 5))
+    counts = [workspace.learner.count() for workspace in server.workspaces]
+    for t in range(3000):
+        server.train_and_average(t)
+        for s in (0, 1):
+            drawn[s, round(math.log(server.models[s][0], 4))] += 1
+    v = IMPORTANCE * counts / (IMPORTANCE * counts).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(drawn / 3000, v, atol=0.03)
+    for other in (np.full((2, 5), 0.2), IMPORTANCE / IMPORTANCE.sum(axis=1, keepdims=True), v[::-1]):
+        assert np.abs(other - v).max() > 0.1, "choose another split"
+
+
+def test_a_center_is_the_uniform_mean_of_the_clients_drawn_for_it():
+    server = marked_server(3)
+    trained = server.train_and_average(0)
+    means = {sum(4**k for k in clients) / 3: set(clients) for clients in combinations(range(5), 3)}
+    drawn = [means[min(means, key=lambda mean, c=center: abs(mean - c[0]))] for center in server.models[:2]]
+    for center, clients in zip(server.models[:2], drawn, strict=True):
+        np.testing.assert_allclose(center, sum(4**k for k in clients) / 3, rtol=1e-6)
+    assert set(trained) == drawn[0] | drawn[1]
 
 
 def test_importance_is_the_share_of_samples_or_sigma():

@@ -6,6 +6,7 @@ import pytest
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from peer.core.encoding import payload_size
 from peer.experiment.algorithm_server import run_algorithm_server
+from tests.oracle.cgpfl import best_partition
 from tests.tools.simulated import Result, peers_of, run
 
 BASE = dict(task="digits", model="mlp", model_options={"hidden": 8}, rounds=3, batch_size=20, learning_rate=0.2)
@@ -22,8 +23,8 @@ MEANS = [
 ]
 
 
-def graph_of(algorithm, options, data, **manifest) -> Graph:
-    made = make_graph("complete", 4, seed=3)
+def graph_of(algorithm, options, data, peers=4, **manifest) -> Graph:
+    made = make_graph("complete", peers, seed=3)
     run = BASE | {"algorithm": algorithm, "options": options} | data | manifest
     return Graph(made.nodes, made.edges, Manifest(**run))
 
@@ -77,3 +78,40 @@ def test_a_client_of_fedrep_sends_the_bytes_of_the_body():
         body = client.algorithm.travelling(client.learner.schema)
         assert client.history[0]["payload_bytes_sent"] == payload_size(body, "float32")
         assert len(client.models[0]) == body.size < len(client.personalized)
+
+
+# ---- CGPFL -----------------------------------------------------------------------------------------------------------------
+
+
+def best_count(models, weights, mu_scale, most) -> int:
+    """K of the lowest sqrt(K / most) + mu_scale cost(K) / cost(1); the cost of a partition weighs models, its centers do not."""
+    costs = []
+    for count in range(1, most + 1):
+        labels = np.array(best_partition(models, count))
+        centers = [np.mean([m for m, label in zip(models, labels, strict=True) if label == k], axis=0) for k in labels]
+        squared = [((model - center) ** 2).sum() for model, center in zip(models, centers, strict=True)]
+        costs.append(np.average(squared, weights=weights))
+    counts = np.arange(1, most + 1)
+    return int(counts[np.argmin(np.sqrt(counts / most) + mu_scale * np.array(costs) / costs[0])])
+
+
+def test_a_cgpfl_center_is_the_uniform_mean_of_its_members_whatever_their_sizes():
+    graph = graph_of("cgpfl", {"strength": 1.0}, UNEQUAL, rounds=1, clusters=2)
+    alone, clients = trained_alone(graph), served(graph)
+    counts_of(alone)
+    labels = [client.state["label"] for client in clients]
+    assert sorted(np.bincount(labels)) == [1, 3]
+    for k in (0, 1):
+        mean = np.mean([peer.models[2] for peer, label in zip(alone, labels, strict=True) if label == k], axis=0)
+        np.testing.assert_allclose(clients[0].models[k], mean, atol=1e-6)
+
+
+def test_the_cgpfl_server_weighs_the_cost_of_each_number_of_clusters_by_samples():
+    options = {"strength": 1.0, "clusters": "auto", "clusters_max": 3, "mu_scale": 0.86}
+    graph = graph_of("cgpfl", options, UNEQUAL, peers=6, rounds=1, data_seed=11)
+    alone = trained_alone(graph)
+    models = [peer.models[peer.algorithm.own].astype(np.float64) for peer in alone]
+    counts = counts_of(alone)
+    wanted, alike, unscaled = (best_count(models, *how, 3) for how in ((counts, 0.86), ([1] * 6, 0.86), (counts, 1.0)))
+    assert wanted not in (alike, unscaled), "choose another mu_scale"
+    assert {client.state["clusters"] for client in served(graph)} == {wanted}

@@ -83,7 +83,7 @@ def run(
 
     from coordinator_free_bootstrap.errors import UsageError
     from coordinator_free_bootstrap.validation import counted
-    from peer.experiment.jobs import check_data, device_of, jobs_of, runs_left, skipped
+    from peer.experiment.jobs import check_data, device_of, jobs_of, refresh_labels, runs_left, skipped
     from peer.experiment.progress import TableProgress
     from peer.experiment.runner import run_job
     from peer.experiment.scaling import Scale
@@ -114,6 +114,7 @@ def run(
         reason = skipped(case)
         if reason:
             console.print(f"{case.name}: not run: {reason}", style="yellow")
+    refresh_labels(jobs, out)
     left = runs_left(jobs, out)
     measured = sum(len(job.measured_by) for job in left)
     if measured < len(jobs):

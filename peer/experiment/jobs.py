@@ -18,6 +18,7 @@ from peer.experiment.scaling import Scale, scaled_graph
 from peer.experiment.simulated import SimulatedSettings
 from peer.experiment.spec import Case, Experiment, ServerOptions, check_algorithm
 from peer.learning.device import device_named
+from peer.store.files import write_json
 from peer.tasks.effect import used_data_root
 from peer.tasks.loading import load_task
 from peer.tasks.user_code import shard_of
@@ -68,6 +69,17 @@ class Job:
     def place(self, out: Path, case: Case | None = None) -> Path:
         """Return the path of the result of a case; without one, of this run's own case."""
         return out / self.experiment.file / slug((case or self.case).name) / f"seed-{self.seed}.json"
+
+    def labels(self, case: Case) -> dict[str, Any]:
+        """Return what the file says of a result and no run changes: titles, the row's place, the paper's number."""
+        return {
+            "title": self.experiment.title,
+            "source": self.experiment.source,
+            "case": case.name,
+            "place": [each.name for each in self.experiment.case].index(case.name),
+            "published": case.published,
+            "published_std": case.published_std,
+        }
 
     def digest(self) -> str:
         """Return a digest of everything that determines the run, except the machine; what is measured of it is not in it."""
@@ -207,6 +219,14 @@ def done_already(job: Job, out: Path) -> bool:
         return False
     measures: str = found.get("measures", job.case.metric)  # results of earlier releases do not name it
     return measures == job.case.metric
+
+
+def refresh_labels(jobs: Sequence[Job], out: Path) -> None:
+    """Give results that exist the titles, places and published numbers that the file has now."""
+    for job in jobs:
+        found, labels = read_result(job.place(out)), job.labels(job.case)
+        if found is not None and found != found | labels:
+            write_json(job.place(out), found | labels)
 
 
 def read_result(path: Path) -> dict[str, Any] | None:

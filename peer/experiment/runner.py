@@ -82,8 +82,6 @@ def results_of(job: Job, directory: Path, command: str, on_round: OnRound) -> li
     curve = metric_curve(report.run)
     shared = {
         "experiment": job.experiment.file,
-        "title": job.experiment.title,
-        "source": job.experiment.source,
         "metric": report.run.metric.as_json(),
         "seed": job.seed,
         "algorithm": graph.manifest.algorithm if job.case.method == "peers" else job.case.method,
@@ -116,17 +114,17 @@ def results_of(job: Job, directory: Path, command: str, on_round: OnRound) -> li
 def _of_case(job: Job, case: Case, run: Run, data: dict[str, Any]) -> dict[str, Any]:
     """Return what the result of a case has of its own: its place in the table, and what it measures."""
     own = {} if case is job.case else {"run_of": job.case.name, "run_seconds": 0.0}
-    return own | {
-        "case": case.name,
-        "place": [each.name for each in job.experiment.case].index(case.name),
-        "published": case.published,
-        "published_std": case.published_std,
-        "measures": case.metric,
-        "measured": _measured(case, run),
-        "sweep": case.swept and case.swept.model_dump(),
-        "setting": case.placed and case.placed.model_dump(),
-        "data": data | _tested_on(case),
-    }
+    return (
+        own
+        | job.labels(case)
+        | {
+            "measures": case.metric,
+            "measured": _measured(case, run),
+            "sweep": case.swept and case.swept.model_dump(),
+            "setting": case.placed and case.placed.model_dump(),
+            "data": data | _tested_on(case),
+        }
+    )
 
 
 def training_curve(peers: Sequence[PeerRun]) -> list[list[float]]:

@@ -7,7 +7,7 @@ import pytest
 
 from coordinator_free_bootstrap import Manifest
 from coordinator_free_bootstrap.errors import ConfigError
-from peer.experiment.jobs import Job, jobs_of, runs_left
+from peer.experiment.jobs import Job, jobs_of, read_result, refresh_labels, runs_left
 from peer.experiment.runner import run_job
 from peer.experiment.scaling import Scale
 from peer.experiment.server_keys import READ
@@ -166,3 +166,18 @@ def test_a_case_that_measures_something_else_than_its_result_is_run_again(tmp_pa
     changed = experiment(tmp_path, f'metric = "best_center_1"\n{run}')
     other = jobs_of(changed, Scale(), 1, "simulated", SimulatedSettings(), [])
     assert runs_left(other, tmp_path / "out") == other
+
+
+def test_a_result_takes_its_place_and_published_number_from_the_file_without_a_new_run(tmp_path):
+    run = 'run = { algorithm = "local" }'
+    (job,) = jobs_of(experiment(tmp_path, f"published = 90.0\n{run}"), Scale(), 1, "simulated", SimulatedSettings(), [])
+    run_job(job, tmp_path / "out", keep=False, command="", on_round=lambda done, accuracy: None)
+    before = read_result(job.place(tmp_path / "out"))
+    changed = experiment(tmp_path, f'{LOCAL}\n[[case]]\nname = "z"\n{run}').model_copy(update={"title": "New"})
+    changed = changed.model_copy(update={"case": changed.case[::-1]})
+    jobs = [
+        each for each in jobs_of(changed, Scale(), 1, "simulated", SimulatedSettings(), []) if each.case.name == "a"
+    ]
+    refresh_labels(jobs, tmp_path / "out")
+    assert read_result(job.place(tmp_path / "out")) == before | {"published": None, "place": 1, "title": "New"}
+    assert runs_left(jobs, tmp_path / "out") == []

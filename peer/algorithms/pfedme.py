@@ -68,6 +68,10 @@ class PFedMe(Personal):
         """Return the state before the first training, in which theta starts at w."""
         return super().begin(workspace) | {"has_trained": False}
 
+    def deferred_slots(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
+        """Return w, in every round: with beta < 1 the close needs the w that no arrival has changed."""
+        return frozenset({SHARED})
+
     def train(self, workspace: Workspace) -> dict[str, Any]:
         """Do R local rounds on theta and w."""
         start, first = workspace.models.model(SHARED), not workspace.state["has_trained"]

@@ -79,6 +79,18 @@ def test_one_cluster_is_pfedme_bit_for_bit(kind, mix, aggregation):
         assert one.final["accuracy"] == other.final["accuracy"]
 
 
+def test_pfedme_keeps_a_share_of_the_own_w_in_a_round_that_it_sits_out():
+    options = {"beta": 0.5, "strength": 1.0}
+    graph = graph_of(2, "line", "pfedme", options, mix="uniform", participation=0.5, seed=3, rounds=1)
+    peers = peers_of(graph)
+    start = peers[0].models[0].copy()
+    finish(peers)
+    assert [peer.history[0]["active"] for peer in peers] == [False, True], "choose another seed"
+    moved = [peer.models[0] - start for peer in peers]
+    np.testing.assert_allclose(moved[0], 0.25 * moved[1], atol=1e-6)
+    assert np.abs(moved[0]).max() > 1e-3
+
+
 @pytest.mark.parametrize("alpha", [1.0, 0.7])
 def test_one_cluster_with_a_server_is_pfedme_with_a_server_bit_for_bit(alpha):
     settings = dict(clusters=1, batch_size=20, rounds=3)

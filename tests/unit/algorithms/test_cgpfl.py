@@ -7,12 +7,14 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms import cluster_count, clustering, labels
 from peer.algorithms.cgpfl import Cgpfl
+from peer.algorithms.pfedme import successive_batches
 from peer.core.messages import Pass, PullRequest
 from peer.experiment.algorithm_server import run_algorithm_server
 from tests.oracle import cgpfl as oracle
-from tests.oracle.fedspd import Data
+from tests.oracle.fedspd import Data, share
 from tests.tools.simulated import finish, peers_of, run
 from tests.unit.algorithms.messages import header
 
@@ -34,18 +36,53 @@ def centers_of(peer):
 # ---- the equations ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "alpha"), [("line", 1.0), ("star", 1.0), ("complete", 1.0), ("line", 0.6)])
-def test_a_run_equals_the_oracle(kind, alpha):
-    graph = graph_of(5, kind, options={"alpha": alpha}, clusters=2, local_epochs=4)
-    peers, data = peers_of(graph), {}
+def expected_of(graph, peers, clusters):
+    """Return what the oracle finds for a run; it draws batches and participation by the same seeds."""
+    m, data = graph.manifest, {}
     for i, peer in enumerate(peers):
         shard = peer.learner.shard
         data[i] = Data(shard.train_x.reshape(len(shard.train_x), -1).astype(np.float64), shard.train_y)
-    neighbors = {i: list(graph.neighbors(i)) for i in graph.ids}
-    expected = oracle.run(
-        neighbors, data, peers[0].models[0].copy(), 3, 4, 0.3, clusters=2, alpha=alpha, strength=2.0, steps=3
+    count = m.options.get("local_rounds") or m.local_epochs * -(-SMALL["samples_per_peer"] // m.batch_size)
+
+    def batches(i, t):
+        draw, samples = generator(derive_seed(m.seed, "batches", i, t), "shuffle"), len(data[i].y)
+        passes, starts = [draw.permutation(samples) for _ in range(count)], range(0, samples, m.batch_size)
+        return [order[start : start + m.batch_size] for order in passes for start in starts][:count]
+
+    return oracle.run(
+        {i: list(graph.neighbors(i)) for i in graph.ids},
+        data,
+        peers[0].models[0].copy(),
+        m.rounds,
+        0.3,
+        batches,
+        clusters=clusters,
+        alpha=m.options.get("alpha", 1.0),
+        mix=m.mix or "uniform",
+        resting=[
+            {i for i in graph.ids if share(m.seed, "participation", t, i) >= m.participation} for t in range(m.rounds)
+        ],
+        strength=2.0,
+        steps=3,
     )
-    compared = []
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "settings"),
+    [
+        ("line", {}, {}),
+        ("star", {}, {}),
+        ("complete", {}, {}),
+        ("line", {"alpha": 0.6}, {}),
+        ("barabasi-albert", {}, {"mix": "metropolis"}),
+        ("line", {}, {"batch_size": 20, "local_epochs": 2}),
+        ("star", {"local_rounds": 5}, {"batch_size": 20}),
+    ],
+)
+def test_a_run_equals_the_oracle(kind, options, settings):
+    graph = graph_of(5, kind, options=options, **{"clusters": 2, "local_epochs": 4} | settings)
+    peers = peers_of(graph)
+    expected, compared = expected_of(graph, peers, 2), []
 
     def compare(t):
         swapped = peers[0].state["label"] != expected[t][0][2]  # the oracle's own numbering
@@ -63,6 +100,30 @@ def test_a_run_equals_the_oracle(kind, alpha):
     assert {peer.state["anchor"][0] for peer in peers} == {0}
     apart = [np.abs(centers[0] - centers[1]).max() for _, centers, _ in expected[-1].values()]
     assert min(apart) > 0.05
+
+
+@pytest.mark.parametrize("mix", ["uniform", "metropolis"])
+@pytest.mark.parametrize("options", [{}, {"local_rounds": 5}])
+def test_pfedme_on_mini_batches_equals_the_oracle_of_one_cluster(mix, options):
+    graph = graph_of(4, "star", "pfedme", options, batch_size=20, local_epochs=2, mix=mix)
+    peers = peers_of(graph)
+    expected = expected_of(graph, peers, 1)
+    finish(peers)
+    for peer, (theta, centers, _) in zip(peers, expected[-1].values(), strict=True):
+        np.testing.assert_allclose(peer.models[0], centers[0], atol=5e-6)
+        np.testing.assert_allclose(peer.models[1], theta, atol=5e-6)
+
+
+def test_successive_batches_cover_the_shuffled_samples_pass_after_pass():
+    workspace = peers_of(graph_of(2, batch_size=20))[0].workspace
+    batches = successive_batches(workspace, 8)
+    assert [len(batch) for batch in batches] == [20, 20, 10, 20, 20, 10, 20, 20]
+    first, second = (np.concatenate(batches[start : start + 3]).tolist() for start in (0, 3))
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert len({*np.concatenate(batches[6:]).tolist()}) == 40
+    workspace.round_index = 1
+    third = np.concatenate(successive_batches(workspace, 3)).tolist()
+    assert list(range(50)) not in (first, second, third) and first != second and third not in (first, second)
 
 
 @pytest.mark.parametrize("mix", ["uniform", "metropolis"])

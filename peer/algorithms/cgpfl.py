@@ -9,7 +9,7 @@ spread over the graph, one edge per step: the steps carry sketches of centers an
 Source: Xueyang Tang, Song Guo and Jingcai Guo, "Personalized Federated Learning with Clustered Generalization", 2021, arXiv
 2106.13044, Algorithm 1. The paper has a server (in `peer.experiment`), which clusters all w. The form between neighbors is an
 addition of this project. So are: rho, eta lambda as in pFedMe, in place of a beta of which no value is given; labels by the
-nearest center after round 0; alignment.
+nearest center after round 0; alignment; a peer that sits a round out, whose center takes the part of w.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class Cgpfl(CgpflDecisions):
         return [first.copy() for _ in range(self.held)], True
 
     def begin(self, workspace: Workspace) -> AlgorithmState:
-        """Return the state before the first training: no label yet."""
-        state = super().begin(workspace) | {"label": None, "has_trained": False, "averaging": False, "round_index": 0}
+        """Return the state before the first training: no label yet, unless there is one center alone."""
+        state = super().begin(workspace) | {"label": self.first_label, "has_trained": False}
+        state |= {"averaging": False, "round_index": 0}
         return state if self.auto else state | {"clusters": self.clusters}
 
     # ---- training ---------------------------------------------------------------------------------------------------
@@ -58,8 +59,11 @@ class Cgpfl(CgpflDecisions):
         return state
 
     def sit_out(self, workspace: Workspace) -> AlgorithmState:
-        """Train nothing; the last w still takes part in the own centers."""
-        return self._new_round(workspace) | {"trained": []}
+        """Train nothing; w takes part in the own centers as the round starts it: equal to the center of the label."""
+        models, state = workspace.models, self._new_round(workspace) | {"trained": []}
+        if state["label"] is not None:
+            models.replace(self.own, models.model(state["label"]).copy())
+        return state
 
     def _new_round(self, workspace: Workspace) -> AlgorithmState:
         state = {key: value for key, value in workspace.state.items() if key not in ROUND_STATE}
@@ -242,7 +246,7 @@ class Cgpfl(CgpflDecisions):
     def adopt(self, workspace: Workspace) -> AlgorithmState:
         """Average the pulled centers, and choose the label anew; w and theta stay."""
         self.average_pulled(workspace, range(self.clusters))
-        return {key: value for key, value in workspace.state.items() if key != "anchor"} | {"label": None}
+        return {key: value for key, value in workspace.state.items() if key != "anchor"} | {"label": self.first_label}
 
     def evaluation_model(self, workspace: Workspace) -> Vector:
         """Return theta."""

@@ -170,14 +170,15 @@ class CgpflDecisions(OwnNearCenters):
             return None
         return (Target(int(header.scalars[0]), self.mixing_weight(header.sender)),)
 
+    @property
+    def first_label(self) -> int | None:
+        """The label of a peer that has chosen none: 0 where there is one center alone."""
+        return 0 if self.clusters == 1 else None
+
     def own_share(self, state: AlgorithmState, cluster: int, folded: float) -> float:
         """Return the weight of w in the center of its label, in the step that exchanges models."""
-        if (
-            not state["averaging"]
-            or not state["has_trained"]
-            or state["label"] != cluster
-            or not self.knows_count(state)
-        ):
+        has_model = state["has_trained"] or self.clusters == 1
+        if not state["averaging"] or not has_model or state["label"] != cluster or not self.knows_count(state):
             return 0.0
         return self.own_weight(folded)
 

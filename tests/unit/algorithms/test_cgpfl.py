@@ -77,6 +77,8 @@ def expected_of(graph, peers, clusters):
         ("barabasi-albert", {}, {"mix": "metropolis"}),
         ("line", {}, {"batch_size": 20, "local_epochs": 2}),
         ("star", {"local_rounds": 5}, {"batch_size": 20}),
+        ("complete", {"alpha": 0.6}, {"participation": 0.6, "seed": 4}),
+        ("barabasi-albert", {}, {"participation": 0.6, "seed": 4, "mix": "metropolis"}),
     ],
 )
 def test_a_run_equals_the_oracle(kind, options, settings):
@@ -100,6 +102,8 @@ def test_a_run_equals_the_oracle(kind, options, settings):
     assert {peer.state["anchor"][0] for peer in peers} == {0}
     apart = [np.abs(centers[0] - centers[1]).max() for _, centers, _ in expected[-1].values()]
     assert min(apart) > 0.05
+    rests = [sum(not peer.history[t]["active"] for peer in peers) for t in range(3)]
+    assert rests[0] == 0 and all((n > 0) == ("participation" in settings) for n in rests[1:]), "choose another seed"
 
 
 @pytest.mark.parametrize("mix", ["uniform", "metropolis"])
@@ -129,10 +133,13 @@ def test_successive_batches_cover_the_shuffled_samples_pass_after_pass():
 @pytest.mark.parametrize("mix", ["uniform", "metropolis"])
 @pytest.mark.parametrize("kind", ["line", "complete", "star"])
 @pytest.mark.parametrize("aggregation", ["sequential", "batch"])
-def test_one_cluster_is_pfedme_bit_for_bit(kind, mix, aggregation):
+@pytest.mark.parametrize("participation", [1.0, 0.6])
+def test_one_cluster_is_pfedme_bit_for_bit(kind, mix, aggregation, participation):
     settings = dict(clusters=1, mix=mix, aggregation=aggregation, batch_size=20, model="mlp", rounds=4)
-    settings |= {"model_options": {"hidden": 8}}
+    settings |= {"model_options": {"hidden": 8}, "participation": participation}
     mine, theirs = run(graph_of(5, kind, **settings)), run(graph_of(5, kind, "pfedme", **settings))
+    rests = [[not row["active"] for row in peer.history] for peer in mine]
+    assert participation == 1 or (any(of[0] for of in rests) and any(any(of[1:]) for of in rests)), "another seed"
     for one, other in zip(mine, theirs, strict=True):
         assert one.models[0].tobytes() == other.models[0].tobytes()
         assert one.models[2].tobytes() == other.models[1].tobytes(), "theta"
@@ -183,9 +190,11 @@ def test_on_the_complete_graph_it_is_the_server_form(alpha, auto):
 
 def test_a_peer_that_sits_round_0_out_has_labels_all_the_same():
     graph = graph_of(6, "complete", participation=0.5, clusters=2, rounds=4, local_epochs=3)
-    peers = run(graph)
+    peers, unlabeled = peers_of(graph), []
+    finish(peers, lambda t: unlabeled.extend(p for p in peers if t == 0 and p.state["label"] is None))
     sat_out = [peer for peer in peers if not peer.history[0]["active"]]
     assert sat_out, "choose another seed"
+    assert unlabeled == sat_out
     for peer in sat_out:
         assert peer.state["anchor"][0] == 0 and peer.state["label"] in (0, 1, None)
         assert not np.array_equal(*centers_of(peer))

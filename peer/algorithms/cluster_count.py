@@ -6,7 +6,9 @@ lie in [0, 1], the first divided by its value at the largest K, the second by co
 e(K) = sqrt(K / K_max) + mu_scale cost(K) / cost(1).
 
 Without a server, each peer has cost(K) / cost(1) on the models of its closed neighborhood, for K up to half of their number.
-Peers average these curves by gossip (`mixed`), each K over the peers that have it.
+Peers average these curves by gossip (`mixed`), each K over the peers that have it. A choice of this project: a curve counts the
+same whatever the number of samples behind it, and its numbers lie in [0, 1] (`wrong_curve`). If peers gossiped costs weighted by
+samples, a neighbor could outweigh the others by claiming many. Samples weigh only within the own curve, as in Eq. 12.
 """
 
 from __future__ import annotations

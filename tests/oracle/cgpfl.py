@@ -33,6 +33,14 @@ def best_partition(models: list[np.ndarray], clusters: int) -> list[int]:
     return list(min(every, key=lambda labels: cost(models, labels)))
 
 
+def curve(models: list[np.ndarray], samples: list[int], length: int) -> list[float]:
+    """Return cost(K) / cost(1) for K = 1 .. ``length``, 0 beyond half of the models, then 1 for each K that there is."""
+    known = range(1, len(models) // 2 + 1)
+    costs = [cost(models, best_partition(models, clusters), samples) for clusters in known]
+    missing = [0.0] * (length - len(costs))
+    return [*(found / costs[0] for found in costs), *missing, *([1.0] * len(costs)), *missing]
+
+
 def paths(neighbors: dict[int, list[int]]) -> list[tuple[int, int]]:
     """Return (peer, its parent on a shortest path to peer 0), nearer peers first."""
     seen, found = [0], []

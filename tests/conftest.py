@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 
 import pytest
 
@@ -17,6 +18,7 @@ from tools.http_proxies import proxies  # noqa: F401
 from tools.ports import keep_to_own_ports
 
 keep_to_own_ports()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell without job control starts tests that ignore it
 
 # The files that last longest, in either layer: each begins while there is other work for the other workers.
 LONGEST = ("test_ray_cluster", "test_lora_example", "test_tunnels", "test_nat", "test_simulation", "test_planted_bugs")

@@ -12,7 +12,6 @@ import importlib
 import json
 import os
 import runpy
-import signal
 import sys
 import threading
 import traceback
@@ -68,7 +67,6 @@ def run_command(request: dict) -> None:
         enter_network(request["namespace"])
     wait_for_goodbyes(request["goodbye_s"])
     os.chdir(request["cwd"])
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell without job control starts tests that ignore it
     set_by_import = {"GRPC_VERBOSITY": os.environ["GRPC_VERBOSITY"]}
     os.environ.clear()
     os.environ.update(set_by_import | request["environment"])

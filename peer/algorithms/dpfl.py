@@ -157,7 +157,7 @@ class Dpfl(Algorithm):
         pool = self.candidates(state)
         if not self.choosing(round_index) and "collaborators" in state:
             pool = list(state["collaborators"])
-        count = min(len(pool), max(1, round(self.options.round_share * len(pool))))
+        count = max(1, round(self.options.round_share * len(pool)))  # a slice: none of an empty pool
         drawn = generator(self.manifest.seed, "asked", self.peer_id, round_index).permutation(len(pool))[:count]
         return frozenset(pool[int(at)] for at in drawn)
 

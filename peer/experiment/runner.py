@@ -114,17 +114,15 @@ def results_of(job: Job, directory: Path, command: str, on_round: OnRound) -> li
 def _of_case(job: Job, case: Case, run: Run, data: dict[str, Any]) -> dict[str, Any]:
     """Return what the result of a case has of its own: its place in the table, and what it measures."""
     own = {} if case is job.case else {"run_of": job.case.name, "run_seconds": 0.0}
-    return (
-        own
-        | job.labels(case)
-        | {
-            "measures": case.metric,
-            "measured": _measured(case, run),
-            "sweep": case.swept and case.swept.model_dump(),
-            "setting": case.placed and case.placed.model_dump(),
-            "data": data | _tested_on(case),
-        }
-    )
+    return {
+        **own,
+        **job.labels(case),
+        "measures": case.metric,
+        "measured": _measured(case, run),
+        "sweep": case.swept and case.swept.model_dump(),
+        "setting": case.placed and case.placed.model_dump(),
+        "data": data | _tested_on(case),
+    }
 
 
 def training_curve(peers: Sequence[PeerRun]) -> list[list[float]]:

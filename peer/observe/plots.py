@@ -165,14 +165,16 @@ def collaboration_figure(run: Run, chosen: Links, title: str) -> Figure:
     true = {peer.peer_id: peer.last.get("true_cluster") for peer in run.peers}
     ids = [peer.peer_id for peer in run.peers]
     place = {peer: at for at, peer in enumerate(ids)}
-    looks = {"within a true cluster": COLORS[0], "across true clusters": COLORS[1], "true clusters unknown": COLORS[7]}
+    within, across, unknown = "within a true cluster", "across true clusters", "true clusters unknown"
+    looks = {within: COLORS[0], across: COLORS[1], unknown: COLORS[7]}
 
     def look(i: int, j: int) -> str:
-        known = true.get(i) is not None and true.get(j) is not None
-        return list(looks)[int(true[i] != true[j])] if known else "true clusters unknown"
+        if true[i] is None or true[j] is None:
+            return unknown
+        return within if true[i] == true[j] else across
 
     figure, (axes,) = make_figure(6.4, 6.4, title=title)
-    pairs = [(i, j) for i, others in chosen.items() for j in others if i in place and j in place]
+    pairs = [(i, j) for i, others in chosen.items() for j in others if j in place]
     for i, j in pairs:
         axes.add_patch(Rectangle((place[j] - 0.45, place[i] - 0.45), 0.9, 0.9, color=looks[look(i, j)]))
     axes.set(xlim=(-0.5, len(ids) - 0.5), ylim=(len(ids) - 0.5, -0.5), aspect="equal")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Manifest, make_graph
+from coordinator_free_bootstrap.schedule import is_active
 from peer.algorithms.registry import algorithms
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, draw, manifest
@@ -48,21 +49,24 @@ def plain(name: str) -> str:
     return name.partition(",")[0]
 
 
-def world_of(name: str, seed: int) -> World:
-    run = {"clusters": 2, "seed": seed, "rounds": 6} | NEEDED.get(name, {})
+def world_of(name: str, seed: int, participation: float = 1.0) -> World:
+    run = {"clusters": 2, "seed": seed, "rounds": 6, "participation": participation} | NEEDED.get(name, {})
     made = manifest(algorithm=plain(name), options=OPTIONS.get(name, {}), **run)
     graph = make_graph("erdos-renyi", 5, seed=seed, manifest=made, p=0.6)
     return World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.05, 0.4)))
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", range(2))
-def test_kill_and_restart_of_a_peer_changes_no_bit_of_any_model(name: str, seed: int) -> None:
-    calm, killed, victim = world_of(name, seed), world_of(name, seed), 3 + seed  # with dpfl, it averages in every round
+@pytest.mark.parametrize(("seed", "participation"), [(0, 1.0), (1, 1.0), (0, 0.6), (1, 0.6)])
+def test_kill_and_restart_of_a_peer_changes_no_bit_of_any_model(name: str, seed: int, participation: float) -> None:
+    victim = 3 + seed  # with dpfl, it averages in every round
+    calm, killed = (world_of(name, seed, participation) for _ in range(2))
     calm.run()
     killed.kill_twice(victim, latest_s=2.5)
     killed.run()
     assert killed.machines[victim].lives > 1
+    rests = [not is_active(seed, t, victim, participation) for t in range(6)]
+    assert any(rests) == (participation < 1) and not all(rests), "choose another seed"
     for i, models in calm.checker.final.items():
         for slot, (one, other) in enumerate(zip(models, killed.checker.final[i], strict=True)):
             assert np.array_equal(one, other), f"peer {i}, slot {slot}"

@@ -1,15 +1,10 @@
-"""CGPFL against a float64 oracle, pFedMe (K = 1) and its server form; what is sent; what is refused; K by gossip."""
-
-from dataclasses import replace
-from itertools import pairwise
+"""CGPFL against a float64 oracle, pFedMe (K = 1) and its server form; what is sent; what is refused; labels."""
 
 import numpy as np
 import pytest
 
-from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.seeds import derive_seed, generator
-from peer.algorithms import cluster_count, clustering, labels
 from peer.algorithms.cgpfl import Cgpfl
 from peer.algorithms.pfedme import successive_batches
 from peer.core.messages import Pass, PullRequest
@@ -17,17 +12,8 @@ from peer.experiment.algorithm_server import run_algorithm_server
 from tests.oracle import cgpfl as oracle
 from tests.oracle.fedspd import Data, share
 from tests.tools.simulated import finish, peers_of, run
+from tests.unit.algorithms.cgpfl_runs import LOCAL, SMALL, graph_of
 from tests.unit.algorithms.messages import header
-
-SMALL = {"samples_per_peer": 50, "test_per_peer": 20}
-BASE = dict(task="digits", split="rotated_hard", split_options=SMALL, rounds=3, model="mlr", batch_size=1000)
-LOCAL = {"strength": 2.0, "inner_steps": 3}
-
-
-def graph_of(peers=4, kind="line", algorithm="cgpfl", options=None, **manifest) -> Graph:
-    made = make_graph(kind, peers, seed=3)
-    settings = BASE | {"algorithm": algorithm, "options": LOCAL | (options or {}), "learning_rate": 0.3} | manifest
-    return Graph(made.nodes, made.edges, Manifest(**settings))
 
 
 def centers_of(peer):
@@ -326,148 +312,3 @@ def test_permuted_labels_are_restored_at_the_next_alignment():
     finish(permuted, watch)
     assert seen[1][3] != straight[3].state["label"]
     assert [peer.state["label"] for peer in permuted] == [peer.state["label"] for peer in straight]
-
-
-def test_nearest_matching_finds_every_permutation_and_keeps_equal_centers():
-    draw = np.random.default_rng(1)
-    parent = draw.normal(size=(4, 32)).astype(np.float32)
-    for order in ([0, 1, 2, 3], [2, 0, 3, 1], [3, 2, 1, 0]):
-        own = np.empty_like(parent)
-        own[order] = parent + 0.05 * draw.normal(size=parent.shape)
-        assert labels.nearest_matching(own, parent) == order
-    same = np.ones((3, 8), np.float32)
-    assert labels.nearest_matching(same, same) == [0, 1, 2]
-
-
-# ---- k-means ---------------------------------------------------------------------------------------------------------------
-
-
-def blobs(counts=(5, 4, 6), d=3000, apart=6.0):
-    draw = np.random.default_rng(2)
-    reference = draw.normal(size=d).astype(np.float32) * 5
-    centers = [apart * draw.normal(size=d) / np.sqrt(d) for _ in counts]
-    models = [
-        (reference + center + draw.normal(size=d) / np.sqrt(d)).astype(np.float32)
-        for center, count in zip(centers, counts, strict=True)
-        for _ in range(count)
-    ]
-    return models, reference, np.repeat(range(len(counts)), counts)
-
-
-def test_coordinates_keep_all_distances():
-    models, reference, _ = blobs()
-    points = clustering.coordinates(models, reference)
-    for i, one in enumerate(models):
-        for j, other in enumerate(models):
-            exact = ((one.astype(np.float64) - other) ** 2).sum()
-            assert ((points[i] - points[j]) ** 2).sum() == pytest.approx(exact, rel=1e-6, abs=1e-6)
-
-
-def test_k_means_finds_groups_and_labels_persist_from_known_centers():
-    models, reference, truth = blobs()
-    points = clustering.coordinates(models, reference)
-    found = clustering.k_means(points, 3, np.random.default_rng(0))
-    assert len({(a, b) for a, b in zip(found, truth, strict=True)}) == 3
-    known = np.stack([points[truth == k].mean(axis=0) for k in (2, 0, 1)])
-    assert clustering.lloyd(points, known).tolist() == [[1, 2, 0][k] for k in truth]
-    assert clustering.k_means(points[:2], 5, np.random.default_rng(0)).tolist() == [0, 1]
-
-
-def test_an_emptied_cluster_gets_the_farthest_point():
-    points = np.array([[0.0], [0.1], [0.2], [9.0]])
-    found = clustering.lloyd(points, np.array([[0.0], [500.0]]))
-    assert found.tolist() == [0, 0, 0, 1]
-    same = np.zeros((4, 2))
-    assert set(clustering.k_means(same, 2, np.random.default_rng(0)).tolist()) == {0}
-
-
-def test_the_nearest_center_is_that_of_float64():
-    models, _, truth = blobs()
-    assert [clustering.nearest(model, [models[0], models[5], models[9]]) for model in models] == truth.tolist()
-    assert clustering.nearest(models[0], [models[1], models[1]]) == 0
-
-
-# ---- K by gossip -------------------------------------------------------------------------------------------------------------
-
-
-def test_the_curve_of_three_groups_has_its_best_count_at_three():
-    models, reference, _ = blobs()
-    points = clustering.coordinates(models, reference)
-    ratios = cluster_count.relative_costs(points, 7, np.random.default_rng(0), np.ones(len(models)))
-    assert ratios[0] == 1.0 and all(b <= a + 1e-9 for a, b in pairwise(ratios))
-    assert cluster_count.best_count(cluster_count.curve_of(ratios, 7), 7, 1.0) == 3
-    assert cluster_count.best_count(cluster_count.curve_of(ratios, 7), 7, 0.0) == 1
-    assert cluster_count.best_count(cluster_count.curve_of(ratios, 7), 7, 100.0) == 7
-    equal = cluster_count.relative_costs(np.zeros((4, 2)), 2, np.random.default_rng(0), np.ones(4))
-    assert cluster_count.best_count(cluster_count.curve_of(equal, 3), 3, 1.0) == 1
-    assert cluster_count.best_count([0.0] * 6, 3, 1.0) == 1, "nothing is known"
-
-
-def test_a_count_is_judged_by_those_peers_that_have_it():
-    one, two = cluster_count.curve_of([1.0, 0.5], 3), cluster_count.curve_of([1.0], 3)
-    mean = cluster_count.mixed(one, [(two, 0.5)])
-    assert mean == [1.0, 0.25, 0.0, 1.0, 0.5, 0.0]
-    assert cluster_count.best_count(mean, 3, 1.0) == cluster_count.best_count(one, 3, 1.0)
-
-
-@pytest.mark.parametrize("kind", ["complete", "ring", "star"])
-def test_all_peers_agree_on_the_number_of_clusters(kind):
-    peers = run(graph_of(8, kind, options={"clusters": "auto", "clusters_max": 4}, clusters=2, local_epochs=4))
-    assert len({peer.state["clusters"] for peer in peers}) == 1
-    assert 1 <= peers[0].state["clusters"] <= peers[0].algorithm.count_max
-    assert all(peer.state["label"] < peer.state["clusters"] for peer in peers)
-    assert all(peer.refusals == {} for peer in peers)
-    if kind == "complete":
-        assert peers[0].state["clusters"] == 2
-
-
-def test_gossip_finds_the_mean_of_the_cost_curves_of_all_peers(monkeypatch):
-    """Shards of 70 to 283 samples; the network takes a K that peer 0, with the smallest id, cannot judge alone."""
-    auto, split = {"clusters": "auto", "clusters_max": 4}, {"base": "rotated_soft", "r": 4.0, "test_per_peer": 20}
-    ring = graph_of(8, "ring", options=auto, split="imbalance", split_options=split, rounds=1, local_epochs=4)
-    chords = [(i, i + 2) for i in range(6)] + [(0, 6), (1, 7), (2, 6)]
-    graph, curves, end_step = replace(ring, edges=tuple(sorted([*ring.edges, *chords]))), {}, Cgpfl.end_step
-
-    def recorded(self, workspace):
-        state = end_step(self, workspace)
-        curves[self.peer_id, workspace.step] = state["costs"]
-        return state
-
-    monkeypatch.setattr(Cgpfl, "end_step", recorded)
-    peers = run(graph)
-    models = [peer.models[peer.algorithm.own].astype(np.float64) for peer in peers]
-    counts, groups = [peer.learner.count() for peer in peers], [sorted([i, *graph.neighbors(i)]) for i in graph.ids]
-    own = [oracle.curve([models[j] for j in group], [counts[j] for j in group], 3) for group in groups]
-    for i in graph.ids:
-        np.testing.assert_allclose(curves[i, 0], own[i], atol=1e-5)
-        np.testing.assert_allclose(curves[i, 6], np.mean(own, axis=0), atol=2e-3)  # after six steps of gossip
-    assert np.abs(own - np.mean(own, axis=0)).max(axis=1).min() > 0.1
-    assert cluster_count.best_count(own[0], 3, 1.0) == 2
-    assert [peer.state["clusters"] for peer in peers] == [3] * 8
-
-
-@pytest.mark.parametrize(("mu_scale", "count"), [(0.0, 1), (1.0, 2), (100.0, 4)])
-def test_the_weight_of_the_cost_decides_how_many_clusters_there_are(mu_scale, count):
-    options = {"clusters": "auto", "clusters_max": 4, "mu_scale": mu_scale}
-    graph = graph_of(8, "complete", options=options, local_epochs=4, rounds=1)
-    assert [peer.state["clusters"] for peer in run(graph)] == [count] * 8
-    clients = run_algorithm_server(graph, None).values()
-    assert [client.host.workspace.state["clusters"] for client in clients] == [count] * 8
-
-
-def test_a_peer_that_missed_round_0_learns_the_count_from_its_neighbors():
-    graph = graph_of(4, "complete", options={"clusters": "auto", "clusters_max": 4}, clusters=2, rounds=5)
-    peers = peers_of(graph)
-
-    def forget(t):
-        if t == 1:
-            state = {
-                k: v for k, v in peers[3].workspace.state.items() if k not in ("clusters", "anchor", "cluster_index")
-            }
-            peers[3].workspace.state = state | {"label": None}
-            peers[3]._peer.host.state.algorithm_state = dict(peers[3].workspace.state)
-
-    finish(peers, forget)
-    assert peers[3].state["clusters"] == peers[0].state["clusters"]
-    assert peers[3].state["label"] in range(peers[0].state["clusters"])
-    assert all(peer.refusals == {} for peer in peers)

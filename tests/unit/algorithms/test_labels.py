@@ -198,3 +198,14 @@ def test_the_label_check_uses_the_centers_of_the_rounds_start():
     assert algorithm.screen_arrival(workspace, header(slot=1), other) is None
     workspace.models.replace(0, other.copy())  # a change during training does not change the result
     assert algorithm.screen_arrival(workspace, header(slot=0), other).code is Refusal.LABEL_CONFLICT
+
+
+def test_nearest_matching_finds_every_permutation_and_keeps_equal_centers():
+    draw = np.random.default_rng(1)
+    parent = draw.normal(size=(4, 32)).astype(np.float32)
+    for order in ([0, 1, 2, 3], [2, 0, 3, 1], [3, 2, 1, 0]):
+        own = np.empty_like(parent)
+        own[order] = parent + 0.05 * draw.normal(size=parent.shape)
+        assert labels.nearest_matching(own, parent) == order
+    same = np.ones((3, 8), np.float32)
+    assert labels.nearest_matching(same, same) == [0, 1, 2]

@@ -1,0 +1,76 @@
+"""CGPFL-Heur: the peers agree on K by gossip, as a server would choose it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from peer.algorithms import cluster_count
+from peer.algorithms.cgpfl import Cgpfl
+from peer.experiment.algorithm_server import run_algorithm_server
+from tests.oracle import cgpfl as oracle
+from tests.tools.simulated import finish, peers_of, run
+from tests.unit.algorithms.cgpfl_runs import graph_of
+
+
+@pytest.mark.parametrize("kind", ["complete", "ring", "star"])
+def test_all_peers_agree_on_the_number_of_clusters(kind):
+    peers = run(graph_of(8, kind, options={"clusters": "auto", "clusters_max": 4}, clusters=2, local_epochs=4))
+    assert len({peer.state["clusters"] for peer in peers}) == 1
+    assert 1 <= peers[0].state["clusters"] <= peers[0].algorithm.count_max
+    assert all(peer.state["label"] < peer.state["clusters"] for peer in peers)
+    assert all(peer.refusals == {} for peer in peers)
+    if kind == "complete":
+        assert peers[0].state["clusters"] == 2
+
+
+def test_gossip_finds_the_mean_of_the_cost_curves_of_all_peers(monkeypatch):
+    """Shards of 70 to 283 samples; the network takes a K that peer 0, with the smallest id, cannot judge alone."""
+    auto, split = {"clusters": "auto", "clusters_max": 4}, {"base": "rotated_soft", "r": 4.0, "test_per_peer": 20}
+    ring = graph_of(8, "ring", options=auto, split="imbalance", split_options=split, rounds=1, local_epochs=4)
+    chords = [(i, i + 2) for i in range(6)] + [(0, 6), (1, 7), (2, 6)]
+    graph, curves, end_step = replace(ring, edges=tuple(sorted([*ring.edges, *chords]))), {}, Cgpfl.end_step
+
+    def recorded(self, workspace):
+        state = end_step(self, workspace)
+        curves[self.peer_id, workspace.step] = state["costs"]
+        return state
+
+    monkeypatch.setattr(Cgpfl, "end_step", recorded)
+    peers = run(graph)
+    models = [peer.models[peer.algorithm.own].astype(np.float64) for peer in peers]
+    counts, groups = [peer.learner.count() for peer in peers], [sorted([i, *graph.neighbors(i)]) for i in graph.ids]
+    own = [oracle.curve([models[j] for j in group], [counts[j] for j in group], 3) for group in groups]
+    for i in graph.ids:
+        np.testing.assert_allclose(curves[i, 0], own[i], atol=1e-5)
+        np.testing.assert_allclose(curves[i, 6], np.mean(own, axis=0), atol=2e-3)  # after six steps of gossip
+    assert np.abs(own - np.mean(own, axis=0)).max(axis=1).min() > 0.1
+    assert cluster_count.best_count(own[0], 3, 1.0) == 2
+    assert [peer.state["clusters"] for peer in peers] == [3] * 8
+
+
+@pytest.mark.parametrize(("mu_scale", "count"), [(0.0, 1), (1.0, 2), (100.0, 4)])
+def test_the_weight_of_the_cost_decides_how_many_clusters_there_are(mu_scale, count):
+    options = {"clusters": "auto", "clusters_max": 4, "mu_scale": mu_scale}
+    graph = graph_of(8, "complete", options=options, local_epochs=4, rounds=1)
+    assert [peer.state["clusters"] for peer in run(graph)] == [count] * 8
+    clients = run_algorithm_server(graph, None).values()
+    assert [client.host.workspace.state["clusters"] for client in clients] == [count] * 8
+
+
+def test_a_peer_that_missed_round_0_learns_the_count_from_its_neighbors():
+    graph = graph_of(4, "complete", options={"clusters": "auto", "clusters_max": 4}, clusters=2, rounds=5)
+    peers = peers_of(graph)
+
+    def forget(t):
+        if t == 1:
+            state = {
+                k: v for k, v in peers[3].workspace.state.items() if k not in ("clusters", "anchor", "cluster_index")
+            }
+            peers[3].workspace.state = state | {"label": None}
+            peers[3]._peer.host.state.algorithm_state = dict(peers[3].workspace.state)
+
+    finish(peers, forget)
+    assert peers[3].state["clusters"] == peers[0].state["clusters"]
+    assert peers[3].state["label"] in range(peers[0].state["clusters"])
+    assert all(peer.refusals == {} for peer in peers)

@@ -27,12 +27,12 @@ UNNEEDED = {
 }
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
+@pytest.fixture(params=["dfca", "blend"])
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Return a folder with the graph file of two peers and two rounds."""
     graph = on_loopback(make_graph("complete", 2))
-    run = apply_settings(graph.manifest.model_dump(), ["run.rounds=2", "run.momentum=0.9"])
-    manifest = parse_manifest(run, "test")
+    settings = ["run.rounds=2", "run.momentum=0.9", f"run.algorithm={request.param}"]
+    manifest = parse_manifest(apply_settings(graph.manifest.model_dump(), settings), "test")
     save_graph(type(graph)(graph.nodes, graph.edges, manifest), tmp_path / "graph.json")
     return tmp_path
 

@@ -29,7 +29,9 @@ class StartRule(_Section):
         description="wait for all neighbors, a quorum of them, or the deadline, which ends the wait in every case",
     )
     quorum: float = Field(0.5, gt=0, le=1, description="share of the neighbors for the rule 'quorum'")
-    deadline_s: float = Field(60.0, gt=0, description="start after this many seconds with the neighbors that are alive")
+    deadline_s: float = Field(
+        600.0, gt=0, description="start after this many seconds with the neighbors that are alive"
+    )
 
 
 class Timeouts(_Section):

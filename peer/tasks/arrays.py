@@ -39,6 +39,13 @@ def is_stored(array: object) -> bool:
     return isinstance(array, np.memmap) or (not isinstance(array, np.ndarray) and isinstance(array, Stored))
 
 
+def in_numpy(array: Any) -> Any:
+    """Return a tensor of torch, or a column or table of pandas, as a NumPy array; another object as it is."""
+    if hasattr(array, "detach"):
+        return array.detach().cpu().numpy()
+    return array.to_numpy() if hasattr(array, "to_numpy") else array
+
+
 def by_name(inputs: Inputs) -> dict[str, Any]:
     """Return the arrays of the inputs by name; a single one is called ""."""
     return dict(inputs) if isinstance(inputs, Mapping) else {"": inputs}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import ShardError
 from coordinator_free_bootstrap.seeds import generator
-from peer.tasks.arrays import Inputs, count, each, is_stored, sample_shape, take
+from peer.tasks.arrays import Inputs, count, each, in_numpy, is_stored, sample_shape, take
 from peer.tasks.preprocessing import Preprocessing
 
 Kind = Literal["classification", "multilabel", "regression"]
@@ -21,6 +21,7 @@ TRAIN_SAMPLES_MIN = 2  # BatchNorm needs two samples
 TEST_SAMPLES_MIN = 1
 IGNORED = -100  # the label of an element that does not count, such as padding; the number is that of torch
 TORCH_INTEGERS = frozenset({"uint8", "int8", "int16", "int32", "int64"})
+ARRAYS = ("train_x", "train_y", "val_x", "val_y", "test_x", "test_y")
 PER_SAMPLE_MAX = {
     "true_cluster": 4095,
     "test_cluster": 4095,
@@ -31,6 +32,8 @@ PER_SAMPLE_MAX = {
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Shard:
     """The samples of one peer; the first axis of every array is the sample.
+
+    Arrays are NumPy's. Tensors of torch and columns or tables of pandas become such arrays.
 
     Attributes:
         train_x: inputs [n, ...]: floating point; integers for models that embed tokens; or raw integers, such as the bytes
@@ -68,6 +71,11 @@ class Shard:
     preprocessing: Preprocessing | None = None
     class_names: tuple[str, ...] | None = None
     metadata: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Take tensors of torch and columns of pandas as arrays."""
+        for name in (*ARRAYS, *PER_SAMPLE_MAX):
+            object.__setattr__(self, name, each(in_numpy, getattr(self, name)))
 
     def part(self, part: Part) -> tuple[Inputs, Any]:
         """Return inputs and targets of one part; without validation data that part has zero samples."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
 from coordinator_free_bootstrap.errors import ShardError
 from peer.tasks import Shard
@@ -23,6 +25,30 @@ def with_value(value, dtype=None):
     x = shard().train_x.astype(dtype or np.float64)
     x[7, 1] = value
     return x
+
+
+def test_tensors_and_columns_of_pandas_become_arrays():
+    tensor, series = torch.randn(12, 3, requires_grad=True), pd.Series(np.arange(12) % 4, index=range(30, 42))
+    made = shard(
+        train_x={"a": tensor, "b": pd.DataFrame({"p": [1.5] * 12})},
+        train_y=series,
+        test_x={"a": tensor[:5], "b": np.ones((5, 1))},
+        test_y=torch.arange(5) % 4,
+        true_cluster=torch.ones(12, dtype=torch.long),
+    )
+    checked = made.checked("classification", 4)
+    np.testing.assert_array_equal(checked.train_x["a"], tensor.detach().numpy())
+    assert checked.train_x["b"].tolist() == [[1.5]] * 12
+    assert checked.train_y.tolist() == [0, 1, 2, 3] * 3 and checked.test_y.tolist() == [0, 1, 2, 3, 0]
+    assert checked.true_cluster.tolist() == [1] * 12
+    arrays = (
+        *checked.train_x.values(),
+        *checked.test_x.values(),
+        checked.train_y,
+        checked.test_y,
+        checked.true_cluster,
+    )
+    assert {type(array) for array in arrays} == {np.ndarray}
 
 
 def test_checked_gives_float32_and_int64():

@@ -76,11 +76,26 @@ class BedRun:
         self.watcher = TestbedWatcher(settings.out, graph)
         self._runner = FaultRunner(self.bed, self.watcher.rounds_completed, self.script, network)
 
-    def run(self, on_progress: Callable[[], Any] = lambda: None) -> dict[int, int]:
-        """Start the peers, wait until all have ended, and return the exit codes of those that failed."""
+    def run(self, on_progress: Callable[[], Any], on_failure: Callable[[str], Any]) -> dict[int, int]:
+        """Start the peers, wait until all have ended, and return the exit codes of those that failed.
+
+        Args:
+            on_progress: called at least twice a second.
+            on_failure: called with a sentence as soon as a peer has failed; its neighbors may wait for it long.
+        """
+        told: set[int] = set()
+
+        def look() -> None:
+            failed = self._runner.failed()
+            for peer_id in failed.keys() - told:
+                on_failure(self.failure(peer_id, failed[peer_id]))
+            told.clear()
+            told.update(failed)
+            on_progress()
+
         with self._export:
             self._runner.begin()
-            return self._runner.run(on_progress)
+            return self._runner.run(look)
 
     @property
     def problem(self) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -94,6 +96,7 @@ class Testbed:
         self._settings = {"threads": threads, "amp": amp, "insecure": insecure, "proxy": proxy}
         self._data_root = None if data_root is None else str(Path(data_root).resolve())
         self._process: subprocess.Popen[str] | None = None
+        self._answers: queue.Queue[str] = queue.Queue()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -143,8 +146,10 @@ class Testbed:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
+        self._reader = threading.Thread(target=self._read, args=(self._process,), name="testbed answers", daemon=True)
+        self._reader.start()
         try:
-            self._answer("started")
+            self._answer()
         except BaseException:
             self._end()
             raise
@@ -174,27 +179,24 @@ class Testbed:
     def wait(self) -> Run:
         """Wait until all peers have ended, and return what they left; a peer that `kill` ended has not failed.
 
+        A peer that fails meanwhile is a RuntimeWarning at once: its neighbors may wait for it long.
+
         Raises:
             RunFailed: a peer failed; the message has exit code, last error and log of each.
         """
         from peer.observe.watch import TestbedWatcher
 
-        process = self._running()
-        watcher = TestbedWatcher(self.directory, self.graph)
+        watcher, answer = TestbedWatcher(self.directory, self.graph), None
         with Progress("rounds", self.graph.manifest.rounds, shown=self._progress) as bar:
-            while process.poll() is None:
+            while answer is None or "failed" not in answer:
+                answer = self._answer(POLL_S)
+                if answer is not None and "failure" in answer:
+                    warnings.warn(answer["failure"], RuntimeWarning, stacklevel=3)
                 watcher.refresh()
                 bar.update(watcher.rounds_of_all(), watcher.mean_metric())
-                try:
-                    process.wait(POLL_S)
-                except subprocess.TimeoutExpired:
-                    continue
-            watcher.refresh()
-            bar.update(watcher.rounds_of_all(), watcher.mean_metric())
-        answer = self._answer("failed")
         self._end()
         if answer["problem"]:
-            warnings.warn(answer["problem"], RuntimeWarning, stacklevel=2)
+            warnings.warn(answer["problem"], RuntimeWarning, stacklevel=3)
         failed = answer["failed"]
         if failed:
             raise RunFailed("\n".join(sentence for _, sentence in failed.values()))
@@ -219,23 +221,30 @@ class Testbed:
             raise UsageError("Testbed: found no running peers; use: with peer.Testbed(graph) as bed: ...")
         return self._process
 
-    def _answer(self, key: str) -> dict[str, Any]:
-        """Return the next answer of the parent process, which has this key, or raise the error in it."""
-        process = self._running()
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        """Put the answers of the parent process into the queue, and at its end an empty one."""
         assert process.stdout is not None
-        line = process.stdout.readline()
+        for line in process.stdout:
+            self._answers.put(line)
+        self._answers.put("")
+
+    def _answer(self, wait_s: float | None = None) -> dict[str, Any] | None:
+        """Return the next answer of the parent process, or raise the error in it; None if there is none within ``wait_s``."""
+        self._running()
+        try:
+            line = self._answers.get(timeout=wait_s)
+        except queue.Empty:
+            return None
         if not line:
             raise NeighborUnavailable(f"the process of the testbed has ended; see {self.directory / LOG}")
-        answer = json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
         if (found := answer.get("error")) is not None:
             kind = getattr(errors, found["class"], LocalProtocolError)
             error: PeerError = kind(found["text"])
             for note in found["notes"]:
                 error.add_note(note)
             raise error
-        if key not in answer:
-            raise LocalProtocolError(f"testbed process: found the answer {answer}; allowed: {key}")
-        return dict(answer)
+        return answer
 
     def _end(self) -> None:
         """Close the pipes, which tells the parent process to stop the peers, and wait for its end."""
@@ -249,4 +258,5 @@ class Testbed:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        self._reader.join()
         process.stdout.close()

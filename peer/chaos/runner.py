@@ -85,10 +85,7 @@ class FaultRunner:
         self.bed.start(sorted(set(self.graph.ids) - self._late - set(absent)))
 
     def run(self, on_progress: Callable[[], Any] = lambda: None, interval_s: float = 0.5) -> dict[int, int]:
-        """Run until all peers have ended and no event starts one; return the exit codes of failed peers.
-
-        A peer that a fault killed has not failed.
-        """
+        """Run until all peers have ended and no event starts one; return `failed`."""
         try:
             while self.bed.processes or any(event.do in ("restart", "join") for _, _, event in self._due):
                 self.wait(min(interval_s, self._next_s()))
@@ -99,6 +96,10 @@ class FaultRunner:
             raise
         finally:
             self.close()
+        return self.failed()
+
+    def failed(self) -> dict[int, int]:
+        """Return the exit codes of the peers that have failed so far; a peer that a fault killed has not failed."""
         killed = {peer_id for peer_id in self.killed if self.bed.exit_codes.get(peer_id) == -signal.SIGKILL}
         return {p: code for p, code in sorted(self.bed.exit_codes.items()) if code != 0 and p not in killed}
 

@@ -91,7 +91,7 @@ def testbed(
     run = BedRun(graph, local, load_script(chaos) if chaos else Script())
     try:
         with beside(out) if page else nullcontext(), LiveProgress(run.watcher, console) as progress:
-            failed = run.run(progress.update)
+            failed = run.run(progress.update, lambda text: console.print(text, style="red", soft_wrap=True))
             progress.update(force=True)
     except KeyboardInterrupt:
         command = shlex.join(["peer", *(word for word in sys.argv[1:] if word != "--fresh")])

@@ -169,7 +169,8 @@ class PeerState:
     def status(self) -> str:
         """``missing``, ``running``, ``dead``, ``silent``, ``left``, ``completed``, or as the summary says: ``diverged``, ...
 
-        ``dead``: no process, and no end line. ``silent``: an observer gets no answer, and no file says whether the process runs.
+        ``dead``: no process, and no end line. ``failed``: also a process that ended with an error before its first line.
+        ``silent``: an observer gets no answer, and no file says whether the process runs.
         """
         said = self.summary.get("status")
         ended = said and self.summary.get("incarnation") == self.start.get("incarnation")
@@ -178,10 +179,17 @@ class PeerState:
         if self.silent and self.held is None and self.phase not in ("end", "leave"):
             return "silent"
         if not self.lines:
-            return "running" if self._runs else str(said or "missing")
+            return "running" if self._runs else str(said or self._without_history)
         if self.phase in ("end", "leave"):
             return str(said or {"end": "completed", "leave": "left"}[self.phase])
         return "running" if self._runs else "dead"
+
+    @property
+    def _without_history(self) -> str:
+        """How a peer ended that has never written a line."""
+        if not self.exited:
+            return "missing"
+        return "failed" if self.exited > 0 else "dead"
 
     @property
     def _runs(self) -> bool:

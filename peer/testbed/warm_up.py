@@ -31,7 +31,11 @@ def warm_up(graph: Graph, data_root: Path | None) -> None:
         from peer.tasks.datasets import DATASETS
         from peer.tasks.loading import preload
 
-        for module in ("peer.runtime.process", "peer.observe.logs", "numpy.ma"):  # numpy's set functions import the last
+        for module in (
+            "peer.runtime.process",
+            "peer.observe.logs",
+            "numpy.ma",
+        ):  # numpy's set functions import the last
             importlib.import_module(module)
     check_algorithm(graph)
     torch.set_num_threads(1)

@@ -182,6 +182,49 @@ def test_every_algorithm_completes_a_testbed_with_its_defaults(tmp_path: Path, n
         assert row["models_folded"] > 0 or name == "local"
 
 
+FAILS_AT_PEER_2 = """
+import torch
+
+import peer
+
+
+class OneFileIsMissing(peer.Task):
+    classes = 2
+
+    def make_model(self):
+        return torch.nn.Linear(2, 2)
+
+    def load_shard(self, peer_id):
+        if peer_id == 2:
+            raise FileNotFoundError("peer-2.csv")
+        x = torch.randn(40, 2, generator=torch.Generator().manual_seed(peer_id))
+        y = (x[:, 0] > 0).long()
+        return peer.Shard(train_x=x[:30], train_y=y[:30], test_x=x[30:], test_y=y[30:])
+
+
+task = OneFileIsMissing()
+"""
+
+
+def test_a_peer_that_cannot_start_is_told_before_the_others_have_ended(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(FAILS_AT_PEER_2)
+    run = [f"--set=run.{each}" for each in ("rounds=2", "start.rule=quorum", "start.quorum=0.3")]
+    shape = ["--kind", "complete", "--peers", 4, "--task", f"{tmp_path / 'own.py'}:task"]
+    done = executed("testbed", *shape, *run, "--insecure", "--out", tmp_path / "out", "--json")
+    assert done.returncode == 1
+    told = "peer 2 failed with exit code 12: load_shard(2): found FileNotFoundError: peer-2.csv"
+    lines = done.stderr.splitlines()
+    first, last = ([told in line for line in order].index(True) for order in (lines, lines[::-1]))
+    completed = next(i for i, line in enumerate(lines) if "3 completed, 1 failed" in line)
+    assert first < completed < len(lines) - 1 - last
+    rows = {row["peer_id"]: row for row in json.loads(done.stdout)["peers"]}
+    assert [(row["status"], row["exit_code"]) for row in rows.values()] == [
+        *[("completed", 0)] * 2,
+        ("failed", 12),
+        ("completed", 0),
+    ]
+
+
 @pytest.mark.slow
 def test_example_of_an_own_task_runs(tmp_path: Path) -> None:
     task = f"{Path(__file__).parents[2] / 'examples' / 'sensor_task.py'}:task"

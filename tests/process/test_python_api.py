@@ -119,8 +119,10 @@ def test_a_failed_peer_is_named(tmp_path: Path) -> None:
     with (
         peer.Testbed(graph_of(learning_rate=1e30), out=tmp_path / "bed", insecure=True, progress=False) as bed,
         pytest.raises(RunFailed, match=r"failed with exit code 50: .*; see .*peer.log"),
+        pytest.warns(RuntimeWarning, match=r"failed with exit code 50: .*; see .*peer.log") as told,
     ):
         bed.wait()
+    assert len(told) == len({str(each.message) for each in told}) > 0  # each as soon as it fails, and once
 
 
 def test_peers_in_one_event_loop_give_the_models_of_the_simulation(tmp_path: Path) -> None:

@@ -53,6 +53,9 @@ ANSWER = ("status", {"status": {"stage": "running"}})
         ([START, ANSWER, ("silent", {"reason": "no route"})], "silent", 0, None),
         ([START, ROUND, ("lost", {}), AGAIN, HELD], "running", 0, None),
         ([SUMMARY], "diverged", 0, None),
+        ([("exit", {"exit_code": 12})], "failed", 0, None),
+        ([("exit", {"exit_code": -9})], "dead", 0, None),
+        ([("exit", {"exit_code": 0})], "missing", 0, None),
     ],
 )
 def test_events_give_a_status(events, status, rounds, accuracy):

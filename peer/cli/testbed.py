@@ -89,9 +89,13 @@ def testbed(
         out, data_root, threads, insecure, proxy, traceback_wanted(), tuple(exports or ()), source=str(chaos), amp=amp
     )
     run = BedRun(graph, local, load_script(chaos) if chaos else Script())
+
+    def tell(failure: str) -> None:
+        console.print(failure, style="red", soft_wrap=True)
+
     try:
         with beside(out) if page else nullcontext(), LiveProgress(run.watcher, console) as progress:
-            failed = run.run(progress.update, lambda text: console.print(text, style="red", soft_wrap=True))
+            failed = run.run(progress.update, tell)
             progress.update(force=True)
     except KeyboardInterrupt:
         command = shlex.join(["peer", *(word for word in sys.argv[1:] if word != "--fresh")])
@@ -101,5 +105,5 @@ def testbed(
     if run.problem:
         console.print(f"warning: {run.problem}", soft_wrap=True)
     for peer_id, code in failed.items():
-        console.print(run.failure(peer_id, code), style="red", soft_wrap=True)
+        tell(run.failure(peer_id, code))
     raise typer.Exit(1 if failed else 0)

@@ -11,6 +11,13 @@ import typer
 from peer.cli.proxy import ThroughProxy
 
 
+def no_run_yet(directory: Path) -> bool:
+    """Return whether a directory exists and has nothing of a run."""
+    from peer.observe.places import state_directories
+
+    return directory.is_dir() and not (directory / "graph.json").exists() and not state_directories(directory)
+
+
 def watch(
     where: Annotated[
         Path,
@@ -77,6 +84,11 @@ def watch(
 
             def going_on() -> bool:
                 return listening.running
+
+        elif no_run_yet(directory):
+            typer.echo(
+                f"{directory}: no graph.json and no history of a peer yet; waiting for a run to start there", err=True
+            )
 
         if terminal:
             from rich.console import Console

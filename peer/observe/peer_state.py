@@ -34,7 +34,7 @@ class PeerState:
         neighbors: state of each neighbor, as this peer's history says.
         folded: models folded, by neighbor.
         missing: rounds that closed without a model of a neighbor.
-        refused: refused messages by code, of the history lines.
+        refused: refused messages by code, of the history lines; `refused_at`: time of the last of each, Unix seconds.
         answer: the last status (JSON) that it gave to an observer; `answer_position`: `position` then.
         exited: exit code of the process of its last incarnation, as a testbed saw it; -n: ended by signal n.
         silent: why it last gave none; "" if it answered since.
@@ -64,6 +64,7 @@ class PeerState:
     missing: frozenset[int] = frozenset()
     met_neighbor: bool = False
     refused: dict[str, int] = field(default_factory=dict)
+    refused_at: dict[str, float] = field(default_factory=dict)
     refusal: Record = field(default_factory=dict)
     checkpoint: Record = field(default_factory=dict)
     answer: Record = field(default_factory=dict)
@@ -113,6 +114,7 @@ class PeerState:
             self.met_neighbor |= data["state"] == "alive"
         elif kind == "refused":
             self.refused[data["code"]] = self.refused.get(data["code"], 0) + 1
+            self.refused_at[data["code"]] = event.at
             self.refusal = data
         elif kind == "checkpoint":
             self.checkpoint = data
@@ -273,7 +275,7 @@ class PeerState:
         return {phase: float(self.seconds.get(phase, 0.0)) for phase in PHASES}
 
 
-_CHANGED_IN_PLACE = frozenset({"totals", "seconds", "neighbors", "folded", "refused"})
+_CHANGED_IN_PLACE = frozenset({"totals", "seconds", "neighbors", "folded", "refused", "refused_at"})
 _ABOUT_IT = frozenset({"process", "silent", "gap", "exit"})  # kinds of events that a peer has not said itself
 _OF_OBSERVERS = {
     "status": PeerState._take_status,

@@ -14,13 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import Refusal, UsageError
 from coordinator_free_bootstrap.strict_json import finite, printable
+from coordinator_free_bootstrap.validation import counted
 from peer.core.metric import Metric
 from peer.observe import soft_clusters
 from peer.observe.agreement import agreement
 from peer.observe.collaboration import collaboration
 from peer.observe.consensus import consensus_distances
+from peer.observe.durations import duration
 from peer.observe.more_metrics import latest_values, more_metrics_of
 from peer.observe.peer_state import PHASES
 from peer.observe.places import listed
@@ -40,6 +42,7 @@ TOTALS = (
     "models_unused",
 )
 WITHOUT_EXCHANGE = "local"  # the algorithm whose peers fold nothing
+KNOWN_REFUSALS = frozenset(Refusal)
 NUMBER_MAX = 1e300  # of an algorithm's state; JSON has integers that float64 has not
 STEADY_EVALUATIONS = 3  # consecutive evaluations at a target that count as reaching it
 
@@ -153,8 +156,11 @@ def warnings(run: Run) -> list[str]:
     if refused := [peer.peer_id for peer in run.peers if peer.status == "refused"]:
         found.append(f"peer {listed(refused)}: refused by every neighbor, and ended; their logs name the difference")
     for code, count in refusals(run).items():
-        by = [peer.peer_id for peer in run.peers if code in peer.state.refusals]
-        found.append(f"{count} message{'s' if count != 1 else ''} refused by peer {listed(by)}: {code}")
+        by = [peer for peer in run.peers if code in peer.state.refusals]
+        cause = f"{Refusal(code).cause} ({code})" if code in KNOWN_REFUSALS else code
+        often = f"{counted(count, 'message')} refused by peer {listed([peer.peer_id for peer in by])}: {cause}"
+        last = max(peer.state.refused_at.get(code, 0.0) for peer in by)
+        found.append(f"{often}; the last after {duration(max(0.0, last - run.log.began))}" if last else often)
     alone = [peer for peer in run.peers if was_alone(run, peer)]
     if never := [peer.peer_id for peer in alone if not peer.state.met_neighbor]:
         found.append(f"peer {listed(never)}: alone: no neighbor was ever alive, so all rounds were without exchange")

@@ -8,7 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from peer.observe.screen import duration
+from peer.observe.durations import duration
 from peer.observe.watch import LinePace
 
 

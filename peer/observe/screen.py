@@ -12,6 +12,7 @@ from rich.text import Text
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import counted
 from peer.core.metric import Metric
+from peer.observe.durations import duration
 from peer.observe.peer_state import ending
 from peer.observe.tables import ROWS_MAX, shown
 from peer.observe.view import View
@@ -68,13 +69,3 @@ def _news(entry: dict[str, Any], view: View) -> Text:
         f" (says peer {', '.join(map(str, entry['by'][:5]))})" if entry["by"] and entry["by"] != [entry["peer"]] else ""
     )
     return Text(f"{duration(seconds):>8}  {about}{entry['text']}{by}", no_wrap=True, overflow="ellipsis", style="dim")
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in words: ``42 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
-    whole = round(seconds)
-    for size, unit, part, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
-    return f"{whole} s"

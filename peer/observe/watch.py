@@ -14,7 +14,8 @@ from rich.live import Live
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.strict_json import printable
 from peer.core.metric import Metric
-from peer.observe.screen import duration, run_screen
+from peer.observe.durations import duration
+from peer.observe.screen import run_screen
 from peer.observe.tail import RunTail
 from peer.observe.view import View
 

@@ -27,9 +27,10 @@ T = TypeVar("T")
 
 
 class Source(Protocol):
-    """A run that grows."""
+    """A run that grows; `directory` is where its files are, as text for people."""
 
     film: Film
+    directory: str
 
     def refresh(self) -> object:
         """Read what is new; blocks for the time of reading."""
@@ -43,6 +44,7 @@ class Streams:
         self.epoch = secrets.token_hex(4)  # cursors of another start of this server number other events
         self._thread = ThreadPoolExecutor(1, "page")  # one: nothing reads the run while it grows
         self._moved = asyncio.Condition()
+        self._empty = False  # whether the files were read, and have no run yet
         self._film = (0, "")  # the cursor of the last message with all of the run, and that message
 
     @property
@@ -54,7 +56,8 @@ class Streams:
         while True:
             before = self._newest
             await self._apart(self.source.refresh)
-            if self._newest != before:
+            empty, self._empty = self._empty, not self._newest
+            if self._newest != before or self._empty > empty:
                 async with self._moved:
                     self._moved.notify_all()
             elif self._film[0] != before:  # time to prepare what the next tab will ask for
@@ -64,16 +67,22 @@ class Streams:
     async def messages(self, last: str) -> AsyncIterator[str]:
         """Yield the events of one stream; `last` is the id of the last event that the tab has, or "".
 
-        A tab of this epoch gets what came since; any other gets all of the run.
+        A tab of this epoch gets what came since; any other gets all of the run. Event ``waiting`` says that there is none yet.
         """
         epoch, _, text = last.partition("-")
         cursor = int(text) if epoch == self.epoch and text.isdecimal() else 0
+        told_empty = False
         yield f"retry: {int(1000 * REFRESH_S)}\n\n"
         while True:
+            if self._empty and not told_empty:
+                told_empty = True
+                yield f"event: waiting\ndata: {dumps({'directory': self.source.directory})}\n\n"
             try:
                 async with asyncio.timeout(QUIET_S), self._moved:
-                    while self._newest <= cursor:
+                    while self._newest <= cursor and not (self._empty and not told_empty):
                         await self._moved.wait()
+                    if self._newest <= cursor:
+                        continue
             except TimeoutError:
                 yield ": quiet\n\n"
                 continue

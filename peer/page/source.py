@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from coordinator_free_bootstrap.strict_json import printable
 from peer.observe.report import warnings
 from peer.observe.run_files import Run
 from peer.observe.tail import RunTail
@@ -21,6 +22,7 @@ class RunSource:
     """
 
     def __init__(self, directory: Path) -> None:
+        self.directory = printable(str(directory))
         self.tail = RunTail(directory)
         self.film = Film(View(self.tail.log, self.tail.graph))
 

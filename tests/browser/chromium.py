@@ -52,6 +52,13 @@ class Tab:
         """Return the element of a selector."""
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
+    def click(self, selector: str) -> None:
+        """Click on an element, in the middle of the window: the driver does not know of bars at its edges."""
+        self.script(
+            "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element := self.find(selector)
+        )
+        element.click()
+
     def text(self, selector: str) -> str:
         """Return the text of an element, also of one that is scrolled out of view; "" while there is no such element."""
         return str(self.script("return document.querySelector(arguments[0])?.textContent ?? ''", selector))

@@ -185,7 +185,7 @@ def test_text_of_neighbors_is_never_markup(tab, page, recorded):
     with page(recorded.directory) as link:
         tab.open(link())
         tab.wait(lambda: any("<img src=x" in text for text in tab.texts(".events li")), "the reason is text")
-        tab.find('#table tr[data-peer="1"] button').click()
+        tab.click('#table tr[data-peer="1"] button')
         tab.wait(
             lambda: any("<img src=x" in text for text in tab.texts("#panel li")), "the page of the peer has it as text"
         )
@@ -230,7 +230,7 @@ def test_accessibility_rules_find_nothing_serious(tab, page, recorded, theme):
         tab.open(link())
         if tab.script("return document.documentElement.dataset.theme") != theme:
             tab.find("#theme").click()
-        tab.find('#table tr[data-peer="1"] button').click()
+        tab.click('#table tr[data-peer="1"] button')
         tab.wait(lambda: tab.find("#panel").is_displayed(), "the page of the peer is open")
         tab.script((VENDOR / "axe.min.js").read_text() + ";window.axe = axe")
         found = tab.driver.execute_async_script(
@@ -323,7 +323,7 @@ def test_a_further_metric_is_chosen_for_the_curve_the_table_and_the_replay(tab, 
         tab.seek(0)
         assert tab.text(cell) == "43"
         assert "mean 42.5, worst 45, best 40" in tab.text("#curves-note")
-        tab.find('#table tr[data-peer="3"] button').click()
+        tab.click('#table tr[data-peer="3"] button')
         tab.wait(lambda: tab.texts("#panel [data-field=mae]") == ["43"], "the peer's page has each metric")
         assert tab.script("return document.images.length") == 0 and "broken in" not in tab.driver.title
     run.close()
@@ -348,7 +348,7 @@ def test_the_collaboration_graph_is_shown_where_peers_choose(tab, page, recorded
         assert tab.text("#collaboration-note").startswith("5 choices, 0.8 a peer; 0 of 5 within a true cluster.")
         tab.seek(3)
         assert tab.texts("#collaboration li")[0] == "peer 0: 1"
-        tab.find('#table tr[data-peer="0"] button').click()
+        tab.click('#table tr[data-peer="0"] button')
         tab.wait(lambda: tab.text("#panel [data-field=averages_models_of]") == "1", "the peer's page names its choice")
         tab.seek(1)
         assert not tab.find("#collaboration").is_displayed()

@@ -1,11 +1,11 @@
 // The metric over rounds, seconds or megabytes: the mean, a band from the worst to the best peer, a line per peer on demand.
 
-import { choiceButtons, element, place, toggleButton, write } from "./dom.js";
+import { choiceButtons, element, mark, place, toggleButton, write } from "./dom.js";
 import { decimal, known } from "./format.js";
 import { presentColors } from "./palette.js";
 
 const AXES = { rounds: "rounds", seconds: "seconds", sent: "megabytes sent per peer" };
-const CURVE_HEIGHT = 424;
+const WHOLE = [1, 2, 5].flatMap((digit) => [digit, 10 * digit, 100 * digit, 1e3 * digit, 1e4 * digit, 1e5 * digit]).sort((a, b) => a - b); // steps between ticks of rounds
 
 export class Curves {
   constructor(film, changed) {
@@ -34,28 +34,29 @@ export class Curves {
   }
 
   #build() {
-    const rounds = this.film.frames.filter((frame) => known(this.film.statistics(frame)?.mean));
+    this.frames = this.film.frames.filter((frame) => known(this.film.statistics(frame)?.mean));
     if (this.plot) this.plot.destroy();
     this.plot = this.line = null;
-    if (!rounds.length) return;
-    const { data, series } = this.#series(rounds);
+    if (!this.frames.length) return;
+    const { data, series } = this.#series(this.frames);
     const colors = presentColors();
     const axis = { stroke: colors.soft, grid: { stroke: colors.line, width: 1 }, ticks: { show: false }, font: "12px system-ui", labelFont: "12px system-ui" };
     const { share } = this.film.metric;
     const options = {
       width: place("curves").clientWidth,
-      height: CURVE_HEIGHT,
+      height: place("curves").clientHeight,
       legend: { show: false },
       cursor: { drag: { x: true, y: false }, points: { show: false } },
       scales: { x: { time: false }, y: { range: (_, low, high) => spread(low, high, share) } },
-      axes: [{ ...axis, label: AXES[this.axis], size: 30, labelSize: 18, labelGap: 0 }, { ...axis, size: 52, values: (_, ticks) => ticks.map((tick) => share ? decimal(tick, 2) : String(tick)) }],
+      axes: [{ ...axis, ...(this.axis === "rounds" ? { incrs: WHOLE } : {}), label: AXES[this.axis], size: 30, labelSize: 18, labelGap: 0, values: (_, ticks) => this.#ticks(ticks) }, { ...axis, size: 52, values: (_, ticks) => ticks.map((tick) => share ? decimal(tick, 2) : String(tick)) }],
       series,
       bands: [{ series: [1, 2], fill: `${colors.accent}26` }],
-      hooks: { draw: [() => this.#mark()] }, // after a zoom too
+      hooks: { draw: [() => this.#mark()], setCursor: [() => this.#tell()] }, // draw: after a zoom too
     };
     this.plot = new uPlot(options, data, place("curves"));
     this.line = element("i", { class: "plot-cursor", "aria-hidden": "true" });
-    this.plot.over.append(this.line);
+    this.tip = element("div", { class: "tip", "aria-hidden": "true", hidden: "" });
+    this.plot.over.append(this.line, this.tip);
     this.#mark();
   }
 
@@ -81,7 +82,17 @@ export class Curves {
     }
     data.push(frames.map((frame) => of(frame).mean));
     series.push({ stroke: colors.accent, width: 3, points: dots });
+    const final = this.#final();
+    if (final) {
+      data.push(frames.map((_, at) => (at === frames.length - 1 ? final.mean : null)));
+      series.push({ stroke: colors.good, points: { show: true, size: 10, fill: colors.good } });
+    }
     return { data, series };
+  }
+
+  #ticks(ticks) {
+    mark(place("curves"), "data-ticks", ticks.join(" "));
+    return ticks.map(String);
   }
 
   /** Put the line of the replay where it belongs. */
@@ -94,19 +105,45 @@ export class Curves {
     this.line.style.transform = `translateX(${Math.round(this.plot.valToPos(value, "x"))}px)`;
   }
 
+  /** Return the statistics after the final phase, where they are not those of the last round; else null. */
+  #final() {
+    const final = this.film.final;
+    const last = this.film.statistics(this.frames[this.frames.length - 1]);
+    return final && known(final.mean) && Math.abs(final.mean - last.mean) > 1e-6 ? final : null;
+  }
+
+  /** Show the values under the pointer, in the half of the plot where it is not. */
+  #tell() {
+    const { idx, left } = this.plot.cursor;
+    const frame = known(idx) && left >= 0 ? this.frames[idx] : null;
+    this.tip.hidden = !frame;
+    if (!frame) return;
+    write(this.tip, this.#values(frame));
+    const right = left < this.plot.over.clientWidth / 2;
+    this.tip.style.left = right ? "auto" : "6px";
+    this.tip.style.right = right ? "6px" : "auto";
+  }
+
+  #values(frame) {
+    const { mean, worst, best } = this.film.statistics(frame);
+    const [middle, low, high] = [mean, worst, best].map((value) => this.film.metricText(value));
+    return `Round ${frame.round + 1}: mean ${middle}, worst ${low}, best ${high}`;
+  }
+
   #describe(cursor) {
     const { name, higher_is_better: higher } = this.film.metric;
     write(place("curves-title"), `${name[0].toUpperCase()}${name.slice(1)}${higher ? "" : " (lower is better)"}`);
     const frame = this.film.frames[cursor.position];
-    const found = this.film.statistics(frame);
-    const numbers = found ? `Round ${frame.round + 1}: mean ${this.film.metricText(found.mean)}, worst ${this.film.metricText(found.worst)}, best ${this.film.metricText(found.best)}.` : "No evaluation yet.";
+    const numbers = this.film.statistics(frame) ? `${this.#values(frame)}.` : "No evaluation yet.";
+    const final = this.plot && this.#final();
+    const after = final ? ` Dot: after the final phase, mean ${this.film.metricText(final.mean)}, worst ${this.film.metricText(final.worst)}.` : "";
     const other = this.film.run.other ? ` Dashed: ${this.film.run.other.title}.` : "";
-    write(place("curves-note"), `${numbers} Line: mean. Band: worst to best peer.${other}`);
+    write(place("curves-note"), `${numbers} Line: mean. Band: worst to best peer.${after}${other}`);
   }
 
   #resize() {
-    const width = place("curves").clientWidth;
-    if (this.plot && width && this.plot.width !== width) this.plot.setSize({ width, height: CURVE_HEIGHT });
+    const { clientWidth: width, clientHeight: height } = place("curves");
+    if (this.plot && width && (this.plot.width !== width || this.plot.height !== height)) this.plot.setSize({ width, height });
   }
 }
 

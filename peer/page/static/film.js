@@ -112,8 +112,15 @@ export class Film {
 
   /** Return a value of a metric as text, as the report writes it. */
   metricText(value, metric = this.metric) {
-    const small = value !== 0 && Math.abs(value) < 0.001;
+    const small = Math.abs(value) < 0.001 && Math.abs(value) > 1e-9; // smaller: rounding
+
     return !known(value) || (metric.share && !small) ? decimal(value) : String(Number(value.toPrecision(4)));
+  }
+
+  /** The statistics of the shown metric at the end of the run, after the final phase; null while a peer runs. */
+  get final() {
+    if (this.running) return null;
+    return this.choice < 0 ? this.state.header : this.state.header.more_metrics?.[this.choice];
   }
 
   /** Whether a peer still runs. */

@@ -24,6 +24,7 @@ export function bytesText(value) {
 /** Return seconds in the largest units that matter: `0.36 s`, `12 s`, `3 min 20 s`, `2 h 5 min`. */
 export function durationText(seconds) {
   if (!known(seconds)) return UNKNOWN;
+  if (seconds === 0) return "0 s";
   if (seconds < 10) return `${seconds.toFixed(seconds < 1 ? 2 : 1)} s`;
   const all = Math.round(seconds);
   if (all < 60) return `${all} s`;

@@ -4,7 +4,7 @@ import { element, mark } from "./dom.js";
 import { isDown } from "./frame.js";
 import { presentColors, shapeOf } from "./palette.js";
 
-const CANVAS_HEIGHT = 460, CANVAS_SPACE = 16, REACH = 10, SIGN = 3.5; // pixels
+const CANVAS_SPACE = 16, REACH = 10, SIGN = 3.5; // pixels
 
 export class CanvasGraph {
   constructor(parent, film, open) {
@@ -28,9 +28,8 @@ export class CanvasGraph {
     }
     this.version = this.film.version;
     const scale = devicePixelRatio || 1;
-    const width = this.canvas.parentElement.clientWidth;
-    this.#fit(width, scale);
-    this.#edges(edges, colors, scale, width);
+    this.#fit(scale);
+    this.#edges(edges, colors, scale);
     const pen = this.canvas.getContext("2d");
     pen.setTransform(1, 0, 0, 1, 0, 0);
     pen.clearRect(0, 0, this.canvas.width, this.canvas.height);
@@ -38,24 +37,23 @@ export class CanvasGraph {
     this.#nodes(pen, peers, colors, scale);
   }
 
-  #fit(width, scale) {
-    if (this.canvas.width === Math.round(width * scale)) return;
-    for (const canvas of [this.canvas, this.layer]) {
-      canvas.width = Math.round(width * scale);
-      canvas.height = Math.round(CANVAS_HEIGHT * scale);
-    }
+  #fit(scale) {
+    const { clientWidth: width, clientHeight: height } = this.canvas;
+    const pixels = [Math.round(width * scale), Math.round(height * scale)];
+    if (this.canvas.width === pixels[0] && this.canvas.height === pixels[1]) return;
+    for (const canvas of [this.canvas, this.layer]) [canvas.width, canvas.height] = pixels;
     this.drawn = "";
-    this.spots = this.film.run.layout.map(([x, y]) => [CANVAS_SPACE + x * (width - 2 * CANVAS_SPACE), CANVAS_SPACE + y * (CANVAS_HEIGHT - 2 * CANVAS_SPACE)]);
+    this.spots = this.film.run.layout.map(([x, y]) => [CANVAS_SPACE + x * (width - 2 * CANVAS_SPACE), CANVAS_SPACE + y * (height - 2 * CANVAS_SPACE)]);
   }
 
   /** Draw the edges on their layer, if one of them has changed. */
-  #edges(edges, colors, scale, width) {
+  #edges(edges, colors, scale) {
     const key = `${colors.line}${colors.edge}|${edges.map(({ state }) => state).join()}|${this.signs.join()}`;
     if (key === this.drawn) return;
     this.drawn = key;
     const pen = this.layer.getContext("2d");
     pen.setTransform(scale, 0, 0, scale, 0, 0);
-    pen.clearRect(0, 0, width, CANVAS_HEIGHT);
+    pen.clearRect(0, 0, this.layer.width, this.layer.height);
     pen.globalAlpha = edges.length > 1500 ? 0.35 : 0.7;
     for (const [state, color, thickness] of [["none", colors.line, 0.5], ["one", colors.edge, 0.5], ["both", colors.edge, 0.8], ["suspect", colors.warn, 1], ["dead", colors.bad, 0.8]]) {
       pen.strokeStyle = color;

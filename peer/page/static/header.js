@@ -6,6 +6,7 @@ import { bytesText, counted, decimal, durationText, known, whole } from "./forma
 
 const MODES = {
   connecting: "connecting",
+  waiting: "no run yet",
   live: "live",
   stale: "stale: no answer from the server",
   replay: "replay",
@@ -35,7 +36,20 @@ export class Header {
       this.tiles.set(field, { name, value, more });
     }
     this.bar = element("i", {});
-    this.tiles.get("rounds").more.replaceWith(element("span", { class: "bar", "aria-hidden": "true" }, this.bar));
+    this.tiles.get("rounds").more.after(element("span", { class: "bar", "aria-hidden": "true" }, this.bar));
+  }
+
+  /** Say that there is no run yet, and what starts one. */
+  waits(directory) {
+    write(document.querySelector("[data-field=title]"), "No run yet");
+    write(document.querySelector("[data-field=subtitle]"), `${directory} has no graph.json and no history of a peer. This page shows the run as soon as one starts there, for example: peer testbed --out ${directory}`);
+  }
+
+  /** Show a mode before there is a run. */
+  say(mode) {
+    const pill = document.querySelector("[data-field=mode]");
+    mark(pill, "data-mode", mode);
+    write(pill, MODES[mode]);
   }
 
   draw(film, cursor, peers, mode) {
@@ -70,12 +84,16 @@ export class Header {
     const total = film.run.rounds_total;
     const low = numbers.rounds_min ?? 0, high = numbers.rounds_max ?? 0;
     const span = low === high ? whole(high) : `${whole(low)}–${whole(high)}`;
-    this.#set("rounds", total ? `${span} / ${whole(total)}` : span, high);
+    this.#set("rounds", span, high);
+    this.#more("rounds", total ? `of ${whole(total)}` : "");
     this.bar.style.width = total ? `${(100 * low) / total}%` : "0";
     for (const [field, key] of [["accuracy_mean", "mean"], ["accuracy_worst", "worst"], ["accuracy_p10", "tenth"]]) {
       this.#set(field, film.metricText(numbers[key], film.main), numbers[key]);
     }
-    this.#more("accuracy_mean", known(numbers.std) ? `deviation ${film.metricText(numbers.std, film.main)}` : "");
+    const last = film.frames[film.newest];
+    const final = cursor.live && !film.running && last && known(numbers.mean) && Math.abs(numbers.mean - last.mean) > 1e-6;
+    const deviation = known(numbers.std) ? `deviation ${film.metricText(numbers.std, film.main)}` : "";
+    this.#more("accuracy_mean", final ? `${deviation}; after the final phase` : deviation);
     write(this.tiles.get("accuracy_mean").name, `Mean ${film.main.name}`);
     this.#set("cluster_ari", decimal(numbers.ari), numbers.ari);
     this.#set("payload_bytes_sent", bytesText(numbers.payload_bytes), numbers.payload_bytes);

@@ -33,7 +33,12 @@ const panel = new Panel(redraw);
 const open = (peer) => panel.open(peer, film.run.peers[peer].id);
 
 function take(kind, message) {
+  if (kind === "waiting") {
+    header.waits(message.directory);
+    return;
+  }
   if (kind === "film") {
+    document.body.dataset.film = "yes"; // the views have their sizes from now on
     film = new Film(message);
     views = [new Graph(film, open), new Curves(film, redraw), new Clusters(film, (round) => cursor.seek(round), open), new Collaboration(), new Table(film, open), new Phases(film), new Traffic(), new Timeline(redraw), panel];
   } else if (film) {
@@ -51,6 +56,7 @@ function redraw() {
   requestAnimationFrame(() => {
     waiting = false;
     if (film) draw();
+    else header.say(mode);
   });
 }
 

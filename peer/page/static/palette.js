@@ -40,7 +40,7 @@ export function presentColors() {
     clusters: Array.from({ length: COLORS }, (_, index) => of(`color-${index}`)),
     none: of("color-none"),
     ...Object.fromEntries(
-      ["ink", "soft", "faint", "line", "card", "accent", "warn", "bad", "edge"].map((name) => [name, of(name)])
+      ["ink", "soft", "faint", "line", "card", "accent", "warn", "bad", "good", "edge"].map((name) => [name, of(name)])
     ),
   };
 }

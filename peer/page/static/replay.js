@@ -17,7 +17,7 @@ export class ReplayBar {
     this.speed.value = String(cursor.speed);
     this.live = element("button", { type: "button", id: "live" }, "Newest");
     const keys = element("span", { class: "keys", "aria-hidden": "true" }, "Space, ← →, Home, End, L");
-    place("replay").append(this.play, this.slider, this.label, this.speed, this.live, keys);
+    place("replay").append(element("div", { class: "replay-row" }, this.play, this.slider, this.label, this.speed, this.live, keys));
     this.play.addEventListener("click", () => cursor.toggle());
     this.slider.addEventListener("input", () => {
       cursor.playing = false;
@@ -29,7 +29,7 @@ export class ReplayBar {
   }
 
   draw(film, cursor) {
-    mark(this.slider, "max", Math.max(film.newest, 0));
+    mark(this.slider, "max", Math.max(film.newest, 1)); // a range of 0 is drawn as a full bar
     this.slider.value = String(Math.max(cursor.position, 0));
     mark(this.slider, "aria-valuetext", `after round ${cursor.position + 1}`);
     const seconds = film.frames[cursor.position] ? durationText(film.frames[cursor.position].seconds) : "";

@@ -3,7 +3,7 @@
 const RETRY_MS = 1000;
 
 export class Stream {
-  /** `take(kind, message)` gets "film" (all of the run) and "more" (what came since); `say(mode)` gets "live" or "stale". */
+  /** `take(kind, message)` gets "film" (all of the run), "more" (what came since) and "waiting" (no run yet); `say(mode)` gets "live", "waiting" or "stale". */
   constructor(address, take, say) {
     this.address = address;
     this.take = take;
@@ -39,6 +39,10 @@ export class Stream {
         this.say("live");
       });
     }
+    source.addEventListener("waiting", (event) => {
+      this.take("waiting", JSON.parse(event.data));
+      this.say("waiting");
+    });
     source.onerror = () => {
       this.say("stale");
       if (source.readyState !== EventSource.CLOSED || this.source !== source) return; // the browser connects again

@@ -17,7 +17,8 @@ export class Timeline {
     place("timeline-choices").replaceChildren(choiceButtons("Events", Object.keys(GROUPS).map((name) => [name, name]), "all", (group) => { this.group = group; changed(); }));
     this.band = vector("svg", { class: "band", viewBox: "0 0 1000 28", preserveAspectRatio: "none", "aria-hidden": "true" });
     this.list = element("ol", { class: "events", tabindex: "0", "aria-label": "Events, newest first" });
-    place("timeline").replaceChildren(this.band, this.list);
+    this.times = element("div", { class: "times", "aria-hidden": "true" });
+    place("timeline").replaceChildren(this.band, this.times, this.list);
   }
 
   draw(film, cursor) {
@@ -29,6 +30,7 @@ export class Timeline {
     this.shown = key;
     const end = Math.max(1e-3, film.state.header.seconds || 0, ...film.state.events.slice(-1).map((event) => event.at));
     this.band.replaceChildren(...events.slice(-2000).map((event) => vector("rect", { x: (997 * event.at) / end, y: 4, width: 3, height: 20, class: `event-${toneOf(event)}` })));
+    this.times.replaceChildren(...[0, 1, 2, 3, 4].map((part) => element("span", {}, durationText((end * part) / 4))));
     const items = events.slice(-SHOWN_MOST).reverse().map((event) => element("li", { "data-kind": event.kind, "data-peer": event.peer ?? "", class: `tone-${toneOf(event)}` },
       element("time", {}, durationText(event.at)), element("b", {}, event.kind), element("span", {}, sentenceOf(event))));
     if (events.length > SHOWN_MOST) items.push(element("li", {}, `and ${events.length - SHOWN_MOST} earlier events`));

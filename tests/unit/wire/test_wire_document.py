@@ -138,3 +138,9 @@ def test_manifest_keys_exist() -> None:
     manifest = Manifest()
     for section, key in re.findall(r"`(limits|timeouts|screening)\.(\w+)`", TEXT):
         assert hasattr(getattr(manifest, section), key), f"{section}.{key}"
+
+
+def test_every_refusal_has_a_cause_in_words_of_its_own():
+    causes = [code.cause for code in Refusal]
+    assert all(cause and cause != code for code, cause in zip(Refusal, causes, strict=True))
+    assert len(set(causes)) == len(causes)

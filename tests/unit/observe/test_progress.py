@@ -8,9 +8,9 @@ from fake_run import FINAL, ROUNDS, round_fields, write_graph, write_peer
 from rich.console import Console
 
 from peer.core.metric import Metric
+from peer.observe.durations import duration
 from peer.observe.report import build_report
 from peer.observe.rounds_bar import RoundsBar
-from peer.observe.durations import duration
 from peer.observe.tables import ROWS_MAX, peers_table, report_view
 from peer.observe.watch import LinePace, LiveProgress, TestbedWatcher
 from peer.store.history import HistoryWriter

@@ -24,50 +24,77 @@ from enum import StrEnum
 
 
 class Refusal(StrEnum):
-    """Refusal codes: the receiver counts each one and returns it to the sender.
+    """Refusal codes: the receiver counts each one and returns it to the sender."""
 
-    Attributes:
-        cause: what the receiver refuses, as a phrase.
-    """
+    NOT_A_NEIGHBOR = "not_a_neighbor"
+    IDENTITY_MISMATCH = "identity_mismatch"
+    INSECURE = "insecure"
+    WIRE_VERSION = "wire_version"
+    MANIFEST_MISMATCH = "manifest_mismatch"
+    GRAPH_MISMATCH = "graph_mismatch"
+    SCHEMA_MISMATCH = "schema_mismatch"
+    FROZEN_MISMATCH = "frozen_mismatch"
+    INITIAL_MODELS_MISMATCH = "initial_models_mismatch"
+    OLD_INCARNATION = "old_incarnation"
+    NO_HANDSHAKE = "no_handshake"
+    MALFORMED = "malformed"
+    TOO_LARGE = "too_large"
+    WRONG_SIZE = "wrong_size"
+    WRONG_ENCODING = "wrong_encoding"
+    NO_BASE = "no_base"
+    ROUND_OUT_OF_RANGE = "round_out_of_range"
+    ROUND_TOO_FAR_AHEAD = "round_too_far_ahead"
+    SLOT_OUT_OF_RANGE = "slot_out_of_range"
+    NOT_SELECTED = "not_selected"
+    CONTRADICTS_SELECTION = "contradicts_selection"
+    WEIGHT_OUT_OF_RANGE = "weight_out_of_range"
+    DIGEST_MISMATCH = "digest_mismatch"
+    NON_FINITE = "non_finite"
+    NORM_BOUND = "norm_bound"
+    LABEL_CONFLICT = "label_conflict"
+    TOO_MANY_STREAMS = "too_many_streams"
+    RATE_LIMITED = "rate_limited"
+    TOO_SLOW = "too_slow"
+    SHUTTING_DOWN = "shutting_down"
 
-    cause: str
+    @property
+    def cause(self) -> str:
+        """What the receiver refuses, as a phrase."""
+        return _CAUSES[self]
 
-    def __new__(cls, code: str, cause: str) -> Refusal:
-        """Return a member that is equal to its code."""
-        member = str.__new__(cls, code)
-        member._value_, member.cause = code, cause
-        return member
 
-    NOT_A_NEIGHBOR = "not_a_neighbor", "the caller is no neighbor in the graph file"
-    IDENTITY_MISMATCH = "identity_mismatch", "the sender is not the authenticated caller, or its key is not pinned"
-    INSECURE = "insecure", "no client certificate"
-    WIRE_VERSION = "wire_version", "another wire version"
-    MANIFEST_MISMATCH = "manifest_mismatch", "the manifests differ"
-    GRAPH_MISMATCH = "graph_mismatch", "the graph files differ"
-    SCHEMA_MISMATCH = "schema_mismatch", "the model schemas differ"
-    FROZEN_MISMATCH = "frozen_mismatch", "the weights that are neither trained nor sent differ"
-    INITIAL_MODELS_MISMATCH = "initial_models_mismatch", "the initial models differ"
-    OLD_INCARNATION = "old_incarnation", "a message of an older incarnation"
-    NO_HANDSHAKE = "no_handshake", "no handshake with this incarnation"
-    MALFORMED = "malformed", "bytes that are not the message, or a field out of range"
-    TOO_LARGE = "too_large", "a frame or model beyond its limit"
-    WRONG_SIZE = "wrong_size", "a model or sketch of another size than the schema's"
-    WRONG_ENCODING = "wrong_encoding", "another encoding than the manifest's"
-    NO_BASE = "no_base", "a delta from a model that the receiver does not have"
-    ROUND_OUT_OF_RANGE = "round_out_of_range", "a round or step that the run does not have"
-    ROUND_TOO_FAR_AHEAD = "round_too_far_ahead", "a round further ahead than limits.rounds_ahead"
-    SLOT_OUT_OF_RANGE = "slot_out_of_range", "a slot that the run does not have"
-    NOT_SELECTED = "not_selected", "a model without a selection before it"
-    CONTRADICTS_SELECTION = "contradicts_selection", "a model that does not match the sender's selection"
-    WEIGHT_OUT_OF_RANGE = "weight_out_of_range", "a weight or count outside of its limits"
-    DIGEST_MISMATCH = "digest_mismatch", "the bytes received do not have the sender's digest"
-    NON_FINITE = "non_finite", "NaN or infinity in a model"
-    NORM_BOUND = "norm_bound", "a model beyond screening.norm_bound"
-    LABEL_CONFLICT = "label_conflict", "a model that fits another center than the one of its tag"
-    TOO_MANY_STREAMS = "too_many_streams", "too many streams or requests at once"
-    RATE_LIMITED = "rate_limited", "more messages than limits.requests_per_second"
-    TOO_SLOW = "too_slow", "a request or transfer beyond its time limit"
-    SHUTTING_DOWN = "shutting_down", "the receiver is leaving"
+_CAUSES = {
+    Refusal.NOT_A_NEIGHBOR: "the caller is no neighbor in the graph file",
+    Refusal.IDENTITY_MISMATCH: "the sender is not the authenticated caller, or its key is not pinned",
+    Refusal.INSECURE: "no client certificate",
+    Refusal.WIRE_VERSION: "another wire version",
+    Refusal.MANIFEST_MISMATCH: "the manifests differ",
+    Refusal.GRAPH_MISMATCH: "the graph files differ",
+    Refusal.SCHEMA_MISMATCH: "the model schemas differ",
+    Refusal.FROZEN_MISMATCH: "the weights that are neither trained nor sent differ",
+    Refusal.INITIAL_MODELS_MISMATCH: "the initial models differ",
+    Refusal.OLD_INCARNATION: "a message of an older incarnation",
+    Refusal.NO_HANDSHAKE: "no handshake with this incarnation",
+    Refusal.MALFORMED: "bytes that are not the message, or a field out of range",
+    Refusal.TOO_LARGE: "a frame or model beyond its limit",
+    Refusal.WRONG_SIZE: "a model or sketch of another size than the schema's",
+    Refusal.WRONG_ENCODING: "another encoding than the manifest's",
+    Refusal.NO_BASE: "a delta from a model that the receiver does not have",
+    Refusal.ROUND_OUT_OF_RANGE: "a round or step that the run does not have",
+    Refusal.ROUND_TOO_FAR_AHEAD: "a round further ahead than limits.rounds_ahead",
+    Refusal.SLOT_OUT_OF_RANGE: "a slot that the run does not have",
+    Refusal.NOT_SELECTED: "a model without a selection before it",
+    Refusal.CONTRADICTS_SELECTION: "a model that does not match the sender's selection",
+    Refusal.WEIGHT_OUT_OF_RANGE: "a weight or count outside of its limits",
+    Refusal.DIGEST_MISMATCH: "the bytes received do not have the sender's digest",
+    Refusal.NON_FINITE: "NaN or infinity in a model",
+    Refusal.NORM_BOUND: "a model beyond screening.norm_bound",
+    Refusal.LABEL_CONFLICT: "a model that fits another center than the one of its tag",
+    Refusal.TOO_MANY_STREAMS: "too many streams or requests at once",
+    Refusal.RATE_LIMITED: "more messages than limits.requests_per_second",
+    Refusal.TOO_SLOW: "a request or transfer beyond its time limit",
+    Refusal.SHUTTING_DOWN: "the receiver is leaving",
+}
 
 
 class PeerError(Exception):

@@ -15,48 +15,14 @@ from pathlib import Path
 from types import TracebackType
 
 from coordinator_free_bootstrap.errors import PeerError, StorageError
-from peer.core.metric import Metric
-from peer.observe.history_table import row_of
-from peer.observe.places import state_directories
 from peer.observe.report import Report, build_report
-from peer.observe.tail import PeerTail
-from peer.observe.trackers.tracker import Row, Tracker, check, opened
+from peer.observe.trackers.feed import Feed
+from peer.observe.trackers.tracker import Tracker, check, opened
 from peer.store.files import storage_errors
 
 LOG = "export.log"
 PAUSE_S = 1.0  # between two looks at the files of a run that goes on
 CLOSE_S = 60.0  # how long trackers may take to write the rest
-
-
-class Feed:
-    """The rows of a run in a directory; `read` returns those that are new."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._tails: dict[int, PeerTail] = {}
-        self._metrics: dict[int, Metric] = {}
-        self._true: dict[int, int | None] = {}
-
-    def read(self) -> list[Row]:
-        """Return the new rows, by peer and round; of a repeated round the last one.
-
-        Raises:
-            StorageError: a file exists and cannot be read.
-        """
-        for peer_id, place in state_directories(self._directory).items():
-            self._tails.setdefault(peer_id, PeerTail(peer_id, place))
-        found = {(row["peer_id"], row["round_index"]): row for peer_id in self._tails for row in self._rows(peer_id)}
-        return [row for _, row in sorted(found.items())]
-
-    def _rows(self, peer_id: int) -> Iterator[Row]:
-        for event in self._tails[peer_id].read_history():
-            if event.kind == "start":
-                self._true[peer_id] = event.data.get("true_cluster")
-                if metric := event.data.get("metric"):
-                    self._metrics[peer_id] = Metric.from_json(metric)
-            elif event.kind == "round":
-                row = row_of(peer_id, event.data, self._true.get(peer_id))
-                yield self._metrics.get(peer_id, Metric()).named(row)
 
 
 def export(report: Report, exports: Sequence[str]) -> None:
@@ -67,11 +33,14 @@ def export(report: Report, exports: Sequence[str]) -> None:
         StorageError: a tracker cannot write.
     """
     check(exports)
-    rows = Feed(report.run.directory).read()
+    feed = Feed(report.run.directory)
+    rows = feed.read()
+    about, everyone = feed.about(rows), list(feed.everyone.completed(ended=True))
     for each in exports:
         with tracked(each):
             tracker = opened(each)
-            tracker.take(rows)
+            tracker.begin(about)
+            tracker.take(rows, everyone)
             tracker.close(report)
 
 
@@ -167,11 +136,16 @@ def follow(directory: Path, exports: Sequence[str]) -> None:
                 trackers.pop(name, None)
 
     each(exports, lambda name: trackers.update({name: opened(name)}))
-    feed, ended = Feed(directory), False
+    feed, begun, ended = Feed(directory), False, False
     while not ended:
         ended = bool(select.select([0], [], [], PAUSE_S)[0])
-        if rows := feed.read():
-            each(trackers, lambda name, rows=rows: trackers[name].take(rows))  # type: ignore[misc]
+        rows = feed.read()
+        if not begun and (rows or ended):
+            about, begun = feed.about(rows), True
+            each(trackers, lambda name, about=about: trackers[name].begin(about))  # type: ignore[misc]
+        everyone = list(feed.everyone.completed(ended=ended))
+        if rows or everyone:
+            each(trackers, lambda name, new=(rows, everyone): trackers[name].take(*new))  # type: ignore[misc]
     report = build_report(directory)
     each(trackers, lambda name: trackers[name].close(report))
     if failed:

@@ -1,4 +1,4 @@
-"""MLflow: a run for the federation with settings and report, and below it a run per peer with its rounds and its model."""
+"""MLflow: a run for all peers with settings, curves and report, and below it a run per peer with its rounds and its model."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from mlflow.tracking import MlflowClient
 
 from peer.observe.history_table import flat
 from peer.observe.report import Report
-from peer.observe.trackers.tracker import Row, Tracker, numbers
+from peer.observe.trackers.curves import PeerCurves, curve_name, numbers
+from peer.observe.trackers.tracker import About, Row, Tracker
 
 EXPERIMENT = "coordinator-free"
-PARAM_CHARACTERS_MAX = 500
+TAGS = ("algorithm", "task", "seed", "rounds", "clusters")
+PARAM_CHARACTERS_MAX, PARAMS_BATCH = 500, 100  # limits of MLflow's servers
 BATCH = 1000  # metrics in one request, the limit of MLflow's servers
 _FOLDER_ALLOWED = "MLFLOW_ALLOW_FILE_STORE"
 
 
 class Mlflow(Tracker):
-    """Metrics named as the columns of the history; the step is the number of completed rounds.
+    """Metrics named as the columns of the history, with a group; the step is the number of completed rounds.
 
     Args:
         place: tracking URI of a server, or a folder.
@@ -34,34 +36,39 @@ class Mlflow(Tracker):
         self._client = MlflowClient(tracking_uri=place)
         found = self._client.get_experiment_by_name(EXPERIMENT)
         self._experiment = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
-        self._all = self._run("federation")
         self._peers: dict[int, str] = {}
+        self._curves: dict[int, PeerCurves] = {}
 
-    def take(self, rows: Sequence[Row]) -> None:
+    def begin(self, about: About) -> None:
+        """Start the run of all peers, with the settings as parameters, and those that one searches for as tags."""
+        tags = {key: str(about.settings[f"run.{key}"]) for key in TAGS if f"run.{key}" in about.settings}
+        self._name, self._all = about.name, self._run(about.name, tags | {"peers": str(about.settings["peers"])})
+        params = [Param(key, str(value)[:PARAM_CHARACTERS_MAX]) for key, value in about.settings.items()]
+        for first in range(0, len(params), PARAMS_BATCH):
+            self._client.log_batch(self._all, params=params[first : first + PARAMS_BATCH])
+
+    def take(self, rows: Sequence[Row], everyone: Sequence[Row]) -> None:
         """Log the numbers of each row."""
         by_peer: dict[int, list[Metric]] = {}
         for row in rows:
-            at = round(datetime.fromisoformat(row["time"]).timestamp() * 1000)
-            step = row["round_index"] + 1
-            found = by_peer.setdefault(row["peer_id"], [])
-            found += [Metric(_key(name), value, at, step) for name, value in numbers(row).items()]
+            curves = self._curves.setdefault(row["peer_id"], PeerCurves())
+            points = by_peer.setdefault(row["peer_id"], [])
+            points += [_point(name, value, at) for name, value, at in curves.points(row)]
         for peer_id, metrics in by_peer.items():
             if peer_id not in self._peers:
-                self._peers[peer_id] = self._run(f"peer-{peer_id}", {"mlflow.parentRunId": self._all})
+                self._peers[peer_id] = self._run(f"{self._name} peer-{peer_id}", {"mlflow.parentRunId": self._all})
             self._log(self._peers[peer_id], metrics)
+        self._log(self._all, [_point(name, value, row) for row in everyone for name, value in numbers(row).items()])
 
     def close(self, report: Report) -> None:
-        """Log the settings, the report's numbers, and each peer's personalized model; end all runs."""
+        """Log the report's numbers and each peer's personalized model; end all runs."""
         run = report.run
-        if run.manifest is not None:
-            keys = flat(run.manifest.model_dump(), "run.")
-            self._client.log_batch(
-                self._all, params=[Param(key, str(value)[:PARAM_CHARACTERS_MAX]) for key, value in keys]
-            )
         values = {key: value for key, value in flat(report.as_json()) if not isinstance(value, bool)}
         now = round(time.time() * 1000)
         rounds = int(report.values["rounds"])
-        self._log(self._all, [Metric(_key(name), value, now, rounds) for name, value in numbers(values).items()])
+        self._log(
+            self._all, [Metric(_key(f"result/{name}"), value, now, rounds) for name, value in numbers(values).items()]
+        )
         for peer in run.peers:
             if (run_id := self._peers.get(peer.peer_id)) is None:
                 continue
@@ -77,6 +84,11 @@ class Mlflow(Tracker):
     def _log(self, run_id: str, metrics: list[Metric]) -> None:
         for first in range(0, len(metrics), BATCH):
             self._client.log_batch(run_id, metrics=metrics[first : first + BATCH])
+
+
+def _point(name: str, value: float, row: Row) -> Metric:
+    at = round(datetime.fromisoformat(row["time"]).timestamp() * 1000)
+    return Metric(_key(curve_name(name)), value, at, row["round_index"] + 1)
 
 
 def _key(name: str) -> str:

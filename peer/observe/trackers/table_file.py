@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.observe.report import Report
-from peer.observe.trackers.tracker import Row, Tracker
+from peer.observe.trackers.tracker import About, Row, Tracker
 from peer.store.files import storage_errors, write_atomic
 
 
@@ -26,10 +26,15 @@ class TableFile(Tracker):
         with storage_errors("make", self._place.parent):
             self._place.parent.mkdir(parents=True, exist_ok=True)
 
-    def take(self, rows: Sequence[Row]) -> None:
-        """Add rows; a later one of the same peer and round counts."""
+    def begin(self, about: About) -> None:
+        """Do nothing: a table has the rows only."""
+
+    def take(self, rows: Sequence[Row], everyone: Sequence[Row]) -> None:
+        """Add rows of peers; a later one of the same peer and round counts."""
         import pandas as pd
 
+        if not rows:
+            return
         self._rows |= {(row["peer_id"], row["round_index"]): row for row in rows}
         table = pd.DataFrame([row for _, row in sorted(self._rows.items())])
         write_atomic(self._place, self._encoded(table))
@@ -42,10 +47,20 @@ class TableFile(Tracker):
 
 
 class Csv(TableFile):
-    """Comma-separated values with a header line."""
+    """Comma-separated values with a header line; ``folded`` and ``missing`` are ids of neighbors with spaces between."""
 
     def _encoded(self, table: Any) -> bytes:
+        for name in table.columns:
+            if table[name].dtype.kind == "O":
+                table[name] = table[name].map(_cell)
         return bytes(table.to_csv(index=False, lineterminator="\n").encode())
+
+
+def _cell(value: Any) -> Any:
+    """Return a list as text without brackets: of arrivals, which are lists themselves, the sender."""
+    if not isinstance(value, list | tuple):
+        return value
+    return " ".join(str(part[0] if isinstance(part, list | tuple) and part else part) for part in value)
 
 
 class Parquet(TableFile):

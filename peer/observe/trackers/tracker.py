@@ -15,12 +15,27 @@ from peer.observe.report import Report
 Row = dict[str, Any]  # of one peer and round, with the columns of `peer.observe.history_table`
 
 
+@dataclass(frozen=True)
+class About:
+    """A run's name, unlike that of any other run, and its settings by their keys in the manifest."""
+
+    name: str
+    settings: dict[str, Any]
+
+
 class Tracker(ABC):
     """Takes the rows of a run as they come, and its report at the end."""
 
     @abstractmethod
-    def take(self, rows: Sequence[Row]) -> None:
-        """Take new rows; a peer that resumed repeats a round, and its last row counts."""
+    def begin(self, about: About) -> None:
+        """Take the name and the settings; called once, before all else."""
+
+    @abstractmethod
+    def take(self, rows: Sequence[Row], everyone: Sequence[Row]) -> None:
+        """Take new rows of peers, and of all peers (`peer.observe.trackers.curves.AllPeers`).
+
+        A peer that resumed repeats a round, and its last row counts.
+        """
 
     @abstractmethod
     def close(self, report: Report) -> None:
@@ -71,12 +86,3 @@ def opened(export: str) -> Tracker:
     name, _, place = export.partition(":")
     tracker: Tracker = getattr(importlib.import_module(KINDS[name].module), KINDS[name].name)(place)
     return tracker
-
-
-def numbers(row: Row) -> dict[str, float]:
-    """Return the columns of a row that are numbers, without those that say which row it is."""
-    return {
-        key: float(value)
-        for key, value in row.items()
-        if isinstance(value, int | float) and key not in ("peer_id", "round_index")
-    }

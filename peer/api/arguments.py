@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from coordinator_free_bootstrap.errors import PeerError
+from peer.api.notebook import show_one_sentence
 
 _COMMAND_OR_OPTION = re.compile(r"\bpeer(?: [a-z]+)+(?: [^;,]*)?|(?<![\w-])--(?P<option>[a-z][a-z-]*)")
 
@@ -41,6 +42,7 @@ def named_in_python() -> Iterator[None]:
     except PeerError as error:
         if not _on_command_line.get():
             error.args = (in_python(str(error)),)
+            show_one_sentence(error)
         raise
 
 

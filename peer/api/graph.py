@@ -54,7 +54,8 @@ class Graph(BaseGraph):
             radius: geometric: radius in the unit square within which peers are neighbors.
             base_port: peer i listens on this port + i.
             address_template: address of peer i; placeholders ``{id}``, ``{id+1}`` and ``{port}``.
-            run: manifest keys (`peer graph keys` lists them): ``{"rounds": 12, "timeouts": {"suspicion_s": 3}}``.
+            run: manifest keys (`peer graph keys` lists them): ``{"rounds": 12, "timeouts": {"suspicion_s": 3}}``. The value of
+                ``algorithm`` may be an own subclass of `Algorithm`; ``options`` are then its options.
 
         Raises:
             GraphError: a parameter is out of range or unknown to this kind, or no draw is connected.
@@ -65,7 +66,7 @@ class Graph(BaseGraph):
         Traceback (most recent call last):
         coordinator_free_bootstrap.errors.ConfigError: Graph.make: run.round: found 3; allowed: no such key (did you mean rounds?)
         """
-        manifest = run if isinstance(run, Manifest) else parse_manifest(dict(run or {}), "Graph.make")
+        manifest = run if isinstance(run, Manifest) else parse_manifest(_named(run or {}), "Graph.make")
         made = make_graph(
             kind,
             peers,
@@ -146,6 +147,15 @@ class Graph(BaseGraph):
         run, edges = self.manifest, len(self.edges)
         name = self.name or f"{len(self.nodes)} peers"
         return f"<peer.Graph: {name}, {edges} edges, {run.algorithm}, {run.rounds} rounds>"
+
+
+def _named(run: Mapping[str, Any]) -> dict[str, Any]:
+    """Return manifest keys with the name of an algorithm in place of its class, which is made known to this process."""
+    from peer.algorithms.registry import register
+
+    return {
+        key: register(value) if key == "algorithm" and isinstance(value, type) else value for key, value in run.items()
+    }
 
 
 def given_keys(run: Mapping[str, Any]) -> Iterator[str]:

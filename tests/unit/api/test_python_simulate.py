@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
 import peer
@@ -167,3 +168,44 @@ def test_watch_of_no_run_is_refused(tmp_path):
 def test_progress_counts_rounds(graph, capsys):
     peer.simulate(graph)
     assert "3/3" in capsys.readouterr().err
+
+
+def test_options_of_an_own_algorithm_are_set_in_the_graph():
+    class Patient(peer.Algorithm):
+        """Averages only in every n-th round."""
+
+        name = "patient"
+
+        class Options(BaseModel):
+            model_config = ConfigDict(extra="forbid")
+            every: int = Field(1, ge=1)
+
+        def screen_arrival(self, workspace, header, model):
+            used.add(self.options.every)
+            return super().screen_arrival(workspace, header, model)
+
+    used = set()
+    graph = peer.Graph.make("line", peers=2, run={"rounds": 1, "algorithm": Patient, "options": {"every": 3}})
+    assert graph.manifest.algorithm == "patient" and graph.manifest.options == {"every": 3}
+    peer.simulate(graph, progress=False)
+    assert used == {3}
+    with pytest.raises(ConfigError, match=r"run\.options\.every of algorithm 'patient'"):
+        peer.Graph.make("line", peers=2, run={"algorithm": Patient, "options": {"every": 0}})
+    with pytest.raises(ConfigError, match=r"run\.options\.often of algorithm 'patient'"):
+        peer.Graph.make("line", peers=2, run={"algorithm": Patient, "options": {"often": 2}})
+
+
+def test_a_notebook_shows_an_error_as_one_sentence_and_the_trace_on_request(monkeypatch):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    shown = []
+    monkeypatch.setattr(shell, "_showtraceback", lambda kind, error, lines: shown.append(lines))
+    wrong = "import peer; peer.Graph.make('ring', peers=3, run={'task': 'digitz'})"
+    shell.run_cell(wrong)
+    (lines,) = shown
+    assert lines[0].startswith("TaskError: run.task: found 'digitz'") and len(lines) == 2
+    assert lines[1] == "(the whole trace: %env PEER_TRACEBACK=1)"
+    monkeypatch.setenv("PEER_TRACEBACK", "1")
+    shell.run_cell(wrong)
+    assert len(shown[1]) > 5 and any("make_graph" in line or "graph.py" in line for line in shown[1])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import threading
 from collections.abc import Callable
 
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.page.access import LOOPBACK, Access
 from peer.page.server import Source, page_app
 
+JOIN_S = 0.5
 STOP_S = 1  # for streams to end when the server stops
 
 
@@ -50,7 +53,27 @@ def serve(
         date_header=False,
     )
     told(f"{base}?token={access.token}")
-    uvicorn.Server(config).run(sockets=[listener])
+    server = uvicorn.Server(config)
+    if not _in_event_loop():
+        server.run(sockets=[listener])
+        return
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="page server", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():  # a join without a limit would not see Ctrl-C on every system
+            thread.join(JOIN_S)
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def _in_event_loop() -> bool:
+    """Return whether this thread runs an event loop, as a notebook does: a second one needs another thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def bound(host: str, port: int) -> socket.socket:

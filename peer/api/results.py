@@ -45,7 +45,7 @@ class Run:
 
     @named_in_python()
     def __init__(self, directory: str | Path, *, task: TaskChoice = None) -> None:
-        self.directory = Path(directory)
+        self.directory = Path(directory).absolute()  # the program may change its working directory
         self._task = task
         _ = self._report
 

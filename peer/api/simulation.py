@@ -61,7 +61,7 @@ def simulate(
     graph, task_object = chosen(graph, task, algorithm)
     root = None if data_root is None else Path(data_root)
     refuse_unused_options(graph.manifest, data_root=root, shard=None, download=False)
-    directory = Path(mkdtemp(prefix="peer-run-") if out is None else out)
+    directory = Path(mkdtemp(prefix="peer-run-") if out is None else out).absolute()
     settings = SimulatedSettings(
         data_root=root, device=device, amp=amp, threads=threads, fold_threads=threads, stacked=stacked, task=task_object
     )

@@ -90,7 +90,8 @@ class Testbed:
                 "allowed: path/to/file.py:object, or the name of an installed task"
             )
         self.graph = chosen(graph, task, algorithm)[0]
-        self.directory = Path(out)
+        self.directory = Path(out).absolute()  # the program may change its working directory
+        self._started_in = Path.cwd()
         self._exports = [export] if isinstance(export, str) else [*export]
         self._fresh, self._progress = fresh, progress
         self._settings = {"threads": threads, "amp": amp, "insecure": insecure, "proxy": proxy}
@@ -133,6 +134,7 @@ class Testbed:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                cwd=self._started_in,
                 env=os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
                 start_new_session=True,  # Ctrl-C in a terminal reaches this process alone, which then stops the peers
             )

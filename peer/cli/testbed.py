@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from coordinator_free_bootstrap.validation import refuse_without
+from peer.cli.json_output import json_option
 from peer.cli.problem import Amp, DataRoot, Exports, Settings, TaskOption, set_keys, task_settings
 from peer.cli.trace import traceback_wanted
 
@@ -46,7 +47,7 @@ def testbed(
         bool, typer.Option("--page", help="Serve a page of the run while it lasts; see peer watch --help.")
     ] = False,
     exports: Exports = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: Annotated[bool, json_option("Print the report as JSON.")] = False,
 ) -> None:
     """Run all peers of a graph as processes on this machine and report; Ctrl-C stops all of them.
 

@@ -148,7 +148,7 @@ def _from_entry_point(manifest: Manifest) -> Task:
     entry = _entry_point(manifest.task)
     import_for_user_code()
     try:
-        with users_settings():
+        with users_settings(new=True):
             loaded = entry.load()
     except USER_ERRORS as error:
         raise TaskError(f"task: {manifest.task} cannot be imported: found {described(error)}") from error
@@ -172,7 +172,7 @@ def _from_file(manifest: Manifest) -> Task:
         if (beside := str(path.resolve().parent)) not in sys.path:
             sys.path.append(beside)  # last, so that a user's file does not hide an installed module
         try:
-            with users_settings():
+            with users_settings(new=True):
                 spec.loader.exec_module(module)
         except USER_ERRORS as error:
             del sys.modules[module_name]

@@ -93,10 +93,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SETTINGS = (
     _Setting(_directory, _enter),
     _Setting(torch.get_default_dtype, torch.set_default_dtype),
-    _Setting(_device, torch.set_default_device),
     _Setting(
-        torch.get_num_threads, torch.set_num_threads, shared=False, name="PyTorch threads; give them with --threads"
+        torch.get_num_threads, torch.set_num_threads, shared=False, name="as the number of threads; give it with --threads"
     ),
+    _Setting(_device, torch.set_default_device, shared=False, name="as the default device; give it with --device"),
     _Setting(_umask, os.umask, shared=False),
     _Setting(np.geterr, lambda value: np.seterr(**value), shared=False),
     _Setting(torch.is_grad_enabled, torch.set_grad_enabled, shared=False),
@@ -128,6 +128,11 @@ class _Process:
                 if self._ours[number] == ours:
                     _SETTINGS[number].write(theirs)
 
+    def forget(self) -> None:
+        """Begin with this program's values: another task is loaded."""
+        with self._lock:
+            self._theirs.clear()
+
     def leave(self) -> None:
         """Note what the user's code has changed, and set the values of this program."""
         with self._lock:
@@ -143,15 +148,21 @@ class _Process:
                 if setting.shared:
                     self._theirs[number] = (ours, theirs)
                 elif setting.name:
-                    log.warning("the task sets %s %s; used: %s", theirs, setting.name, ours)
+                    log.warning("the task sets %s %s; used: %s", theirs, setting.name, ours or "cpu")
 
 
 _process = _Process()
 
 
 @contextmanager
-def users_settings() -> Iterator[None]:
-    """Run a block of a user's code with the settings of the process that it has made before; afterwards restore our own."""
+def users_settings(*, new: bool = False) -> Iterator[None]:
+    """Run a block of a user's code with the settings of the process that it has made before; afterwards restore our own.
+
+    Args:
+        new: whether the code is that of another task, which has made none.
+    """
+    if new:
+        _process.forget()
     _process.enter()
     try:
         yield

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from coordinator_free_bootstrap import Graph, dump_graph, errors
 from coordinator_free_bootstrap.errors import (
@@ -53,6 +53,8 @@ class Testbed:
         fresh: delete an earlier run in ``out``.
         insecure: plaintext between peers, in place of TLS with generated keys.
         proxy: connect peers through fault proxies, which `cut` and `heal` need.
+        on_start_failure: whether to ``"stop"`` the other peers when one cannot start, or to ``"continue"`` without it. Default:
+            stop if ``run.start.rule`` is ``"all"``, so that they would wait for it.
         export: trackers that get the rounds while they come, such as ``tensorboard:LOGDIR``.
         progress: show a progress bar in `wait`.
 
@@ -81,6 +83,7 @@ class Testbed:
         fresh: bool = False,
         insecure: bool = False,
         proxy: bool = False,
+        on_start_failure: Literal["stop", "continue"] | None = None,
         export: str | Sequence[str] = (),
         progress: bool = True,
     ) -> None:
@@ -95,6 +98,7 @@ class Testbed:
         self._exports = [export] if isinstance(export, str) else [*export]
         self._fresh, self._progress = fresh, progress
         self._settings = {"threads": threads, "amp": amp, "insecure": insecure, "proxy": proxy}
+        self._settings |= {"on_start_failure": on_start_failure}
         self._data_root = None if data_root is None else str(Path(data_root).resolve())
         self._process: subprocess.Popen[str] | None = None
         self._answers: queue.Queue[str] = queue.Queue()

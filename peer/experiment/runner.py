@@ -204,7 +204,7 @@ def _run_processes(job: Job, graph: Graph, directory: Path, on_round: OnRound) -
     bed.start()
     failed = {peer_id: code for peer_id, code in bed.run(report_progress).items() if code != 0}
     if failed:
-        raise RunFailed(f"peers {sorted(failed)} of {directory} failed with exit codes {failed}; see their peer.log")
+        raise RunFailed("\n".join(bed.failure(peer_id, code) for peer_id, code in sorted(failed.items())))
 
 
 _RUN: dict[str, Callable[[Job, Graph, Path, OnRound], None]] = {

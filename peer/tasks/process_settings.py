@@ -94,7 +94,10 @@ _SETTINGS = (
     _Setting(_directory, _enter),
     _Setting(torch.get_default_dtype, torch.set_default_dtype),
     _Setting(
-        torch.get_num_threads, torch.set_num_threads, shared=False, name="as the number of threads; give it with --threads"
+        torch.get_num_threads,
+        torch.set_num_threads,
+        shared=False,
+        name="as the number of threads; give it with --threads",
     ),
     _Setting(_device, torch.set_default_device, shared=False, name="as the default device; give it with --device"),
     _Setting(_umask, os.umask, shared=False),

@@ -43,7 +43,9 @@ export class Header {
     const shown = !film.running && ["live", "stale"].includes(mode) ? "ended" : mode;
     const pill = document.querySelector("[data-field=mode]");
     mark(pill, "data-mode", cursor.live ? shown : "replay");
-    write(pill, cursor.live ? (MODES[shown]) : `replay, round ${cursor.position + 1}`);
+    const state = film.state.header.state;
+    const how = ["ended", "file"].includes(shown) && !film.running && state !== "complete" ? `: ${state}` : "";
+    write(pill, cursor.live ? `${MODES[shown]}${how}` : `replay, round ${cursor.position + 1}`);
     const numbers = cursor.live ? film.state.header : runAt(film, cursor.position, peers);
     this.#numbers(film, numbers, cursor);
   }
@@ -75,7 +77,8 @@ export class Header {
     for (const [field, key] of [["accuracy_mean", "mean"], ["accuracy_worst", "worst"], ["accuracy_p10", "tenth"]]) {
       this.#set(field, film.metricText(numbers[key], film.main), numbers[key]);
     }
-    this.#more("accuracy_mean", known(numbers.std) ? `deviation ${film.metricText(numbers.std, film.main)}` : "");
+    const over = numbers.measured < film.size ? ` over ${whole(numbers.measured)} of ${counted(film.size, "peer")}` : "";
+    this.#more("accuracy_mean", known(numbers.std) ? `deviation ${film.metricText(numbers.std, film.main)}${over}` : "");
     write(this.tiles.get("accuracy_mean").name, `Mean ${film.main.name}`);
     this.#set("cluster_ari", decimal(numbers.ari), numbers.ari);
     this.#set("payload_bytes_sent", bytesText(numbers.payload_bytes), numbers.payload_bytes);

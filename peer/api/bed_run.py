@@ -99,7 +99,20 @@ class BedRun:
 
         with self._export:
             self._runner.begin()
-            return self._runner.run(look)
+            failed = self._runner.run(look)
+            return failed | self._vanished()
+
+    def _vanished(self) -> dict[int, int]:
+        """Return the peers whose process ended with exit code 0, and whose run did not end."""
+        self.watcher.refresh()
+        states = self.watcher.tail.log.peers
+        asked = {*self._runner.leaving} if not self._runner.stopped_for else {*states}
+        return {
+            peer_id: 0
+            for peer_id, state in states.items()
+            if self.bed.exit_codes.get(peer_id) == 0
+            and (state.status == "dead" or (state.status == "missing" and peer_id not in asked))
+        }
 
     @property
     def problem(self) -> str:

@@ -24,9 +24,10 @@ def print_json(value: Any, *, indent: int | None = None) -> None:
 
 def _keep_stdout(context: typer.Context, wanted: bool) -> bool:
     before: TextIO | None = sys.stdout
+    original = before is sys.__stdout__
     if not wanted or context.resilient_parsing or before is None:
         return wanted
-    if before is sys.__stdout__:  # until the process ends, since code of a user may also run at its exit
+    if original:  # until the process ends, since code of a user may also run at its exit
         before.flush()
         _kept["stdout"] = open(os.dup(1), "w", encoding=before.encoding, errors=before.errors)  # noqa: SIM115
         os.dup2(2, 1)

@@ -194,6 +194,8 @@ class Testbed:
     def failure(self, peer_id: int, code: int) -> str:
         """Return the sentence about a peer that failed: exit code, last error, log."""
         log = StateDir.of_peer(self.directory, peer_id).log
+        if code == 0:
+            return f"peer {peer_id} ended with exit code 0 without completing or leaving the run, as os._exit() does; see {log}"
         return f"peer {peer_id} failed with exit code {code}: {last_error(log) or 'no error'}; see {log}"
 
     def why_stop(self, late: Iterable[int] = ()) -> str:

@@ -275,3 +275,17 @@ def test_example_of_an_image_folder_task_runs(tmp_path: Path) -> None:
     assert (report["rounds"], report["metric"]) == (2, metric)
     assert [row["true_cluster"] for row in report["peers"]] == [0, 1]
     assert all(0 < row["metric_value"] <= 1 and row["models_folded"] == 2 for row in report["peers"])
+
+
+def test_a_peer_whose_task_ends_its_process_with_code_0_has_failed(tmp_path: Path) -> None:
+    ends = FAILS_AT_PEER_2.replace('raise FileNotFoundError("peer-2.csv")', "os._exit(0)").replace(
+        "import", "import os\nimport", 1
+    )
+    (tmp_path / "own.py").write_text(ends)
+    shape = ["--kind", "line", "--peers", 3, "--task", f"{tmp_path / 'own.py'}:task", "--set=run.rounds=2"]
+    done = executed(
+        "testbed", *shape, "--set=run.start.deadline_s=3", "--insecure", "--out", tmp_path / "out", "--json"
+    )
+    assert done.returncode == 1
+    assert "peer 2 ended with exit code 0 without completing or leaving the run" in done.stderr
+    assert json.loads(done.stdout)["state"] == "incomplete"

@@ -14,6 +14,7 @@ import socket
 import stat
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from multiprocessing.connection import wait
@@ -86,8 +87,8 @@ class Testbed:
         self.processes: dict[int, BaseProcess] = {}
         self.exit_codes: dict[int, int] = {}
         self.on_start_failure = on_start_failure or ("stop" if graph.manifest.start.rule == "all" else "continue")
-        self.cannot_start: set[int] = set()  # peers whose first process failed before it wrote a line of history
-        self._history_bytes: dict[int, int] = {}  # before the first start of each peer; -1 after a later start
+        self.cannot_start: set[int] = set()  # peers that failed at their first start, without a line of history
+        self._starts: Counter[int] = Counter()
         self.graph_of: Callable[[int], Graph] = lambda _peer_id: (
             self.graph
         )  # with fault proxies, each peer has other addresses
@@ -122,7 +123,7 @@ class Testbed:
         self.exit_codes.pop(peer_id, None)
         place = StateDir.of_peer(self.directory, peer_id)
         self.cannot_start.discard(peer_id)
-        self._history_bytes[peer_id] = -1 if peer_id in self._history_bytes else _size(place.history)
+        self._starts[peer_id] += 1
         settings = LocalSettings(
             place.root,
             data_root=self.data_root,
@@ -159,7 +160,8 @@ class Testbed:
                 self._pipes.pop(peer_id, None)
         self.exit_codes.update(ended)
         for peer_id in (peer_id for peer_id, code in ended.items() if code > 0):
-            if _size(StateDir.of_peer(self.directory, peer_id).history) <= self._history_bytes[peer_id]:
+            history = StateDir.of_peer(self.directory, peer_id).history
+            if self._starts[peer_id] == 1 and not (history.exists() and history.stat().st_size):
                 self.cannot_start.add(peer_id)
         if ended:
             self._record(ended)
@@ -229,10 +231,6 @@ class Testbed:
             self.stop()
             raise
         return dict(self.exit_codes)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
 
 
 def _descriptors() -> set[int]:

@@ -45,8 +45,10 @@ class Run:
 
     @named_in_python()
     def __init__(self, directory: str | Path, *, task: TaskChoice = None) -> None:
+        from peer.tasks.loading import absolute_task
+
         self.directory = Path(directory).absolute()  # the program may change its working directory
-        self._task = task
+        self._task = (absolute_task(task) or task) if isinstance(task, str) else task
         _ = self._report
 
     def remove_at_end(self) -> Run:

@@ -24,7 +24,7 @@ from coordinator_free_bootstrap.errors import (
     TaskError,
     UsageError,
 )
-from peer.api.arguments import named_in_python
+from peer.api.arguments import in_python, named_in_python
 from peer.api.choices import TaskChoice, chosen
 from peer.api.progress import Progress
 from peer.api.results import Run
@@ -92,9 +92,11 @@ class Testbed:
                 f"task: found an object of type {type(task).__name__}; the peers of a testbed are other processes; "
                 "allowed: path/to/file.py:object, or the name of an installed task"
             )
+        from peer.tasks.loading import absolute_task
+
         self.graph = chosen(graph, task, algorithm)[0]
         self.directory = Path(out).absolute()  # the program may change its working directory
-        self._started_in = Path.cwd()
+        self._started_in, self._task = Path.cwd(), absolute_task(self.graph.manifest.task)
         self._exports = [export] if isinstance(export, str) else [*export]
         self._fresh, self._progress = fresh, progress
         self._settings = {"threads": threads, "amp": amp, "insecure": insecure, "proxy": proxy}
@@ -197,7 +199,7 @@ class Testbed:
             while answer is None or "failed" not in answer:
                 answer = self._answer(POLL_S)
                 if answer is not None and "failure" in answer:
-                    warnings.warn(answer["failure"], RuntimeWarning, stacklevel=3)
+                    warnings.warn(in_python(answer["failure"]), RuntimeWarning, stacklevel=3)
                 watcher.refresh()
                 bar.update(watcher.rounds_of_all(), watcher.mean_metric())
         self._end()
@@ -206,7 +208,7 @@ class Testbed:
         failed = answer["failed"]
         if failed:
             raise RunFailed("\n".join(sentence for _, sentence in failed.values()))
-        return Run(self.directory)
+        return Run(self.directory, task=self._task)
 
     def stop(self) -> None:
         """Ask all peers to leave, and wait for their end; without effect if the testbed has ended."""

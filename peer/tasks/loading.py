@@ -90,6 +90,12 @@ def find_task_file(task: str, model_file: Path) -> str:
     )
 
 
+def absolute_task(task: str) -> str | None:
+    """Return ``/path/to/file.py:object`` of a task file that exists, valid in every working directory; None for any other."""
+    path, _, name = task.rpartition(":")
+    return f"{Path(path).absolute()}:{name}" if path and Path(path).is_file() else None
+
+
 def same_task(first: str, second: str) -> bool:
     """Return whether two values of ``task`` are equal, or name the same object of a file of the same name."""
     return first == second or (":" in first and Path(first).name == Path(second).name)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,10 @@ from coordinator_free_bootstrap.manifest import Manifest
 from peer.learning.check import check_task
 from peer.learning.learner import Learner
 from peer.runtime.assembly import LocalSettings
+from peer.store.system import StoppedBySignal, raise_on_signal
 from peer.tasks.loading import load_task
 from peer.tasks.process_settings import users_settings
-from peer.tasks.user_code import shard_of
+from peer.tasks.user_code import shard_of, user_code
 
 TASK = """
 import logging, os, random, signal, sys
@@ -130,7 +132,6 @@ def test_a_simulation_writes_where_it_was_told_to(tmp_path, monkeypatch, where):
     assert run.metrics["state"] == "complete"
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["graph.json", "peer-0", "peer-1"]
     assert [*elsewhere.iterdir()] == []
-    os.chdir(tmp_path)
     assert run.personalized(1).training is False
 
 
@@ -179,3 +180,36 @@ def test_a_task_that_exits_is_an_error_with_its_line(tmp_path, where):
     name = written(tmp_path / f"exits_{where}.py", **{where: "sys.exit(0)"})
     with pytest.raises(TaskError, match=f"SystemExit: 0 .*exits_{where}.py, line"):
         check_task(load_task(Manifest(task=name), 2))
+
+
+def test_results_that_are_kept_nowhere_are_read_from_another_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "kept_nowhere.py")
+    graph = peer.Graph.make("line", peers=2, run={"rounds": 1, "algorithm": "dfedavg"})
+    run = peer.simulate(graph, "kept_nowhere.py:task", progress=False)
+    monkeypatch.chdir("/")
+    assert run.personalized(0).training is False
+
+
+def test_a_signal_passes_through_code_of_a_user():
+    with pytest.raises(StoppedBySignal), user_code("load_shard(0)"):
+        raise_on_signal(signal.SIGTERM, None)
+
+
+def test_of_two_threads_in_code_of_a_user_the_last_one_restores_the_settings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    entered, left = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with users_settings():
+            entered.set()
+            left.wait()
+
+    thread = threading.Thread(target=other)
+    with users_settings(new=True):
+        thread.start()
+        entered.wait()
+        os.chdir("/")
+    left.set()
+    thread.join()
+    assert Path.cwd() == tmp_path

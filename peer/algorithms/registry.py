@@ -70,7 +70,7 @@ def _loaded(entry: EntryPoint, built_in: frozenset[str]) -> type[Algorithm]:
         raise ConfigError(f"{where}: found the name of a built-in algorithm; allowed: another name; {remedy}")
     try:
         found = entry.load()
-    except Exception as error:  # code of the package; it may raise any exception
+    except (Exception, SystemExit) as error:  # code of the package; it may raise any exception
         raise ConfigError(f"{where}: cannot be imported: found {type(error).__name__}: {error}; {remedy}") from error
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise ConfigError(f"{where}: found a {type(found).__name__}; allowed: a subclass of peer.Algorithm; {remedy}")

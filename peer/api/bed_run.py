@@ -11,12 +11,10 @@ from coordinator_free_bootstrap import Graph
 from peer.chaos.network import FaultyNetwork
 from peer.chaos.runner import FaultRunner
 from peer.chaos.script import Script
-from peer.observe.logs import last_error
 from peer.observe.trackers.export import LiveExport
 from peer.observe.watch import TestbedWatcher
-from peer.store.state_dir import StateDir
 from peer.testbed.directory import check_same_run
-from peer.testbed.testbed import Testbed
+from peer.testbed.testbed import OnStartFailure, Testbed
 from peer.testbed.warm_up import check_task_first, warm_up
 
 
@@ -34,6 +32,8 @@ class BedSettings:
         exports: trackers that get the rounds while they come, as ``--export`` takes them.
         source: name of the script of faults, for messages.
         amp: "bf16" for mixed precision, else None.
+        on_start_failure: whether to "stop" the other peers when one cannot start, or to "continue"; None: stop if
+            ``run.start.rule`` is "all", so that they would wait for it.
     """
 
     out: Path
@@ -45,6 +45,7 @@ class BedSettings:
     exports: tuple[str, ...] = ()
     source: str = "script"
     amp: str | None = None
+    on_start_failure: OnStartFailure | None = None
 
 
 class BedRun:
@@ -70,6 +71,7 @@ class BedRun:
             insecure=settings.insecure,
             traceback=settings.traceback,
             amp=settings.amp,
+            on_start_failure=settings.on_start_failure,
         )
         network = FaultyNetwork(self.bed.graph) if settings.proxy or self.script.needs_network else None
         self.bed.graph_of = network.graph_of if network else self.bed.graph_of
@@ -91,11 +93,26 @@ class BedRun:
                 on_failure(self.failure(peer_id, failed[peer_id]))
             told.clear()
             told.update(failed)
+            if self._runner.stopped_for:
+                on_failure(self._runner.stopped_for)
             on_progress()
 
         with self._export:
             self._runner.begin()
-            return self._runner.run(look)
+            failed = self._runner.run(look)
+            return failed | self._vanished()
+
+    def _vanished(self) -> dict[int, int]:
+        """Return the peers whose process ended with exit code 0, and whose run did not end."""
+        self.watcher.refresh()
+        states = self.watcher.tail.log.peers
+        asked = {*self._runner.leaving} if not self._runner.stopped_for else {*states}
+        return {
+            peer_id: 0
+            for peer_id, state in states.items()
+            if self.bed.exit_codes.get(peer_id) == 0
+            and (state.status == "dead" or (state.status == "missing" and peer_id not in asked))
+        }
 
     @property
     def problem(self) -> str:
@@ -104,5 +121,4 @@ class BedRun:
 
     def failure(self, peer_id: int, code: int) -> str:
         """Return the sentence about a peer that failed: exit code, last error, log."""
-        log = StateDir.of_peer(self.settings.out, peer_id).log
-        return f"peer {peer_id} failed with exit code {code}: {last_error(log) or 'no error'}; see {log}"
+        return self.bed.failure(peer_id, code)

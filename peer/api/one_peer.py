@@ -122,8 +122,11 @@ async def run_async(
     ...     asyncio.run(both(folder))
     [2, 2]
     """
+    from peer.tasks.loading import absolute_task
+
     with named_in_python():
         graph, task_object = chosen(graph, task, algorithm)
+        task_file = absolute_task(graph.manifest.task)
         _check(options)
         _set_up_logging(peer_id, options)
         stay = options.pop("stay", "never")
@@ -135,7 +138,7 @@ async def run_async(
             raise
         if stay == status:
             await _until_cancelled("run completed")
-        return Run(place, task=task_object)
+        return Run(place, task=task_object or task_file)
 
 
 async def _to_end(peer_id: int, graph: Graph, task: Task | None, options: LocalOptions) -> tuple[str, Path]:

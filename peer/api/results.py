@@ -45,8 +45,10 @@ class Run:
 
     @named_in_python()
     def __init__(self, directory: str | Path, *, task: TaskChoice = None) -> None:
-        self.directory = Path(directory)
-        self._task = task
+        from peer.tasks.loading import absolute_task
+
+        self.directory = Path(directory).absolute()  # the program may change its working directory
+        self._task = (absolute_task(task) or task) if isinstance(task, str) else task
         _ = self._report
 
     def remove_at_end(self) -> Run:
@@ -153,11 +155,15 @@ class Run:
         return export_model(self._report, peer_id, Path(to), model, self._task)
 
     def __repr__(self) -> str:
+        from peer.observe.tables import of_peers, state_text
+
         found, metric = self._report.values, self._report.run.metric
         mean = found["accuracy_mean"]
-        shown = "" if mean is None else f", {metric.name} {metric.text(mean)}"
-        peers = len(found["peers"])
-        return f"<peer.Run: {found['state']}, {found['algorithm']}, {peers} peers, {found['rounds']} rounds{shown}>"
+        over = of_peers(found["accuracy_peers"], found)
+        shown = "" if mean is None else f", {metric.name} {metric.text(mean)}{over}"
+        planned = "" if found["rounds_total"] in (None, found["rounds"]) else f" of {found['rounds_total']}"
+        rounds = f"{found['rounds']}{planned} rounds"
+        return f"<peer.Run: {state_text(found)}, {found['algorithm']}, {len(found['peers'])} peers, {rounds}{shown}>"
 
 
 class _Models(Mapping[str, "dict[str, np.ndarray]"]):

@@ -57,11 +57,13 @@ def simulate(
     from peer.experiment.simulated import SimulatedSettings
     from peer.experiment.simulated import simulate as run_all
     from peer.tasks.effect import refuse_unused_options
+    from peer.tasks.loading import absolute_task
 
     graph, task_object = chosen(graph, task, algorithm)
     root = None if data_root is None else Path(data_root)
     refuse_unused_options(graph.manifest, data_root=root, shard=None, download=False)
-    directory = Path(mkdtemp(prefix="peer-run-") if out is None else out)
+    place = absolute_task(graph.manifest.task)
+    directory = Path(mkdtemp(prefix="peer-run-") if out is None else out).absolute()
     settings = SimulatedSettings(
         data_root=root, device=device, amp=amp, threads=threads, fold_threads=threads, stacked=stacked, task=task_object
     )
@@ -71,5 +73,5 @@ def simulate(
             run_all(graph, directory, settings, bar.update)
     finally:
         torch.set_num_threads(before)
-    run = Run(directory, task=task_object)
+    run = Run(directory, task=task_object or place)
     return run if out is not None else run.remove_at_end()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from coordinator_free_bootstrap import Graph, dump_graph, errors
 from coordinator_free_bootstrap.errors import (
@@ -24,7 +24,7 @@ from coordinator_free_bootstrap.errors import (
     TaskError,
     UsageError,
 )
-from peer.api.arguments import named_in_python
+from peer.api.arguments import in_python, named_in_python
 from peer.api.choices import TaskChoice, chosen
 from peer.api.progress import Progress
 from peer.api.results import Run
@@ -53,6 +53,8 @@ class Testbed:
         fresh: delete an earlier run in ``out``.
         insecure: plaintext between peers, in place of TLS with generated keys.
         proxy: connect peers through fault proxies, which `cut` and `heal` need.
+        on_start_failure: whether to ``"stop"`` the other peers when one cannot start, or to ``"continue"`` without it. Default:
+            stop if ``run.start.rule`` is ``"all"``, so that they would wait for it.
         export: trackers that get the rounds while they come, such as ``tensorboard:LOGDIR``.
         progress: show a progress bar in `wait`.
 
@@ -81,6 +83,7 @@ class Testbed:
         fresh: bool = False,
         insecure: bool = False,
         proxy: bool = False,
+        on_start_failure: Literal["stop", "continue"] | None = None,
         export: str | Sequence[str] = (),
         progress: bool = True,
     ) -> None:
@@ -89,11 +92,15 @@ class Testbed:
                 f"task: found an object of type {type(task).__name__}; the peers of a testbed are other processes; "
                 "allowed: path/to/file.py:object, or the name of an installed task"
             )
+        from peer.tasks.loading import absolute_task
+
         self.graph = chosen(graph, task, algorithm)[0]
-        self.directory = Path(out)
+        self.directory = Path(out).absolute()  # the program may change its working directory
+        self._started_in, self._task = Path.cwd(), absolute_task(self.graph.manifest.task)
         self._exports = [export] if isinstance(export, str) else [*export]
         self._fresh, self._progress = fresh, progress
         self._settings = {"threads": threads, "amp": amp, "insecure": insecure, "proxy": proxy}
+        self._settings |= {"on_start_failure": on_start_failure}
         self._data_root = None if data_root is None else str(Path(data_root).resolve())
         self._process: subprocess.Popen[str] | None = None
         self._answers: queue.Queue[str] = queue.Queue()
@@ -133,6 +140,7 @@ class Testbed:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                cwd=self._started_in,
                 env=os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
                 start_new_session=True,  # Ctrl-C in a terminal reaches this process alone, which then stops the peers
             )
@@ -191,7 +199,7 @@ class Testbed:
             while answer is None or "failed" not in answer:
                 answer = self._answer(POLL_S)
                 if answer is not None and "failure" in answer:
-                    warnings.warn(answer["failure"], RuntimeWarning, stacklevel=3)
+                    warnings.warn(in_python(answer["failure"]), RuntimeWarning, stacklevel=3)
                 watcher.refresh()
                 bar.update(watcher.rounds_of_all(), watcher.mean_metric())
         self._end()
@@ -200,7 +208,7 @@ class Testbed:
         failed = answer["failed"]
         if failed:
             raise RunFailed("\n".join(sentence for _, sentence in failed.values()))
-        return Run(self.directory)
+        return Run(self.directory, task=self._task)
 
     def stop(self) -> None:
         """Ask all peers to leave, and wait for their end; without effect if the testbed has ended."""

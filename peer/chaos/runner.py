@@ -76,6 +76,7 @@ class FaultRunner:
         script = script or Script()
         script.check(bed.graph, "the chaos script")
         self._late = script.late
+        self.stopped_for = ""  # why the peers were stopped before their end, if they were
         for event in script.event:
             self._check_network(event)
             self._plan(event)
@@ -89,7 +90,12 @@ class FaultRunner:
         try:
             while self.bed.processes or any(event.do in ("restart", "join") for _, _, event in self._due):
                 self.wait(min(interval_s, self._next_s()))
+                if not self.stopped_for and (reason := self.bed.why_stop(self._late | self._starting())):
+                    self.stopped_for = reason
                 on_progress()
+                if self.stopped_for:
+                    self._due.clear()
+                    self.bed.stop()
         except KeyboardInterrupt:
             log.warning("interrupted: stopping %d peers; a second Ctrl-C ends them at once", len(self.bed.processes))
             self.bed.stop()
@@ -97,6 +103,11 @@ class FaultRunner:
         finally:
             self.close()
         return self.failed()
+
+    def _starting(self) -> set[int]:
+        """Return the peers that events to come start again."""
+        events = [*(event for _, _, event in self._due), *self._due_at_round]
+        return {peer_id for event in events if event.do in ("restart", "join") for peer_id in event.peers}
 
     def failed(self) -> dict[int, int]:
         """Return the exit codes of the peers that have failed so far; a peer that a fault killed has not failed."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coordinator_free_bootstrap.validation import refuse_without
-from peer.cli.problem import AsJson, Problem, problem_options
+from peer.cli.json_output import AsJson, print_json
+from peer.cli.problem import Problem, problem_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,7 +121,7 @@ def _checked(path: Path, problem: Problem) -> Shard:
 
 def _print(summaries: list[ShardSummary], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"peers": [asdict(s) for s in summaries]}))
+        print_json({"peers": [asdict(s) for s in summaries]})
         return
     from rich.console import Console
     from rich.table import Table

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from peer.cli.json_output import json_option, print_json
 from peer.cli.proxy import ThroughProxy
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def doctor(
     shard: Annotated[
         Path | None, typer.Option(help="Own data, for the size of the model in run.split=shard.", readable=False)
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the checks and edges as JSON.")] = False,
+    json: Annotated[bool, json_option("Print the checks and edges as JSON.")] = False,
 ) -> None:
     """Check Python, torch, device, clock, disk, ports and neighbors; exit 1 if a check fails.
 
@@ -84,10 +85,8 @@ def doctor(
         checks += tested
     healthy = all(check.level != "fail" for check in checks)
     if json:
-        import json as json_library
-
         rows = [asdict(check) for check in checks]
-        typer.echo(json_library.dumps({"healthy": healthy, "checks": rows, **edges}, indent=2))
+        print_json({"healthy": healthy, "checks": rows, **edges}, indent=2)
     else:
         from rich.console import Console
         from rich.markup import escape

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from peer.cli.problem import AsJson, Problem, problem_options
+from peer.cli.json_output import AsJson, print_json
+from peer.cli.problem import Problem, problem_options
 
 if TYPE_CHECKING:
     from coordinator_free_bootstrap import Manifest
@@ -53,7 +53,7 @@ def evaluate(
     result = evaluated(saved, manifest, task, peer_id, part)
     _warn(saved)
     if as_json:
-        typer.echo(json.dumps(result))
+        print_json(result)
         return
     shown = (f"{key} {value:.4f}" if isinstance(value, float) else f"{key} {value}" for key, value in result.items())
     typer.echo(", ".join(shown))
@@ -109,7 +109,7 @@ def predict(
         write_atomic(out, _as_csv(rows).encode())
         typer.echo(f"{len(rows)} predictions written to {out}", err=True)
     if as_json:
-        typer.echo(json.dumps({"model": str(model), "metric": saved.metadata.get("metric"), "predictions": rows}))
+        print_json({"model": str(model), "metric": saved.metadata.get("metric"), "predictions": rows})
     elif out is None:
         for row in rows:
             name = row.get("file", row["row"])

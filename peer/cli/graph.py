@@ -16,7 +16,8 @@ from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.rates import problems
 from coordinator_free_bootstrap.validation import counted
 from peer.api.graph import Graph, check_run
-from peer.cli.problem import AsJson, Settings, TaskOption, set_keys, task_settings
+from peer.cli.json_output import AsJson, print_json
+from peer.cli.problem import Settings, TaskOption, set_keys, task_settings
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -129,7 +130,7 @@ def check(path: GraphFile, as_json: AsJson = False) -> None:
     warn_without_effect(graph.manifest, (), lambda warning: typer.echo(f"warning: {path}: {warning}", err=True))
     _warn_of_limits(path, graph)
     if as_json:
-        typer.echo(json.dumps({"file": str(path), "valid": True, **facts}, indent=2))
+        print_json({"file": str(path), "valid": True, **facts}, indent=2)
         return
     from rich.console import Console  # here: a peer's process need not import it
     from rich.markup import escape
@@ -170,7 +171,7 @@ def show(
         rows = [
             {"peer_id": node.id, "address": node.address, "neighbors": graph.neighbors(node.id)} for node in graph.nodes
         ]
-        typer.echo(json.dumps({"file": str(path), "drawing": str(picture), "peers": rows}, indent=2))
+        print_json({"file": str(path), "drawing": str(picture), "peers": rows}, indent=2)
         return
     from rich.console import Console
     from rich.markup import escape

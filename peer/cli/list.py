@@ -10,7 +10,7 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from peer.cli.problem import AsJson
+from peer.cli.json_output import AsJson, print_json
 
 What = Literal["tasks", "splits", "models", "algorithms", "encodings", "faults"]
 
@@ -56,7 +56,7 @@ def list_names(
             raise UsageError(unknown_name(f"peer list {what}", name, known))
         entries = [entry for entry in entries if entry.name == name]
     if as_json:
-        typer.echo(json.dumps({what: [asdict(entry) for entry in entries]}, indent=2))
+        print_json({what: [asdict(entry) for entry in entries]}, indent=2)
         return
     for entry in entries:
         typer.echo(f"{entry.name}: {entry.about}\n    {entry.example}")

@@ -27,6 +27,7 @@ from peer.cli.status import status
 from peer.cli.testbed import testbed
 from peer.cli.trace import traceback_wanted, with_traceback_option
 from peer.cli.watch import watch
+from peer.store.system import StoppedBySignal
 
 ERROR_LINE_CHARACTERS_MAX = 2000
 
@@ -87,6 +88,8 @@ def main() -> None:
     """
     try:
         with_traceback_option(app)()
+    except StoppedBySignal:
+        sys.exit(0)
     except PeerError as error:
         if traceback_wanted() and (notes := getattr(error, "__notes__", ())):  # the trace in another process
             print(*notes, sep="\n", file=sys.stderr)

@@ -40,7 +40,6 @@ Amp = Annotated[
         show_default=False,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 
 
 @dataclass(frozen=True, kw_only=True)

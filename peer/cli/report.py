@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from peer.cli.json_output import json_option, print_json
 from peer.cli.problem import Exports
 
 
@@ -18,7 +19,7 @@ def report(
             readable=False,
         ),
     ],
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON; pictures only with --out.")] = False,
+    json: Annotated[bool, json_option("Print the report as JSON; pictures only with --out.")] = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Folder for the pictures.", show_default="DIRECTORY/report", readable=False),
@@ -62,9 +63,7 @@ def report(
 
         export(found, exports)
     if json:
-        from coordinator_free_bootstrap.strict_json import dumps
-
-        typer.echo(dumps(found.as_json(), indent=2))
+        print_json(found.as_json(), indent=2)
     else:
         from rich.console import Console
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from peer.cli.json_output import json_option, print_json
 from peer.cli.proxy import ThroughProxy
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Ask every 2 s until Ctrl-C or until all peers have finished.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answers as JSON.")] = False,
+    as_json: Annotated[bool, json_option("Print the answers as JSON.")] = False,
     proxy: ThroughProxy = False,
 ) -> None:
     """Show each peer's phase, round and metric, what it waits for, its live neighbors, and the time since its last change.
@@ -40,7 +41,6 @@ def status(
     from rich.console import Console
 
     from coordinator_free_bootstrap.errors import UsageError
-    from coordinator_free_bootstrap.strict_json import dumps
     from peer.observe.ask import ask, has_no_answer, in_json
     from peer.observe.status_table import status_table
     from peer.wire.proxy import HttpProxy
@@ -50,7 +50,7 @@ def status(
     dialer = HttpProxy.chosen(proxy)
     view = ask(where, certs, dialer)
     if as_json:
-        typer.echo(dumps({str(peer_id): in_json(peer) for peer_id, peer in view.log.peers.items()}, indent=2))
+        print_json({str(peer_id): in_json(peer) for peer_id, peer in view.log.peers.items()}, indent=2)
     elif watch:
         view = _watch(where, certs, dialer, view)
     else:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from peer.cli.problem import AsJson, Problem, problem_options
+from peer.cli.json_output import AsJson, print_json
+from peer.cli.problem import Problem, problem_options
 
 app = typer.Typer(name="task", help="Test your own task before a run.", no_args_is_help=True)
 
@@ -32,7 +32,7 @@ def check(
     manifest, _, loaded = replace(problem, task=task).load()
     findings = check_task(loaded, peer_id, learning_rate=manifest.learning_rate, batch_size=manifest.batch_size)
     if as_json:
-        typer.echo(json.dumps({"task": task, "works": True, **{f.what: f.seen for f in findings}}))
+        print_json({"task": task, "works": True, **{f.what: f.seen for f in findings}})
         return
     from rich.console import Console
     from rich.markup import escape

@@ -5,13 +5,16 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from coordinator_free_bootstrap.validation import refuse_without
+from peer.cli.json_output import json_option
 from peer.cli.problem import Amp, DataRoot, Exports, Settings, TaskOption, set_keys, task_settings
 from peer.cli.trace import traceback_wanted
+
+OnStartFailure = Literal["stop", "continue"]  # as in `peer.testbed.testbed`, which is imported later
 
 
 def testbed(
@@ -36,6 +39,13 @@ def testbed(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Plaintext between peers, instead of TLS with generated keys.")
     ] = False,
+    on_start_failure: Annotated[
+        OnStartFailure | None,
+        typer.Option(
+            help="The other peers, when one cannot start: stop them, or continue without it.",
+            show_default="stop if run.start.rule is all, so that they would wait for it",
+        ),
+    ] = None,
     chaos: Annotated[
         Path | None, typer.Option(help="Script of faults (TOML) to run, see examples/chaos.toml.", readable=False)
     ] = None,
@@ -46,7 +56,7 @@ def testbed(
         bool, typer.Option("--page", help="Serve a page of the run while it lasts; see peer watch --help.")
     ] = False,
     exports: Exports = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: Annotated[bool, json_option("Print the report as JSON.")] = False,
 ) -> None:
     """Run all peers of a graph as processes on this machine and report; Ctrl-C stops all of them.
 
@@ -86,7 +96,16 @@ def testbed(
     sizes = f"{counted(len(graph.nodes), 'peer')}, {counted(len(graph.edges), 'edge')}"
     console.print(f"{sizes}, algorithm {graph.manifest.algorithm}, in {out}")
     local = BedSettings(
-        out, data_root, threads, insecure, proxy, traceback_wanted(), tuple(exports or ()), source=str(chaos), amp=amp
+        out,
+        data_root,
+        threads,
+        insecure,
+        proxy,
+        traceback_wanted(),
+        tuple(exports or ()),
+        source=str(chaos),
+        amp=amp,
+        on_start_failure=on_start_failure,
     )
     run = BedRun(graph, local, load_script(chaos) if chaos else Script())
 

@@ -9,18 +9,21 @@ import json
 import logging
 import signal
 import socket
-import sys
 
 from peer.store.state_dir import StateDir
+from peer.store.system import raise_on_signal
 
 log = logging.getLogger("peer")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def exit_on_signals() -> None:
-    """Exit with code 0 on SIGTERM and SIGINT. Without a handler the kernel ignores them for process 1, as in containers."""
+    """Exit with code 0 on SIGTERM and SIGINT, by an exception that ends `peer.cli.main.main`.
+
+    Without a handler the kernel ignores them for process 1, as in containers.
+    """
     for number in _SIGNALS:
-        signal.signal(number, lambda *_: sys.exit(0))
+        signal.signal(number, raise_on_signal)
 
 
 def wait_for_signal(reason: str) -> None:

@@ -26,11 +26,13 @@ from peer.experiment.spec import Case
 from peer.observe.report import build_report
 from peer.observe.run_files import PeerRun, Run, metric_curve
 from peer.observe.soft_clusters import best_center
+from peer.observe.tables import state_text
 from peer.store.files import write_json
 from peer.tasks.effect import used_data_root
 
 KEPT = (
-    *("accuracy_mean", "accuracy_std", "accuracy_worst", "accuracy_p10", "cluster_ari", "cluster_accuracy", "rounds"),
+    *("accuracy_mean", "accuracy_std", "accuracy_worst", "accuracy_p10", "accuracy_peers"),
+    *("cluster_ari", "cluster_accuracy", "rounds"),
     *("models_sent", "payload_bytes_sent", "wire_bytes_sent", "seconds"),
     *("accuracy_final_phase", "mix_err", "sample_cluster_accuracy", "models_others_would_send"),
     *("class_explains", "truth_explains", "clusters_used"),
@@ -79,6 +81,10 @@ def results_of(job: Job, directory: Path, command: str, on_round: OnRound) -> li
     began, cpu_began = time.monotonic(), time.process_time()
     _RUN[job.backend if job.case.method == "peers" else job.case.method](job, graph, directory, on_round)
     report = build_report(directory)
+    if report.values["state"] not in ("complete", "diverged"):
+        raise RunFailed(
+            f"{directory}: the run is {state_text(report.values)}; a result needs a complete one; run it again"
+        )
     curve = metric_curve(report.run)
     shared = {
         "experiment": job.experiment.file,
@@ -204,7 +210,7 @@ def _run_processes(job: Job, graph: Graph, directory: Path, on_round: OnRound) -
     bed.start()
     failed = {peer_id: code for peer_id, code in bed.run(report_progress).items() if code != 0}
     if failed:
-        raise RunFailed(f"peers {sorted(failed)} of {directory} failed with exit codes {failed}; see their peer.log")
+        raise RunFailed("\n".join(bed.failure(peer_id, code) for peer_id, code in sorted(failed.items())))
 
 
 _RUN: dict[str, Callable[[Job, Graph, Path, OnRound], None]] = {

@@ -80,6 +80,7 @@ def simulate(
     """
     settings = settings or SimulatedSettings()
     if directory is not None:
+        directory = directory.absolute()  # the task may change the working directory
         with storage_errors("make", directory):
             directory.mkdir(parents=True, exist_ok=True)
     stacked = settings.stacked if settings.stacked is not None else device_named(settings.device) != "cpu"

@@ -18,7 +18,7 @@ from peer.learning.learner import Learner
 from peer.tasks.arrays import by_name, sample_shape
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
-from peer.tasks.user_code import described, shard_of
+from peer.tasks.user_code import USER_ERRORS, described, shard_of
 
 Kind = TypeVar("Kind")
 _PREPROCESSING = "not declared, so peer predict refuses raw samples; set preprocessing in the task or the shard"
@@ -151,7 +151,7 @@ class _Guarded(Task):
                 return forward(*inputs, **named)
             except PeerError:
                 raise
-            except Exception as error:
+            except USER_ERRORS as error:
                 shape = sample_shape(named or inputs[0])
                 raise TaskError(
                     f"model: found {described(error)} for samples of shape {shape}; it must accept them"
@@ -185,7 +185,7 @@ class _Guarded(Task):
             return found(*arguments) if callable(found) else found
         except PeerError:
             raise
-        except Exception as error:  # code of the user; it may raise any exception
+        except USER_ERRORS as error:
             shown = ", ".join(_shown(argument) for argument in arguments)
             raise TaskError(f"{name}({shown}): found {described(error)}; correct the task") from error
 

@@ -7,7 +7,6 @@ their initial values before each training, so that training depends on the model
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -20,9 +19,9 @@ from torch import Tensor, nn
 from coordinator_free_bootstrap.errors import TaskError
 from peer.core.schema import Schema, TensorSpec
 from peer.learning.frozen import frozen_digest
+from peer.tasks.user_code import GENERATORS
 
 Vector = NDArray[np.float32]
-_GENERATORS = threading.RLock()
 
 
 @contextmanager
@@ -38,7 +37,7 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
     if device.type == "cuda":
         torch.cuda.init()  # type: ignore[no-untyped-call]
         generators.append(torch.cuda.default_generators[device.index or 0])
-    with _GENERATORS:
+    with GENERATORS:
         states = [g.get_state() for g in generators]
         for g in generators:
             g.manual_seed(seed)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from coordinator_free_bootstrap.errors import TaskError, UsageError
+from peer.tasks.user_code import USER_ERRORS
 
 Metadata = Mapping[str, str]
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -68,7 +69,7 @@ def as_onnx(module: nn.Module, example: Tensor | None, metadata: Metadata) -> by
                 output_names=["output"],
                 dynamic_shapes=({0: torch.export.Dim("samples")},),
             )
-        except Exception as error:  # code of the user, traced; it may raise any exception
+        except USER_ERRORS as error:
             raise TaskError(
                 f"model: cannot be converted to ONNX: found {_first_line(error)}; allowed: a model that torch.export traces "
                 "with any number of samples; or export a state dict: a file that ends in .pt or .safetensors"
@@ -121,7 +122,7 @@ def _compare(module: nn.Module, example: Tensor, content: bytes) -> None:
         )
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     """Return the innermost cause of an exporter's error in one line, without colors."""
     cause: BaseException = error
     while cause.__cause__ is not None:

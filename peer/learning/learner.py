@@ -26,9 +26,10 @@ from peer.learning.samples import Batch, Samples, call
 from peer.learning.sgd import SGD, Optimizer
 from peer.tasks.arrays import Inputs, each, sample_shape
 from peer.tasks.preprocessing import Preprocessing
+from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import PARTS, Part, Shard
 from peer.tasks.task import Task
-from peer.tasks.user_code import described, user_code
+from peer.tasks.user_code import USER_ERRORS, described, user_code
 
 Unit = Literal["epoch", "fullbatch_step", "step"]
 Batches = Iterator[Tensor | None]  # indices int64 [b] into the training set; None: all of it
@@ -189,7 +190,7 @@ class Learner:
         trained = model.restrict(only)
         batches = self._batches(indices, unit, epochs, batch_size or self.batch_size, generator(seed, "shuffle"))
         stopped = False
-        with seeded(derive_seed(seed, "dropout"), self.device):
+        with users_settings(), seeded(derive_seed(seed, "dropout"), self.device):
             step.optimizer = self._optimizer(trained, optimizer, learning_rate, momentum, weight_decay)
             if optimizer_state:
                 restore(step.optimizer, trained, optimizer_state)
@@ -385,12 +386,12 @@ class Learner:
             x, y = self._samples["train"].batch(torch.arange(2, device=self.device))
         shape = sample_shape(x)
         self.model.module.eval()
-        with torch.inference_mode():
+        with users_settings(), torch.inference_mode():
             try:
                 outputs = self._call(x)
             except PeerError:
                 raise
-            except Exception as error:  # the code of a user may raise any exception
+            except USER_ERRORS as error:
                 raise TaskError(
                     f"model: found {described(error)} for samples of shape {shape}; it must accept them{self._hint()}"
                 ) from error
@@ -402,7 +403,7 @@ class Learner:
                 self.task.measured_more(outputs.cpu(), y.cpu())
             except PeerError:
                 raise
-            except Exception as error:  # the code of a user may raise any exception
+            except USER_ERRORS as error:
                 raise TaskError(
                     f"loss or metric: found {described(error)} for outputs {list(outputs.shape)}; correct the task"
                 ) from error

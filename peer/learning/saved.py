@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ from peer.tasks.datasets import DATASETS
 from peer.tasks.inputs import Inputs, read_inputs, read_named_inputs
 from peer.tasks.loading import find_task_file, load_task
 from peer.tasks.preprocessing import Preprocessing
+from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
+from peer.tasks.user_code import USER_ERRORS, shard_of, user_code
 
 PERSONALIZED, CLUSTER = "personalized_model", "cluster"
 
@@ -143,7 +146,7 @@ class SavedModel:
         if sample_shape(inputs) != shape:
             raise TaskError(f"input: found samples of shape {sample_shape(inputs)}; allowed: {shape}")
         module = self.module(manifest)
-        with torch.inference_mode():
+        with users_settings(), torch.inference_mode():
             try:
                 size = EVALUATION_BATCH["cpu"]
                 batches = (
@@ -151,7 +154,7 @@ class SavedModel:
                     for start in range(0, count(inputs), size)
                 )
                 outputs: NDArray[np.float32] = torch.cat([call(module, batch) for batch in batches]).numpy()
-            except Exception as error:  # code of the user; it may raise any exception
+            except USER_ERRORS as error:
                 given = ", ".join(
                     f"{name} {array.dtype} inputs {list(array.shape)} from {array.min():g} to {array.max():g}".strip()
                     for name, array in by_name(inputs).items()
@@ -174,10 +177,10 @@ class SavedModel:
             TaskError: the task cannot be loaded.
         """
         cpu = torch.device("cpu")
-        with seeded(
-            0, cpu
-        ):  # parameters that are not trained are not in the file; `Learner` makes them from this seed too
-            model = FlatModule(task.make_model() if task is not None else self._make(manifest), cpu)
+        make = task.make_model if task is not None else self._maker(manifest)
+        # Parameters that are not trained are not in the file; `Learner` makes them from this seed too.
+        with user_code("make_model"), seeded(0, cpu):
+            model = FlatModule(make(), cpu)
         self.check_frozen(model.frozen_digest)
         model.load(self.vector(model.schema))
         return model.module.eval()
@@ -333,13 +336,13 @@ class SavedModel:
         }
         return replace(shard, preprocessing=known, **scaled)
 
-    def _make(self, manifest: Manifest) -> torch.nn.Module:
+    def _maker(self, manifest: Manifest) -> Callable[[], torch.nn.Module]:
         if manifest.task not in DATASETS:
-            return load_task(manifest, 1).make_model()
+            return load_task(manifest, 1).make_model
         outputs = self._json("outputs")
         if not isinstance(outputs, int) or outputs < 1:
             raise StorageError(f"{self.path}: outputs: found {outputs}; allowed: the number of outputs")
-        return NamedModelTask.build(manifest, self.sample_shape(), outputs)
+        return partial(NamedModelTask.build, manifest, self.sample_shape(), outputs)
 
     def _text(self, key: str) -> str:
         if key not in self.metadata:
@@ -365,7 +368,7 @@ def evaluated(
     """
     if part not in {"train", "validation", "test"}:
         raise UsageError(f"--part: found {part!r}; allowed: train, validation, test")
-    learner = Learner(task, saved.check_shard(manifest, task, task.load_shard(peer_id)), device=device)
+    learner = Learner(task, saved.check_shard(manifest, task, shard_of(task, peer_id)), device=device)
     saved.check_frozen(learner.frozen_digest)
     result = learner.evaluate(saved.vector(learner.schema), part)
     return {

@@ -15,6 +15,7 @@ from coordinator_free_bootstrap.strict_json import printable
 from peer.core.metric import Metric
 from peer.observe.report import Report
 from peer.observe.run_files import PeerRun
+from peer.observe.tables import state_text
 
 VALUE_CHARACTERS_MAX = 400
 
@@ -50,7 +51,7 @@ def model_card(exported: Exported, manifest: Manifest, metadata: Mapping[str, st
     sections = [
         ("File", _file(exported, metadata)),
         ("Training data", _data(manifest, metadata, peer)),
-        ("Algorithm", _algorithm(manifest, metadata)),
+        ("Algorithm", [*_algorithm(manifest, metadata), ("run", state_text(run.values))]),
         ("Metrics", _metrics(exported, peer, run)),
     ]
     text = [f"# Model card: {exported.file}", _what(exported, metadata)]
@@ -115,10 +116,12 @@ def _metrics(exported: Exported, peer: PeerRun, run: Report) -> list[tuple[str, 
     metric, last = run.run.metric, peer.last
     whose = "of this model" if exported.measured else "of the run's final predictor, which is not this model"
     values = run.values
+    count, known = len(values["peers"]), values["accuracy_peers"]
+    mean_of = "the" if known in (0, count) else f"{known} of {count}"
     return [
         (f"{metric.label} on the test samples of this peer, {whose}", _number(metric, last.get("accuracy"))),
         ("loss, of the same", _number(Metric("loss", False, False), last.get("loss"))),
-        (f"{metric.label}, mean of the peers", _number(metric, values["accuracy_mean"])),
+        (f"{metric.label}, mean of {mean_of} peers", _number(metric, values["accuracy_mean"])),
         (f"{metric.label}, worst peer", _number(metric, values["accuracy_worst"])),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -182,8 +183,12 @@ class PeerState:
             return "silent"
         if not self.lines:
             return "running" if self._runs else str(said or self._without_history)
-        if self.phase in ("end", "leave"):
-            return str(said or {"end": "completed", "leave": "left"}[self.phase])
+        if self.phase in (
+            "end",
+            "leave",
+        ):  # before this incarnation has written its summary there may be an earlier one's
+            earlier = not ended and "incarnation" in self.summary
+            return {"end": "completed", "leave": "left"}[self.phase] if earlier or not said else str(said)
         return "running" if self._runs else "dead"
 
     @property
@@ -218,7 +223,16 @@ class PeerState:
         ended = () if self.status in BETWEEN else (self.end, self._measured, self.summary)
         for source in (self.start, self.evaluated, self.round, self._answered, *ended):
             found.update({key: value for key, value in source.items() if value is not None})
+        if self.has_no_final_value:
+            del found["accuracy"]
         return found
+
+    @property
+    def has_no_final_value(self) -> bool:
+        """Whether the metric was not defined after the last round, which is always evaluated, but after an earlier one."""
+        after = (self.round, self.end, self._measured)
+        undefined = bool(self.evaluated) and not any(source.get("accuracy") is not None for source in after)
+        return undefined and self.status == "completed"
 
     @property
     def answered(self) -> bool:
@@ -246,6 +260,8 @@ class PeerState:
 
     def latest(self, key: str) -> Any:
         """Return ``last.get(key)``, without the other fields."""
+        if key == "accuracy" and self.has_no_final_value:
+            return None
         ended = () if self.status in BETWEEN else (self.summary, self._measured, self.end)
         for source in (*ended, self._answered, self.round, self.evaluated, self.start):
             value = source.get(key)
@@ -292,6 +308,28 @@ def ending(status: str, exit_code: int | None) -> str:
     if not exit_code:
         return status
     return f"{status}, signal {-exit_code}" if exit_code < 0 else f"{status}, exit code {exit_code}"
+
+
+def run_state(peers: Iterable[PeerState], rounds: int | None) -> str:
+    """Return the state of a whole run.
+
+    ``running``: a peer runs. ``diverged``: a peer's models are not finite. ``complete``: every peer has completed all rounds.
+    ``stopped``: every peer was asked to leave before that. ``incomplete``: anything else, such as a peer that was killed or
+    failed, has never started, was refused, or left while others completed the run.
+
+    Args:
+        peers: their states.
+        rounds: of the manifest; None if it is not known.
+    """
+    peers = list(peers)
+    statuses = {peer.status for peer in peers}
+    for found in ("running", "diverged"):
+        if found in statuses:
+            return found
+    if statuses == {"left"}:
+        return "stopped"
+    all_rounds = rounds is None or all(peer.rounds_completed >= rounds for peer in peers)
+    return "complete" if statuses == {"completed"} and all_rounds else "incomplete"
 
 
 def states(peers: dict[int, PeerState]) -> Counter[str]:

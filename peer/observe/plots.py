@@ -49,8 +49,10 @@ def save_plots(run: Run, directory: Path) -> list[Path]:
     if curve.round_index.size:
         megabytes = curve.payload_bytes / 1e6
         rounds, metric = curve.round_index + 1, run.metric
-        figures[f"{metric.key}_rounds.png"] = metric_figure(curve, rounds, "rounds", title, metric)
-        figures[f"{metric.key}_bytes.png"] = metric_figure(curve, megabytes, "megabytes sent per peer", title, metric)
+        figures[f"{metric.key}_rounds.png"] = metric_figure(curve, rounds, "rounds", title, metric, len(run.peers))
+        figures[f"{metric.key}_bytes.png"] = metric_figure(
+            curve, megabytes, "megabytes sent per peer", title, metric, len(run.peers)
+        )
     with storage_errors("write plots to", directory):
         directory.mkdir(parents=True, exist_ok=True)
         for name, figure in figures.items():
@@ -58,14 +60,27 @@ def save_plots(run: Run, directory: Path) -> list[Path]:
     return [directory / name for name in sorted(figures)]
 
 
-def metric_figure(curve: Curve, x: np.ndarray, x_label: str, title: str, metric: Metric) -> Figure:
-    """Return the mean of the metric with a band from the worst to the best peer, against `x` (float [rounds])."""
+def _over(counts: Sequence[float] | np.ndarray, peers: int) -> str:
+    """Return over how many of the peers a mean is, if in some rounds it is over fewer."""
+    low, high = int(min(counts)), int(max(counts))
+    if low >= peers:
+        return "peers"
+    return f"{low if low == high else f'{low} to {high}'} of {peers} peers"
+
+
+def metric_figure(curve: Curve, x: np.ndarray, x_label: str, title: str, metric: Metric, peers: int) -> Figure:
+    """Return the mean of the metric with a band from the worst to the best peer, against `x` (float [rounds]).
+
+    The legend says over how many of the run's ``peers`` the mean is, where some have no value.
+    """
     from matplotlib.ticker import MaxNLocator
 
     figure, (axes,) = make_figure(7.0, 4.2, title=title)
     marker = "o" if x.size < 3 else ""
     axes.fill_between(x, curve.worst, curve.best, color=COLORS[0], alpha=0.15, linewidth=0, label="worst to best peer")
-    axes.plot(x, curve.mean, color=COLORS[0], linewidth=2, marker=marker, label="mean over peers")
+    axes.plot(
+        x, curve.mean, color=COLORS[0], linewidth=2, marker=marker, label=f"mean over {_over(curve.peers, peers)}"
+    )
     axes.plot(x, curve.worst, color=COLORS[0], linewidth=0.8, alpha=0.6)
     axes.set_xlabel(x_label)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=x_label == "rounds"))
@@ -117,7 +132,8 @@ def series_figure(run: Run, name: str | None = None) -> Figure:
     x = np.array(rounds) + 1
     low, mean, high = ([function(row) for row in values] for function in (np.min, np.mean, np.max))
     axes.fill_between(x, low, high, color=COLORS[0], alpha=0.15, linewidth=0, label="lowest to highest peer")
-    axes.plot(x, mean, color=COLORS[0], linewidth=2, marker="o" if x.size < 3 else "", label="mean over peers")
+    over = _over([len(row) for row in values], len(run.peers))
+    axes.plot(x, mean, color=COLORS[0], linewidth=2, marker="o" if x.size < 3 else "", label=f"mean over {over}")
     axes.set_xlabel("rounds")
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.set_ylabel(run.metric.label if name == own else name, parse_math=False)

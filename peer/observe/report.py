@@ -24,7 +24,7 @@ from peer.observe.collaboration import collaboration
 from peer.observe.consensus import consensus_distances
 from peer.observe.durations import duration
 from peer.observe.more_metrics import latest_values, more_metrics_of
-from peer.observe.peer_state import PHASES
+from peer.observe.peer_state import PHASES, run_state, states
 from peer.observe.places import listed
 from peer.observe.run_files import PeerRun, Run, metric_curve
 
@@ -102,7 +102,7 @@ def more_metrics(run: Run) -> dict[str, dict[str, Any]]:
     for at, metric in enumerate(metrics):
         values = np.array([row[at] for row in rows if row[at] is not None], dtype=float)
         mean, worst = (float(values.mean()), metric.worst(values)) if values.size else (None, None)
-        found[metric.name] = metric.as_json() | {"mean": mean, "worst": worst}
+        found[metric.name] = metric.as_json() | {"mean": mean, "worst": worst, "peers": int(values.size)}
     return found
 
 
@@ -119,15 +119,14 @@ def _total(key: str) -> Callable[[Run], int]:
 
 
 def state(run: Run) -> str:
-    """Return ``running``, ``diverged`` (a peer's models are not finite), ``incomplete`` or ``complete`` (every peer ended).
+    """Return `run_state` of the run."""
+    return run_state((peer.state for peer in run.peers), run.manifest.rounds if run.manifest else None)
 
-    A run is incomplete if a peer crashed, never started, or was refused by every neighbor.
-    """
-    statuses = {peer.status for peer in run.peers}
-    for found in ("running", "diverged"):
-        if found in statuses:
-            return found
-    return "incomplete" if statuses & {"dead", "silent", "missing", "failed", "refused"} else "complete"
+
+def without_value(run: Run) -> list[int]:
+    """Return the peers that have completed rounds and have no value of the metric, although others have one."""
+    known = {peer.peer_id for peer in run.peers if peer.last.get("accuracy") is not None}
+    return [peer.peer_id for peer in run.peers if known and peer.rounds_completed and peer.peer_id not in known]
 
 
 def refusals(run: Run) -> dict[str, int]:
@@ -161,6 +160,12 @@ def warnings(run: Run) -> list[str]:
         often = f"{counted(count, 'message')} refused by peer {listed([peer.peer_id for peer in by])}: {cause}"
         last = max(peer.state.refused_at.get(code, 0.0) for peer in by)
         found.append(f"{often}; the last after {duration(max(0.0, last - run.log.began))}" if last else often)
+    if without := without_value(run):
+        with_value = f"{len(run.latest('accuracy'))} of {len(run.peers)} peers"
+        found.append(
+            f"peer {listed(without)}: no value of {printable(run.metric.name, 64)}, which was not measured or is not defined on "
+            f"its test samples; mean, deviation and worst are over {with_value}"
+        )
     alone = [peer for peer in run.peers if was_alone(run, peer)]
     if never := [peer.peer_id for peer in alone if not peer.state.met_neighbor]:
         found.append(f"peer {listed(never)}: alone: no neighbor was ever alive, so all rounds were without exchange")
@@ -261,6 +266,7 @@ def peer_row(peer: PeerRun) -> dict[str, Any]:
 def _state_notes(run: Run) -> list[str]:
     words = {
         "running": "still running; the numbers are preliminary",
+        "left": "stopped before the end of the run; started again, it resumes",
         "dead": "killed or crashed; the numbers are those of its last round",
         "silent": "gives the observer no answer; the numbers are those of the last one",
         "missing": "no history found; it never started, or its state directory is elsewhere",
@@ -275,6 +281,17 @@ def _state_notes(run: Run) -> list[str]:
         notes += [
             f"peer {peer.peer_id}: the observer missed rounds {first} to {last}" for first, last in peer.state.gaps
         ]
+    total = run.manifest.rounds if run.manifest else 0
+    for peer in run.peers:
+        if peer.status == "completed" and peer.rounds_completed < total:
+            notes.append(f"peer {peer.peer_id}: completed {peer.rounds_completed} rounds, and graph.json has {total}")
+    for peer in run.peers:
+        if peer.status in ("completed", "left") and peer.history and peer.state.phase == "start":
+            last = peer.state.round.get("round_index", -1) + 1
+            notes.append(
+                f"peer {peer.peer_id}: {peer.place.history} ends after {last} rounds, without an end line: it was cut; "
+                f"the summary has {peer.rounds_completed} rounds"
+            )
     if ids := [peer.peer_id for peer in run.peers if peer.summary and not peer.history]:
         notes.append(f"peer {listed(ids)}: no history found; only the summary is known")
     return notes
@@ -282,6 +299,7 @@ def _state_notes(run: Run) -> list[str]:
 
 METRICS: dict[str, Callable[[Run], Any]] = {
     "state": state,
+    "states": lambda run: dict(sorted(states({peer.peer_id: peer.state for peer in run.peers}).items())),
     "refusals": refusals,
     "algorithm": lambda run: run.algorithm,
     "task": lambda run: run.manifest.task if run.manifest else None,
@@ -290,6 +308,7 @@ METRICS: dict[str, Callable[[Run], Any]] = {
     "accuracy_std": _accuracy(lambda metric, values: values.std()),
     "accuracy_worst": _accuracy(Metric.worst),
     "accuracy_p10": _accuracy(Metric.worst_tenth),
+    "accuracy_peers": lambda run: len(run.latest("accuracy")),
     "clusters_used": clusters_used,
     "cluster_ari": cluster_ari,
     "cluster_accuracy": cluster_accuracy,

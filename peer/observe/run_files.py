@@ -205,6 +205,7 @@ class Curve:
         mean, worst, best: over the peers that evaluated in the round.
         payload_bytes: payload bytes sent until the end of the round, mean over these peers.
         seconds: since the peer opened its history, mean over these peers.
+        peers: how many these are.
     """
 
     round_index: np.ndarray
@@ -213,6 +214,7 @@ class Curve:
     best: np.ndarray
     payload_bytes: np.ndarray
     seconds: np.ndarray
+    peers: np.ndarray
 
 
 def metric_curve(run: Run) -> Curve:
@@ -224,8 +226,15 @@ def metric_curve(run: Run) -> Curve:
             evaluated[index] = np.array(points, dtype=float)  # [peers, 3]
     rounds, rows = list(evaluated), evaluated.values()
     statistics = [
-        (row[:, 0].mean(), metric.worst(row[:, 0]), metric.best(row[:, 0]), row[:, 1].mean(), row[:, 2].mean())
+        (
+            row[:, 0].mean(),
+            metric.worst(row[:, 0]),
+            metric.best(row[:, 0]),
+            row[:, 1].mean(),
+            row[:, 2].mean(),
+            len(row),
+        )
         for row in rows
     ]
-    table = np.array(statistics, dtype=float).reshape(len(rounds), 5)
+    table = np.array(statistics, dtype=float).reshape(len(rounds), 6)
     return Curve(np.array(rounds, dtype=float), *table.T)

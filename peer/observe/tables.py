@@ -48,12 +48,16 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     statistics = [f"{word} {metric.text(values[f'accuracy_{key}'])}" for key, word in words.items()]
     distances = zip(values["consensus_distance"], values["consensus_distance_relative"], strict=True)
     task, total = values["task"] or "an unknown task", values["rounds_total"]
-    yield "run", f"{values['algorithm'] or 'unknown algorithm'} on {task}, k = {values['clusters']}: {values['state']}"
+    yield (
+        "run",
+        f"{values['algorithm'] or 'unknown algorithm'} on {task}, k = {values['clusters']}: {state_text(values)}",
+    )
     yield "rounds", str(values["rounds"]) if total is None else f"{values['rounds']} of {total}"
-    yield metric.label, ", ".join(statistics)
+    yield metric.label, ", ".join(statistics) + of_peers(values["accuracy_peers"], values)
     for found in values.get("more_metrics", {}).values():
         other = Metric.from_json(found)
-        yield other.label, f"mean {other.text(found['mean'])}, worst {other.text(found['worst'])}"
+        text = f"mean {other.text(found['mean'])}, worst {other.text(found['worst'])}"
+        yield other.label, text + of_peers(found["peers"], values)
     placed = percent(values["cluster_accuracy"])
     used = f"{values['clusters_used']} of {values['clusters']} in use, " if values["clusters_used"] else ""
     yield "clusters", f"{used}ARI {number(values['cluster_ari'])}, {placed} of the peers in their true cluster"
@@ -71,6 +75,17 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
         found = values["reached"]
         after = "never" if found["rounds"] is None else f"after {found['rounds']} rounds, {found['seconds']:.1f} s"
         yield f"mean {metric.name} {found['target']}", after
+
+
+def state_text(values: dict[str, Any]) -> str:
+    """Return the state of a run, with the number of peers in each status if it is not complete."""
+    counts = ", ".join(f"{count} {status}" for status, count in values["states"].items())
+    return str(values["state"]) if values["state"] == "complete" else f"{values['state']} ({counts})"
+
+
+def of_peers(known: int, values: dict[str, Any]) -> str:
+    """Return over how many peers a mean is, if not over all; "" if over all, or over none."""
+    return f" (over {known} of {len(values['peers'])} peers)" if 0 < known < len(values["peers"]) else ""
 
 
 def _collaboration_rows(found: dict[str, Any] | None) -> Iterable[tuple[str, str]]:

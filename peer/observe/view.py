@@ -18,7 +18,7 @@ from peer.core.metric import Metric
 from peer.observe.agreement import agreement
 from peer.observe.layout import positions
 from peer.observe.more_metrics import latest_values, more_metrics_of
-from peer.observe.peer_state import PeerState, states
+from peer.observe.peer_state import PeerState, run_state, states
 from peer.observe.reducer import EventLog, RunState
 from peer.observe.timeline import timeline
 from peer.observe.waits import waits
@@ -102,6 +102,7 @@ class View:
             "clusters": manifest.clusters if manifest else None,
             "metric": metric.as_json() | {"name": printable(metric.name, 64)},
             **statistics(metric, values),
+            "measured": int(values.size),
             "more_metrics": self._more_statistics(peers),
             "ari": ari(peers),
             "rounds_min": min(rounds, default=0),
@@ -114,6 +115,7 @@ class View:
             "peers": len(peers),
             "alive": count["running"],
             "down": sum(count[status] for status in DOWN),
+            "state": run_state(peers, manifest.rounds if manifest else None),
             "states": dict(sorted(count.items())),
             "seconds_left": seconds_left(peers, manifest.rounds if manifest else None),
             "gaps": sum(len(peer.gaps) for peer in peers),

@@ -88,10 +88,12 @@ class TestbedWatcher:
         sizes = "+".join(str(count) for _, count in sorted(clusters.items())) or "-"
         words = {"missing": "not started"}
         states = ", ".join(f"{count} {words.get(word, word)}" for word, count in header["states"].items())
+        known, all_of_them = header["measured"], len(peers)
+        over = f" ({known} of {all_of_them} peers)" if 0 < known < all_of_them else ""
         left = "" if header["seconds_left"] is None else f"  {duration(header['seconds_left'])} left"
         return (
             f"round {span}/{'?' if total is None else total}"
-            f"  {printable(self.metric.name, 64)} {self.metric.text(header['mean'])}"
+            f"  {printable(self.metric.name, 64)} {self.metric.text(header['mean'])}{over}"
             f"  clusters {sizes}  {header['payload_bytes'] / 1e6:.1f} MB sent  {states}{left}"
         )
 

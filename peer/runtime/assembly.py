@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, digest
@@ -23,7 +23,10 @@ from peer.wire.proxy import HttpProxy
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """What each device decides for itself; nothing here changes what a run computes, up to rounding."""
+    """What each device decides for itself; nothing here changes what a run computes, up to rounding.
+
+    Paths are made absolute: the task may change the working directory while the peer runs.
+    """
 
     state_dir: Path
     listen: str | None = None  # default: the port of the own address in the graph file, on its host
@@ -49,6 +52,12 @@ class LocalSettings:
     check_task: bool = False  # train one step and evaluate before the start; a testbed does so once for all peers
     traceback: bool = False  # log the whole trace of an error
     task: Task | None = None  # an object to use in place of the task that the manifest names
+
+    def __post_init__(self) -> None:
+        """Make the paths absolute."""
+        for each in fields(self):
+            if isinstance(value := getattr(self, each.name), Path):
+                object.__setattr__(self, each.name, value.absolute())
 
 
 @dataclass

@@ -54,6 +54,15 @@ def read_at(handle: int, size: int, offset: int) -> bytes:
     return os.read(handle, size)
 
 
+class StoppedBySignal(BaseException):
+    """SIGTERM or SIGINT has come before the peer could answer it: the process ends with code 0."""
+
+
+def raise_on_signal(number: int, frame: object) -> None:
+    """Raise `StoppedBySignal`; a handler for `signal.signal`."""
+    raise StoppedBySignal
+
+
 def end_with_parent(number: int = signal.SIGTERM) -> None:
     """Arrange that this process, a child of `multiprocessing`, gets a signal when its parent has ended; leave its group.
 

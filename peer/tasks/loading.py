@@ -22,12 +22,13 @@ from peer.tasks.effect import refuse_unused_options
 from peer.tasks.models import check_model_name
 from peer.tasks.pool import refuse_unknown_options
 from peer.tasks.preprocessing import Preprocessing
+from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import Kind
 from peer.tasks.shard_file import load_shard_file
 from peer.tasks.splits import SPLITS
 from peer.tasks.task import Task
 from peer.tasks.torchvision_shim import import_for_user_code
-from peer.tasks.user_code import described
+from peer.tasks.user_code import USER_ERRORS, described
 
 ENTRY_POINTS = "coordinator_free.tasks"
 
@@ -89,6 +90,12 @@ def find_task_file(task: str, model_file: Path) -> str:
     )
 
 
+def absolute_task(task: str) -> str | None:
+    """Return ``/path/to/file.py:object`` of a task file that exists, valid in every working directory; None for any other."""
+    path, _, name = task.rpartition(":")
+    return f"{Path(path).absolute()}:{name}" if path and Path(path).is_file() else None
+
+
 def same_task(first: str, second: str) -> bool:
     """Return whether two values of ``task`` are equal, or name the same object of a file of the same name."""
     return first == second or (":" in first and Path(first).name == Path(second).name)
@@ -147,8 +154,9 @@ def _from_entry_point(manifest: Manifest) -> Task:
     entry = _entry_point(manifest.task)
     import_for_user_code()
     try:
-        loaded = entry.load()
-    except Exception as error:  # code of the package; it may raise any exception
+        with users_settings(new=True):
+            loaded = entry.load()
+    except USER_ERRORS as error:
         raise TaskError(f"task: {manifest.task} cannot be imported: found {described(error)}") from error
     return as_task(loaded, manifest)
 
@@ -170,8 +178,9 @@ def _from_file(manifest: Manifest) -> Task:
         if (beside := str(path.resolve().parent)) not in sys.path:
             sys.path.append(beside)  # last, so that a user's file does not hide an installed module
         try:
-            spec.loader.exec_module(module)
-        except Exception as error:  # code of the user; it may raise any exception
+            with users_settings(new=True):
+                spec.loader.exec_module(module)
+        except USER_ERRORS as error:
             del sys.modules[module_name]
             raise TaskError(f"task: {path} cannot be imported: found {described(error)}; correct the file") from error
     if not hasattr(module, name):
@@ -187,8 +196,9 @@ def as_task(found: object, manifest: Manifest) -> Task:
     """
     if isinstance(found, type) and issubclass(found, Task):
         try:
-            found = found(**manifest.task_options)
-        except Exception as error:  # code of the user; it may raise any exception
+            with users_settings():
+                found = found(**manifest.task_options)
+        except USER_ERRORS as error:
             raise TaskError(
                 f"task: {manifest.task} cannot be made with task_options {manifest.task_options}: "
                 f"found {described(error)}"

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import random
 import sysconfig
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from coordinator_free_bootstrap.errors import PeerError, TaskError
+from coordinator_free_bootstrap.seeds import derive_seed
+from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
 
 LENGTH_MAX = 300  # characters of an exception's text in a sentence
+USER_ERRORS = (Exception, SystemExit)  # that code of a user may raise; Ctrl-C is not its own
+GENERATORS = threading.RLock()  # of random numbers, which belong to the process: one thread at a time seeds and draws
 _PROJECT = Path(__file__).parents[1]
 _LIBRARIES = (
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -39,7 +48,9 @@ def described(error: BaseException) -> str:
 
 @contextmanager
 def user_code(what: str) -> Iterator[None]:
-    """Raise TaskError for an exception of the code in the block; errors of this project pass unchanged.
+    """Run code of a user with its settings of the process; raise TaskError for its exceptions, also for ``sys.exit()``.
+
+    Errors of this project pass unchanged.
 
     Args:
         what: the step that failed, for example ``load_shard(3)``.
@@ -48,20 +59,39 @@ def user_code(what: str) -> Iterator[None]:
         TaskError: the exception, with file and line of the user's code.
     """
     try:
-        yield
+        with users_settings():
+            yield
     except PeerError:
         raise
-    except Exception as error:  # the code of a user may raise any exception
+    except USER_ERRORS as error:
         raise TaskError(f"{what}: found {described(error)}; correct the task") from error
 
 
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the generators of Python, NumPy and torch for one block, then restore their state."""
+    with GENERATORS:
+        python, numpy, torchs = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.default_generator.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+            torch.default_generator.set_state(torchs)
+
+
 def shard_of(task: Task, peer_id: int) -> Shard:
-    """Return the shard of a peer from ``load_shard``.
+    """Return the shard of a peer from ``load_shard``; a loader that draws random numbers draws the same in every call.
+
+    Otherwise a restarted peer would have other test samples than before, some of which it has trained on.
 
     Raises:
         TaskError: it raises an exception, or returns something else than a `Shard`.
     """
-    with user_code(f"load_shard({peer_id})"):
+    with user_code(f"load_shard({peer_id})"), _seeded(derive_seed(0, "load_shard", peer_id)):
         found: object = task.load_shard(peer_id)
     if not isinstance(found, Shard):
         shown = "None" if found is None else f"a {type(found).__name__}"

@@ -14,25 +14,29 @@ import socket
 import stat
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from coordinator_free_bootstrap import Graph, Subject, save_graph
-from coordinator_free_bootstrap.errors import StorageError
+from coordinator_free_bootstrap.errors import StorageError, UsageError
 from coordinator_free_bootstrap.strict_json import dumps
 from coordinator_free_bootstrap.validation import counted
 from peer.identity.files import OBSERVER, identity_files
+from peer.observe.logs import last_error
+from peer.observe.places import listed
 from peer.observe.tail import EXITS
 from peer.runtime.assembly import LocalSettings
 from peer.store.files import storage_errors
 from peer.store.state_dir import StateDir
-from peer.store.system import START_METHOD, end_with_parent, require_unix
+from peer.store.system import START_METHOD, StoppedBySignal, end_with_parent, raise_on_signal, require_unix
 
 log = logging.getLogger("peer")
+OnStartFailure = Literal["stop", "continue"]  # the other peers, when one cannot start
 
 
 def with_keys(graph: Graph, directory: Path) -> Graph:
@@ -67,8 +71,13 @@ class Testbed:
         traceback: bool = False,
         amp: str | None = None,
         start_method: str = START_METHOD,
+        on_start_failure: OnStartFailure | None = None,
     ) -> None:
         require_unix("peer testbed")
+        if on_start_failure not in (None, *get_args(OnStartFailure)):
+            raise UsageError(
+                f"--on-start-failure: found {on_start_failure!r}; allowed: {', '.join(get_args(OnStartFailure))}"
+            )
         self.insecure = insecure
         self.traceback = traceback
         self.amp = amp
@@ -77,6 +86,9 @@ class Testbed:
         self.threads = threads or max(1, (os.cpu_count() or 1) // max(1, len(graph.nodes)))
         self.processes: dict[int, BaseProcess] = {}
         self.exit_codes: dict[int, int] = {}
+        self.on_start_failure = on_start_failure or ("stop" if graph.manifest.start.rule == "all" else "continue")
+        self.cannot_start: set[int] = set()  # peers that failed at their first start, without a line of history
+        self._starts: Counter[int] = Counter()
         self.graph_of: Callable[[int], Graph] = lambda _peer_id: (
             self.graph
         )  # with fault proxies, each peer has other addresses
@@ -109,8 +121,11 @@ class Testbed:
 
     def _start_one(self, peer_id: int, gate: tuple[int, int] | None) -> None:
         self.exit_codes.pop(peer_id, None)
+        place = StateDir.of_peer(self.directory, peer_id)
+        self.cannot_start.discard(peer_id)
+        self._starts[peer_id] += 1
         settings = LocalSettings(
-            StateDir.of_peer(self.directory, peer_id).root,
+            place.root,
             data_root=self.data_root,
             amp=self.amp,
             threads=self.threads,
@@ -144,6 +159,10 @@ class Testbed:
                 del self.processes[peer_id]
                 self._pipes.pop(peer_id, None)
         self.exit_codes.update(ended)
+        for peer_id in (peer_id for peer_id, code in ended.items() if code > 0):
+            history = StateDir.of_peer(self.directory, peer_id).history
+            if self._starts[peer_id] == 1 and not (history.exists() and history.stat().st_size):
+                self.cannot_start.add(peer_id)
         if ended:
             self._record(ended)
         return ended
@@ -174,12 +193,37 @@ class Testbed:
             if not self.processes:
                 return
 
+    def failure(self, peer_id: int, code: int) -> str:
+        """Return the sentence about a peer that failed: exit code, last error, log."""
+        log = StateDir.of_peer(self.directory, peer_id).log
+        if code == 0:
+            return f"peer {peer_id} ended with exit code 0 without completing or leaving the run, as os._exit() does; see {log}"
+        return f"peer {peer_id} failed with exit code {code}: {last_error(log) or 'no error'}; see {log}"
+
+    def why_stop(self, late: Iterable[int] = ()) -> str:
+        """Return why the running peers should be stopped, as a sentence: one cannot start, and they would wait for it.
+
+        Args:
+            late: peers that the others do not wait for.
+        """
+        missing = sorted(self.cannot_start - set(late))
+        if not missing or not self.processes or self.on_start_failure == "continue":
+            return ""
+        wait_s = self.graph.manifest.start.deadline_s
+        return (
+            f"peer {listed(missing)} cannot start: stopping {counted(len(self.processes), 'other peer')} instead of waiting "
+            f"up to {wait_s:g} s (run.start.deadline_s); to go on without: --on-start-failure continue"
+        )
+
     def run(self, on_progress: Callable[[], Any] = lambda: None, interval_s: float = 0.5) -> dict[int, int]:
         """Wait until all peers have ended, calling ``on_progress`` every ``interval_s``; return all exit codes."""
         try:
             while self.processes:
                 self.poll(interval_s)
                 on_progress()
+                if reason := self.why_stop():
+                    log.error(reason)
+                    self.stop()
         except KeyboardInterrupt:
             log.warning(
                 "interrupted: stopping %s; a second Ctrl-C ends them at once", counted(len(self.processes), "peer")
@@ -201,7 +245,16 @@ def _is_pipe(descriptor: int) -> bool:
         return False
 
 
-def _child(
+def _child(*arguments: Any) -> None:
+    """Run one peer, and exit with its code; with 0 if it is asked to leave before it can answer."""
+    signal.signal(signal.SIGTERM, raise_on_signal)
+    try:
+        sys.exit(_run_child(*arguments))
+    except StoppedBySignal:
+        sys.exit(0)
+
+
+def _run_child(
     peer_id: int,
     graph: Graph,
     settings: LocalSettings,
@@ -209,7 +262,7 @@ def _child(
     parent_sockets: list[socket.socket],
     parent_pipes: list[int],
     gate: tuple[int, int] | None,
-) -> None:
+) -> int:
     """Run one peer in a process of its own, with its own process group and log; it ends with the parent."""
     end_with_parent()
     if gate is not None:
@@ -234,4 +287,4 @@ def _child(
     if failpoint is not None:
         os.environ[failpoints.VARIABLE] = failpoint
     setup_logging(peer_id, level=os.environ.get("PEER_LOG_LEVEL", "info"))
-    sys.exit(run_peer(peer_id, graph, settings))
+    return run_peer(peer_id, graph, settings)

@@ -62,6 +62,10 @@ def test_a_killed_peer_appears_and_the_rest_goes_on(tab, page, bed):
         tab.wait(lambda: tab.texts('.events [data-kind="dead"][data-peer="2"]'), "the timeline names the death")
         tab.wait(lambda: tab.number("rounds") > at, "the others complete rounds")
         run.until(lambda: run.saw(0, 2, "dead"), "peer 0 marks peer 2 dead")
+        run.stop()
+        tab.wait(
+            lambda: tab.text("[data-field=mode]") == "ended: incomplete", "the header says that the run is not complete"
+        )
 
 
 def test_a_replay_shows_the_lines_of_the_histories(tab, page, recorded):

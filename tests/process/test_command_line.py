@@ -225,6 +225,33 @@ def test_a_peer_that_cannot_start_is_told_before_the_others_have_ended(tmp_path:
     ]
 
 
+def start_failure(tmp_path: Path, *settings: str, code: int = 1) -> tuple[list[str], dict[int, str], dict[str, object]]:
+    """Run a testbed whose peer 2 has no data; return its lines, the peers' statuses, and the report."""
+    (tmp_path / "own.py").write_text(FAILS_AT_PEER_2)
+    shape = ["--kind", "complete", "--peers", 4, "--task", f"{tmp_path / 'own.py'}:task", "--set=run.rounds=2"]
+    done = executed("testbed", *shape, *settings, "--insecure", "--out", tmp_path / "out", "--json")
+    assert done.returncode == code, done.stderr
+    report = json.loads(done.stdout)
+    return done.stderr.splitlines(), {row["peer_id"]: row["status"] for row in report["peers"]}, report
+
+
+def test_peers_that_would_wait_for_one_that_cannot_start_are_stopped_with_the_reason(tmp_path: Path) -> None:
+    lines, statuses, report = start_failure(tmp_path)  # with the default rule, they would wait 600 s
+    told = [next(i for i, line in enumerate(lines) if words in line) for words in ("peer-2.csv", "peer 2 cannot start")]
+    assert told == sorted(told)
+    assert "stopping 3 other peers" in lines[told[1]] and "--on-start-failure continue" in lines[told[1]]
+    assert statuses.pop(2) == "failed"
+    assert set(statuses.values()) <= {"left", "missing"}
+    assert report["state"] == "incomplete" and report["rounds"] == 0
+
+
+def test_peers_go_on_without_one_that_cannot_start_if_the_user_wants_it(tmp_path: Path) -> None:
+    going_on = ("--set=run.start.deadline_s=3", "--on-start-failure", "continue")
+    _, statuses, report = start_failure(tmp_path, *going_on)
+    assert statuses == {0: "completed", 1: "completed", 2: "failed", 3: "completed"}
+    assert report["state"] == "incomplete"
+
+
 @pytest.mark.slow
 def test_example_of_an_own_task_runs(tmp_path: Path) -> None:
     task = f"{Path(__file__).parents[2] / 'examples' / 'sensor_task.py'}:task"
@@ -248,3 +275,17 @@ def test_example_of_an_image_folder_task_runs(tmp_path: Path) -> None:
     assert (report["rounds"], report["metric"]) == (2, metric)
     assert [row["true_cluster"] for row in report["peers"]] == [0, 1]
     assert all(0 < row["metric_value"] <= 1 and row["models_folded"] == 2 for row in report["peers"])
+
+
+def test_a_peer_whose_task_ends_its_process_with_code_0_has_failed(tmp_path: Path) -> None:
+    ends = FAILS_AT_PEER_2.replace('raise FileNotFoundError("peer-2.csv")', "os._exit(0)").replace(
+        "import", "import os\nimport", 1
+    )
+    (tmp_path / "own.py").write_text(ends)
+    shape = ["--kind", "line", "--peers", 3, "--task", f"{tmp_path / 'own.py'}:task", "--set=run.rounds=2"]
+    done = executed(
+        "testbed", *shape, "--set=run.start.deadline_s=3", "--insecure", "--out", tmp_path / "out", "--json"
+    )
+    assert done.returncode == 1
+    assert "peer 2 ended with exit code 0 without completing or leaving the run" in done.stderr
+    assert json.loads(done.stdout)["state"] == "incomplete"

@@ -125,6 +125,28 @@ def test_a_failed_peer_is_named(tmp_path: Path) -> None:
     assert len(told) == len({str(each.message) for each in told}) > 0  # each as soon as it fails, and once
 
 
+def test_peers_that_would_wait_for_one_that_cannot_start_are_stopped(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import torch, peer\nfrom peer.tasks import Task\n\n\nclass Own(Task):\n    classes = 2\n\n"
+        "    def make_model(self):\n        return torch.nn.Linear(2, 2)\n\n    def load_shard(self, peer_id):\n"
+        "        if peer_id == 2:\n            raise FileNotFoundError('peer-2.csv')\n"
+        "        x, y = torch.randn(40, 2), torch.arange(40) % 2\n"
+        "        return peer.Shard(train_x=x[:30], train_y=y[:30], test_x=x[30:], test_y=y[30:])\n\n\ntask = Own()\n"
+    )
+    graph = graph_of(start={"deadline_s": 600.0})
+    with (
+        peer.Testbed(graph, f"{tmp_path / 'own.py'}:task", out=tmp_path / "bed", insecure=True, progress=False) as bed,
+        pytest.raises(RunFailed, match=r"peer 2 failed with exit code 12: .*peer-2\.csv"),
+        pytest.warns(RuntimeWarning, match="peer 2") as told,
+    ):
+        bed.wait()
+    assert "peer 2 cannot start" in str(told[-1].message) and "to go on without: on_start_failure continue" in str(
+        told[-1].message
+    )
+    with pytest.raises(UsageError, match="on_start_failure: found 'wait'; allowed: stop, continue"):
+        peer.Testbed(graph, out=tmp_path / "other", on_start_failure="wait", progress=False).start()  # type: ignore[arg-type]
+
+
 def test_peers_in_one_event_loop_give_the_models_of_the_simulation(tmp_path: Path) -> None:
     graph = peer.Graph.of(on_free_ports(graph_of(peers=3, rounds=4, start={"rule": "all"}, timeouts=LONG)))
 

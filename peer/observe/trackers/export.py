@@ -69,7 +69,7 @@ class LiveExport:
     """
 
     def __init__(self, directory: Path, exports: Iterable[str]) -> None:
-        self._directory, self._exports = directory, tuple(exports)
+        self._directory, self._exports, self._started_in = directory.absolute(), tuple(exports), Path.cwd()
         self._process: subprocess.Popen[bytes] | None = None
         self.problem = ""
         check(self._exports)
@@ -84,7 +84,7 @@ class LiveExport:
         command = [sys.executable, "-m", "peer.observe.trackers.export", str(self._directory), *self._exports]
         with log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, cwd=self._started_in
             )
 
     def finish(self) -> None:

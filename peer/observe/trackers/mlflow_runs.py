@@ -20,6 +20,8 @@ EXPERIMENT = "coordinator-free"
 TAGS = ("algorithm", "task", "seed", "rounds", "clusters")
 PARAM_CHARACTERS_MAX, PARAMS_BATCH = 500, 100  # limits of MLflow's servers
 BATCH = 1000  # metrics in one request, the limit of MLflow's servers
+# MLflow's word for how a peer, or the run, ended; any other ending is FAILED
+_ENDINGS = {"completed": "FINISHED", "complete": "FINISHED", "left": "KILLED", "stopped": "KILLED"}
 _FOLDER_ALLOWED = "MLFLOW_ALLOW_FILE_STORE"
 
 
@@ -74,8 +76,8 @@ class Mlflow(Tracker):
                 continue
             if peer.place.personalized_model.is_file():
                 self._client.log_artifact(run_id, str(peer.place.personalized_model), "models")
-            self._client.set_terminated(run_id, "FINISHED" if peer.status in ("completed", "left") else "FAILED")
-        self._client.set_terminated(self._all, "FINISHED" if report.values["state"] == "complete" else "FAILED")
+            self._client.set_terminated(run_id, _ENDINGS.get(peer.status, "FAILED"))
+        self._client.set_terminated(self._all, _ENDINGS.get(report.values["state"], "FAILED"))
 
     def _run(self, name: str, tags: dict[str, str] | None = None) -> str:
         made: Any = self._client.create_run(self._experiment, run_name=name, tags=tags or {})

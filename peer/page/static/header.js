@@ -57,7 +57,9 @@ export class Header {
     const shown = !film.running && ["live", "stale"].includes(mode) ? "ended" : mode;
     const pill = document.querySelector("[data-field=mode]");
     mark(pill, "data-mode", cursor.live ? shown : "replay");
-    write(pill, cursor.live ? (MODES[shown]) : `replay, round ${cursor.position + 1}`);
+    const state = film.state.header.state;
+    const how = ["ended", "file"].includes(shown) && !film.running && state !== "complete" ? `: ${state}` : "";
+    write(pill, cursor.live ? `${MODES[shown]}${how}` : `replay, round ${cursor.position + 1}`);
     const numbers = cursor.live ? film.state.header : runAt(film, cursor.position, peers);
     this.#numbers(film, numbers, cursor);
   }
@@ -92,7 +94,8 @@ export class Header {
     }
     const last = film.frames[film.newest];
     const final = cursor.live && !film.running && last && known(numbers.mean) && Math.abs(numbers.mean - last.mean) > 1e-6;
-    const deviation = known(numbers.std) ? `deviation ${film.metricText(numbers.std, film.main)}` : "";
+    const over = numbers.measured < film.size ? ` over ${whole(numbers.measured)} of ${counted(film.size, "peer")}` : "";
+    const deviation = known(numbers.std) ? `deviation ${film.metricText(numbers.std, film.main)}${over}` : "";
     this.#more("accuracy_mean", final ? `${deviation}; after the final phase` : deviation);
     write(this.tiles.get("accuracy_mean").name, `Mean ${film.main.name}`);
     this.#set("cluster_ari", decimal(numbers.ari), numbers.ari);

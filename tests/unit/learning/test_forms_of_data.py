@@ -369,6 +369,7 @@ def test_other_metrics_are_in_history_summary_table_and_report(tmp_path: Path) -
         "share": False,
         "mean": pytest.approx((lasts[0]["mae"] + lasts[1]["mae"]) / 2),
         "worst": max(last["mae"] for last in lasts),
+        "peers": 2,
     }
     table = rows(report.run)
     assert len(table) == 4 and all(row["metrics.mae"] > 0 and 0 <= row["metrics.within_1"] <= 1 for row in table)

@@ -107,7 +107,7 @@ def test_cut_running_missing_and_left_peers_have_different_statuses(tmp_path):
         assert values["state"] == "running"
     values = report_of(tmp_path)
     assert values["state"] == "incomplete" and values["rounds"] == 4
-    assert [note.split(":")[0] for note in values["notes"]] == ["peer 0, 1", "peer 3"]
+    assert [note.split(":")[0] for note in values["notes"]] == ["peer 2", "peer 0, 1", "peer 3"]
     assert values["consensus_distance"] == [None, None]
 
 
@@ -165,7 +165,7 @@ def test_another_metric_is_reported_by_its_name_and_lower_can_be_better(run_dire
 def test_the_plot_of_another_metric_has_its_name(run_directory):
     of_regression(run_directory)
     run = Run.read(run_directory)
-    figure = metric_figure(metric_curve(run), np.arange(ROUNDS), "rounds", "title", run.metric)
+    figure = metric_figure(metric_curve(run), np.arange(ROUNDS), "rounds", "title", run.metric, 4)
     assert figure.axes[0].get_ylabel() == "mse (lower is better)"
     assert figure.axes[0].get_ylim()[1] < 1.0
 

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError
+from coordinator_free_bootstrap.ordinary_file import content_of, opened, ordinary_file
 from peer import failpoints
 from peer.store.files import fsync_path, seal, storage_error, storage_errors, unseal, write_atomic
 
@@ -51,8 +52,8 @@ class Checkpoint:
 class CheckpointStore:
     """The checkpoints of one peer in one run; the last `KEPT` good ones stay on disk.
 
-    After `load_latest`, `rejected` lists each newer checkpoint that is not usable, with the reason. Rejected ones do not
-    count as kept; they are removed after `KEPT` saves. The caller holds the `StateLock` of the state directory.
+    After `load_latest`, `rejected` lists each newer checkpoint that is not usable, with the reason, and `foreign` the reasons of
+    those that another peer or run has made. Rejected ones do not count as kept; they are removed after `KEPT` saves. The caller holds the `StateLock` of the state directory.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class CheckpointStore:
     ) -> None:
         self.directory = Path(directory)
         self.rejected: list[tuple[Path, str]] = []
+        self.foreign: list[str] = []
         self._saved_count = 0
         self._owner = {
             "peer_id": peer_id,
@@ -127,7 +129,7 @@ class CheckpointStore:
         Raises:
             StorageError: the directory itself cannot be read.
         """
-        self.rejected = []
+        self.rejected, self.foreign = [], []
         for sequence in sorted(self._sequences(), reverse=True):
             path = self.directory / f"checkpoint-{sequence:010d}"
             try:
@@ -135,6 +137,15 @@ class CheckpointStore:
             except CheckpointCorrupt as error:
                 self.rejected.append((path, str(error)))
         return None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever saved, so that nothing can be lost.
+
+        Raises:
+            StorageError: the directory cannot be read.
+        """
+        return not self._sequences()
 
     def _sequences(self) -> list[int]:
         with storage_errors("read", self.directory):
@@ -155,10 +166,8 @@ class CheckpointStore:
         return Checkpoint(manifest["round_index"], arrays, manifest["state"])
 
     def _read_manifest(self, path: Path, sequence: int) -> dict[str, Any]:
-        if path.stat().st_size > MANIFEST_BYTES_MAX:
-            raise CheckpointCorrupt(f"damaged: manifest.json is larger than {MANIFEST_BYTES_MAX} bytes")
         try:
-            manifest = unseal(path.read_bytes())
+            manifest = unseal(content_of(path, MANIFEST_BYTES_MAX))
         except CheckpointCorrupt as error:
             raise CheckpointCorrupt(f"incomplete or damaged: manifest.json: {error}") from error
         if not isinstance(manifest, dict) or "version" not in manifest:
@@ -169,7 +178,8 @@ class CheckpointStore:
         _check_form(manifest)
         for key, expected in self._owner.items():
             if manifest[key] != expected:
-                raise CheckpointCorrupt(f"other peer or run: found {key} {manifest[key]}; this peer has {expected}")
+                self.foreign.append(f"other peer or run: found {key} {manifest[key]}; this peer has {expected}")
+                raise CheckpointCorrupt(self.foreign[-1])
         if manifest["sequence"] != sequence:
             raise CheckpointCorrupt(f"misplaced: found checkpoint {manifest['sequence']} under number {sequence}")
         return dict(manifest)
@@ -211,7 +221,7 @@ def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _read_arrays(path: Path, expected: dict[str, Any]) -> dict[str, np.ndarray]:
-    size_bytes = path.stat().st_size
+    size_bytes = ordinary_file(path).stat().st_size
     if size_bytes != expected["size_bytes"]:
         raise CheckpointCorrupt(f"incomplete: {path.name} has {size_bytes} of {expected['size_bytes']} bytes")
     if _digest(path) != expected["sha256"]:
@@ -223,5 +233,5 @@ def _read_arrays(path: Path, expected: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
+    with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -42,9 +42,7 @@ class RunFile:
         self.problem: str | None = None
         self._facts: dict[str, Any] = {
             "peer_id": peer_id,
-            "run": json.loads(canonical_json(graph.manifest)),
-            "peers": list(graph.ids),
-            "edges": [list(edge) for edge in graph.edges],
+            **_facts_of(graph),
             "tensors": {tensor.name: [tensor.role, *tensor.shape] for tensor in schema.tensors},
             "frozen": frozen_digest,
         }
@@ -81,21 +79,39 @@ class RunFile:
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return the differences of two runs as phrases such as ``run.rounds was 400, is now 800``."""
-    found = []
+    found = _graph_differences(before, now)
     if before["peer_id"] != now["peer_id"]:
-        found.append(f"peer id was {before['peer_id']}, is now {now['peer_id']}")
-    keys = diff(json.dumps(now["run"]), json.dumps(before["run"]))
-    found += [f"{each.key} was {each.theirs}, is now {each.ours}" for each in keys]
-    if before["peers"] != now["peers"]:
-        found.append(_changed("peer", [str(p) for p in before["peers"]], [str(p) for p in now["peers"]]))
-    if before["edges"] != now["edges"]:
-        found.append(_changed("edge", [_edge(e) for e in before["edges"]], [_edge(e) for e in now["edges"]]))
+        found.insert(0, f"peer id was {before['peer_id']}, is now {now['peer_id']}")
     for name in [*now["tensors"], *(before["tensors"].keys() - now["tensors"].keys())]:
         was, is_now = before["tensors"].get(name), now["tensors"].get(name)
         if was != is_now:
             found.append(f"model tensor {name} was {_tensor(was)}, is now {_tensor(is_now)}")
     if before["frozen"] != now["frozen"]:
         found.append("frozen weights of the model are others now")
+    return found
+
+
+def differences_of_graphs(before: Graph, now: Graph) -> list[str]:
+    """Return the differences of two runs as `differences` does, for runs whose models are not known."""
+    return _graph_differences(_facts_of(before), _facts_of(now))
+
+
+def _facts_of(graph: Graph) -> dict[str, Any]:
+    return {
+        "run": json.loads(canonical_json(graph.manifest)),
+        "peers": list(graph.ids),
+        "edges": [list(edge) for edge in graph.edges],
+    }
+
+
+def _graph_differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    found = []
+    keys = diff(json.dumps(now["run"]), json.dumps(before["run"]))
+    found += [f"{each.key} was {each.theirs}, is now {each.ours}" for each in keys]
+    if before["peers"] != now["peers"]:
+        found.append(_changed("peer", [str(p) for p in before["peers"]], [str(p) for p in now["peers"]]))
+    if before["edges"] != now["edges"]:
+        found.append(_changed("edge", [_edge(e) for e in before["edges"]], [_edge(e) for e in now["edges"]]))
     return found
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from coordinator_free_bootstrap import Graph, apply_settings, load_graph, make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import UsageError
 from peer.observe.tail import EXITS, TIMELINE
+from peer.store.run_file import differences_of_graphs, listed
 from peer.store.state_dir import StateDir
 from peer.testbed.ports import on_free_ports
 
@@ -51,13 +52,9 @@ def check_same_run(graph: Graph, directory: Path) -> None:
     before = earlier_graph(directory)
     if before is None:
         return
-    old, new = before.manifest.model_dump(), graph.manifest.model_dump()
-    changed = [f"run.{key}" for key in new if new[key] != old[key]]
-    if (before.ids, before.edges) != (graph.ids, graph.edges):
-        changed.insert(0, f"peers or edges (the directory's run has {len(before.ids)} peers)")
-    if changed:
+    if changed := differences_of_graphs(before, graph):
         raise UsageError(
-            f"--out {directory}: found a run with other {', '.join(changed)}; add --fresh to replace it, or name another folder"
+            f"--out {directory}: found another run: {listed(changed)}; add --fresh to replace it, or name another folder"
         )
 
 

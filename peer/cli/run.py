@@ -116,9 +116,9 @@ def run(
 ) -> None:
     """Run one peer until the run is completed or SIGTERM asks it to leave.
 
-    With the same --state-dir it resumes from its last checkpoint; the state of another run is refused. Before the start it trains one step and evaluates, so
-    that a fault of the task is reported at once. Outside the windows of --when and --when-command it leaves with a goodbye,
-    no neighbor waits for it, and it resumes in the next window.
+    With the same --state-dir it resumes from its last checkpoint; the state of another run is refused. Before the start it
+    trains one step and evaluates, so that a fault of the task is reported at once. Outside the windows of --when and
+    --when-command it leaves with a goodbye, no neighbor waits for it, and it resumes in the next window.
 
     Example: peer run --id 3 --neighbors graph.json
     """

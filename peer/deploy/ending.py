@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 
+from coordinator_free_bootstrap.ordinary_file import content_of
 from peer.store.state_dir import StateDir
 
 log = logging.getLogger("peer")
@@ -42,7 +43,7 @@ def wait_for_signal(reason: str) -> None:
 def is_completed(place: StateDir) -> bool:
     """Return whether the summary of a state directory says completed; False if it cannot be read."""
     try:
-        summary = json.loads(place.summary.read_bytes())
-    except (OSError, ValueError):
+        summary = json.loads(content_of(place.summary))
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(summary, dict) and summary.get("status") == "completed"

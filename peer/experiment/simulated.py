@@ -105,8 +105,8 @@ def _refuse_state_of_peers(directory: Path | None) -> None:
     found = next(directory.glob("peer-*/checkpoints/checkpoint-*"), None) if directory is not None else None
     if found is not None:
         raise UsageError(
-            f"out {directory}: found the checkpoints of running or ended peers ({found.parent}), which a simulation would delete; "
-            "name another folder, or delete this one"
+            f"out {directory}: found the checkpoints of running or ended peers ({found.parent}), which a simulation would "
+            "delete; name another folder, or delete this one"
         )
 
 

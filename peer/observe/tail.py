@@ -11,6 +11,7 @@ from typing import BinaryIO
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.graph_file import load_graph
+from coordinator_free_bootstrap.ordinary_file import opened
 from peer.observe.events import Event, events_of, merged, observed, seconds_of
 from peer.observe.places import PLACES, listed, read_summary, state_directories
 from peer.observe.records import ExitLine, TimelineLine, problem_of, usable
@@ -26,6 +27,7 @@ TIMELINE = (
 OBSERVED = "watch.jsonl"  # in a directory that `peer watch` writes: what peers answered, and which rounds it missed
 EXITS = "exits.jsonl"  # in a testbed's directory, one ended process a line: time, peer_id, exit_code
 READ_BYTES_MAX = 1 << 22  # per file and read
+LINE_BYTES_MAX = 64 << 20  # of one line: a round with 100,000 neighbors
 HEAD_BYTES = 256  # of a file, which tell it from another one with its name
 
 
@@ -52,7 +54,7 @@ class FileTail:
         try:
             if self.path.stat().st_size == self.offset:
                 return b""
-            with open(self.path, "rb") as file:
+            with opened(self.path) as file:
                 return self._next(file, most)
         except FileNotFoundError:  # now; the next call tries again
             return b""
@@ -68,6 +70,10 @@ class FileTail:
         data = file.read(most)
         while data and b"\n" not in data and (more := file.read(most)):  # one line that is longer
             data += more
+            if len(data) > LINE_BYTES_MAX:
+                raise OSError(
+                    f"found a line of more than {LINE_BYTES_MAX} bytes; allowed: one JSON object on each line"
+                )
         complete = data[: data.rfind(b"\n") + 1]
         self.offset += len(complete)
         self._head = head[: self.offset]

@@ -52,8 +52,9 @@ class Checkpoint:
 class CheckpointStore:
     """The checkpoints of one peer in one run; the last `KEPT` good ones stay on disk.
 
-    After `load_latest`, `rejected` lists each newer checkpoint that is not usable, with the reason, and `foreign` the reasons of
-    those that another peer or run has made. Rejected ones do not count as kept; they are removed after `KEPT` saves. The caller holds the `StateLock` of the state directory.
+    After `load_latest`, `rejected` lists each newer checkpoint that is not usable, with the reason, and `foreign` the reasons
+    of those that another peer or run has made. Rejected ones do not count as kept; they are removed after `KEPT` saves. The
+    caller holds the `StateLock` of the state directory.
     """
 
     def __init__(

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from pydantic_core import from_json
 
+from coordinator_free_bootstrap.ordinary_file import opened, ordinary_file
 from coordinator_free_bootstrap.strict_json import dumps, finite
 from peer import failpoints
 from peer.store.files import storage_error, storage_errors
@@ -90,6 +91,7 @@ class HistoryWriter:
         with storage_errors("open", self.path):
             self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o644)
             try:
+                ordinary_file(self.path)  # a pipe would take lines only until it is full
                 self._size = _repair_tail(self._handle)
             except OSError:
                 os.close(self._handle)
@@ -151,7 +153,8 @@ def read_history(path: Path) -> list[dict[str, Any]]:
         StorageError: the file exists and cannot be read.
     """
     try:
-        data = Path(path).read_bytes()
+        with opened(path) as file:
+            data = file.read()
     except FileNotFoundError:
         return []
     except OSError as error:

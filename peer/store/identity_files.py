@@ -132,7 +132,7 @@ class StateLock:
 def held_by(directory: Path) -> int | None:
     """Return the id of the process that holds the lock of a state directory, 0 if unknown, None if none; read only."""
     try:
-        handle = os.open(Path(directory) / "lock", os.O_RDONLY | OPEN_FLAGS)
+        handle = os.open(Path(directory) / "lock", os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
     except OSError:
         return None
     try:

@@ -16,23 +16,29 @@ TEXT_BYTES_MAX = 64 << 20  # of a text that is parsed whole, where its reader ha
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-def ordinary_file(path: Path | str) -> Path:
+def ordinary_file(path: Path | str, most: int | None = None) -> Path:
     """Return a path that can be opened without waiting; a missing one, or a folder, is the caller's to report.
 
     For readers that open a path themselves; `opened` has no moment between the check and the use.
 
+    Args:
+        path: of the file.
+        most: bytes that it may have; None: any number.
+
     Raises:
-        OSError: it is a pipe, a socket or a device, or a link to itself.
+        OSError: it is a pipe, a socket or a device, a link to itself, or larger.
     """
     found = Path(path)
     try:
-        mode = os.stat(found).st_mode
+        about = os.stat(found)
     except (FileNotFoundError, NotADirectoryError):
         return found
     except ValueError as error:  # a NUL in the path
         raise OSError(str(error)) from error
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    if not (stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)):
         raise OSError(NO_FILE)
+    if most is not None and about.st_size > most:
+        raise OSError(_too_large(most))
     return found
 
 
@@ -61,9 +67,12 @@ def content_of(path: Path | str, most: int = TEXT_BYTES_MAX) -> bytes:
         OSError: as `opened`, or the file is larger.
     """
     with opened(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise OSError(f"found more than {most} bytes; allowed: at most {most}")
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(size + 1) if size <= most else b""
+        while size <= most and len(data) <= most and (more := file.read(1 << 16)):  # it grows, or is in /proc
+            data += more
+    if size > most or len(data) > most:
+        raise OSError(_too_large(most))
     return data
 
 
@@ -75,3 +84,7 @@ def text_of(path: Path | str, most: int = TEXT_BYTES_MAX) -> str:
         UnicodeDecodeError: it has other bytes than UTF-8.
     """
     return content_of(path, most).decode()
+
+
+def _too_large(most: int) -> str:
+    return f"found more than {most} bytes; allowed: at most {most}"

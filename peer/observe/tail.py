@@ -17,7 +17,7 @@ from peer.observe.places import PLACES, listed, read_summary, state_directories
 from peer.observe.records import ExitLine, TimelineLine, problem_of, usable
 from peer.observe.reducer import EventLog
 from peer.store.files import storage_error
-from peer.store.history import parse_lines
+from peer.store.history import check_line, parse_lines
 from peer.store.identity_files import held_by
 from peer.store.state_dir import StateDir
 
@@ -27,7 +27,6 @@ TIMELINE = (
 OBSERVED = "watch.jsonl"  # in a directory that `peer watch` writes: what peers answered, and which rounds it missed
 EXITS = "exits.jsonl"  # in a testbed's directory, one ended process a line: time, peer_id, exit_code
 READ_BYTES_MAX = 1 << 22  # per file and read
-LINE_BYTES_MAX = 64 << 20  # of one line: a round with 100,000 neighbors
 HEAD_BYTES = 256  # of a file, which tell it from another one with its name
 
 
@@ -70,10 +69,7 @@ class FileTail:
         data = file.read(most)
         while data and b"\n" not in data and (more := file.read(most)):  # one line that is longer
             data += more
-            if len(data) > LINE_BYTES_MAX:
-                raise OSError(
-                    f"found a line of more than {LINE_BYTES_MAX} bytes; allowed: one JSON object on each line"
-                )
+            check_line(len(data))
         complete = data[: data.rfind(b"\n") + 1]
         self.offset += len(complete)
         self._head = head[: self.offset]

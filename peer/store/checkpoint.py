@@ -229,7 +229,7 @@ def _read_arrays(path: Path, expected: dict[str, Any]) -> dict[str, np.ndarray]:
         raise CheckpointCorrupt(f"damaged: the SHA-256 digest of {path.name} is not the one in the manifest")
     try:
         return {name: np.require(array, requirements=["W", "O"]) for name, array in load_file(path).items()}
-    except SafetensorError as error:
+    except (SafetensorError, TypeError, KeyError, MemoryError) as error:
         raise CheckpointCorrupt(f"damaged: {path.name}: {error}") from error
 
 

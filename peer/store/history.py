@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from pydantic_core import from_json
@@ -72,6 +72,7 @@ FIELDS = {  # kind -> fields that its lines may have, beside ``kind``, ``t``, ``
 }
 _DURABLE = frozenset({"start", "leave", "end"})  # flushed to the disk at once; the others when the kernel likes
 _TAIL_BLOCK_BYTES = 1 << 16
+LINE_BYTES_MAX = 64 << 20  # of one line; a round with 100,000 neighbors has less
 
 
 class HistoryWriter:
@@ -154,12 +155,26 @@ def read_history(path: Path) -> list[dict[str, Any]]:
     """
     try:
         with opened(path) as file:
-            data = file.read()
+            return [line for piece in _pieces(file) for line in parse_lines(piece)]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise storage_error("read", Path(path), error) from error
-    return list(parse_lines(data))
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the complete lines of a file, some at a time."""
+    rest = b""
+    while data := file.read(LINE_BYTES_MAX):
+        complete, newline, rest = (rest + data).rpartition(b"\n")
+        check_line(len(rest))
+        yield complete + newline
+
+
+def check_line(size: int) -> None:
+    """Raise OSError for a line that no peer has written."""
+    if size > LINE_BYTES_MAX:
+        raise OSError(f"found a line of more than {LINE_BYTES_MAX} bytes; allowed: one JSON object on each line")
 
 
 def parse_lines(data: bytes) -> Iterator[dict[str, Any]]:
@@ -187,6 +202,7 @@ def _repair_tail(handle: int) -> int:
     """Truncate the file after its last newline; return its size."""
     size = end = os.fstat(handle).st_size
     while end > 0:
+        check_line(size - end)
         start = max(0, end - _TAIL_BLOCK_BYTES)
         newline = read_at(handle, end - start, start).rfind(b"\n")
         if newline >= 0:

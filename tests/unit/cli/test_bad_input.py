@@ -6,17 +6,15 @@ or passed in silence.
 
 from __future__ import annotations
 
-import ctypes
 import inspect
 import json
 import os
 import sys
 import typing
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tools.permissions import bound_by_permissions
 from typer.models import ParameterInfo
 
 from peer.cli.main import app, main
@@ -170,25 +168,6 @@ CASES = [
     (20, ("keygen", "--id", "0", "--out", "junk")),
     (20, ("graph", "pin", "graph.json", "junk")),
 ]
-
-
-@contextmanager
-def bound_by_permissions() -> Iterator[None]:
-    """Take from this thread root's right to read every file: CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
-    if os.geteuid() != 0:
-        yield
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-    assert libc.capget(header, sets) == 0
-    before = sets[0]  # the effective set
-    sets[0] = before & ~(1 << 1 | 1 << 2)
-    assert libc.capset(header, sets) == 0
-    try:
-        yield
-    finally:
-        sets[0] = before
-        assert libc.capset(header, sets) == 0
 
 
 def files_of(app):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 NO_FILE = "it is a pipe, a socket or a device; allowed: a file"
 TEXT_BYTES_MAX = 64 << 20  # of a text that is parsed whole, where its reader has no limit of its own
@@ -42,7 +42,7 @@ def ordinary_file(path: Path | str, most: int | None = None) -> Path:
     return found
 
 
-def opened(path: Path | str) -> BinaryIO:
+def opened(path: Path | str) -> BufferedReader:
     """Open an ordinary file for reading; never waits.
 
     Raises:

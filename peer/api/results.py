@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,9 +48,9 @@ class Run:
         self._task = task
         _ = self._report
 
-    def remove_at_end(self) -> Run:
-        """Remove the directory when this object is gone, and return it."""
-        weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
+    def remove_at_end(self, remove: Callable[[], object]) -> Run:
+        """Call ``remove``, which removes the directory, when this object is gone, and return it."""
+        weakref.finalize(self, remove)
         return self
 
     @cached_property

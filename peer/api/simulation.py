@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import mkdtemp
 
 from coordinator_free_bootstrap import Graph
 from peer.api.arguments import named_in_python
 from peer.api.choices import AlgorithmChoice, TaskChoice, chosen
 from peer.api.progress import Progress
 from peer.api.results import Run
+from peer.store.scratch import ScratchFolder
 
 
 @named_in_python()
@@ -61,7 +61,8 @@ def simulate(
     graph, task_object = chosen(graph, task, algorithm)
     root = None if data_root is None else Path(data_root)
     refuse_unused_options(graph.manifest, data_root=root, shard=None, download=False)
-    directory = Path(mkdtemp(prefix="peer-run-") if out is None else out)
+    folder = ScratchFolder("simulated") if out is None else None
+    directory = folder.path if folder is not None else Path(str(out))
     settings = SimulatedSettings(
         data_root=root, device=device, amp=amp, threads=threads, fold_threads=threads, stacked=stacked, task=task_object
     )
@@ -69,7 +70,11 @@ def simulate(
     try:
         with Progress("rounds", graph.manifest.rounds, shown=progress) as bar:
             run_all(graph, directory, settings, bar.update)
+    except BaseException:
+        if folder is not None:
+            folder.remove()
+        raise
     finally:
         torch.set_num_threads(before)
     run = Run(directory, task=task_object)
-    return run if out is not None else run.remove_at_end()
+    return run if folder is None else run.remove_at_end(folder.remove)

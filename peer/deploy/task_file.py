@@ -47,7 +47,7 @@ def task_file(graph: Graph) -> TaskFile | None:
             "every device; make the graph file again in the folder of the task file, with --task FILE.py:OBJECT"
         )
     try:
-        content = content_of(path)
+        content = content_of(Path(path))
     except OSError as error:
         raise UsageError(
             f"run.task: {text} cannot be read ({error.strerror or error}); run peer deploy in the folder from which the path is "

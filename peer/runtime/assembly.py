@@ -8,10 +8,12 @@ from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, digest
 from coordinator_free_bootstrap.rates import check_limits, problems_of
+from peer.algorithms.registry import algorithm_named
 from peer.host import PeerHost, build_host
 from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
 from peer.learning.learner import Learner
+from peer.runtime.resources import disk_note, require_memory
 from peer.runtime.saved_state import saved_state
 from peer.store.checkpoint import CheckpointStore
 from peer.store.identity_files import IncarnationFile, StateLock
@@ -130,10 +132,12 @@ def _with_state(
     saved = saved_state(directory, checkpoints, run, learner.schema.size, discard=settings.discard_state)
     incarnations = IncarnationFile(settings.state_dir)
     incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)
+    require_memory(algorithm_named(graph.manifest.algorithm)(graph.manifest, peer_id, graph).held, learner.schema.size)
     host = build_host(peer_id, graph, learner, incarnation, saved, clock=time.monotonic)
     notes = list(problems_of(graph, peer_id, host.state.model_bytes, settings.upload_limit, settings.download_limit))
     notes += [f"checkpoint {path.name} was not used: {reason}" for path, reason in checkpoints.rejected]
-    notes += [problem for problem in (run.problem, incarnations.problem) if problem]
+    full = disk_note(directory.root, 4 * learner.schema.size * len(host.workspace.models))
+    notes += [problem for problem in (run.problem, incarnations.problem, full) if problem]
     return Assembled(
         host=host,
         task=task,

@@ -61,7 +61,7 @@ def saved_state(
             raise CheckpointCorrupt(f"{error}; {REMEDY}") from error
         log.warning("%s; moved to %s", error, place.set_aside())
         place.create()
-        saved = checkpoints.load_latest()
+        saved = None
     else:
         if discard:
             log.warning(

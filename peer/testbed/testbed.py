@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator_free_bootstrap import Graph, Subject, save_graph
-from coordinator_free_bootstrap.errors import StorageError
+from coordinator_free_bootstrap.errors import ConfigError, StorageError
 from coordinator_free_bootstrap.strict_json import dumps
 from coordinator_free_bootstrap.validation import counted
 from peer.identity.files import OBSERVER, identity_files
@@ -31,6 +31,9 @@ from peer.runtime.assembly import LocalSettings
 from peer.store.files import storage_errors
 from peer.store.state_dir import StateDir
 from peer.store.system import START_METHOD, end_with_parent, require_unix
+from peer.wire.open_files import require_open_files
+
+FILES_BASE, FILES_PER_PEER = 64, 3  # open files of the parent: a pipe and a sentinel for each peer
 
 log = logging.getLogger("peer")
 
@@ -97,12 +100,24 @@ class Testbed:
         """Fork the named peers; None: all. They begin when all are forked: one that waits costs no processor time.
 
         Otherwise the first of many peers would call neighbors that do not exist yet, and the forks would wait behind these calls.
+
+        Raises:
+            ConfigError: the system allows too few open files or processes.
         """
         forked = self._context.get_start_method() == "fork"
+        started = [*(self.graph.ids if peer_ids is None else peer_ids)]
+        files = FILES_BASE + FILES_PER_PEER * len(self.graph.ids)
+        require_open_files(files, files, f"a testbed of {counted(len(self.graph.ids), 'peer')}")
         gate = os.pipe() if forked else None  # a peer begins when no process holds its second end any more
         try:
-            for peer_id in self.graph.ids if peer_ids is None else peer_ids:
+            for peer_id in started:
                 self._start_one(peer_id, gate)
+        except OSError as error:  # fork: too many processes, or too little memory
+            self.stop(grace_s=0)
+            raise ConfigError(
+                f"peer {peer_id}: its process cannot be started: {error.strerror or error}; take fewer peers, or raise the limits "
+                "of this user (ulimit -u) and of memory"
+            ) from error
         finally:
             for descriptor in gate or ():
                 os.close(descriptor)

@@ -60,6 +60,12 @@ FILES = {
     "bytes.py": bytes(range(128, 256)),
 }
 
+STATES = {
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "folder": Path.mkdir,
+    "locked": lambda path: path.touch(mode=0),
+}
 UNREADABLE = ("pipe", "dangling", "locked")  # a pipe that nobody writes, a link to nothing, a file without permission
 ENDINGS = ("", ".py", ".toml", ".csv", ".safetensors")
 GRAPH_VERBS = (
@@ -150,6 +156,7 @@ CASES = [
     (2, ("testbed", "--out", "out", "--set", "run.optimizer=adam", "--set", "run.momentum=0.9")),
     (11, ("run", "--id", "9", "--neighbors", "graph.json", "--insecure")),
     (20, ("run", "--id", "0", "--neighbors", "graph.json", "--state-dir", "state")),
+    *((30, (*RUN[:-1], f"state-{kind}")) for kind in ("pipe", "device", "folder", "locked")),
     (10, (*RUN, "--device", "abacus")),
     (10, (*RUN, "--listen", "nowhere")),
     (30, ("run", "--id", "0", "--neighbors", "graph.json", "--insecure", "--state-dir", "junk")),
@@ -204,6 +211,9 @@ def place(tmp_path_factory):
         (place / f"locked{ending}").touch(mode=0)
     for ending in (".toml", ".csv"):
         (place / f"bytes{ending}").write_bytes(b"a,b\n" + FILES["bytes.py"])
+    for kind, make in STATES.items():  # an incarnation.json of each kind
+        (place / f"state-{kind}").mkdir()
+        make(place / f"state-{kind}" / "incarnation.json")
     (place / "folder").mkdir()
     (place / "folder.safetensors").mkdir()
     (place / "wrong-shards").mkdir()

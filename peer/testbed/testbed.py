@@ -115,8 +115,8 @@ class Testbed:
         except OSError as error:  # fork: too many processes, or too little memory
             self.stop(grace_s=0)
             raise ConfigError(
-                f"peer {peer_id}: its process cannot be started: {error.strerror or error}; take fewer peers, or raise the limits "
-                "of this user (ulimit -u) and of memory"
+                f"peer {peer_id}: its process cannot be started: {error.strerror or error}; take fewer peers, or raise the "
+                "limits of this user (ulimit -u) and of memory"
             ) from error
         finally:
             for descriptor in gate or ():

@@ -17,7 +17,7 @@ from peer.runtime.resources import disk_note, require_memory
 from peer.runtime.saved_state import saved_state
 from peer.store.checkpoint import CheckpointStore
 from peer.store.identity_files import IncarnationFile, StateLock
-from peer.store.run_file import RunFile
+from peer.store.origin import Origin
 from peer.store.state_dir import StateDir
 from peer.tasks.loading import load_task
 from peer.tasks.task import Task
@@ -128,7 +128,7 @@ def _with_state(
         schema_digest=learner.schema.digest,
         frozen_digest=learner.frozen_digest,
     )
-    run = RunFile(directory.run, peer_id, graph, learner.schema, learner.frozen_digest)
+    run = Origin(directory.origin, peer_id, graph, learner.schema, learner.frozen_digest)
     saved = saved_state(directory, checkpoints, run, learner.schema.size, discard=settings.discard_state)
     incarnations = IncarnationFile(settings.state_dir)
     incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)

@@ -12,7 +12,7 @@ from coordinator_free_bootstrap.errors import CheckpointCorrupt
 from coordinator_free_bootstrap.strict_json import printable
 from peer.host import Checkpoint
 from peer.store.checkpoint import CheckpointStore
-from peer.store.run_file import RunFile, listed
+from peer.store.origin import Origin, listed
 from peer.store.state_dir import StateDir
 
 REMEDY = (
@@ -39,7 +39,7 @@ class _EngineState(BaseModel):
 
 
 def saved_state(
-    place: StateDir, checkpoints: CheckpointStore, run: RunFile, parameters: int, *, discard: bool
+    place: StateDir, checkpoints: CheckpointStore, run: Origin, parameters: int, *, discard: bool
 ) -> Checkpoint | None:
     """Return the checkpoint to resume from, None at a first start; afterwards the directory belongs to this run.
 
@@ -73,7 +73,7 @@ def saved_state(
     return saved
 
 
-def _usable(place: StateDir, checkpoints: CheckpointStore, run: RunFile, parameters: int) -> Checkpoint | None:
+def _usable(place: StateDir, checkpoints: CheckpointStore, run: Origin, parameters: int) -> Checkpoint | None:
     """Return the newest checkpoint of this run; raises CheckpointCorrupt for a state that another run has made."""
     if checkpoints.is_empty:  # nothing was learned, so nothing can be lost
         return None

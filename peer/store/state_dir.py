@@ -36,9 +36,9 @@ class StateDir:
         return self.root / "peer.log"
 
     @property
-    def run(self) -> Path:
-        """What the state was made for, of `peer.store.run_file.RunFile`."""
-        return self.root / "run.json"
+    def origin(self) -> Path:
+        """What the state was made for, of `peer.store.origin.Origin`."""
+        return self.root / "origin.json"
 
     @property
     def checkpoints(self) -> Path:
@@ -72,7 +72,7 @@ class StateDir:
             while (target := self.root / f"discarded-{number}").exists():
                 number += 1
             target.mkdir()
-            for path in (self.run, self.history, self.summary, self.models, self.checkpoints):  # checkpoints last
+            for path in (self.origin, self.history, self.summary, self.models, self.checkpoints):  # checkpoints last
                 if os.path.lexists(path):
                     path.rename(target / path.name)
             fsync_path(self.root)

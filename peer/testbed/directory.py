@@ -9,7 +9,7 @@ from pathlib import Path
 from coordinator_free_bootstrap import Graph, apply_settings, load_graph, make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import UsageError
 from peer.observe.tail import EXITS, TIMELINE
-from peer.store.run_file import differences_of_graphs, listed
+from peer.store.origin import differences_of_graphs, listed
 from peer.store.state_dir import StateDir
 from peer.testbed.ports import on_free_ports
 

@@ -23,12 +23,13 @@ from typing import Any
 
 from coordinator_free_bootstrap import Graph, Subject, save_graph
 from coordinator_free_bootstrap.errors import ConfigError, StorageError
+from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from coordinator_free_bootstrap.strict_json import dumps
 from coordinator_free_bootstrap.validation import counted
 from peer.identity.files import OBSERVER, identity_files
 from peer.observe.tail import EXITS
 from peer.runtime.assembly import LocalSettings
-from peer.store.files import storage_errors
+from peer.store.files import storage_error, storage_errors
 from peer.store.state_dir import StateDir
 from peer.store.system import START_METHOD, end_with_parent, require_unix
 from peer.wire.open_files import require_open_files
@@ -237,8 +238,13 @@ def _child(
     for pipe in parent_pipes:  # else the n-th peer keeps two for each one before it
         os.close(pipe)
     place = StateDir(settings.state_dir)
-    place.root.mkdir(parents=True, exist_ok=True)  # the peer makes the other folders and reports errors
-    handle = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        place.root.mkdir(parents=True, exist_ok=True)  # the peer makes the other folders and reports errors
+        ordinary_file(place.log)  # a pipe would take lines only until it is full
+        handle = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        print(storage_error("write", place.log, error), file=sys.stderr)
+        sys.exit(StorageError.exit_code)
     for stream in (1, 2):
         os.dup2(handle, stream)
     os.close(handle)

@@ -44,7 +44,8 @@ def require_open_files(needed: int, least: int, what: str) -> None:
     if allowed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < least:
+        better = f", better {needed}" if needed > least else ""
         raise ConfigError(
-            f"open files: found a limit of {allowed} for this process; {what} needs at least {least}, better {needed}; raise it: "
+            f"open files: found a limit of {allowed} for this process; {what} needs at least {least}{better}; raise it: "
             f"ulimit -n {needed} (systemd: LimitNOFILE, containers: --ulimit nofile)"
         )

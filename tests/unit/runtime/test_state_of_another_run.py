@@ -77,10 +77,10 @@ def test_the_state_of_another_run_is_refused_with_key_and_both_values(tmp_path: 
 def test_another_model_of_the_same_manifest_is_refused_with_its_tensor(tmp_path: Path) -> None:
     """The same manifest builds another model after a change of the user's task file."""
     trained(tmp_path)
-    facts = unseal((tmp_path / "run.json").read_bytes())
+    facts = unseal((tmp_path / "origin.json").read_bytes())
     name = next(iter(facts["tensors"]))
     facts["tensors"][name] = ["parameter", 7, 7]
-    (tmp_path / "run.json").write_bytes(seal(facts))
+    (tmp_path / "origin.json").write_bytes(seal(facts))
     with pytest.raises(CheckpointCorrupt, match=rf"model tensor {name} was \[7, 7\], is now \["):
         start(tmp_path)
 
@@ -126,24 +126,24 @@ def test_a_state_without_a_completed_round_is_no_reason_to_refuse(tmp_path: Path
     """A user who corrects a key after a first start that got nowhere goes on."""
     start(tmp_path)
     assert start(tmp_path, graph_of(rounds=9)).resumed_from is None
-    assert unseal((tmp_path / "run.json").read_bytes())["run"]["rounds"] == 9
+    assert unseal((tmp_path / "origin.json").read_bytes())["run"]["rounds"] == 9
 
 
 def test_a_state_of_an_earlier_release_is_refused_by_its_digest(tmp_path: Path) -> None:
     trained(tmp_path)
-    (tmp_path / "run.json").unlink()
+    (tmp_path / "origin.json").unlink()
     with pytest.raises(CheckpointCorrupt, match="another run: other peer or run: found manifest_digest"):
         start(tmp_path, graph_of(rounds=9))
     assert start(tmp_path).resumed_from == 2
-    assert (tmp_path / "run.json").exists()
+    assert (tmp_path / "origin.json").exists()
 
 
 def test_a_damaged_description_of_the_run_does_not_stop_it(tmp_path: Path) -> None:
     trained(tmp_path)
     for content in (b"", b"x" * 100, seal([1]), seal({"peer_id": "0"})):
-        (tmp_path / "run.json").write_bytes(content)
+        (tmp_path / "origin.json").write_bytes(content)
         parts = start(tmp_path)
-        assert parts.resumed_from == 2 and any("run.json" in note for note in parts.notes)
+        assert parts.resumed_from == 2 and any("origin.json" in note for note in parts.notes)
 
 
 STATES = [

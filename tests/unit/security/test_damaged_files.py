@@ -193,7 +193,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "incarnation": ("peer-0/incarnation.json", lambda path: IncarnationFile(path.parent).claim()),
     "incarnation of a start": ("peer-0/incarnation.json", resumed),
     "lock": ("peer-0/lock", locked),
-    "run": ("peer-0/run.json", resumed),
+    "run": ("peer-0/origin.json", resumed),
     "manifest of a checkpoint": (f"{CHECKPOINT}/manifest.json", resumed),
     "arrays of a checkpoint": (f"{CHECKPOINT}/arrays.safetensors", resumed),
     "history": ("peer-0/history.jsonl", read_history),

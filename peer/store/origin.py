@@ -1,4 +1,4 @@
-"""What a state directory was made for: ``run.json`` keeps peer, manifest, edges and model, so that another run is named by key.
+"""What a state directory was made for: ``origin.json`` keeps peer, manifest, edges and model, so that another run has a name.
 
 Addresses, pins and observers are not kept: they may change while a run goes on.
 """
@@ -17,16 +17,16 @@ from coordinator_free_bootstrap.validation import counted
 from peer.core.schema import Schema
 from peer.store.files import seal, storage_error, unseal, write_atomic
 
-RUN_FILE_BYTES_MAX = 64 << 20  # as a graph file
+FILE_BYTES_MAX = 64 << 20  # as a graph file
 NAMED_MAX = 5  # differences in one message
 _FORM: dict[str, type] = {"peer_id": int, "run": dict, "peers": list, "edges": list, "tensors": dict, "frozen": str}
 
 
-class RunFile:
+class Origin:
     """The run that the state in a directory belongs to.
 
     Args:
-        path: `StateDir.run`.
+        path: `StateDir.origin`.
         peer_id: of the peer.
         graph: edges and manifest.
         schema: of the model.
@@ -63,7 +63,7 @@ class RunFile:
         """
         self.problem = None
         try:
-            before = unseal(content_of(self.path, RUN_FILE_BYTES_MAX))
+            before = unseal(content_of(self.path, FILE_BYTES_MAX))
         except FileNotFoundError:
             return []
         except OSError as error:

@@ -19,7 +19,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Literal
 
-from coordinator_free_bootstrap.ordinary_file import opened
+from coordinator_free_bootstrap.ordinary_file import opened, ordinary_file
 from coordinator_free_bootstrap.strict_json import dumps, printable
 from peer.store.files import storage_errors
 
@@ -186,7 +186,9 @@ def setup_logging(
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)] if stderr else []
     if file is not None:
         with storage_errors("open", file):
-            handlers.append(RotatingFileHandler(file, maxBytes=FILE_BYTES_MAX, backupCount=1, encoding="utf-8"))
+            handlers.append(
+                RotatingFileHandler(ordinary_file(file), maxBytes=FILE_BYTES_MAX, backupCount=1, encoding="utf-8")
+            )
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)

@@ -177,6 +177,21 @@ def check_line(size: int) -> None:
         raise OSError(f"found a line of more than {LINE_BYTES_MAX} bytes; allowed: one JSON object on each line")
 
 
+def first_line(path: Path) -> bytes:
+    """Return the first line of a history with its newline; b"" if there is none.
+
+    Raises:
+        StorageError: the file exists and cannot be read.
+    """
+    try:
+        with opened(path) as file:
+            return file.readline(LINE_BYTES_MAX)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise storage_error("read", path, error) from error
+
+
 def parse_lines(data: bytes) -> Iterator[dict[str, Any]]:
     """Yield each line of `data` that ends with a newline and is a JSON object with a ``kind``."""
     for line in data.split(b"\n")[:-1]:

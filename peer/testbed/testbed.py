@@ -93,7 +93,8 @@ class Testbed:
         except OSError as error:
             raise StorageError(f"--out {directory}: cannot be made ({error}); name another folder") from error
         self.graph = graph if insecure else with_keys(graph, directory)
-        save_graph(self.graph, directory / "graph.json")
+        with storage_errors("write", directory / "graph.json"):
+            save_graph(self.graph, ordinary_file(directory / "graph.json"))
         # These properties are cached: computed once here and not in every peer after the fork.
         _ = self.graph.digest, self.graph.degrees, self.graph.diameter_bound
 
@@ -168,7 +169,7 @@ class Testbed:
         """Append the ends to ``exits.jsonl``, for who looks at the run."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         path = self.directory / EXITS
-        with storage_errors("append to", path), open(path, "a", encoding="utf-8") as file:
+        with storage_errors("append to", path), open(ordinary_file(path), "a", encoding="utf-8") as file:
             for peer_id, code in ended.items():
                 file.write(dumps({"kind": "exit", "time": now, "peer_id": peer_id, "exit_code": code}) + "\n")
 

@@ -197,3 +197,10 @@ def test_a_simulation_does_not_replace_what_processes_have_learned(tmp_path: Pat
     with pytest.raises(UsageError, match="found the checkpoints of running or ended peers"):
         simulate(graph_of(), tmp_path)
     assert checkpoint.exists()
+
+
+def test_a_testbed_does_not_go_on_from_a_simulation(tmp_path: Path) -> None:
+    """It has no checkpoints; before, a testbed began at round 0 and appended to the histories of the simulation."""
+    simulate(graph_of(), tmp_path)
+    with pytest.raises(UsageError, match="found a simulated run, which has no state to go on from; add --fresh"):
+        check_same_run(graph_of(), tmp_path)

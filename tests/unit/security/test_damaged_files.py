@@ -47,12 +47,13 @@ from peer.tasks.loading import load_task
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Shard
 from peer.tasks.shard_file import load_shard_file, save_shard
-from peer.testbed.directory import earlier_graph
+from peer.testbed.directory import check_same_run, earlier_graph
+from peer.testbed.testbed import Testbed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/dev/zero and limits of memory as on Linux")
 
 EXPERIMENT = Path(__file__).parents[3] / "experiments" / "all-algorithms.toml"
-PATIENCE_S = 20  # only a hang reaches it
+PATIENCE_S = 60  # only a hang reaches it
 MEMORY_BYTES = 2 << 30  # address space that a reader may take beside what is there
 HUGE_BYTES = 1 << 40  # of a file without content: the file system stores nothing
 RUN = {
@@ -187,6 +188,9 @@ CHECKPOINT = "peer-0/checkpoints/checkpoint-0000000001"
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "graph": ("graph.json", load_graph),
     "graph of a testbed": ("graph.json", lambda path: earlier_graph(path.parent)),
+    "histories of a testbed": ("peer-0/history.jsonl", lambda path: check_same_run(GRAPH, path.parents[1])),
+    "graph of a new testbed": ("graph.json", lambda path: Testbed(GRAPH, path.parent, insecure=True)),
+    "ends of a testbed": ("exits.jsonl", lambda path: Testbed(GRAPH, path.parent, insecure=True)._record({0: 1})),
     "graph of a report": ("graph.json", reported),
     "key": ("keys/peer-0.key", key_pair),
     "certificate": ("keys/peer-0.pem", key_pair),

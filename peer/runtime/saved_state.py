@@ -85,6 +85,8 @@ def _usable(place: StateDir, checkpoints: CheckpointStore, run: Origin, paramete
             raise CheckpointCorrupt(
                 f"state directory {place.root}: found the state of another run: {checkpoints.foreign[0]}"
             )
+        log.warning("no checkpoint can be used: moved to %s; starting at round 0", place.set_aside(history=False))
+        place.create()
         return None
     _check_form(place, saved, parameters)
     return Checkpoint(saved.round_index, saved.arrays, saved.state)

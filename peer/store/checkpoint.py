@@ -10,6 +10,7 @@ arrays.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -31,6 +32,7 @@ FORMAT_VERSION = 1
 KEPT = 2  # good checkpoints that stay on disk
 MANIFEST_BYTES_MAX = 64 << 20  # a manifest has kilobytes; a larger file is not read into memory
 _NAME = re.compile(r"checkpoint-(\d{10})")
+_OTHERS_FAULT = frozenset({None, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EMFILE})  # None: no file
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how safetensors reports an errno
 
 
@@ -128,7 +130,7 @@ class CheckpointStore:
         """Return the newest usable checkpoint, or None; `rejected` then lists the skipped ones.
 
         Raises:
-            StorageError: the directory itself cannot be read.
+            StorageError: the directory itself cannot be read, or a file in it is no ordinary file or not this user's.
         """
         self.rejected, self.foreign = [], []
         for sequence in sorted(self._sequences(), reverse=True):
@@ -163,6 +165,8 @@ class CheckpointStore:
         except FileNotFoundError as error:
             raise CheckpointCorrupt(f"incomplete: {Path(error.filename).name} is missing") from error
         except OSError as error:
+            if error.errno in _OTHERS_FAULT:  # the checkpoint may be whole, and an earlier one would replace it
+                raise storage_error("read", path, error) from error
             raise CheckpointCorrupt(f"unreadable: {error}") from error
         return Checkpoint(manifest["round_index"], arrays, manifest["state"])
 

@@ -59,10 +59,11 @@ class StateDir:
         """The final model for use on this peer."""
         return self.models / "personalized.safetensors"
 
-    def set_aside(self) -> Path:
+    def set_aside(self, *, history: bool = True) -> Path:
         """Move the state of a run to ``discarded-1``, ``discarded-2``, ... in this folder, and return where to.
 
-        Keys, lock, log and incarnation stay. The folder is inside, because a container may write nowhere else.
+        Keys, lock, log and incarnation stay. The folder is inside, because a container may write nowhere else. Without
+        ``history`` only the checkpoints are moved, and the run goes on.
 
         Raises:
             StorageError: it cannot be moved.
@@ -72,7 +73,8 @@ class StateDir:
             while (target := self.root / f"discarded-{number}").exists():
                 number += 1
             target.mkdir()
-            for path in (self.origin, self.history, self.summary, self.models, self.checkpoints):  # checkpoints last
+            others = (self.origin, self.history, self.summary, self.models) if history else ()
+            for path in (*others, self.checkpoints):  # last: a start that finds them begins again
                 if os.path.lexists(path):
                     path.rename(target / path.name)
             fsync_path(self.root)

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.permissions import bound_by_permissions
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
-from coordinator_free_bootstrap.errors import CheckpointCorrupt, UsageError
+from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError, UsageError
 from peer.core import effects as do
 from peer.experiment.simulated import simulate
 from peer.runtime.assembly import Assembled, LocalSettings, assemble
@@ -204,3 +206,33 @@ def test_a_testbed_does_not_go_on_from_a_simulation(tmp_path: Path) -> None:
     simulate(graph_of(), tmp_path)
     with pytest.raises(UsageError, match="found a simulated run, which has no state to go on from; add --fresh"):
         check_same_run(graph_of(), tmp_path)
+
+
+def test_checkpoints_that_are_all_damaged_are_moved_and_not_deleted(tmp_path: Path) -> None:
+    """The peer begins again and rejoins its neighbors; what can be rescued of its models is still there."""
+    checkpoint = trained(tmp_path)
+    (checkpoint / "manifest.json").write_bytes(b"damaged")
+    parts = start(tmp_path)
+    assert parts.resumed_from is None and any("was not used" in note for note in parts.notes)
+    assert (tmp_path / "discarded-1" / "checkpoints" / checkpoint.name / "arrays.safetensors").exists()
+    assert (tmp_path / "history.jsonl").exists() and (tmp_path / "checkpoints").is_dir()
+
+
+@pytest.mark.parametrize("file", ["manifest.json", "arrays.safetensors"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "locked"])
+def test_a_checkpoint_that_cannot_be_read_now_is_not_replaced_by_an_earlier_one(
+    tmp_path: Path, kind: str, file: str
+) -> None:
+    """Wrong permissions, or a pipe in place of a file, are no damage: the models may be whole."""
+    trained(tmp_path)
+    path = trained(tmp_path) / file
+    if kind != "locked":
+        path.unlink()
+    {
+        "pipe": os.mkfifo,
+        "device": lambda path: path.symlink_to("/dev/zero"),
+        "locked": lambda path: path.chmod(0),
+    }[kind](path)
+    with bound_by_permissions(), pytest.raises(StorageError, match="cannot read") as caught:
+        start(tmp_path)
+    assert caught.value.exit_code == 30

@@ -34,7 +34,7 @@ def simulate(
         graph: peers, edges and settings.
         task: a `Task` object, the name of a task, or ``path/to/file.py:object``. Default: the graph's.
         algorithm: a subclass of `Algorithm`, or the name of one. Default: the graph's.
-        out: folder of the run directory, replacing an earlier run; None: the files vanish with the returned object.
+        out: folder of the run directory, replacing an earlier simulated run; None: the files vanish with the returned object.
         data_root: folder of the built-in data sets.
         device: of training: ``cpu``, ``cuda``, ``cuda:N``, ``mps`` or ``auto``.
         amp: ``"bf16"`` for mixed precision.

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from coordinator_free_bootstrap.errors import GraphError
 from coordinator_free_bootstrap.graph import Graph, Node, Observer, Relay, credentials_of, facts_of
-from coordinator_free_bootstrap.ordinary_file import ordinary_file
+from coordinator_free_bootstrap.ordinary_file import content_of
 from coordinator_free_bootstrap.settings import parse_manifest
 from coordinator_free_bootstrap.strict_json import loads
 from coordinator_free_bootstrap.validation import joined, sentences
@@ -94,9 +94,8 @@ def load_graph(path: str | Path) -> Graph:
         ConfigError: its manifest is invalid.
     """
     try:
-        with ordinary_file(path).open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        content = content_of(path, FILE_BYTES_MAX)
+    except OSError as error:
         raise GraphError(f"{path}: cannot be read ({error}); give a graph file, see `peer graph make`") from error
     return parse_graph(content, str(path))
 

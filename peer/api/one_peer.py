@@ -48,6 +48,7 @@ class LocalOptions(TypedDict, total=False):
     metrics_host: str
     tell_clusters: bool
     require_own_address: bool
+    discard_state: bool
     proxy: bool
     when: str | Sequence[str]
     when_command: str

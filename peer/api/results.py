@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,9 +50,9 @@ class Run:
         self._task = (absolute_task(task) or task) if isinstance(task, str) else task
         _ = self._report
 
-    def remove_at_end(self) -> Run:
-        """Remove the directory when this object is gone, and return it."""
-        weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
+    def remove_at_end(self, remove: Callable[[], object]) -> Run:
+        """Call ``remove``, which removes the directory, when this object is gone, and return it."""
+        weakref.finalize(self, remove)
         return self
 
     @cached_property

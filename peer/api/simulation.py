@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import mkdtemp
 
 from coordinator_free_bootstrap import Graph
 from peer.api.arguments import named_in_python
 from peer.api.choices import AlgorithmChoice, TaskChoice, chosen
 from peer.api.progress import Progress
 from peer.api.results import Run
+from peer.store.scratch import ScratchFolder
 
 
 @named_in_python()
@@ -34,7 +34,7 @@ def simulate(
         graph: peers, edges and settings.
         task: a `Task` object, the name of a task, or ``path/to/file.py:object``. Default: the graph's.
         algorithm: a subclass of `Algorithm`, or the name of one. Default: the graph's.
-        out: folder of the run directory, replacing an earlier run; None: the files vanish with the returned object.
+        out: folder of the run directory, replacing an earlier simulated run; None: the files vanish with the returned object.
         data_root: folder of the built-in data sets.
         device: of training: ``cpu``, ``cuda``, ``cuda:N``, ``mps`` or ``auto``.
         amp: ``"bf16"`` for mixed precision.
@@ -63,7 +63,8 @@ def simulate(
     root = None if data_root is None else Path(data_root)
     refuse_unused_options(graph.manifest, data_root=root, shard=None, download=False)
     place = absolute_task(graph.manifest.task)
-    directory = Path(mkdtemp(prefix="peer-run-") if out is None else out).absolute()
+    folder = ScratchFolder("simulated") if out is None else None
+    directory = folder.path if folder is not None else Path(str(out)).absolute()
     settings = SimulatedSettings(
         data_root=root, device=device, amp=amp, threads=threads, fold_threads=threads, stacked=stacked, task=task_object
     )
@@ -71,7 +72,11 @@ def simulate(
     try:
         with Progress("rounds", graph.manifest.rounds, shown=progress) as bar:
             run_all(graph, directory, settings, bar.update)
+    except BaseException:
+        if folder is not None:
+            folder.remove()
+        raise
     finally:
         torch.set_num_threads(before)
     run = Run(directory, task=task_object or place)
-    return run if out is not None else run.remove_at_end()
+    return run if folder is None else run.remove_at_end(folder.remove)

@@ -9,12 +9,12 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from coordinator_free_bootstrap.errors import NeighborUnavailable, PeerError, UsageError
 from coordinator_free_bootstrap.strict_json import loads, printable, shown
 from peer.store.files import storage_errors
+from peer.store.scratch import ScratchFolder
 
 NAME = "control.sock"
 REQUEST_BYTES_MAX = 1 << 16
@@ -106,7 +106,11 @@ def ask(directory: Path, request: dict[str, Any]) -> Any:
 @contextmanager
 def _short(directory: Path, name: str = NAME) -> Iterator[str]:
     """Yield a short path of the socket: the kernel allows 107 bytes, and paths may be longer."""
-    with storage_errors("open", Path(directory)), TemporaryDirectory(prefix="bed") as folder:
-        link = Path(folder) / "d"
-        link.symlink_to(Path(directory).resolve(strict=True))
-        yield str(link / name)
+    folder = ScratchFolder("bed")
+    try:
+        with storage_errors("open", Path(directory)):
+            link = folder.path / "d"
+            link.symlink_to(Path(directory).resolve(strict=True))
+            yield str(link / name)
+    finally:
+        folder.remove()

@@ -21,6 +21,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from coordinator_free_bootstrap.validation import sentences
 from peer.chaos.control import ControlServer
 from peer.chaos.faults import FAULTS, Event
@@ -208,7 +209,10 @@ class FaultRunner:
             "rounds_completed": self._rounds(),
             "result": result,
         }
-        with storage_errors("append to", self._timeline), open(self._timeline, "a", encoding="utf-8") as file:
+        with (
+            storage_errors("append to", self._timeline),
+            open(ordinary_file(self._timeline), "a", encoding="utf-8") as file,
+        ):
             file.write(json.dumps(line) + "\n")
         log.info("chaos: %s: %s", event.text(), result)
         return result

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import ConfigError
-from coordinator_free_bootstrap.ordinary_file import ordinary_file
+from coordinator_free_bootstrap.ordinary_file import text_of
 from coordinator_free_bootstrap.seeds import generator
 from coordinator_free_bootstrap.validation import counted, joined, sentences
 from peer.chaos.faults import FAULTS, Event
@@ -71,8 +71,8 @@ def load_script(path: Path) -> Script:
         ConfigError: the file cannot be read, is not TOML, or an event is wrong; one line for each wrong key.
     """
     try:
-        data: dict[str, Any] = tomllib.loads(ordinary_file(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeError, tomllib.TOMLDecodeError) as error:
+        data: dict[str, Any] = tomllib.loads(text_of(path))
+    except (OSError, UnicodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: {error}; allowed: a chaos script in TOML, see examples/chaos.toml") from error
     try:
         return Script.model_validate(data)

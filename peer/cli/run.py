@@ -86,6 +86,14 @@ def run(
             "--require-own-address", help="Exit if this peer's address in the graph file leads to another host or port."
         ),
     ] = False,
+    discard_state: Annotated[
+        bool,
+        typer.Option(
+            "--discard-state",
+            help="If --state-dir has the state of another run, move it to discarded-N in it and start at round 0. The state of "
+            "this run is resumed.",
+        ),
+    ] = False,
     when: Annotated[
         list[str] | None,
         typer.Option(
@@ -108,9 +116,9 @@ def run(
 ) -> None:
     """Run one peer until the run is completed or SIGTERM asks it to leave.
 
-    With the same --state-dir it resumes from its last checkpoint. Before the start it trains one step and evaluates, so
-    that a fault of the task is reported at once. Outside the windows of --when and --when-command it leaves with a goodbye,
-    no neighbor waits for it, and it resumes in the next window.
+    With the same --state-dir it resumes from its last checkpoint; the state of another run is refused. Before the start it
+    trains one step and evaluates, so that a fault of the task is reported at once. Outside the windows of --when and
+    --when-command it leaves with a goodbye, no neighbor waits for it, and it resumes in the next window.
 
     Example: peer run --id 3 --neighbors graph.json
     """
@@ -152,6 +160,7 @@ def run(
         metrics_host=metrics_host or LocalSettings.metrics_host,
         require_own_address=require_own_address,
         tell_clusters=tell_clusters,
+        discard_state=discard_state,
         check_task=True,
         traceback=traceback_wanted(),
     )

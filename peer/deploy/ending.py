@@ -10,6 +10,7 @@ import logging
 import signal
 import socket
 
+from coordinator_free_bootstrap.ordinary_file import content_of
 from peer.store.state_dir import StateDir
 from peer.store.system import raise_on_signal
 
@@ -45,7 +46,7 @@ def wait_for_signal(reason: str) -> None:
 def is_completed(place: StateDir) -> bool:
     """Return whether the summary of a state directory says completed; False if it cannot be read."""
     try:
-        summary = json.loads(place.summary.read_bytes())
-    except (OSError, ValueError):
+        summary = json.loads(content_of(place.summary))
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(summary, dict) and summary.get("status") == "completed"

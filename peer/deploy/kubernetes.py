@@ -15,6 +15,7 @@ from peer.deploy.elsewhere import check_elsewhere, outside_services, own_ids
 from peer.deploy.keys import at_addresses, create_and_list_keys, key_files
 from peer.deploy.task_file import BYTES_MAX, TaskFile, task_file
 from peer.deploy.text import check_image, fill, write
+from peer.identity.files import read_file
 
 CONFIG_MAP_BYTES_MAX = 1 << 20  # limit of the Kubernetes API
 # Of each kind of value: what the Kubernetes API accepts, in words, and as a pattern.
@@ -218,5 +219,7 @@ def _secret_lines(ids: tuple[int, ...], keys: Path) -> list[str]:
     for peer_id in ids:
         files = key_files(keys, peer_id)
         for path in (files.key, files.certificate):
-            lines.append(f"  {path.name}: {json.dumps(base64.b64encode(path.read_bytes()).decode())}")
+            lines.append(
+                f"  {path.name}: {json.dumps(base64.b64encode(read_file(path, 'key or certificate')).decode())}"
+            )
     return lines

@@ -14,6 +14,7 @@ from coordinator_free_bootstrap.identity import Subject
 from peer.deploy.keys import at_addresses, create_and_list_keys, create_observer_key, key_files
 from peer.deploy.task_file import TaskFile, task_file
 from peer.deploy.text import check_image, fill, write
+from peer.identity.files import read_file
 
 ADDRESS = "peer-{id}:7400"
 CONFIG_BYTES_MAX = 1000 * 1024 - 1  # of a config or secret, in Docker 20.10 and later
@@ -166,7 +167,7 @@ class _Writer:
     def _key(self, subject: Subject) -> tuple[str, str]:
         """Note a key as a secret and its certificate as a config; return the entries of the service that gets them."""
         files = key_files(self.keys, subject)
-        name = f"{files.key.stem}-{_digest(files.certificate.read_bytes())}"
+        name = f"{files.key.stem}-{_digest(read_file(files.certificate, 'certificate'))}"
         where = f"./keys/{files.key.parent.name}"
         self.secrets[name], self.configs[name] = f"{where}/{files.key.name}", f"{where}/{files.certificate.name}"
         owner = f'uid: "{USER}", gid: "{USER}", mode: 0400'

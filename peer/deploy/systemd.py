@@ -12,6 +12,7 @@ from coordinator_free_bootstrap.graph import split_address
 from peer.deploy.keys import create_and_list_keys, key_files
 from peer.deploy.task_file import task_file
 from peer.deploy.text import fill, write
+from peer.identity.files import read_file
 from peer.wire.security import is_loopback
 
 HOME = "etc/coordinator-free"
@@ -53,8 +54,8 @@ def write_systemd(
             "etc/systemd/system/coordinator-free.service": (unit.encode(), 0o644),
             f"{HOME}/peer.env": (fill("peer.env", peer_id=peer_id, options=options).encode(), 0o644),
             f"{HOME}/graph.json": (text.encode(), 0o644),
-            f"{HOME}/peer.pem": (files.certificate.read_bytes(), 0o644),
-            f"{HOME}/peer.key": (files.key.read_bytes(), 0o600),
+            f"{HOME}/peer.pem": (read_file(files.certificate, "certificate"), 0o644),
+            f"{HOME}/peer.key": (read_file(files.key, "private key"), 0o600),
             f"{HOME}/INSTALL.txt": (
                 fill("INSTALL.txt", peer_id=peer_id, federation=graph.manifest.federation).encode(),
                 0o644,

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.ordinary_file import content_of
 
 BYTES_MAX = 1 << 20  # limit of a ConfigMap in the Kubernetes API; code is smaller, data belong in shards
 OWN_PACKAGES = {"peer", "coordinator_free_bootstrap"}  # beside a task file in a checkout
@@ -46,10 +47,11 @@ def task_file(graph: Graph) -> TaskFile | None:
             "every device; make the graph file again in the folder of the task file, with --task FILE.py:OBJECT"
         )
     try:
-        content = Path(path).read_bytes()
+        content = content_of(Path(path))
     except OSError as error:
         raise UsageError(
-            f"run.task: {text} cannot be read ({error.strerror}); run peer deploy in the folder from which the path is valid"
+            f"run.task: {text} cannot be read ({error.strerror or error}); run peer deploy in the folder from which the path is "
+            "valid"
         ) from error
     if len(content) > BYTES_MAX:
         log.warning(

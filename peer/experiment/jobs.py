@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from coordinator_free_bootstrap import Graph, canonical_json
 from coordinator_free_bootstrap.errors import ConfigError, ShardError, TaskError, UsageError
+from coordinator_free_bootstrap.ordinary_file import text_of
 from peer.algorithms.registry import algorithms
 from peer.core.metric import plain_keys
 from peer.experiment.scaling import Scale, scaled_graph
@@ -232,7 +233,7 @@ def refresh_labels(jobs: Sequence[Job], out: Path) -> None:
 def read_result(path: Path) -> dict[str, Any] | None:
     """Return a result, or None if the file is missing or incomplete."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        value = json.loads(text_of(path))
+    except (OSError, ValueError, RecursionError):
         return None
     return plain_keys(value) if isinstance(value, dict) else None

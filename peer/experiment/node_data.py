@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator_free_bootstrap.errors import StorageError
+from coordinator_free_bootstrap.ordinary_file import opened
 from peer.store.files import storage_errors, write_atomic
 
 
@@ -122,5 +123,5 @@ def _known_sha256(path: Path, changed_ns: int) -> str:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

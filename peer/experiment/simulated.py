@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap import Graph, save_graph
+from coordinator_free_bootstrap.errors import UsageError
 from peer.algorithms.registry import algorithm_named
 from peer.experiment.network import SimulatedPeer, VirtualNetwork, perform_in_turn
 from peer.experiment.together import Together
@@ -77,8 +78,10 @@ def simulate(
     Raises:
         ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.
         StorageError: the run directory cannot be written.
+        UsageError: it has checkpoints of peers that are processes.
     """
     settings = settings or SimulatedSettings()
+    _refuse_state_of_peers(directory)
     if directory is not None:
         directory = directory.absolute()  # the task may change the working directory
         with storage_errors("make", directory):
@@ -96,6 +99,16 @@ def simulate(
     if directory is not None:
         write_run(graph, directory, peers, time.monotonic() - began, models=settings.models)
     return peers
+
+
+def _refuse_state_of_peers(directory: Path | None) -> None:
+    """Refuse to replace what processes have learned: a simulation leaves no checkpoints."""
+    found = next(directory.glob("peer-*/checkpoints/checkpoint-*"), None) if directory is not None else None
+    if found is not None:
+        raise UsageError(
+            f"out {directory}: found the checkpoints of running or ended peers ({found.parent}), which a simulation would "
+            "delete; name another folder, or delete this one"
+        )
 
 
 def simulated_peers(graph: Graph, settings: SimulatedSettings, network: VirtualNetwork) -> dict[int, SimulatedPeer]:

@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator_free_bootstrap import Kind, Manifest, make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import ConfigError
-from coordinator_free_bootstrap.ordinary_file import ordinary_file
+from coordinator_free_bootstrap.ordinary_file import text_of
 from coordinator_free_bootstrap.validation import joined, sentences
 from peer.algorithms.registry import algorithms
 from peer.experiment.algorithm_server import AlgorithmServerOptions, check_server
@@ -173,12 +173,12 @@ def load_experiment(path: Path) -> Experiment:
         ConfigError: it cannot be read, is not TOML, or a key or option is wrong; one line per problem, with file and key.
     """
     try:
-        data = tomllib.loads(ordinary_file(path).read_text(encoding="utf-8"))
+        data = tomllib.loads(text_of(path))
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be read: {error.strerror}; give an experiment file such as experiments/*.toml"
+            f"{path}: cannot be read: {error.strerror or error}; give an experiment file such as experiments/*.toml"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error
     try:
         experiment = Experiment.model_validate({**data, "file": path.stem})

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 
 from coordinator_free_bootstrap.errors import IdentityError
 from coordinator_free_bootstrap.identity import Subject
-from coordinator_free_bootstrap.ordinary_file import ordinary_file
+from coordinator_free_bootstrap.ordinary_file import content_of
 from peer.identity.certificates import DAYS_DEFAULT, Certificate, make_certificate
 from peer.store.state_dir import StateDir
 
@@ -112,22 +112,16 @@ def read_file(path: Path, what: str) -> bytes:
         IdentityError: the file is missing, unreadable or too large.
     """
     try:
-        with ordinary_file(path).open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
+        return content_of(path, FILE_BYTES_MAX)
     except FileNotFoundError:
         raise IdentityError(
             f"{path}: the {what} is missing; make one with `peer keygen`, give its path with --cert and --key, or give "
             "--insecure for plaintext"
         ) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise IdentityError(
             f"{path}: the {what} cannot be read ({error}); check the owner and mode of the file"
         ) from error
-    if len(data) > FILE_BYTES_MAX:
-        raise IdentityError(
-            f"{path}: found more than {FILE_BYTES_MAX} bytes; allowed for a {what}: at most {FILE_BYTES_MAX}"
-        )
-    return data
 
 
 def mode_problem(mode: int, *, mounted: bool) -> str | None:

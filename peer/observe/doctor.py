@@ -26,14 +26,13 @@ from coordinator_free_bootstrap.routes import offered_at
 from coordinator_free_bootstrap.validation import counted
 from peer.store.files import write_atomic
 from peer.store.identity_files import StateLock
+from peer.wire.open_files import open_files_needed
 from peer.wire.ports import listener
 from peer.wire.proxy import HttpProxy
 
 CONNECT_TIMEOUT_S = 2.0
 FREE_BYTES_MIN = 256 << 20  # checkpoints of a common model soon fill less
 FSYNC_SLOW_S = 0.5
-OPEN_FILES_PER_NEIGHBOR = 4
-OPEN_FILES_BASE = 64
 WALL_CLOCK_YEAR_MIN = 2025  # with an earlier date, certificates are not yet valid
 PROBES_AT_ONCE = 32
 
@@ -197,7 +196,7 @@ def check_open_files(neighbor_count: int) -> Check:
     import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = OPEN_FILES_BASE + OPEN_FILES_PER_NEIGHBOR * neighbor_count
+    needed = open_files_needed(neighbor_count)
     found = f"{soft} allowed, about {needed} needed for {counted(neighbor_count, 'neighbor')}"
     if soft != resource.RLIM_INFINITY and soft < needed:
         return Check("open files", "fail", found, f"ulimit -n {needed}")

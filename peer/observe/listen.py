@@ -18,6 +18,7 @@ from typing import Any
 from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RemoteProtocolError, UsageError
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.graph_file import load_graph, save_graph
+from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from coordinator_free_bootstrap.strict_json import dumps, loads, printable
 from peer.observe.peer_status import PeerStatus, read_status
 from peer.observe.records import Record, problem_of_line
@@ -261,7 +262,10 @@ class Listener:
         return True
 
     def _write(self, line: Record) -> None:
-        with storage_errors("append to", self._observed), open(self._observed, "a", encoding="utf-8") as file:
+        with (
+            storage_errors("append to", self._observed),
+            open(ordinary_file(self._observed), "a", encoding="utf-8") as file,
+        ):
             file.write(dumps(line) + "\n")
 
 

@@ -8,6 +8,7 @@ start a new line or reverse one. Private keys are removed.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import time
@@ -18,6 +19,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Literal
 
+from coordinator_free_bootstrap.ordinary_file import opened, ordinary_file
 from coordinator_free_bootstrap.strict_json import dumps, printable
 from peer.store.files import storage_errors
 
@@ -90,11 +92,17 @@ class RateLimit(logging.Filter):
 def last_error(path: Path) -> str:
     """Return the message of the last error in a text log file; empty if there is none or the file cannot be read."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = _end_of(path).decode(errors="replace").splitlines()
     except OSError:
         return ""
     found = (line.partition(" ERROR ")[2].strip() for line in reversed(lines) if " ERROR " in line)
     return next(found, "")
+
+
+def _end_of(path: Path) -> bytes:
+    with opened(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - FILE_BYTES_MAX))
+        return file.read(FILE_BYTES_MAX)
 
 
 def clean(text: str, most: int = LINE_CHARACTERS_MAX) -> str:
@@ -178,7 +186,9 @@ def setup_logging(
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)] if stderr else []
     if file is not None:
         with storage_errors("open", file):
-            handlers.append(RotatingFileHandler(file, maxBytes=FILE_BYTES_MAX, backupCount=1, encoding="utf-8"))
+            handlers.append(
+                RotatingFileHandler(ordinary_file(file), maxBytes=FILE_BYTES_MAX, backupCount=1, encoding="utf-8")
+            )
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)

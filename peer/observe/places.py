@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coordinator_free_bootstrap.errors import StorageError
+from coordinator_free_bootstrap.ordinary_file import content_of, opened
 from coordinator_free_bootstrap.strict_json import printable
 from peer.observe.records import Record, Summary, problem_of, problem_of_line
 from peer.store.files import storage_error, storage_errors
@@ -60,7 +61,7 @@ def _state_roots(directory: Path, depth: int = 2) -> Iterator[Path]:
 
 def _peer_id(place: StateDir) -> int | None:
     if place.history.is_file():
-        with storage_errors("read", place.history), open(place.history, "rb") as file:
+        with storage_errors("read", place.history), opened(place.history) as file:
             data = file.read(START_BYTES_MAX)
         for line in parse_lines(data):
             if line["kind"] == "start" and line.get("peer_id") is not None and not problem_of_line(line):
@@ -77,7 +78,7 @@ def read_summary(path: Path, problems: list[str]) -> Record:
         StorageError: the file cannot be read, or is no JSON.
     """
     try:
-        value = json.loads(path.read_bytes(), parse_constant=lambda _: None)  # a NaN of an earlier release is null
+        value = json.loads(content_of(path), parse_constant=lambda _: None)  # a NaN of an earlier release is null
     except FileNotFoundError:
         return {}
     except OSError as error:

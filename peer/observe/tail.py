@@ -11,12 +11,13 @@ from typing import BinaryIO
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.graph_file import load_graph
+from coordinator_free_bootstrap.ordinary_file import opened
 from peer.observe.events import Event, events_of, merged, observed, seconds_of
 from peer.observe.places import PLACES, listed, read_summary, state_directories
 from peer.observe.records import ExitLine, TimelineLine, problem_of, usable
 from peer.observe.reducer import EventLog
 from peer.store.files import storage_error
-from peer.store.history import parse_lines
+from peer.store.history import check_line, parse_lines
 from peer.store.identity_files import held_by
 from peer.store.state_dir import StateDir
 
@@ -52,7 +53,7 @@ class FileTail:
         try:
             if self.path.stat().st_size == self.offset:
                 return b""
-            with open(self.path, "rb") as file:
+            with opened(self.path) as file:
                 return self._next(file, most)
         except FileNotFoundError:  # now; the next call tries again
             return b""
@@ -68,6 +69,7 @@ class FileTail:
         data = file.read(most)
         while data and b"\n" not in data and (more := file.read(most)):  # one line that is longer
             data += more
+            check_line(len(data))
         complete = data[: data.rfind(b"\n") + 1]
         self.offset += len(complete)
         self._head = head[: self.offset]

@@ -14,6 +14,8 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from coordinator_free_bootstrap.ordinary_file import content_of
+
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 POLICY = {
     "default-src": "'none'",
@@ -141,7 +143,7 @@ def kept_key(place: Path) -> bytes:
                 file.write(secrets.token_bytes(32))
         except FileExistsError:
             pass
-        found = path.read_bytes()
+        found = content_of(path)
         own = found if len(found) == 32 and path.stat().st_mode & 0o077 == 0 else b""
     except OSError:
         own = b""

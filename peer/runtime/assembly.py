@@ -8,12 +8,16 @@ from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, digest
 from coordinator_free_bootstrap.rates import check_limits, problems_of
-from peer.host import Checkpoint, PeerHost, build_host
+from peer.algorithms.registry import algorithm_named
+from peer.host import PeerHost, build_host
 from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
 from peer.learning.learner import Learner
+from peer.runtime.resources import disk_note, require_memory
+from peer.runtime.saved_state import saved_state
 from peer.store.checkpoint import CheckpointStore
 from peer.store.identity_files import IncarnationFile, StateLock
+from peer.store.origin import Origin
 from peer.store.state_dir import StateDir
 from peer.tasks.loading import load_task
 from peer.tasks.task import Task
@@ -50,6 +54,7 @@ class LocalSettings:
     tell_clusters: bool = False  # observers may know mixtures and collaborators, which say how the data are distributed
     download: bool = False
     check_task: bool = False  # train one step and evaluate before the start; a testbed does so once for all peers
+    discard_state: bool = False  # move state of another run aside in place of refusing it
     traceback: bool = False  # log the whole trace of an error
     task: Task | None = None  # an object to use in place of the task that the manifest names
 
@@ -82,6 +87,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
         GraphError: the graph has no such peer.
         ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.
         StorageError: the state directory cannot be used, or another process uses it.
+        CheckpointCorrupt: the state directory has the state of another run.
     """
     import torch
 
@@ -106,23 +112,41 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     directory.create()
     lock = StateLock(settings.state_dir)
     lock.acquire()
+    try:
+        return _with_state(peer_id, graph, settings, task, learner, directory, lock)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _with_state(
+    peer_id: int,
+    graph: Graph,
+    settings: LocalSettings,
+    task: Task,
+    learner: Learner,
+    directory: StateDir,
+    lock: StateLock,
+) -> Assembled:
+    """Return a peer in the state of its directory, which is locked."""
     checkpoints = CheckpointStore(
         directory.checkpoints,
         peer_id=peer_id,
-        manifest_digest=digest(manifest),
+        manifest_digest=digest(graph.manifest),
         graph_digest=graph.digest,
         schema_digest=learner.schema.digest,
         frozen_digest=learner.frozen_digest,
     )
-    saved = checkpoints.load_latest()
-    checkpoint = Checkpoint(saved.round_index, saved.arrays, saved.state) if saved else None
+    run = Origin(directory.origin, peer_id, graph, learner.schema, learner.frozen_digest)
+    saved = saved_state(directory, checkpoints, run, learner.schema.size, discard=settings.discard_state)
     incarnations = IncarnationFile(settings.state_dir)
     incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)
-    host = build_host(peer_id, graph, learner, incarnation, checkpoint, clock=time.monotonic)
+    require_memory(algorithm_named(graph.manifest.algorithm)(graph.manifest, peer_id, graph).held, learner.schema.size)
+    host = build_host(peer_id, graph, learner, incarnation, saved, clock=time.monotonic)
     notes = list(problems_of(graph, peer_id, host.state.model_bytes, settings.upload_limit, settings.download_limit))
     notes += [f"checkpoint {path.name} was not used: {reason}" for path, reason in checkpoints.rejected]
-    if incarnations.problem:
-        notes.append(incarnations.problem)
+    full = disk_note(directory.root, 4 * learner.schema.size * len(host.workspace.models))
+    notes += [problem for problem in (run.problem, incarnations.problem, full) if problem]
     return Assembled(
         host=host,
         task=task,

@@ -14,11 +14,13 @@ from coordinator_free_bootstrap.errors import DivergedError, PeerError, StorageE
 from peer import failpoints
 from peer.identity.files import KeyFiles
 from peer.runtime.assembly import Assembled, LocalSettings, assemble
+from peer.runtime.resources import memory_errors, require_threads
 from peer.runtime.results import exit_code_of, write_results
 from peer.runtime.signals import Signals
 from peer.runtime.world import AsyncioWorld
 from peer.store.system import require_unix
 from peer.wire.address import require_own_address
+from peer.wire.open_files import require_peer_files
 from peer.wire.security import MutualTls, load_tls, require_loopback_or
 
 log = logging.getLogger("peer")
@@ -56,11 +58,14 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
     """
     require_unix("peer run")
     failpoints.arm(os.environ.get(failpoints.VARIABLE, ""))
+    require_peer_files(graph.degree(peer_id))
+    require_threads()
     own = graph.node(peer_id).address
     tls = transport_security(peer_id, graph, settings)
     if settings.require_own_address and own:
         require_own_address(peer_id, own, settings.listen or own)
-    return AsyncioWorld(assemble(peer_id, graph, settings), tls)
+    with memory_errors():
+        return AsyncioWorld(assemble(peer_id, graph, settings), tls)
 
 
 async def run_to_end(world: AsyncioWorld, on_listening: Callable[[int], None] | None = None) -> str:

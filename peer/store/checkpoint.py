@@ -10,6 +10,7 @@ arrays.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -23,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError
+from coordinator_free_bootstrap.ordinary_file import content_of, opened, ordinary_file
 from peer import failpoints
 from peer.store.files import fsync_path, seal, storage_error, storage_errors, unseal, write_atomic
 
@@ -30,6 +32,7 @@ FORMAT_VERSION = 1
 KEPT = 2  # good checkpoints that stay on disk
 MANIFEST_BYTES_MAX = 64 << 20  # a manifest has kilobytes; a larger file is not read into memory
 _NAME = re.compile(r"checkpoint-(\d{10})")
+_OTHERS_FAULT = frozenset({None, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EMFILE})  # None: no file
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how safetensors reports an errno
 
 
@@ -51,8 +54,9 @@ class Checkpoint:
 class CheckpointStore:
     """The checkpoints of one peer in one run; the last `KEPT` good ones stay on disk.
 
-    After `load_latest`, `rejected` lists each newer checkpoint that is not usable, with the reason. Rejected ones do not
-    count as kept; they are removed after `KEPT` saves. The caller holds the `StateLock` of the state directory.
+    After `load_latest`, `rejected` lists each newer checkpoint that is not usable, with the reason, and `foreign` the reasons
+    of those that another peer or run has made. Rejected ones do not count as kept; they are removed after `KEPT` saves. The
+    caller holds the `StateLock` of the state directory.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class CheckpointStore:
     ) -> None:
         self.directory = Path(directory)
         self.rejected: list[tuple[Path, str]] = []
+        self.foreign: list[str] = []
         self._saved_count = 0
         self._owner = {
             "peer_id": peer_id,
@@ -125,9 +130,9 @@ class CheckpointStore:
         """Return the newest usable checkpoint, or None; `rejected` then lists the skipped ones.
 
         Raises:
-            StorageError: the directory itself cannot be read.
+            StorageError: the directory itself cannot be read, or a file in it is no ordinary file or not this user's.
         """
-        self.rejected = []
+        self.rejected, self.foreign = [], []
         for sequence in sorted(self._sequences(), reverse=True):
             path = self.directory / f"checkpoint-{sequence:010d}"
             try:
@@ -135,6 +140,15 @@ class CheckpointStore:
             except CheckpointCorrupt as error:
                 self.rejected.append((path, str(error)))
         return None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever saved, so that nothing can be lost.
+
+        Raises:
+            StorageError: the directory cannot be read.
+        """
+        return not self._sequences()
 
     def _sequences(self) -> list[int]:
         with storage_errors("read", self.directory):
@@ -151,14 +165,14 @@ class CheckpointStore:
         except FileNotFoundError as error:
             raise CheckpointCorrupt(f"incomplete: {Path(error.filename).name} is missing") from error
         except OSError as error:
+            if error.errno in _OTHERS_FAULT:  # the checkpoint may be whole, and an earlier one would replace it
+                raise storage_error("read", path, error) from error
             raise CheckpointCorrupt(f"unreadable: {error}") from error
         return Checkpoint(manifest["round_index"], arrays, manifest["state"])
 
     def _read_manifest(self, path: Path, sequence: int) -> dict[str, Any]:
-        if path.stat().st_size > MANIFEST_BYTES_MAX:
-            raise CheckpointCorrupt(f"damaged: manifest.json is larger than {MANIFEST_BYTES_MAX} bytes")
         try:
-            manifest = unseal(path.read_bytes())
+            manifest = unseal(content_of(path, MANIFEST_BYTES_MAX))
         except CheckpointCorrupt as error:
             raise CheckpointCorrupt(f"incomplete or damaged: manifest.json: {error}") from error
         if not isinstance(manifest, dict) or "version" not in manifest:
@@ -169,7 +183,8 @@ class CheckpointStore:
         _check_form(manifest)
         for key, expected in self._owner.items():
             if manifest[key] != expected:
-                raise CheckpointCorrupt(f"other peer or run: found {key} {manifest[key]}; this peer has {expected}")
+                self.foreign.append(f"other peer or run: found {key} {manifest[key]}; this peer has {expected}")
+                raise CheckpointCorrupt(self.foreign[-1])
         if manifest["sequence"] != sequence:
             raise CheckpointCorrupt(f"misplaced: found checkpoint {manifest['sequence']} under number {sequence}")
         return dict(manifest)
@@ -211,17 +226,17 @@ def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _read_arrays(path: Path, expected: dict[str, Any]) -> dict[str, np.ndarray]:
-    size_bytes = path.stat().st_size
+    size_bytes = ordinary_file(path).stat().st_size
     if size_bytes != expected["size_bytes"]:
         raise CheckpointCorrupt(f"incomplete: {path.name} has {size_bytes} of {expected['size_bytes']} bytes")
     if _digest(path) != expected["sha256"]:
         raise CheckpointCorrupt(f"damaged: the SHA-256 digest of {path.name} is not the one in the manifest")
     try:
         return {name: np.require(array, requirements=["W", "O"]) for name, array in load_file(path).items()}
-    except SafetensorError as error:
+    except (SafetensorError, TypeError, KeyError, MemoryError) as error:
         raise CheckpointCorrupt(f"damaged: {path.name}: {error}") from error
 
 
 def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
+    with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -27,13 +27,17 @@ _REMEDIES = {
     errno.EIO: "the disk reports an input/output error; check it, or use another folder",
     errno.ENOTDIR: "found a file in place of a folder; remove it, or use another folder",
     errno.EEXIST: "found a file in place of a folder; remove it, or use another folder",
+    errno.ELOOP: "the links lead in a circle; remove them, or use another folder",
+    errno.EISDIR: "found a folder in place of a file; remove it, or use another folder",
     errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
 }
 
 
 def storage_error(action: str, path: Path, error: OSError) -> StorageError:
     """Return a `StorageError` whose sentence says what failed, where, and what to do."""
-    remedy = _REMEDIES.get(error.errno or 0, "check that the path exists and can be written")
+    if error.errno is None:  # of `ordinary_file`, whose sentence says what is allowed
+        return StorageError(f"cannot {action} {path}: {error}; remove it, or use another folder")
+    remedy = _REMEDIES.get(error.errno, "check that the path exists and can be written")
     return StorageError(f"cannot {action} {path}: {error.strerror or error}; {remedy}")
 
 

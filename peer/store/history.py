@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from pydantic_core import from_json
 
+from coordinator_free_bootstrap.ordinary_file import opened, ordinary_file
 from coordinator_free_bootstrap.strict_json import dumps, finite
 from peer import failpoints
 from peer.store.files import storage_error, storage_errors
@@ -71,6 +72,7 @@ FIELDS = {  # kind -> fields that its lines may have, beside ``kind``, ``t``, ``
 }
 _DURABLE = frozenset({"start", "leave", "end"})  # flushed to the disk at once; the others when the kernel likes
 _TAIL_BLOCK_BYTES = 1 << 16
+LINE_BYTES_MAX = 64 << 20  # of one line; a round with 100,000 neighbors has less
 
 
 class HistoryWriter:
@@ -90,6 +92,7 @@ class HistoryWriter:
         with storage_errors("open", self.path):
             self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o644)
             try:
+                ordinary_file(self.path)  # a pipe would take lines only until it is full
                 self._size = _repair_tail(self._handle)
             except OSError:
                 os.close(self._handle)
@@ -151,12 +154,42 @@ def read_history(path: Path) -> list[dict[str, Any]]:
         StorageError: the file exists and cannot be read.
     """
     try:
-        data = Path(path).read_bytes()
+        with opened(path) as file:
+            return [line for piece in _pieces(file) for line in parse_lines(piece)]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise storage_error("read", Path(path), error) from error
-    return list(parse_lines(data))
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the complete lines of a file, some at a time."""
+    rest = b""
+    while data := file.read(LINE_BYTES_MAX):
+        complete, newline, rest = (rest + data).rpartition(b"\n")
+        check_line(len(rest))
+        yield complete + newline
+
+
+def check_line(size: int) -> None:
+    """Raise OSError for a line that no peer has written."""
+    if size > LINE_BYTES_MAX:
+        raise OSError(f"found a line of more than {LINE_BYTES_MAX} bytes; allowed: one JSON object on each line")
+
+
+def first_line(path: Path) -> bytes:
+    """Return the first line of a history with its newline; b"" if there is none.
+
+    Raises:
+        StorageError: the file exists and cannot be read.
+    """
+    try:
+        with opened(path) as file:
+            return file.readline(LINE_BYTES_MAX)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise storage_error("read", path, error) from error
 
 
 def parse_lines(data: bytes) -> Iterator[dict[str, Any]]:
@@ -184,6 +217,7 @@ def _repair_tail(handle: int) -> int:
     """Truncate the file after its last newline; return its size."""
     size = end = os.fstat(handle).st_size
     while end > 0:
+        check_line(size - end)
         start = max(0, end - _TAIL_BLOCK_BYTES)
         newline = read_at(handle, end - start, start).rfind(b"\n")
         if newline >= 0:

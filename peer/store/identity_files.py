@@ -11,9 +11,12 @@ import time
 from pathlib import Path
 
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError
-from coordinator_free_bootstrap.identity import next_incarnation
+from coordinator_free_bootstrap.identity import INCARNATION_MAX, next_incarnation
+from coordinator_free_bootstrap.ordinary_file import content_of
 from peer.store.files import seal, storage_error, storage_errors, unseal, write_atomic
 from peer.store.system import OPEN_FLAGS, read_at, try_lock
+
+FILE_BYTES_MAX = 4096  # it has about 100
 
 
 class IncarnationFile:
@@ -35,19 +38,19 @@ class IncarnationFile:
         """
         self.problem = None
         try:
-            data = self.path.read_bytes()
+            data = content_of(self.path, FILE_BYTES_MAX)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise storage_error("read", self.path, error) from error
         try:
             value = unseal(data)
+            return _incarnation_in(value)
         except CheckpointCorrupt as error:
             self.problem = (
                 f"{self.path}: found a damaged file ({error}); the peer takes a new incarnation, as after a lost disk"
             )
             return None
-        return int(value["incarnation"])
 
     def claim(self, entropy: int | None = None, *, above: int = 0) -> int:
         """Persist and return an incarnation greater than every earlier one and than `above`.
@@ -63,6 +66,13 @@ class IncarnationFile:
         claimed = next_incarnation(self.read(), above, secrets.randbits(32) if entropy is None else entropy)
         write_atomic(self.path, seal({"incarnation": claimed}))
         return claimed
+
+
+def _incarnation_in(value: object) -> int:
+    found = value.get("incarnation") if isinstance(value, dict) else None
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= INCARNATION_MAX:
+        raise CheckpointCorrupt("its content is no incarnation")
+    return found
 
 
 class StateLock:
@@ -122,7 +132,7 @@ class StateLock:
 def held_by(directory: Path) -> int | None:
     """Return the id of the process that holds the lock of a state directory, 0 if unknown, None if none; read only."""
     try:
-        handle = os.open(Path(directory) / "lock", os.O_RDONLY | OPEN_FLAGS)
+        handle = os.open(Path(directory) / "lock", os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
     except OSError:
         return None
     try:

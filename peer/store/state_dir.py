@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from peer.store.files import storage_errors
+from peer.store.files import fsync_path, storage_errors
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class StateDir:
         return self.root / "peer.log"
 
     @property
+    def origin(self) -> Path:
+        """What the state was made for, of `peer.store.origin.Origin`."""
+        return self.root / "origin.json"
+
+    @property
     def checkpoints(self) -> Path:
         """The directory of `peer.store.checkpoint.CheckpointStore`."""
         return self.root / "checkpoints"
@@ -52,6 +58,27 @@ class StateDir:
     def personalized_model(self) -> Path:
         """The final model for use on this peer."""
         return self.models / "personalized.safetensors"
+
+    def set_aside(self, *, history: bool = True) -> Path:
+        """Move the state of a run to ``discarded-1``, ``discarded-2``, ... in this folder, and return where to.
+
+        Keys, lock, log and incarnation stay. The folder is inside, because a container may write nowhere else. Without
+        ``history`` only the checkpoints are moved, and the run goes on.
+
+        Raises:
+            StorageError: it cannot be moved.
+        """
+        with storage_errors("move state in", self.root):
+            number = 1
+            while (target := self.root / f"discarded-{number}").exists():
+                number += 1
+            target.mkdir()
+            others = (self.origin, self.history, self.summary, self.models) if history else ()
+            for path in (*others, self.checkpoints):  # last: a start that finds them begins again
+                if os.path.lexists(path):
+                    path.rename(target / path.name)
+            fsync_path(self.root)
+        return target
 
     def create(self) -> None:
         """Make the directories.

@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from coordinator_free_bootstrap.seeds import generator
 from coordinator_free_bootstrap.validation import counted
 from peer.tasks.pool import DataSet, Facts, Pool, Settings
 from peer.tasks.preprocessing import PIXELS, Preprocessing, read_picture
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
+TABLE_BYTES_MAX = 16 << 30  # rows are in memory, where they take ten times as much
 TEST_SHARE = 0.2  # if the files have no test part
 
 
@@ -123,7 +125,7 @@ def _table_path(root: Path, file: object) -> Path:
 def _csv(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Return the header, and each row with its line number."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with ordinary_file(path, TABLE_BYTES_MAX).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -145,7 +147,7 @@ def _parquet(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     except ImportError as error:
         raise TaskError("tabular: Parquet needs pandas and pyarrow; install coordinator-free[tabular]") from error
     try:
-        frame = pandas.read_parquet(path)
+        frame = pandas.read_parquet(ordinary_file(path, TABLE_BYTES_MAX))
     except (OSError, ValueError, ImportError) as error:
         raise TaskError(f"tabular: {path} cannot be read: {error}") from error
     rows = [(number, [str(cell) for cell in row]) for number, row in enumerate(frame.itertuples(index=False), 1)]

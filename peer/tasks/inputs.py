@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,17 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from coordinator_free_bootstrap.errors import TaskError
-from coordinator_free_bootstrap.ordinary_file import ordinary_file
-from peer.tasks.files import IMAGE_SUFFIXES
+from coordinator_free_bootstrap.ordinary_file import opened, ordinary_file
+from peer.tasks.files import IMAGE_SUFFIXES, TABLE_BYTES_MAX
 from peer.tasks.preprocessing import Preprocessing, read_picture
 
 ALLOWED = "a .npy, .npz, .safetensors or .csv file, a picture, or a folder of pictures"
 ARRAY_NAME = "x"  # of the samples, in a file of several arrays
 
+_UNREADABLE = (
+    *(OSError, ValueError, EOFError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, SafetensorError),
+)
 INTEGER_MAX = 2.0**53  # float64 has every integer below it
 NAMES_SHOWN = 8  # of columns, in a message
 
@@ -150,12 +155,10 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
         if path.suffix == ".safetensors":
             with safe_open(ordinary_file(path), framework="numpy") as file:
                 return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        found = np.load(ordinary_file(path), allow_pickle=False)
-        if isinstance(found, np.ndarray):
-            return {ARRAY_NAME: found}
-        with found:
-            return {name: found[name] for name in found.files}
-    except (OSError, ValueError, EOFError, SyntaxError, TypeError, zipfile.BadZipFile, SafetensorError) as error:
+        with opened(path) as stream:
+            found = np.load(stream, allow_pickle=False)
+            return {ARRAY_NAME: found} if isinstance(found, np.ndarray) else {name: found[name] for name in found.files}
+    except _UNREADABLE as error:
         raise TaskError(f"--input: {path} cannot be read: {error}; write the file again") from error
 
 
@@ -176,7 +179,7 @@ def _table(
     """Return the rows as float64 [n, *sample_shape], and the columns that are not read."""
     columns = None if preprocessing is None else preprocessing.columns
     try:
-        with ordinary_file(path).open(newline="", encoding="utf-8-sig") as file:
+        with ordinary_file(path, TABLE_BYTES_MAX).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:

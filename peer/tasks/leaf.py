@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.ordinary_file import text_of
 from peer.tasks.pool import DataSet, Pool, Settings
 
 SIDE = 28
+FILE_BYTES_MAX = 2 << 30  # LEAF writes files of about 50 MB
 TEST_SHARE = 0.1  # of each writer's images, without folders train and test; the default of LEAF
 
 Written = tuple[NDArray[np.float32], NDArray[np.int64]]  # images (n, 1, 28, 28), labels (n,)
@@ -57,12 +59,12 @@ def _read(folder: Path) -> dict[str, Written]:
     found: dict[str, Written] = {}
     for path in paths:
         try:
-            content: Any = json.loads(path.read_text())
+            content: Any = json.loads(text_of(path, FILE_BYTES_MAX))
             for writer in content["users"]:
                 mine = content["user_data"][writer]
                 x = np.asarray(mine["x"], dtype=np.float32).reshape(-1, 1, SIDE, SIDE)
                 found[writer] = (x, np.asarray(mine["y"], dtype=np.int64))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise TaskError(
                 f"femnist: {path} found {error!r}; allowed: JSON of LEAF with users and user_data"
             ) from error

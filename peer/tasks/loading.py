@@ -31,6 +31,7 @@ from peer.tasks.torchvision_shim import import_for_user_code
 from peer.tasks.user_code import USER_ERRORS, described
 
 ENTRY_POINTS = "coordinator_free.tasks"
+TASK_FILE_BYTES_MAX = 16 << 20
 
 
 def load_task(
@@ -169,6 +170,7 @@ def _from_file(manifest: Manifest) -> Task:
     module_name = f"coordinator_free_task_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     module = sys.modules.get(module_name)
     if module is None:
+        _check_size(path)
         spec = importlib.util.spec_from_file_location(module_name, path)
         if spec is None or spec.loader is None:
             raise TaskError(f"task: found {path}; allowed: a Python file, whose name ends in .py")
@@ -186,6 +188,15 @@ def _from_file(manifest: Manifest) -> Task:
     if not hasattr(module, name):
         raise TaskError(f"task: found no {name!r} in {path}; give the name of an object, such as {path_text}:task")
     return as_task(getattr(module, name), manifest)
+
+
+def _check_size(path: Path) -> None:
+    """Refuse a file that is no Python code: Python reads it whole."""
+    if (size := path.stat().st_size) > TASK_FILE_BYTES_MAX:
+        raise TaskError(
+            f"task: {path} has {size} bytes; allowed: Python code of at most {TASK_FILE_BYTES_MAX} bytes; put data into files of "
+            "their own"
+        )
 
 
 def as_task(found: object, manifest: Manifest) -> Task:

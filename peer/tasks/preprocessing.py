@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.ordinary_file import ordinary_file
 
 Nested = float | Sequence[Any]  # a number, or nested lists of numbers, of a shape that broadcasts to one sample
 
@@ -169,7 +170,7 @@ def read_picture(path: Path, sample_shape: tuple[int, ...]) -> NDArray[np.uint8]
         )
     channels, height, width = sample_shape
     try:
-        with Image.open(path) as opened:
+        with Image.open(ordinary_file(path)) as opened:
             scaled = opened.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.BILINEAR)
             pixels = np.asarray(scaled)
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

@@ -72,7 +72,7 @@ def load_shard_file(path: Path) -> Shard:
             tensors |= {name: file.get_tensor(name) for name, array in tensors.items() if array is None}
     except FileNotFoundError as error:
         raise ShardError(f"shard: found no file {path}; make it with `peer data split`") from error
-    except (OSError, SafetensorError, TypeError, KeyError) as error:
+    except (OSError, SafetensorError, TypeError, KeyError, ValueError, MemoryError) as error:
         raise ShardError(f"shard: {path}: truncated, or not a safetensors file: {error}; copy it again") from error
     for name in [name for name in tensors if name.partition(".")[0] in INPUTS and "." in name]:
         part, _, key = name.partition(".")

@@ -9,6 +9,8 @@ from pathlib import Path
 from coordinator_free_bootstrap import Graph, apply_settings, load_graph, make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import UsageError
 from peer.observe.tail import EXITS, TIMELINE
+from peer.store.history import first_line, parse_lines
+from peer.store.origin import differences_of_graphs, listed
 from peer.store.state_dir import StateDir
 from peer.testbed.ports import on_free_ports
 
@@ -47,18 +49,25 @@ def default_graph(kind: str | None, peers: int | None, directory: Path) -> Graph
 
 
 def check_same_run(graph: Graph, directory: Path) -> None:
-    """Raise UsageError if a directory holds a run with other peers, edges or settings, which cannot be resumed."""
+    """Raise UsageError if a directory holds a run with other peers, edges or settings, or a simulated one."""
     before = earlier_graph(directory)
     if before is None:
         return
-    old, new = before.manifest.model_dump(), graph.manifest.model_dump()
-    changed = [f"run.{key}" for key in new if new[key] != old[key]]
-    if (before.ids, before.edges) != (graph.ids, graph.edges):
-        changed.insert(0, f"peers or edges (the directory's run has {len(before.ids)} peers)")
-    if changed:
+    if _is_simulated(directory):
         raise UsageError(
-            f"--out {directory}: found a run with other {', '.join(changed)}; add --fresh to replace it, or name another folder"
+            f"--out {directory}: found a simulated run, which has no state to go on from; add --fresh to replace it, or name "
+            "another folder"
         )
+    if changed := differences_of_graphs(before, graph):
+        raise UsageError(
+            f"--out {directory}: found another run: {listed(changed)}; add --fresh to replace it, or name another folder"
+        )
+
+
+def _is_simulated(directory: Path) -> bool:
+    """Return whether a simulation has written the histories in a directory."""
+    starts = (next(iter(parse_lines(first_line(StateDir(path).history))), {}) for path in directory.glob("peer-*"))
+    return any(line.get("backend") == "simulated" for line in starts)
 
 
 def with_settings(graph: Graph, settings: list[str]) -> Graph:

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from coordinator_free_bootstrap import Graph, Subject, save_graph
-from coordinator_free_bootstrap.errors import StorageError, UsageError
+from coordinator_free_bootstrap.errors import ConfigError, StorageError, UsageError
+from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from coordinator_free_bootstrap.strict_json import dumps
 from coordinator_free_bootstrap.validation import counted
 from peer.identity.files import OBSERVER, identity_files
@@ -31,9 +32,12 @@ from peer.observe.logs import last_error
 from peer.observe.places import listed
 from peer.observe.tail import EXITS
 from peer.runtime.assembly import LocalSettings
-from peer.store.files import storage_errors
+from peer.store.files import storage_error, storage_errors
 from peer.store.state_dir import StateDir
 from peer.store.system import START_METHOD, StoppedBySignal, end_with_parent, raise_on_signal, require_unix
+from peer.wire.open_files import require_open_files
+
+FILES_BASE, FILES_PER_PEER = 64, 3  # open files of the parent: a pipe and a sentinel for each peer
 
 log = logging.getLogger("peer")
 OnStartFailure = Literal["stop", "continue"]  # the other peers, when one cannot start
@@ -101,7 +105,8 @@ class Testbed:
         except OSError as error:
             raise StorageError(f"--out {directory}: cannot be made ({error}); name another folder") from error
         self.graph = graph if insecure else with_keys(graph, directory)
-        save_graph(self.graph, directory / "graph.json")
+        with storage_errors("write", directory / "graph.json"):
+            save_graph(self.graph, ordinary_file(directory / "graph.json"))
         # These properties are cached: computed once here and not in every peer after the fork.
         _ = self.graph.digest, self.graph.degrees, self.graph.diameter_bound
 
@@ -109,12 +114,24 @@ class Testbed:
         """Fork the named peers; None: all. They begin when all are forked: one that waits costs no processor time.
 
         Otherwise the first of many peers would call neighbors that do not exist yet, and the forks would wait behind these calls.
+
+        Raises:
+            ConfigError: the system allows too few open files or processes.
         """
         forked = self._context.get_start_method() == "fork"
+        started = [*(self.graph.ids if peer_ids is None else peer_ids)]
+        files = FILES_BASE + FILES_PER_PEER * len(self.graph.ids)
+        require_open_files(files, files, f"a testbed of {counted(len(self.graph.ids), 'peer')}")
         gate = os.pipe() if forked else None  # a peer begins when no process holds its second end any more
         try:
-            for peer_id in self.graph.ids if peer_ids is None else peer_ids:
+            for peer_id in started:
                 self._start_one(peer_id, gate)
+        except OSError as error:  # fork: too many processes, or too little memory
+            self.stop(grace_s=0)
+            raise ConfigError(
+                f"peer {peer_id}: its process cannot be started: {error.strerror or error}; take fewer peers, or raise the "
+                "limits of this user (ulimit -u) and of memory"
+            ) from error
         finally:
             for descriptor in gate or ():
                 os.close(descriptor)
@@ -171,7 +188,7 @@ class Testbed:
         """Append the ends to ``exits.jsonl``, for who looks at the run."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         path = self.directory / EXITS
-        with storage_errors("append to", path), open(path, "a", encoding="utf-8") as file:
+        with storage_errors("append to", path), open(ordinary_file(path), "a", encoding="utf-8") as file:
             for peer_id, code in ended.items():
                 file.write(dumps({"kind": "exit", "time": now, "peer_id": peer_id, "exit_code": code}) + "\n")
 
@@ -275,8 +292,13 @@ def _run_child(
     for pipe in parent_pipes:  # else the n-th peer keeps two for each one before it
         os.close(pipe)
     place = StateDir(settings.state_dir)
-    place.root.mkdir(parents=True, exist_ok=True)  # the peer makes the other folders and reports errors
-    handle = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        place.root.mkdir(parents=True, exist_ok=True)  # the peer makes the other folders and reports errors
+        ordinary_file(place.log)  # a pipe would take lines only until it is full
+        handle = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        print(storage_error("write", place.log, error), file=sys.stderr)
+        sys.exit(StorageError.exit_code)
     for stream in (1, 2):
         os.dup2(handle, stream)
     os.close(handle)

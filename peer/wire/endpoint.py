@@ -7,24 +7,36 @@ through this peer. Whoever does still needs this peer's key: the neighbor requir
 from __future__ import annotations
 
 import asyncio
-import shutil
+import os
 import socket
-import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-from coordinator_free_bootstrap.errors import NeighborUnavailable, RemoteProtocolError
+from coordinator_free_bootstrap.errors import NeighborUnavailable, RemoteProtocolError, StorageError
+from peer.store.scratch import ScratchFolder
 from peer.wire.pipe import BROKEN
 
 BACKLOG = 4  # gRPC makes one connection at a time
+FOLDER_BYTES_MAX = 96  # the kernel allows 107 for a socket, whose own name is the id of a peer
 
 
 class SocketFolder:
-    """A folder of unix sockets, mode 0700, in the system's folder for temporary files."""
+    """A folder of unix sockets, mode 0700, in the system's folder for temporary files.
+
+    Raises:
+        StorageError: there is no folder for temporary files, or its name is too long for a socket.
+    """
 
     def __init__(self) -> None:
-        self._path = Path(tempfile.mkdtemp(prefix="peer-"))
+        self._folder = ScratchFolder("sockets")
+        self._path = self._folder.path
+        if len(os.fsencode(self._path)) > FOLDER_BYTES_MAX:
+            self.remove()
+            raise StorageError(
+                f"{self._path.parent}: found a folder for temporary files whose name is too long for a unix socket; set TMPDIR "
+                f"to one of at most {FOLDER_BYTES_MAX - len(self._path.name) - 1} bytes, such as /tmp"
+            )
 
     @property
     def service(self) -> Path:
@@ -37,7 +49,7 @@ class SocketFolder:
 
     def remove(self) -> None:
         """Delete the folder."""
-        shutil.rmtree(self._path, ignore_errors=True)
+        self._folder.remove()
 
 
 def target_of(path: Path) -> str:

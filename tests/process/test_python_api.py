@@ -87,7 +87,7 @@ def test_the_end_of_the_block_stops_the_peers_and_the_run_can_be_resumed(tmp_pat
         pass
     with pytest.raises(UsageError, match="no running peers"):
         bed.wait()
-    with pytest.raises(UsageError, match=r"found a run with other run.rounds|peers or edges") as caught:  # noqa: SIM117
+    with pytest.raises(UsageError, match=r"found another run: run.rounds was|peers were") as caught:  # noqa: SIM117
         with peer.Testbed(graph_of(rounds=2), out=written(tmp_path / "bed", graph), insecure=True):
             pass
     assert "add fresh" in str(caught.value)

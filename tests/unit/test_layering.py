@@ -39,7 +39,7 @@ IMPURE = {
 }
 FILE_READERS = {
     "coordinator_free_bootstrap.graph_file": {"pathlib", "sys"},
-    "coordinator_free_bootstrap.ordinary_file": {"pathlib"},
+    "coordinator_free_bootstrap.ordinary_file": {"io", "os", "pathlib"},
 }
 SEEDED = {"Generator", "Philox"}  # all that may be used of numpy.random: the rest holds or draws process-wide state
 

@@ -6,17 +6,15 @@ or passed in silence.
 
 from __future__ import annotations
 
-import ctypes
 import inspect
 import json
 import os
 import sys
 import typing
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tools.permissions import bound_by_permissions
 from typer.models import ParameterInfo
 
 from peer.cli.main import app, main
@@ -62,6 +60,12 @@ FILES = {
     "bytes.py": bytes(range(128, 256)),
 }
 
+STATES = {
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "folder": Path.mkdir,
+    "locked": lambda path: path.touch(mode=0),
+}
 UNREADABLE = ("pipe", "dangling", "locked")  # a pipe that nobody writes, a link to nothing, a file without permission
 ENDINGS = ("", ".py", ".toml", ".csv", ".safetensors")
 GRAPH_VERBS = (
@@ -152,6 +156,7 @@ CASES = [
     (2, ("testbed", "--out", "out", "--set", "run.optimizer=adam", "--set", "run.momentum=0.9")),
     (11, ("run", "--id", "9", "--neighbors", "graph.json", "--insecure")),
     (20, ("run", "--id", "0", "--neighbors", "graph.json", "--state-dir", "state")),
+    *((30, (*RUN[:-1], f"state-{kind}")) for kind in ("pipe", "device", "folder", "locked")),
     (10, (*RUN, "--device", "abacus")),
     (10, (*RUN, "--listen", "nowhere")),
     (30, ("run", "--id", "0", "--neighbors", "graph.json", "--insecure", "--state-dir", "junk")),
@@ -170,25 +175,6 @@ CASES = [
     (20, ("keygen", "--id", "0", "--out", "junk")),
     (20, ("graph", "pin", "graph.json", "junk")),
 ]
-
-
-@contextmanager
-def bound_by_permissions() -> Iterator[None]:
-    """Take from this thread root's right to read every file: CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
-    if os.geteuid() != 0:
-        yield
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-    assert libc.capget(header, sets) == 0
-    before = sets[0]  # the effective set
-    sets[0] = before & ~(1 << 1 | 1 << 2)
-    assert libc.capset(header, sets) == 0
-    try:
-        yield
-    finally:
-        sets[0] = before
-        assert libc.capset(header, sets) == 0
 
 
 def files_of(app):
@@ -225,6 +211,9 @@ def place(tmp_path_factory):
         (place / f"locked{ending}").touch(mode=0)
     for ending in (".toml", ".csv"):
         (place / f"bytes{ending}").write_bytes(b"a,b\n" + FILES["bytes.py"])
+    for kind, make in STATES.items():  # an incarnation.json of each kind
+        (place / f"state-{kind}").mkdir()
+        make(place / f"state-{kind}" / "incarnation.json")
     (place / "folder").mkdir()
     (place / "folder.safetensors").mkdir()
     (place / "wrong-shards").mkdir()

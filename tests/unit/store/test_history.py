@@ -90,7 +90,8 @@ def test_unknown_kinds_and_types_are_refused(tmp_path):
     assert read_history(tmp_path / "h.jsonl") == []
 
 
-def test_a_full_disk_is_a_storage_error():
+def test_a_full_disk_is_a_storage_error(monkeypatch):
+    monkeypatch.setattr("peer.store.history.ordinary_file", lambda path: path)  # which refuses a device
     with HistoryWriter("/dev/full") as history, pytest.raises(StorageError, match="the disk is full"):
         history.write("round", round_index=0)
 

@@ -1,0 +1,111 @@
+"""The state that a start finds in its directory: of this run, of another one, or not usable. Only the first is resumed."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coordinator_free_bootstrap.errors import CheckpointCorrupt
+from coordinator_free_bootstrap.strict_json import printable
+from peer.host import Checkpoint
+from peer.store.checkpoint import CheckpointStore
+from peer.store.origin import Origin, listed
+from peer.store.state_dir import StateDir
+
+REMEDY = (
+    "to start anew, give --discard-state, which moves this state to a folder discarded-N in it (peer testbed: --fresh, which "
+    "deletes it), or name another folder"
+)
+
+log = logging.getLogger("peer")
+_Count = Annotated[int, Field(ge=0)]
+
+
+class _EngineState(BaseModel):
+    """The form of `peer.core.state.State.checkpoint`."""
+
+    model_config = ConfigDict(strict=True)
+
+    incarnation: _Count
+    round_index: _Count
+    algorithm_state: dict[str, Any]
+    folded: list[list[int]]
+    incarnations: list[Annotated[list[int], Field(min_length=2, max_length=2)]]
+    totals: dict[str, float]
+    refusals: dict[str, int]
+
+
+def saved_state(
+    place: StateDir, checkpoints: CheckpointStore, run: Origin, parameters: int, *, discard: bool
+) -> Checkpoint | None:
+    """Return the checkpoint to resume from, None at a first start; afterwards the directory belongs to this run.
+
+    Args:
+        place: the state directory, locked.
+        checkpoints: in it.
+        run: this run.
+        parameters: d, float32 elements of a model.
+        discard: move state that is not of this run, or not usable, aside.
+
+    Raises:
+        CheckpointCorrupt: the state is of another run or not usable, and ``discard`` is false; nothing was changed.
+        StorageError: the directory cannot be read or written.
+    """
+    try:
+        saved = _usable(place, checkpoints, run, parameters)
+    except CheckpointCorrupt as error:
+        if not discard:
+            raise CheckpointCorrupt(f"{error}; {REMEDY}") from error
+        log.warning("%s; moved to %s", error, place.set_aside())
+        place.create()
+        saved = None
+    else:
+        if discard:
+            log.warning(
+                "--discard-state has no effect: %s has %s",
+                place.root,
+                f"the state of this run, which is resumed after {saved.round_index} rounds" if saved else "no state",
+            )
+    run.write()
+    return saved
+
+
+def _usable(place: StateDir, checkpoints: CheckpointStore, run: Origin, parameters: int) -> Checkpoint | None:
+    """Return the newest checkpoint of this run; raises CheckpointCorrupt for a state that another run has made."""
+    if checkpoints.is_empty:  # nothing was learned, so nothing can be lost
+        return None
+    if others := run.differences():
+        raise CheckpointCorrupt(f"state directory {place.root}: found the state of another run: {listed(others)}")
+    saved = checkpoints.load_latest()
+    if saved is None:
+        if checkpoints.foreign:
+            raise CheckpointCorrupt(
+                f"state directory {place.root}: found the state of another run: {checkpoints.foreign[0]}"
+            )
+        log.warning("no checkpoint can be used: moved to %s; starting at round 0", place.set_aside(history=False))
+        place.create()
+        return None
+    _check_form(place, saved, parameters)
+    return Checkpoint(saved.round_index, saved.arrays, saved.state)
+
+
+def _check_form(place: StateDir, saved: Any, parameters: int) -> None:
+    """Check that a checkpoint has the fields that a start reads; its digest only says that it was written so."""
+    try:
+        _EngineState.model_validate(saved.state)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CheckpointCorrupt(
+            f"state directory {place.root}: the checkpoint of round {saved.round_index} has an engine state that is not valid "
+            f"({printable(where)}: {printable(first['msg'])})"
+        ) from error
+    for name, array in saved.arrays.items():
+        if name.startswith("slot/") and (array.dtype != np.float32 or array.shape != (parameters,)):
+            raise CheckpointCorrupt(
+                f"state directory {place.root}: the checkpoint of round {saved.round_index} has {array.dtype} "
+                f"{list(array.shape)} as {name}; allowed: float32 [{parameters}]"
+            )

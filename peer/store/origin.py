@@ -1,0 +1,145 @@
+"""What a state directory was made for: ``origin.json`` keeps peer, manifest, edges and model, so that another run has a name.
+
+Addresses, pins and observers are not kept: they may change while a run goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from coordinator_free_bootstrap import Graph, canonical_json
+from coordinator_free_bootstrap.errors import CheckpointCorrupt
+from coordinator_free_bootstrap.ordinary_file import content_of
+from coordinator_free_bootstrap.settings import diff
+from coordinator_free_bootstrap.validation import counted
+from peer.core.schema import Schema
+from peer.store.files import seal, storage_error, unseal, write_atomic
+
+FILE_BYTES_MAX = 64 << 20  # as a graph file
+NAMED_MAX = 5  # differences in one message
+_FORM: dict[str, type] = {"peer_id": int, "run": dict, "peers": list, "edges": list, "tensors": dict, "frozen": str}
+
+
+class Origin:
+    """The run that the state in a directory belongs to.
+
+    Args:
+        path: `StateDir.origin`.
+        peer_id: of the peer.
+        graph: edges and manifest.
+        schema: of the model.
+        frozen_digest: of the weights that are not trained; "" if there are none.
+
+    Attributes:
+        path: of the file.
+        problem: set by `differences`: why the file is not usable.
+    """
+
+    def __init__(self, path: Path, peer_id: int, graph: Graph, schema: Schema, frozen_digest: str) -> None:
+        self.path = path
+        self.problem: str | None = None
+        self._facts: dict[str, Any] = {
+            "peer_id": peer_id,
+            **_facts_of(graph),
+            "tensors": {tensor.name: [tensor.role, *tensor.shape] for tensor in schema.tensors},
+            "frozen": frozen_digest,
+        }
+
+    def write(self) -> None:
+        """Write the present run, durably.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        write_atomic(self.path, seal(self._facts))
+
+    def differences(self) -> list[str]:
+        """Return what the run in the file has otherwise than the present one, as phrases; [] without a usable file.
+
+        Raises:
+            StorageError: the file exists and cannot be read.
+        """
+        self.problem = None
+        try:
+            before = unseal(content_of(self.path, FILE_BYTES_MAX))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise storage_error("read", self.path, error) from error
+        except CheckpointCorrupt as error:
+            self.problem = f"{self.path}: found a damaged file ({error}); it was written again"
+            return []
+        if not isinstance(before, dict) or any(not isinstance(before.get(key), kind) for key, kind in _FORM.items()):
+            self.problem = f"{self.path}: found no description of a run; it was written again"
+            return []
+        return differences(before, self._facts)
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return the differences of two runs as phrases such as ``run.rounds was 400, is now 800``."""
+    found = _graph_differences(before, now)
+    if before["peer_id"] != now["peer_id"]:
+        found.insert(0, f"peer id was {before['peer_id']}, is now {now['peer_id']}")
+    for name in [*now["tensors"], *(before["tensors"].keys() - now["tensors"].keys())]:
+        was, is_now = before["tensors"].get(name), now["tensors"].get(name)
+        if was != is_now:
+            found.append(f"model tensor {name} was {_tensor(was)}, is now {_tensor(is_now)}")
+    if before["frozen"] != now["frozen"]:
+        found.append("frozen weights of the model are others now")
+    return found
+
+
+def differences_of_graphs(before: Graph, now: Graph) -> list[str]:
+    """Return the differences of two runs as `differences` does, for runs whose models are not known."""
+    return _graph_differences(_facts_of(before), _facts_of(now))
+
+
+def _facts_of(graph: Graph) -> dict[str, Any]:
+    return {
+        "run": json.loads(canonical_json(graph.manifest)),
+        "peers": list(graph.ids),
+        "edges": [list(edge) for edge in graph.edges],
+    }
+
+
+def _graph_differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    found = []
+    keys = diff(json.dumps(now["run"]), json.dumps(before["run"]))
+    found += [f"{each.key} was {each.theirs}, is now {each.ours}" for each in keys]
+    if before["peers"] != now["peers"]:
+        found.append(_changed("peer", [str(p) for p in before["peers"]], [str(p) for p in now["peers"]]))
+    if before["edges"] != now["edges"]:
+        found.append(_changed("edge", [_edge(e) for e in before["edges"]], [_edge(e) for e in now["edges"]]))
+    return found
+
+
+def listed(phrases: list[str]) -> str:
+    """Return differences as one text, at most `NAMED_MAX` of them."""
+    more = len(phrases) - NAMED_MAX
+    return "; ".join(phrases[:NAMED_MAX]) + (f"; and {counted(more, 'more difference')}" if more > 0 else "")
+
+
+def _changed(what: str, before: list[str], now: list[str]) -> str:
+    was, is_now = set(before), set(now)
+    gone = [each for each in before if each not in is_now]
+    new = [each for each in now if each not in was]
+    parts = [f"without {what} {', '.join(gone[:3])}{_more(gone)}"] if gone else []
+    parts += [f"with the new {what} {', '.join(new[:3])}{_more(new)}"] if new else []
+    return f"{what}s were {len(before)}, are now {len(now)} ({' and '.join(parts) or 'in another order'})"
+
+
+def _more(names: list[str]) -> str:
+    return f" and {len(names) - 3} more" if len(names) > 3 else ""
+
+
+def _edge(edge: object) -> str:
+    return "-".join(map(str, edge)) if isinstance(edge, list) else "?"
+
+
+def _tensor(about: object) -> str:
+    if not isinstance(about, list) or not about:
+        return "absent"
+    role, *shape = about
+    return f"{shape}" if role == "parameter" else f"{role} {shape}"

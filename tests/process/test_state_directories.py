@@ -1,0 +1,100 @@
+"""Goal: a state directory of another run, a machine that lacks something, and what a killed peer leaves, as a user sees them.
+
+Method: the command `peer` as processes; a peer that meets nobody completes its rounds alone.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tools.running import on_loopback, until
+from tools.warm_parent import Forked, executed
+
+from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
+
+pytestmark = pytest.mark.process
+RUN = {
+    "task": "linear",
+    "split": "iid",
+    "task_options": {"features": 3, "samples_per_cluster": 40, "test_per_cluster": 10},
+    "start": {"rule": "deadline", "deadline_s": 0.1},
+}
+
+
+def graph_of(place: Path, **run: object) -> Graph:
+    graph = on_loopback(make_graph("line", 2, manifest=parse_manifest(RUN | run, "test")))
+    save_graph(graph, place / "graph.json")
+    return graph
+
+
+def run_of(place: Path, *options: str) -> tuple[str, ...]:
+    return ("run", "--id", "0", "--neighbors", str(place / "graph.json"), "--insecure", *options)
+
+
+def test_another_run_does_not_train_over_the_models_of_an_earlier_one(tmp_path: Path) -> None:
+    """Before: one warning with two digests, exit code 0, and the trained checkpoints deleted."""
+    graph = graph_of(tmp_path, rounds=3)
+    command = run_of(tmp_path, "--state-dir", str(tmp_path / "state"))
+    executed(*command)
+    before = {path.name: path.stat().st_ino for path in (tmp_path / "state" / "checkpoints").iterdir()}
+    assert before
+    save_graph(replace(graph, manifest=parse_manifest(RUN | {"rounds": 5}, "test")), tmp_path / "graph.json")
+    done = executed(*command)
+    assert done.returncode == 31 and "run.rounds was 3, is now 5" in done.stderr and "--discard-state" in done.stderr
+    assert {path.name: path.stat().st_ino for path in (tmp_path / "state" / "checkpoints").iterdir()} == before
+    executed(*command, "--discard-state")
+    aside = tmp_path / "state" / "discarded-1"
+    assert {path.name: path.stat().st_ino for path in (aside / "checkpoints").iterdir()} == before
+    assert (tmp_path / "state" / "summary.json").exists() and (aside / "summary.json").exists()
+
+
+def folder_of(process: Forked) -> Path | None:
+    """Return the folder of sockets that a process holds."""
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        if "peer-sockets-" in (target := os.readlink(link)):
+            return Path(target)
+    return None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc as on Linux")
+def test_the_folder_of_sockets_of_a_killed_peer_is_removed_by_the_next(tmp_path: Path) -> None:
+    """Another peer on this machine may remove it first, so what is left in between is not asserted here."""
+    graph_of(tmp_path, rounds=2, start={"rule": "all", "deadline_s": 600.0})
+    command, log = run_of(tmp_path, "--state-dir", str(tmp_path / "state")), tmp_path / "log"
+    folders: list[Path] = []
+    for _ in range(2):
+        process = Forked(*command, log=log)
+        try:
+            until(lambda: "waiting up to" in log.read_text(), "the peer waits", logs=[log])
+            folder = folder_of(process)
+            assert folder is not None and folder.is_dir()
+            assert not any(earlier.exists() for earlier in folders)
+            folders.append(folder)
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of the shell as on Linux")
+def test_too_few_open_files_are_said_at_once(tmp_path: Path) -> None:
+    """Before, the peer waited in silence."""
+    graph_of(tmp_path, rounds=2)
+    words = run_of(tmp_path, "--state-dir", str(tmp_path / "state"))
+    limited = 'ulimit -n 20; exec "$0" -m peer "$@"'
+    done = subprocess.run(
+        ["bash", "-c", limited, sys.executable, *words],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 10, done.stderr
+    assert (
+        "open files: found a limit of 20" in done.stderr and "a peer with 1 neighbor needs at least 26" in done.stderr
+    )

@@ -116,6 +116,7 @@ def build_host(
         digests,
         clock,
         {int(slot): model for slot, model in published.items()},
+        learner.meaning,
     )
 
 

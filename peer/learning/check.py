@@ -122,6 +122,7 @@ class _Guarded(Task):
         self.kind, self.classes, self.class_axis = task.kind, task.classes, task.class_axis
         self.more_metrics = task.more_metrics
         self.preprocessing, self.class_names = task.preprocessing, task.class_names
+        self.facts = task.facts
 
     @property
     def metric_name(self) -> str:

@@ -25,6 +25,7 @@ from peer.learning.optimizer_state import restore, state_of
 from peer.learning.samples import Batch, Samples, call
 from peer.learning.sgd import SGD, Optimizer
 from peer.tasks.arrays import Inputs, each, sample_shape
+from peer.tasks.meaning import meaning_of
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import PARTS, Part, Shard
 from peer.tasks.task import Task
@@ -99,6 +100,11 @@ class Learner:
     def schema(self) -> Schema:
         """Names, shapes and roles of a model vector."""
         return self.model.schema
+
+    @property
+    def meaning(self) -> str:
+        """What the numbers of a model mean for this task and shard, as neighbors compare it."""
+        return meaning_of(self.task, self.shard, self.schema, self.input_dtype).text()
 
     @property
     def true_cluster(self) -> NDArray[np.int64] | None:

@@ -34,7 +34,7 @@ def table_facts(options: Settings) -> Facts:
 
 def _named(options: Settings) -> int | None:
     names = options.get("classes")
-    return len(names) if isinstance(names, list) else None
+    return len(names) if isinstance(names, list | tuple) else None
 
 
 def load_images(dataset: DataSet, options: Settings, root: Path, download: bool) -> Pool:
@@ -66,7 +66,8 @@ def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) 
     """Return a CSV file with a header row, or a Parquet file (needs pandas); one sample per row, numbers only.
 
     ``file``: name inside ``root``, which may also be the file itself. ``target``: column to predict (default: the last).
-    ``kind``: classification or regression. ``classes``: list of labels (default: the labels found, sorted).
+    ``columns``: list of the input columns, in the order of the model's inputs (default: all besides the target, as in the
+    table). ``kind``: classification or regression. ``classes``: list of labels (default: the labels found, sorted).
     ``standardize`` (true): scale each feature by mean and standard deviation of the training rows. ``by``: column whose values
     group the rows (split ``by_column``); it is no feature.
 
@@ -80,7 +81,7 @@ def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) 
         raise TaskError(f"task_options.target: found {target!r}; allowed: a column of {path}: {', '.join(header)}")
     place = header.index(str(target))
     by = options.get("by")
-    features = [column for column in range(len(header)) if column != place and header[column] != by]
+    features = _features(options.get("columns"), header, (str(target), by), path)
     if by is not None and (by not in header or by == target or not features):
         raise TaskError(
             f"run.split_options.by: found {by!r}; allowed: a column of {path} besides the target {target!r} and one or more "
@@ -102,7 +103,25 @@ def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) 
     preprocessing = Preprocessing(columns=columns)
     if options.get("standardize", True):
         preprocessing = Preprocessing.standardizing(pool.x[: pool.train_count], columns)
-    return replace(pool, preprocessing=preprocessing, class_names=None if classes is None else tuple(classes))
+    names = None if classes is None else tuple(classes)
+    return replace(pool, preprocessing=preprocessing, class_names=names, about={"target": str(target)})
+
+
+def _features(given: object, header: Sequence[str], not_inputs: tuple[object, object], path: Path) -> list[int]:
+    """Return the places of the input columns in a table: those named, in their order, or all but target and groups."""
+    if given is None:
+        return [place for place, name in enumerate(header) if name not in not_inputs]
+    allowed = [name for name in header if name not in not_inputs]
+    if not isinstance(given, list | tuple) or not given or not all(isinstance(name, str) for name in given):
+        raise TaskError(
+            f"task_options.columns: found {given!r}; allowed: a list of columns of {path}: {', '.join(allowed)}"
+        )
+    wrong = [name for name in given if allowed.count(name) != 1 or given.count(name) != 1]
+    if wrong:
+        raise TaskError(
+            f"task_options.columns: found {wrong[0]!r}; allowed: each once, of the input columns of {path}: {', '.join(allowed)}"
+        )
+    return [header.index(name) for name in given]
 
 
 def _table_path(root: Path, file: object) -> Path:

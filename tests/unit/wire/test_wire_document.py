@@ -12,6 +12,7 @@ from coordinator_free_bootstrap import Manifest
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from coordinator_free_bootstrap.manifest import Limits
+from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX
 from coordinator_free_bootstrap.rates import RATE_EXPECTED
 from peer.core.encoding import ENCODINGS, payload_size
 from peer.core.messages import WIRE_VERSION, Outcome
@@ -98,6 +99,7 @@ LIMITS = {
     "`sketch`": f"{convert.SKETCH_BYTES_MAX >> 20} MiB of finite float32",
     "characters of a digest": str(convert.DIGEST_CHARS_MAX),
     "characters of `manifest`": f"{convert.MANIFEST_CHARS_MAX >> 20} Mi",
+    "characters of `meaning`": f"{MEANING_CHARS_MAX >> 20} Mi",
     "characters of `reason`": str(convert.REASON_CHARS_MAX),
     "`StatusRequest.reply_bytes`": f"{convert.PADDING_BYTES_MAX >> 20} MiB",
     "`WatchStatusRequest.interval_s`": f"{convert.INTERVAL_S_MIN:g} to {convert.INTERVAL_S_MAX:g}, or 0 for 1",

@@ -108,6 +108,7 @@ class _Field(NamedTuple):
 
 
 _SAME_DATA = "give both data of the same form, and the same task file"
+_NOT_MEANT = "if that is not meant, give both the same task file"
 _FIELDS = (
     _Field("kind", "kinds of targets", _Weight.REFUSE),
     _Field("target", "target columns", _Weight.REFUSE, _SAME_DATA),
@@ -122,10 +123,10 @@ _FIELDS = (
     _Field("std", "deviations of the task's preprocessing", _Weight.REFUSE),
     _Field("facts", "facts of the task", _Weight.REFUSE),
     _Field("metric", "metrics", _Weight.REFUSE),
-    _Field("more_metrics", "further metrics", _Weight.WARN),
-    _Field("loss", "losses", _Weight.WARN),
-    _Field("shape", "shapes of a sample", _Weight.WARN, "give both samples of the same shape if they should be alike"),
-    _Field("task_file", "task files (SHA-256)", _Weight.WARN),
+    _Field("more_metrics", "further metrics", _Weight.WARN, _NOT_MEANT),
+    _Field("loss", "losses", _Weight.WARN, _NOT_MEANT),
+    _Field("shape", "shapes of a sample", _Weight.WARN, "if that is not meant, give both samples of one shape"),
+    _Field("task_file", "task files (SHA-256)", _Weight.WARN, _NOT_MEANT),
     _Field("tensors", "tensors of a model", _Weight.EXPLAIN, ""),
     _Field("versions", "library versions", _Weight.EXPLAIN, ""),
 )

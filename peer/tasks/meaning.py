@@ -101,11 +101,11 @@ def _pattern(used: Preprocessing, x: Inputs) -> str | None:
     """Return a letter for each feature or channel; None where the numbers are not one for each."""
     if isinstance(x, Mapping):
         return None
-    size = np.size(used.mean)
-    form = (size,) if len(x.shape) == 2 else (size, *[1] * (len(x.shape) - 2))
-    if x.shape[1] != size or np.shape(used.mean) != form or np.shape(used.std) != form or size > PATTERN_MAX:
+    size = int(x.shape[1])
+    mean, std = np.broadcast_arrays(used.mean, used.std)
+    if mean.shape != (size, *[1] * (len(x.shape) - 2)) or size > PATTERN_MAX:
         return None
-    scaled = (np.ravel(used.mean) != 0) | (np.ravel(used.std) != 1)
+    scaled = (mean.ravel() != 0) | (std.ravel() != 1)
     varies = np.zeros(size, bool) if is_stored(x) else np.array([np.ptp(x[:, i]) > 0 for i in range(size)])
     return "".join(SCALED if s else RAW if v else CONSTANT for s, v in zip(scaled, varies, strict=True))
 

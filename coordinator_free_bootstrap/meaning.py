@@ -135,13 +135,19 @@ _FIELDS = (
 class Comparison(NamedTuple):
     """The result of `compare`, as sentences; empty where the records agree.
 
-    ``refusal`` names the first difference that makes averages meaningless. ``warnings`` are differences that may be meant.
-    ``causes`` may explain that models have other shapes or initial values.
+    ``difference`` is the first one that makes averages meaningless, ``remedy`` what to do. ``warnings`` are differences that
+    may be meant. ``causes`` may explain that models have other shapes or initial values.
     """
 
-    refusal: str = ""
+    difference: str = ""
+    remedy: str = ""
     warnings: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
+
+    @property
+    def refusal(self) -> str:
+        """Difference and remedy; "" where the two may average their models."""
+        return self.difference and f"{self.difference}; {self.remedy}"
 
 
 def compare(ours: str, theirs: str, me: str, other: str) -> Comparison:
@@ -158,7 +164,7 @@ def compare(ours: str, theirs: str, me: str, other: str) -> Comparison:
     mine, foreign = _values(ours), _values(theirs)
     if mine is None or foreign is None:
         wrong = me if mine is None else other
-        return Comparison(f"{wrong} has no record of its classes and inputs; give both the same release")
+        return Comparison(f"{wrong} has no record of its classes and inputs", "give both the same release")
     refusals: list[tuple[_Field, str]] = []
     warnings, causes = [], []
     for each in _FIELDS:
@@ -177,12 +183,12 @@ def compare(ours: str, theirs: str, me: str, other: str) -> Comparison:
             warnings.append(f"{sentence}; declare them at both peers, so that they can be compared")
         else:
             refusals.append((each, sentence))
-    refusal = ""
-    if refusals:
-        (first, sentence), *more = refusals
-        too = f"; {', '.join(each.what for each, _ in more)} differ too" if more else ""
-        refusal = f"{sentence}; {_remedy(first, mine, foreign, me < other)}{too}"
-    return Comparison(refusal, tuple(warnings), (*warnings, *causes))
+    said = tuple(warnings), (*warnings, *causes)
+    if not refusals:
+        return Comparison("", "", *said)
+    (first, sentence), *more = refusals
+    too = f"; {', '.join(each.what for each, _ in more)} differ too" if more else ""
+    return Comparison(sentence, _remedy(first, mine, foreign, me < other) + too, *said)
 
 
 def _values(text: str) -> Values | None:

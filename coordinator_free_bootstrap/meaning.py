@@ -191,6 +191,13 @@ def compare(ours: str, theirs: str, me: str, other: str) -> Comparison:
     return Comparison(sentence, _remedy(first, mine, foreign, me < other) + too, *said)
 
 
+def summary(text: str) -> str:
+    """Return what neighbors of a peer with this record must have alike, for people."""
+    values = _values(text) or {}
+    told = [each for each in _FIELDS if each.weight is _Weight.REFUSE and values.get(each.name) is not None]
+    return "; ".join(f"{each.name} {_shown(each.name, values[each.name], None)}" for each in told)
+
+
 def _values(text: str) -> Values | None:
     try:
         found = loads(text)

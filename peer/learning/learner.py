@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -104,7 +105,8 @@ class Learner:
     @property
     def meaning(self) -> str:
         """What the numbers of a model mean for this task and shard, as neighbors compare it."""
-        return meaning_of(self.task, self.shard, self.schema, self.input_dtype).text()
+        text = meaning_of(self.task, self.shard, self.schema, self.input_dtype).text()
+        return sys.intern(text)  # equal at all peers of a process
 
     @property
     def true_cluster(self) -> NDArray[np.int64] | None:

@@ -15,6 +15,7 @@ from coordinator_free_bootstrap.meaning import (
     Meaning,
     compare,
     first_refusal,
+    summary,
 )
 
 MINE = Meaning(
@@ -134,6 +135,13 @@ def test_a_late_difference_of_long_lists_is_named_by_its_number():
     names[41], names[42] = names[42], names[41]
     refusal = found(ours, replace(MINE, columns=tuple(names))).refusal
     assert "gene7 and 92 more]" in refusal and "number 42 is [gene41] and [gene42]" in refusal
+
+
+def test_a_summary_has_what_must_be_alike():
+    assert summary(replace(MINE, columns=None, facts={}).text()) == (
+        "kind classification; target risk; classes [high, low, mid]; targets one label; inputs float32; divisor 1.0; "
+        "scaling mean and deviation; scaled ss?; metric accuracy, higher is better"
+    )
 
 
 # ---- what the manifest can decide ----------------------------------------------------------------------------------------

@@ -274,24 +274,23 @@ def _note(a: Any, b: Any, me: str, other: str) -> str:
 
 def _remedy(each: _Field, mine: Values, theirs: Values, mine_first: bool) -> str:
     """Return what to do; where the manifest can decide for all peers, the exact setting."""
-    if not all(each.name in _names(values, "open") for values in (mine, theirs)):
-        return each.remedy
-    if each.name == "target":
+    options = set(_names(mine, "open")) & set(_names(theirs, "open"))
+    if each.name == "target" and "target" in options:
         return "name it in the graph file of all peers: --set run.task_options.target=NAME"
-    if each.name == "classes":
+    if each.name == "classes" and "classes" in options:
         names = classes_of(mine) | classes_of(theirs)
         return f"give the classes of all peers in their graph file: {_setting('classes', sorted(names))}"
+    if each.name != "columns":
+        return each.remedy
     first, second = (_names(values, "read") for values in ((mine, theirs) if mine_first else (theirs, mine)))
-    if first == second:
-        texts = {*_names(mine, "columns"), *_names(theirs, "columns")} - {*first}
+    texts = [name for name in {*_names(mine, "columns"), *_names(theirs, "columns")} - {*first} if "=" in name]
+    if first == second and texts and "categories" in options:
         return f"give the texts of all peers in their graph file: {_setting('categories', sorted(texts))}"
     known = set(second)
     common = [name for name in first if name in known]
-    return (
-        f"give the columns of the model in the graph file of all peers: {_setting('columns', common)}"
-        if common
-        else each.remedy
-    )
+    if first == second or not common or "columns" not in options:
+        return each.remedy
+    return f"give the columns of the model in the graph file of all peers: {_setting('columns', common)}"
 
 
 def _names(values: Values, name: str) -> list[str]:

@@ -25,7 +25,7 @@ from peer.tasks.splits.mixtures import LETTERS
 from peer.tasks.splits.plan import UNKNOWN
 from peer.tasks.task import Task
 
-OPEN = ("target", "columns", "classes")  # in the order in which a reader of a table decides them
+OPEN = ("target", "columns", "categories", "classes")  # in the order in which a reader of a table decides them
 
 
 class NamedModelTask(Task):

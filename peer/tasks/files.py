@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) 
         raise TaskError(f"task_options.target: found {target!r}; allowed: a column of {path}: {', '.join(header)}")
     place = header.index(str(target))
     by = options.get("by")
-    features = _features(options.get("columns"), header, (str(target), by), path)
+    features = [header.index(name) for name in input_columns(options.get("columns"), header, (target, by), path)]
     if by is not None and (by not in header or by == target or not features):
         raise TaskError(
             f"run.split_options.by: found {by!r}; allowed: a column of {path} besides the target {target!r} and one or more "
@@ -107,21 +107,25 @@ def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) 
     return replace(pool, preprocessing=preprocessing, class_names=names, about={"target": str(target)})
 
 
-def _features(given: object, header: Sequence[str], not_inputs: tuple[object, object], path: Path) -> list[int]:
-    """Return the places of the input columns in a table: those named, in their order, or all but target and groups."""
+def input_columns(given: object, header: Sequence[str], others: Collection[object], path: Path) -> list[str]:
+    """Return the names of the input columns: those given, in their order, or all of a header but the others, as in the table.
+
+    Raises:
+        TaskError: a name is given that is no input column, or twice; or the header has one twice.
+    """
+    allowed = [name for name in header if name not in others]
     if given is None:
-        return [place for place, name in enumerate(header) if name not in not_inputs]
-    allowed = [name for name in header if name not in not_inputs]
-    if not isinstance(given, list | tuple) or not given or not all(isinstance(name, str) for name in given):
+        if repeated := [name for name in allowed if allowed.count(name) > 1]:
+            raise TaskError(f"tabular: {path}: found several columns named {repeated[0]!r}; rename them")
+        return allowed
+    listed = list(given) if isinstance(given, list | tuple) else []
+    wrong = [name for name in listed if allowed.count(name) != 1 or listed.count(name) != 1]
+    if wrong or not listed:
         raise TaskError(
-            f"task_options.columns: found {given!r}; allowed: a list of columns of {path}: {', '.join(allowed)}"
+            f"task_options.columns: found {(wrong or [given])[0]!r}; allowed: a list of different input columns of {path}: "
+            f"{', '.join(allowed)}"
         )
-    wrong = [name for name in given if allowed.count(name) != 1 or given.count(name) != 1]
-    if wrong:
-        raise TaskError(
-            f"task_options.columns: found {wrong[0]!r}; allowed: each once, of the input columns of {path}: {', '.join(allowed)}"
-        )
-    return [header.index(name) for name in given]
+    return listed
 
 
 def _table_path(root: Path, file: object) -> Path:

@@ -90,11 +90,13 @@ def _scaling(task: Task, shard: Shard) -> dict[str, Any]:
 
 
 def _columns(used: Preprocessing) -> dict[str, Any]:
-    """Return the names of the inputs, and of the table's columns that they are made of, which are the same without texts."""
+    """Return the names of the inputs, and of the table's columns that they are made of: the same, unless columns are texts."""
     if used.columns is None:
         return {}
     table = json.loads(used.to_json()).get("table") or {"kinds": [[name, "number"] for name in used.columns]}
-    return {"columns": used.columns, "read": tuple(name for name, _ in table["kinds"])}
+    kinds = {name: kind for name, kind in table["kinds"]}
+    columns = tuple(f"{name} (date)" if kinds.get(name) == "date" else name for name in used.columns)
+    return {"columns": columns, "read": tuple(kinds)}
 
 
 def _pattern(used: Preprocessing, x: Inputs) -> str | None:

@@ -146,7 +146,7 @@ def test_a_summary_has_what_must_be_alike():
 
 # ---- what the manifest can decide ----------------------------------------------------------------------------------------
 
-OPEN = replace(MINE, open=("target", "columns", "classes"))
+OPEN = replace(MINE, open=("target", "columns", "categories", "classes"))
 
 
 def test_the_remedy_is_the_setting_with_the_classes_of_both():
@@ -168,6 +168,11 @@ def test_other_texts_of_a_column_are_named_as_categories():
         for texts in (("ward=heart", "ward=lung"), ("ward=heart", "ward=skin"))
     )
     assert setting_in(found(ours, theirs).refusal) == {"categories": ["ward=heart", "ward=lung", "ward=skin"]}
+
+
+def test_columns_of_the_same_names_that_are_read_otherwise_have_no_setting():
+    ours, theirs = (replace(OPEN, columns=(name,), read=("day",)) for name in ("day", "day (date)"))
+    assert found(ours, theirs).refusal.endswith("; give both the same columns in the same order")
 
 
 def test_names_cannot_break_out_of_the_setting():

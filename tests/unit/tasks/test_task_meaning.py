@@ -16,6 +16,7 @@ from peer.core.metric import Metric
 from peer.learning.learner import Learner
 from peer.tasks import Preprocessing, Shard, Task
 from peer.tasks.loading import as_task, load_task
+from peer.tasks.meaning import _columns
 from peer.tasks.shard_file import save_shard
 from peer.tasks.training_shard import training_shard
 
@@ -94,6 +95,26 @@ def test_another_order_of_columns_is_refused_and_an_option_takes_them_by_name(tm
     first, second = (loaded(file, columns=["a", "b"]) for file in files)
     assert not any(compared(first, second))
     assert np.array_equal(first.load_shard(0).train_x, second.load_shard(0).train_x)
+
+
+def test_a_name_of_two_columns_is_refused(tmp_path):
+    with pytest.raises(TaskError, match="found several columns named 'a'; rename them"):
+        loaded(table(tmp_path / "a.csv", "a,a,y\n" + "1,2,u\n3,5,v\n" * 6))
+
+
+def test_columns_of_texts_and_dates_name_what_they_are_made_of():
+    kinds = [["age", "number"], ["ward", ["heart", "lung"]], ["day", "date"]]
+
+    class Table:
+        columns = ("age", "ward=heart", "ward=lung", "day")
+
+        def to_json(self):
+            return json.dumps({"table": {"kinds": kinds}})
+
+    assert _columns(Table()) == {
+        "columns": ("age", "ward=heart", "ward=lung", "day (date)"),
+        "read": ("age", "ward", "day"),
+    }
 
 
 def test_another_column_to_predict_is_refused(tmp_path):

@@ -21,6 +21,7 @@ MEANING_CHARS_MAX = 1 << 20  # of a whole record
 KNOWN_CLASSES_MAX = 4096  # names that a peer collects from its neighbors' hellos
 NAME_CHARS_MAX = 256  # of such a name
 _NAMES_SHOWN, _VALUE_CHARS_SHOWN = 8, 160
+_SETTING_CHARS_MAX = 2000  # of a setting in a refusal, since a neighbor's names are in it
 RAW, SCALED, CONSTANT = "r", "s", "?"  # letters of `Meaning.scaled`
 
 Values = dict[str, Any]
@@ -299,7 +300,8 @@ def _names(values: Values, name: str) -> list[str]:
 
 
 def _setting(option: str, names: list[str]) -> str:
-    return f"--set {shlex.quote(f'run.task_options.{option}={json.dumps(names)}')}"
+    text = f"--set {shlex.quote(f'run.task_options.{option}={json.dumps(names)}')}"
+    return text if len(text) <= _SETTING_CHARS_MAX else f"run.task_options.{option}, {len(names)} names"
 
 
 # ---- classes that no peer has alone ---------------------------------------------------------------------------------------

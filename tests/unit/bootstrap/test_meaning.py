@@ -182,6 +182,15 @@ def test_names_cannot_break_out_of_the_setting():
     assert setting_in(refusal) == {"classes": ["a", "b", name]}
 
 
+def test_a_neighbor_cannot_fill_the_log_with_names():
+    theirs = replace(
+        OPEN, classes=tuple(f"{i:0200}" for i in range(300)), columns=tuple(f"{i:0200}" for i in range(300))
+    )
+    result = found(OPEN, theirs)
+    assert len(result.refusal) < 3000
+    assert "run.task_options.classes, 303 names" in found(OPEN, replace(theirs, columns=OPEN.columns)).refusal
+
+
 def test_without_an_open_option_no_setting_is_named():
     refusal = found(replace(OPEN, classes=("1", "2")), replace(MINE, classes=("2", "3"))).refusal
     assert "--set" not in refusal and "give both the same class names in the same order" in refusal

@@ -174,8 +174,9 @@ def compare(ours: str, theirs: str, me: str, other: str) -> Comparison:
             each, a, b = _first_entry(each, a or {}, b or {})  # noqa: PLW2901
         if _agree(each.name, a, b):
             continue
-        sentence = f"{each.what} differ: {me} has {_shown(each.name, a, b)}, {other} has {_shown(each.name, b, a)}"
-        sentence += _note(a, b, me, other)
+        if each.name == "scaled":
+            a, b = (_unscaled(one, another, _names(mine, "columns")) for one, another in ((a, b), (b, a)))
+        sentence = f"{each.what} differ: {me} has {_shown(a)}, {other} has {_shown(b)}{_note(a, b, me, other)}"
         if each.weight is _Weight.EXPLAIN:
             causes.append(sentence)
         elif each.weight is _Weight.WARN:
@@ -196,7 +197,7 @@ def summary(text: str) -> str:
     """Return what neighbors of a peer with this record must have alike, for people."""
     values = _values(text) or {}
     told = [each for each in _FIELDS if each.weight is _Weight.REFUSE and values.get(each.name) is not None]
-    return "; ".join(f"{each.name} {_shown(each.name, values[each.name], None)}" for each in told)
+    return "; ".join(f"{each.name} {_shown(values[each.name])}" for each in told)
 
 
 def _values(text: str) -> Values | None:
@@ -238,14 +239,17 @@ def _contradictions(a: str, b: str) -> list[int]:
     return [i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y and CONSTANT not in (x, y)]
 
 
-def _shown(name: str, value: Any, beside: Any) -> str:
+def _unscaled(pattern: str, beside: str, columns: list[str]) -> str:
+    """Return which inputs of a peer are not scaled but are at the other one, by name if they have names."""
+    raw = [i for i in _contradictions(pattern, beside) if pattern[i] == RAW]
+    names = columns if len(columns) == len(pattern) else [str(i) for i in range(len(pattern))]
+    return f"{_shown([names[i] for i in raw])} not scaled" if raw else "all of these scaled"
+
+
+def _shown(value: Any) -> str:
     """Return a value of a record in a short form that is safe to print."""
     if value is None:
         return "none declared"
-    if name == "scaled" and isinstance(value, str) and isinstance(beside, str):
-        places = _contradictions(value, beside)
-        raw = [str(i) for i in places if value[i] == RAW]
-        return f"inputs {', '.join(raw[:_NAMES_SHOWN])} not scaled" if raw else "them scaled"
     if isinstance(value, list):
         names = [word(item) if isinstance(item, str) else printable(shown(item)) for item in value[:_NAMES_SHOWN]]
         more = f" and {len(value) - _NAMES_SHOWN} more" if len(value) > _NAMES_SHOWN else ""
@@ -262,12 +266,12 @@ def _note(a: Any, b: Any, me: str, other: str) -> str:
     first = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     where = ""
     if first >= _NAMES_SHOWN:
-        where = f"; number {first + 1} is {_shown('', a[first : first + 1], None)} and {_shown('', b[first : first + 1], None)}"
+        where = f"; number {first + 1} is {_shown(a[first : first + 1])} and {_shown(b[first : first + 1])}"
     mine, theirs = ([item if isinstance(item, str) else shown(item) for item in items] for items in (a, b))
     said = []
     for owner, items, others in ((me, mine, set(theirs)), (other, theirs, set(mine))):
         if only := [item for item in items if item not in others]:
-            said.append(f"only {owner} has {_shown('', only, None)}")
+            said.append(f"only {owner} has {_shown(only)}")
     if not said and len(a) == len(b):
         said.append("the same in another order")
     return f" ({', '.join(said)}{where})" if said else where

@@ -71,7 +71,7 @@ def test_equal_records_agree():
         ({"inputs": {"tokens": "int64"}}, ("inputs of the model", '{tokens: "int64"}')),
         ({"divisor": 255.0}, ("divisors of raw inputs", "1.0", "255.0")),
         ({"scaling": "none"}, ("scalings of inputs", "mean and deviation", "none", "at both peers, or at none")),
-        ({"scaled": "sr?"}, ("scaled inputs", "peer 1 has them scaled, peer 2 has inputs 1 not scaled")),
+        ({"scaled": "sr?"}, ("scaled inputs", "peer 1 has all of these scaled, peer 2 has [bp] not scaled")),
         ({"facts": {"unit of bp": "kPa"}}, ("facts of the task", "unit of bp", "mmHg", "kPa")),
         ({"metric": "auc, higher is better"}, ("metrics differ", "accuracy, higher", "auc, higher")),
     ],

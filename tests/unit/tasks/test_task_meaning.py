@@ -249,7 +249,8 @@ def test_an_input_that_only_one_site_scales_is_named():
     one.shard["preprocessing"] = Preprocessing(mean=[1, 2], std=[3, 4])
     other.shard["preprocessing"] = Preprocessing(mean=[1, 0], std=[3, 1])
     assert (
-        "scaled inputs differ: peer 0 has them scaled, peer 1 has inputs 1 not scaled" in compared(one, other).refusal
+        "scaled inputs differ: peer 0 has all of these scaled, peer 1 has [1] not scaled"
+        in compared(one, other).refusal
     )
 
 

@@ -174,7 +174,7 @@ def compare(ours: str, theirs: str, me: str, other: str) -> Comparison:
             each, a, b = _first_entry(each, a or {}, b or {})  # noqa: PLW2901
         if _agree(each.name, a, b):
             continue
-        if each.name == "scaled":
+        if each.name == "scaled" and isinstance(a, str) and isinstance(b, str):
             a, b = (_unscaled(one, another, _names(mine, "columns")) for one, another in ((a, b), (b, a)))
         sentence = f"{each.what} differ: {me} has {_shown(a)}, {other} has {_shown(b)}{_note(a, b, me, other)}"
         if each.weight is _Weight.EXPLAIN:

@@ -57,10 +57,10 @@ def test_refusals_name_the_classes_of_all_peers_met_and_hellos_carry_them_on() -
     host, world = host_with("1", "2")
     host.answer_hello(hello_with(host, 1, "2", "3"))
     host.answer_hello(hello_with(host, 2, "3", "4"))
-    assert 'classes=["1", "2", "3", "4"]' in lines(world)[-1]
+    assert any('classes=["1", "2", "3", "4"]' in line for line in lines(world))
     last, world = host_with("1", "2")
     last.answer_hello(replace(hello_with(last, 1, "2", "3"), meaning=host.meaning.replace('["1","2"]', '["2","3"]', 1)))
-    assert 'classes=["1", "2", "3", "4"]' in lines(world)[-1]
+    assert any('classes=["1", "2", "3", "4"]' in line for line in lines(world))
 
 
 def test_classes_of_another_run_are_not_learned() -> None:

@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +40,7 @@ from hostile import mutate
 from target_process import TargetProcess
 
 from coordinator_free_bootstrap import Graph, canonical_json, digest, load_graph
-from coordinator_free_bootstrap.errors import PeerError
+from coordinator_free_bootstrap.errors import PeerError, Refusal
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.core.messages import Heartbeat, Hello, ModelHeader, Phase
 from peer.identity.certificates import Certificate
@@ -107,6 +108,8 @@ class Attacker:
             canonical_json(manifest),
         )
         reply = await link.hello(hello)
+        if reply.refusal is Refusal.MEANING_MISMATCH:  # the reply has the peer's record
+            reply = await link.hello(replace(hello, meaning=reply.hello.meaning))
         if reply.refusal:
             raise SystemExit(f"the attacker could not shake hands: {reply.reason}")
         return int(status["round_index"])

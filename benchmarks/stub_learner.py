@@ -33,7 +33,7 @@ class StubLearner:
         values: what the first training learns.
     """
 
-    frozen_digest, true_cluster, test_cluster = "", None, None
+    frozen_digest, meaning, true_cluster, test_cluster = "", "", None, None
 
     def __init__(self, values: Sequence[float] = (0.0,)) -> None:
         self.schema = Schema((TensorSpec("theta", (len(values),)),))

@@ -32,6 +32,7 @@ class Refusal(StrEnum):
     WIRE_VERSION = "wire_version"
     MANIFEST_MISMATCH = "manifest_mismatch"
     GRAPH_MISMATCH = "graph_mismatch"
+    MEANING_MISMATCH = "meaning_mismatch"
     SCHEMA_MISMATCH = "schema_mismatch"
     FROZEN_MISMATCH = "frozen_mismatch"
     INITIAL_MODELS_MISMATCH = "initial_models_mismatch"

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.identity import INCARNATION_MAX
+from coordinator_free_bootstrap.meaning import compare
 from coordinator_free_bootstrap.settings import diff
 from coordinator_free_bootstrap.strict_json import shown
 
@@ -38,6 +39,8 @@ class HelloFields(Protocol):
     def initial_models_digest(self) -> str: ...  # noqa: D102
     @property
     def manifest(self) -> str: ...  # noqa: D102
+    @property
+    def meaning(self) -> str: ...  # noqa: D102
 
 
 def check_hello(
@@ -45,8 +48,8 @@ def check_hello(
 ) -> tuple[Refusal, str] | None:
     """Return None if the hello is acceptable, else the refusal code and a sentence with both values.
 
-    The first mismatch is reported. Order: sender, wire version, incarnation, manifest, graph, schema, frozen weights,
-    initial models.
+    The first mismatch is reported. Order: sender, wire version, incarnation, manifest, graph, meaning (classes, columns,
+    scaling), schema, frozen weights, initial models.
 
     Args:
         mine: this peer's own hello.
@@ -73,16 +76,25 @@ def check_hello(
     if theirs.manifest_digest != mine.manifest_digest:
         sentence = _both(mine, theirs, "manifests", mine.manifest_digest, theirs.manifest_digest)
         return Refusal.MANIFEST_MISMATCH, f"{sentence}; {_differences(mine, theirs)}"
+    if theirs.graph_digest != mine.graph_digest:
+        return Refusal.GRAPH_MISMATCH, _both(mine, theirs, "graphs", mine.graph_digest, theirs.graph_digest)
+    found = compare(mine.meaning, theirs.meaning, f"peer {mine.sender}", f"peer {theirs.sender}")
+    if found.refusal:
+        return Refusal.MEANING_MISMATCH, found.refusal
     digests = (
-        (Refusal.GRAPH_MISMATCH, "graphs", mine.graph_digest, theirs.graph_digest),
         (Refusal.SCHEMA_MISMATCH, "model schemas", mine.schema_digest, theirs.schema_digest),
         (Refusal.FROZEN_MISMATCH, "frozen weights", mine.frozen_digest, theirs.frozen_digest),
         (Refusal.INITIAL_MODELS_MISMATCH, "initial models", mine.initial_models_digest, theirs.initial_models_digest),
     )
     for refusal, what, ours, other in digests:
         if ours != other:
-            return refusal, _both(mine, theirs, what, ours, other)
+            return refusal, "; ".join((_both(mine, theirs, what, ours, other), *found.causes))
     return None
+
+
+def remarks(mine: HelloFields, theirs: HelloFields) -> tuple[str, ...]:
+    """Return a sentence for each difference of two accepted hellos that may be meant, such as another task file."""
+    return compare(mine.meaning, theirs.meaning, f"peer {mine.sender}", f"peer {theirs.sender}").warnings
 
 
 def _both(mine: HelloFields, theirs: HelloFields, what: str, ours: object, other: object) -> str:

@@ -52,6 +52,7 @@ def hello_of(target: TargetProcess, **changes: Any) -> Hello:
         "round_index": 0,
         "phase": Phase.RUNNING,
         "manifest": digests["manifest_json"],
+        "meaning": digests["meaning"],
     }
     return Hello(**(fields | changes))
 

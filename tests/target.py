@@ -125,6 +125,7 @@ class Target:
             "round_index": 0,
             "phase": Phase.RUNNING,
             "manifest": self.host.manifest_json,
+            "meaning": self.host.meaning,
         }
         return Hello(**(fields | changes))
 

@@ -76,7 +76,7 @@ async def serve(directory: Path, run: dict[str, Any]) -> None:
         await target.connect(ATTACKER, GOOD)
         await target.reach(Stage.EXCHANGING)
         pairs = {str(s): (p.private_key.decode(), p.chain.decode()) for s, p in target.pairs.items()}
-        hello = target.host.digests | {"manifest_json": target.host.manifest_json}
+        hello = target.host.digests | {"manifest_json": target.host.manifest_json, "meaning": target.host.meaning}
         model_bytes = target.host.state.model_bytes
         print(json.dumps({"port": target.port, "hello": hello, "keys": pairs, "model_bytes": model_bytes}), flush=True)
         loop = asyncio.get_running_loop()

@@ -74,6 +74,10 @@ class Learner(Protocol):
         """Digest of what a model needs beside its vector (`peer.learning.frozen`); "" where it needs nothing."""
 
     @property
+    def meaning(self) -> str:
+        """The text of `coordinator_free_bootstrap.meaning.Meaning` for this peer's task and shard."""
+
+    @property
     def true_cluster(self) -> npt.NDArray[np.int64] | None:
         """The cluster that each training sample was drawn from, int64 [n], where known; for metrics only."""
 

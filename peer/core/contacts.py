@@ -20,6 +20,7 @@ MISCONFIGURED = frozenset(  # refusals that no retry cures: the two peers do not
         Refusal.WIRE_VERSION,
         Refusal.MANIFEST_MISMATCH,
         Refusal.GRAPH_MISMATCH,
+        Refusal.MEANING_MISMATCH,
         Refusal.SCHEMA_MISMATCH,
         Refusal.FROZEN_MISMATCH,
         Refusal.INITIAL_MODELS_MISMATCH,

@@ -498,7 +498,7 @@ class Engine:
         return min(times, default=None)
 
 
-def make_hello(engine: Engine, digests: dict[str, str], manifest: str, neighbor: int) -> Hello:
+def make_hello(engine: Engine, digests: dict[str, str], manifest: str, neighbor: int, meaning: str = "") -> Hello:
     """Return this peer's hello to a neighbor, as of now."""
     run = engine.state
     if neighbor not in run.neighbors:
@@ -516,4 +516,5 @@ def make_hello(engine: Engine, digests: dict[str, str], manifest: str, neighbor:
         phase=engine.phase(),
         manifest=manifest,
         seen_incarnation=run.neighbors[neighbor].incarnation,
+        meaning=meaning,
     )

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from coordinator_free_bootstrap.errors import Refusal
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 
 
 class Phase(StrEnum):
@@ -38,6 +38,7 @@ class Hello:
     phase: Phase
     manifest: str  # canonical JSON, so that a refusal can name the keys that differ
     seen_incarnation: int = 0  # the receiver's last incarnation that the sender knows
+    meaning: str = ""  # the text of `coordinator_free_bootstrap.meaning.Meaning`
 
 
 @dataclass(frozen=True, slots=True)

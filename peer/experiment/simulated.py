@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap import Graph, save_graph
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import ShardError, UsageError
+from coordinator_free_bootstrap.meaning import first_refusal
 from peer.algorithms.registry import algorithm_named
 from peer.experiment.network import SimulatedPeer, VirtualNetwork, perform_in_turn
 from peer.experiment.together import Together
@@ -112,7 +113,11 @@ def _refuse_state_of_peers(directory: Path | None) -> None:
 
 
 def simulated_peers(graph: Graph, settings: SimulatedSettings, network: VirtualNetwork) -> dict[int, SimulatedPeer]:
-    """Connect the peers of a graph to a network; those that start with equal models share the arrays."""
+    """Connect the peers of a graph to a network; those that start with equal models share the arrays.
+
+    Raises:
+        ShardError: two neighbors' data have another meaning; the handshake of processes would refuse them.
+    """
     import torch
 
     torch.set_num_threads(settings.threads)
@@ -144,6 +149,8 @@ def simulated_peers(graph: Graph, settings: SimulatedSettings, network: VirtualN
         )
         peer = network.add(host)
         peer.recording.add("start", start_fields(host, task) | {"backend": "simulated"})
+    if unlike := first_refusal({peer_id: peer.host.meaning for peer_id, peer in network.peers.items()}, graph.edges):
+        raise ShardError(f"peers cannot train together: {unlike}")
     return network.peers
 
 

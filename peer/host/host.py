@@ -14,7 +14,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap import canonical_json, check_hello
+from coordinator_free_bootstrap import canonical_json, check_hello, remarks, with_known
 from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
 from peer.algorithms.base import Algorithm
 from peer.algorithms.work import perform
@@ -59,6 +59,7 @@ class PeerHost:
         digests: what the handshake compares, by name.
         clock: monotonic seconds, only to time phases.
         published: float32 [d], the last published model of each slot, of a checkpoint.
+        meaning: what the numbers of a model mean here; the handshake compares it too.
     """
 
     world: World
@@ -72,6 +73,7 @@ class PeerHost:
         digests: dict[str, str],
         clock: Callable[[], float],
         published: dict[int, Vector],
+        meaning: str = "",
     ) -> None:
         self.engine = engine
         self.state = engine.state
@@ -83,6 +85,8 @@ class PeerHost:
         self.manifest = engine.state.manifest
         self.peer_id = engine.state.peer_id
         self.digests = digests
+        self.meaning = self._own_meaning = meaning  # the first one learns which classes neighbors know of
+        self._remarks: dict[int, tuple[str, ...]] = {}  # of each neighbor, so that each is logged once
         self.metric = Metric()  # of the task; its world sets it
         self.more_metrics: tuple[Metric, ...] = ()
         self.manifest_json = canonical_json(self.manifest)
@@ -131,7 +135,7 @@ class PeerHost:
 
     def hello_to(self, neighbor: int) -> Hello:
         """Return this peer's hello to a neighbor, as of now."""
-        return make_hello(self.engine, self.digests, self.manifest_json, neighbor)
+        return make_hello(self.engine, self.digests, self.manifest_json, neighbor, self.meaning)
 
     def answer_hello(self, hello: Hello) -> HelloReply:
         """Check a neighbor's hello and answer with the own one, also where it is refused.
@@ -144,16 +148,20 @@ class PeerHost:
         known = neighbors.get(hello.sender)
         if not neighbors:
             raise RemoteProtocolError(Refusal.NOT_A_NEIGHBOR, f"peer {self.peer_id} has no neighbors")
+        if known:
+            self._learn_classes(hello)
         mine = self.hello_to(hello.sender if known else next(iter(neighbors)))
         problem = check_hello(mine, hello, neighbors=neighbors, last_incarnation=known.incarnation if known else 0)
         if problem is not None:
             self.refuse(hello.sender, *problem)
             return HelloReply(mine, *problem)
+        self._note_remarks(mine, hello)
         self.post(ev.HandshakeDone(hello, answered=False))
         return HelloReply(mine)  # made before: it names the caller's earlier incarnation
 
     def hello_answered(self, neighbor: int, reply: HelloReply) -> None:
         """Check a neighbor's reply to our hello."""
+        self._learn_classes(reply.hello)
         known, mine = self.state.neighbors[neighbor].incarnation, self.hello_to(neighbor)
         problem = check_hello(mine, reply.hello, neighbors=self.state.neighbors, last_incarnation=known)
         if reply.refusal is Refusal.OLD_INCARNATION:
@@ -165,8 +173,26 @@ class PeerHost:
         else:
             if problem is not None:
                 self.refuse(neighbor, *problem)
+            else:
+                self._note_remarks(mine, reply.hello)
             answered = ev.HandshakeDone(reply.hello, answered=True)
             self.post(answered if problem is None else ev.HandshakeFailed(neighbor, *problem))
+
+    def _learn_classes(self, hello: Hello) -> None:
+        """Take over the classes that a neighbor knows of, to name them in refusals and to tell other neighbors."""
+        if hello.manifest_digest == self.digests["manifest"]:
+            self.meaning = with_known(self.meaning, hello.meaning)
+
+    def _note_remarks(self, mine: Hello, theirs: Hello) -> None:
+        """Log, once for each neighbor, how its task or data differ from ours in a way that may be meant."""
+        found = remarks(mine, theirs)
+        if found == self._remarks.get(theirs.sender, ()) or not self._lines.take(
+            self.world.now(), theirs.sender, "meaning"
+        ):
+            return
+        self._remarks[theirs.sender] = found
+        for sentence in found:
+            self.world.log(do.Log("warning", f"peer {theirs.sender}: {sentence}", theirs.sender, "meaning"))
 
     def _raise_incarnation(self, neighbor: int, seen: int) -> None:
         """A neighbor knows a higher incarnation of this peer, whose disk was lost: exceed it."""
@@ -301,7 +327,7 @@ class PeerHost:
         arrays: dict[str, NDArray[Any]] = {f"slot/{slot}": models.share(slot) for slot in range(len(models))}
         arrays |= {f"published/{slot}": model for slot, model in self.sending.published_models().items()}
         arrays |= {f"array/{name}": array.copy() for name, array in self.workspace.arrays.items()}
-        return Checkpoint(effect.round_index, arrays, effect.state)
+        return Checkpoint(effect.round_index, arrays, effect.state | {"meaning": self._own_meaning})
 
     def record(self, kind: str, fields: dict[str, Any]) -> None:
         """Complete a line of the history and pass it to the world."""

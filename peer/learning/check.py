@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from coordinator_free_bootstrap.errors import PeerError, TaskError
+from coordinator_free_bootstrap.meaning import summary
 from coordinator_free_bootstrap.validation import counted
 from peer.core.encoding import decode, encode, payload_size
 from peer.learning.learner import Learner
@@ -61,6 +62,7 @@ def check_task(
     counts = ", ".join(f"{learner.count(part)} {part}" for part in ("train", "validation", "test"))
     findings.append(Finding("shard", f"{counts} samples of {shape}"))
     findings.append(Finding("preprocessing", _PREPROCESSING if preprocessing is None else str(preprocessing)))
+    findings.append(Finding("alike at all peers", summary(learner.meaning)))
     tensors = len(learner.schema.tensors)
     size = payload_size(learner.schema, "float32")
     findings.append(Finding("model", f"{learner.schema.size} values in {tensors} tensors, {size / 1e6:.3f} MB"))
@@ -122,6 +124,7 @@ class _Guarded(Task):
         self.kind, self.classes, self.class_axis = task.kind, task.classes, task.class_axis
         self.more_metrics = task.more_metrics
         self.preprocessing, self.class_names = task.preprocessing, task.class_names
+        self.facts = task.facts
 
     @property
     def metric_name(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -25,6 +26,7 @@ from peer.learning.optimizer_state import restore, state_of
 from peer.learning.samples import Batch, Samples, call
 from peer.learning.sgd import SGD, Optimizer
 from peer.tasks.arrays import Inputs, each, sample_shape
+from peer.tasks.meaning import meaning_of
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import PARTS, Part, Shard
@@ -100,6 +102,12 @@ class Learner:
     def schema(self) -> Schema:
         """Names, shapes and roles of a model vector."""
         return self.model.schema
+
+    @property
+    def meaning(self) -> str:
+        """What the numbers of a model mean for this task and shard, as neighbors compare it."""
+        text = meaning_of(self.task, self.shard, self.schema, self.input_dtype).text()
+        return sys.intern(text)  # equal at all peers of a process
 
     @property
     def true_cluster(self) -> NDArray[np.int64] | None:

@@ -25,6 +25,8 @@ from peer.tasks.splits.mixtures import LETTERS
 from peer.tasks.splits.plan import UNKNOWN
 from peer.tasks.task import Task
 
+OPEN = ("target", "columns", "categories", "classes")  # in the order in which a reader of a table decides them
+
 
 class NamedModelTask(Task):
     """A task with a model by name: `BuiltinTask` and `ShardTask`.
@@ -42,6 +44,12 @@ class NamedModelTask(Task):
         self._outputs = outputs
         self.classes = classes
         self.kind = "regression" if classes is None else "classification"
+
+    @property
+    def open_options(self) -> tuple[str, ...]:
+        """The options that say what is in the data of a peer, as far as the manifest leaves them to these data."""
+        known = DATASETS[self._manifest.task].options
+        return tuple(name for name in OPEN if name in known and name not in self._manifest.task_options)
 
     def make_model(self) -> nn.Module:
         """Return the model of the manifest, or the default model of the data set."""
@@ -75,6 +83,11 @@ class BuiltinTask(NamedModelTask):
         # EMNIST by-class has 62 labels; the split by case merges them into the 26 letters.
         classes = LETTERS if manifest.split == "letters_case" else self._pool.classes
         super().__init__(manifest, self._pool.sample_shape, classes, _outputs(self._pool.y, classes))
+
+    @property
+    def pool_names(self) -> tuple[str, ...] | None:
+        """Names of the labels of the whole data set, before a split renames those of some peers."""
+        return self._pool.class_names
 
     def split(self) -> list[PeerSplit]:
         """Return the samples of all peers; computed once per process."""
@@ -116,6 +129,7 @@ class BuiltinTask(NamedModelTask):
         names = ("task", "task_options", "split", "split_options", "data_seed")
         settings: dict[str, object] = {name: getattr(self._manifest, name) for name in names}
         settings |= {"peers": self._peers, "peer": peer_id, "kind": self.kind, "classes": self.classes}
+        settings |= self._pool.about
         return {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
 
 
@@ -132,7 +146,8 @@ class ShardTask(NamedModelTask):
     """
 
     def __init__(self, manifest: Manifest, path: Path) -> None:
-        if path.suffix == ".safetensors":
+        self._is_file = path.suffix == ".safetensors"
+        if self._is_file:
             self._shard = load_shard_file(path)
             classes = classes_of(self._shard, path)
             _check_origin(self._shard, classes, manifest, path)
@@ -141,6 +156,11 @@ class ShardTask(NamedModelTask):
             self._shard, classes = _whole(pool), pool.classes
         shape = self._shard.train_x.shape[1:]
         super().__init__(manifest, shape, classes, _outputs(self._shard.train_y, classes))
+
+    @property
+    def open_options(self) -> tuple[str, ...]:
+        """As of the table or the pictures; in a shard file they are decided."""
+        return () if self._is_file else super().open_options
 
     def load_shard(self, peer_id: int) -> Shard:
         """Return the shard; ``peer_id`` is not used."""
@@ -183,6 +203,11 @@ def _check_origin(shard: Shard, classes: int | None, manifest: Manifest, path: P
         ("classes", classes, labels if labels is not None and classes is not None else classes),
         ("samples of shape", list(shape), list(shape if facts.sample_shape is None else facts.sample_shape)),
     ]
+    columns = shard.preprocessing.columns if shard.preprocessing is not None else None
+    for what, found in (("class names", shard.class_names), ("columns", columns)):
+        given = manifest.task_options.get("classes" if what == "class names" else what)
+        if found is not None and isinstance(given, list | tuple):
+            rows.append((what, list(found), [str(name) for name in given]))
     wrong = [f"{what} {found} instead of {wanted}" for what, found, wanted in rows if found != wanted]
     if wrong:
         raise ShardError(
@@ -201,6 +226,7 @@ def _whole(pool: Pool) -> Shard:
         test_y=pool.y[test],
         preprocessing=pool.preprocessing,
         class_names=pool.class_names,
+        metadata=dict(pool.about),
     )
 
 

@@ -202,6 +202,7 @@ TABLE_OPTIONS = {
     "target": "column to predict (the last)",
     "kind": "classification or regression (classification)",
     "classes": "list of labels (those found, sorted)",
+    "columns": "list of the input columns, in the order of the model's inputs (all besides the target, as in the table)",
     "standardize": "scale each column by mean and standard deviation of the training rows (true)",
 }
 FOLDER_OPTIONS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def table_facts(options: Settings) -> Facts:
 
 def _named(options: Settings) -> int | None:
     names = options.get("classes")
-    return len(names) if isinstance(names, list) else None
+    return len(names) if isinstance(names, list | tuple) else None
 
 
 def load_images(dataset: DataSet, options: Settings, root: Path, download: bool) -> Pool:
@@ -68,7 +68,8 @@ def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) 
     """Return a CSV file with a header row, or a Parquet file (needs pandas); one sample per row, numbers only.
 
     ``file``: name inside ``root``, which may also be the file itself. ``target``: column to predict (default: the last).
-    ``kind``: classification or regression. ``classes``: list of labels (default: the labels found, sorted).
+    ``columns``: list of the input columns, in the order of the model's inputs (default: all besides the target, as in the
+    table). ``kind``: classification or regression. ``classes``: list of labels (default: the labels found, sorted).
     ``standardize`` (true): scale each feature by mean and standard deviation of the training rows. ``by``: column whose values
     group the rows (split ``by_column``); it is no feature.
 
@@ -82,7 +83,7 @@ def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) 
         raise TaskError(f"task_options.target: found {target!r}; allowed: a column of {path}: {', '.join(header)}")
     place = header.index(str(target))
     by = options.get("by")
-    features = [column for column in range(len(header)) if column != place and header[column] != by]
+    features = [header.index(name) for name in input_columns(options.get("columns"), header, (target, by), path)]
     if by is not None and (by not in header or by == target or not features):
         raise TaskError(
             f"run.split_options.by: found {by!r}; allowed: a column of {path} besides the target {target!r} and one or more "
@@ -104,7 +105,29 @@ def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) 
     preprocessing = Preprocessing(columns=columns)
     if options.get("standardize", True):
         preprocessing = Preprocessing.standardizing(pool.x[: pool.train_count], columns)
-    return replace(pool, preprocessing=preprocessing, class_names=None if classes is None else tuple(classes))
+    names = None if classes is None else tuple(classes)
+    return replace(pool, preprocessing=preprocessing, class_names=names, about={"target": str(target)})
+
+
+def input_columns(given: object, header: Sequence[str], others: Collection[object], path: Path) -> list[str]:
+    """Return the names of the input columns: those given, in their order, or all of a header but the others, as in the table.
+
+    Raises:
+        TaskError: a name is given that is no input column, or twice; or the header has one twice.
+    """
+    allowed = [name for name in header if name not in others]
+    if given is None:
+        if repeated := [name for name in allowed if allowed.count(name) > 1]:
+            raise TaskError(f"tabular: {path}: found several columns named {repeated[0]!r}; rename them")
+        return allowed
+    listed = list(given) if isinstance(given, list | tuple) else []
+    wrong = [name for name in listed if allowed.count(name) != 1 or listed.count(name) != 1]
+    if wrong or not listed:
+        raise TaskError(
+            f"task_options.columns: found {(wrong or [given])[0]!r}; allowed: a list of different input columns of {path}: "
+            f"{', '.join(allowed)}"
+        )
+    return listed
 
 
 def _table_path(root: Path, file: object) -> Path:

@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
@@ -244,6 +245,9 @@ def as_task(found: object, manifest: Manifest) -> Task:
             f"task: {manifest.task}: preprocessing: found a {type(found.preprocessing).__name__}; "
             "allowed: a Preprocessing, or None"
         )
+    facts: object = found.facts
+    if not isinstance(facts, Mapping) or not all(isinstance(text, str) for entry in facts.items() for text in entry):
+        raise TaskError(f"task: {manifest.task}: facts: found {facts!r}; allowed: a dict from text to text")
     names = found.class_names
     if names is not None and (
         isinstance(names, str) or not all(isinstance(n, str) for n in names) or classes not in (None, len(names))

@@ -93,6 +93,7 @@ class Pool:
         preprocessing: from ``x`` to inputs of a model.
         class_names: name of each label; None if unknown.
         group: int64 [n], the writer of each sample (FEMNIST), or its value in a column (split by_column); else None.
+        about: metadata for the shards, such as the name of a table's ``target``.
     """
 
     x: NDArray[Any]
@@ -103,6 +104,7 @@ class Pool:
     preprocessing: Preprocessing = RAW
     class_names: tuple[str, ...] | None = None
     group: NDArray[np.int64] | None = None
+    about: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sample_shape(self) -> tuple[int, ...]:

@@ -125,6 +125,10 @@ class Shard:
         """
         if (self.val_x is None) != (self.val_y is None):
             raise ShardError("shard: found one of val_x and val_y; allowed: both or none")
+        if self.class_names is not None and classes not in (None, len(self.class_names)):
+            raise ShardError(
+                f"shard: class_names: found {len(self.class_names)} names; allowed: one for each of the {classes} classes"
+            )
         arrays: dict[str, Any] = {}
         for name, part in (("train", "train"), ("val", "validation"), ("test", "test")):
             x, y = self.part(part)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,7 @@ class Task(ABC):
         class_names: name of each label, which `peer predict` prints; None: the numbers are printed.
         preprocessing: how `load_shard` scales raw inputs, if it is the same for all peers, else it stands in the `Shard`.
             Model files hold it and `peer predict` applies it. None: not declared, so `peer predict` refuses raw inputs.
+        facts: what else all peers must have in common, as text by name: units, the tokenizer. Neighbors refuse other facts.
         more_metrics: name and direction of what `measure` returns beside the metric.
         metric_name: name of the result of `metric`.
         higher_is_better: whether a larger `metric` is better, for reports.
@@ -62,6 +64,7 @@ class Task(ABC):
     class_names: tuple[str, ...] | None = None
     preprocessing: Preprocessing | None = None
     more_metrics: tuple[Metric, ...] = ()
+    facts: Mapping[str, str] = MappingProxyType({})
 
     @property
     def metric_name(self) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX
 from coordinator_free_bootstrap.strict_json import dumps, loads, printable
 from peer.core.messages import (
     Heartbeat,
@@ -310,6 +311,7 @@ def _hello(message: peer_pb2.HelloRequest) -> Hello:
         phase=_choice(message, "phase", Phase, Refusal.MALFORMED),
         manifest=_text(message, "manifest", MANIFEST_CHARS_MAX),
         seen_incarnation=message.seen_incarnation,
+        meaning=_text(message, "meaning", MEANING_CHARS_MAX),
     )
 
 

@@ -125,6 +125,16 @@ def scripts() -> dict[Refusal, Script]:
             ],
         },
         Refusal.GRAPH_MISMATCH: {"title": "another graph", "steps": [hello(graph_digest="0" * 64)]},
+        Refusal.MEANING_MISMATCH: {
+            "title": "other classes; no record, invalid JSON, deep nesting, text that would forge a log line",
+            "steps": [
+                hello(meaning='{"kind":"classification","classes":["\u001b[31m\\n","b"]}'),
+                hello(meaning='{"kind":{"a":[[[]]]},"classes":7}'),
+                hello(meaning=""),
+                hello(meaning="no JSON"),
+                hello(meaning="[" * 100_000),
+            ],
+        },
         Refusal.SCHEMA_MISMATCH: {"title": "another model", "steps": [hello(schema_digest="0" * 64)]},
         Refusal.FROZEN_MISMATCH: {"title": "another frozen base", "steps": [hello(frozen_digest="0" * 32)]},
         Refusal.INITIAL_MODELS_MISMATCH: {

@@ -125,6 +125,10 @@ def seeds() -> dict[str, list[bytes]]:
             bytes((kind,)) + bytes(encode(theta, targets.SCHEMA, encoding)) for kind, encoding in enumerate(ENCODINGS)
         ],
         "handshake": [hello, b'{"clusters": 3, "timeouts": {"heartbeat_s": 2}}'],
+        "meaning": [
+            targets.RECORD.encode(),
+            b'{"kind": "regression", "target": "y", "read": ["a"], "open": ["target"]}',
+        ],
         "graph": [
             dump_graph(small).encode(),
             b'{"nodes": [{"id": 0, "address": "a:1"}, {"id": 1, "address": "[::1]:2"}], "links": [{"source": 0, "target": 1}]}',

@@ -22,6 +22,7 @@ from rich.console import Console, RenderableType
 from coordinator_free_bootstrap import Graph, Manifest, canonical_json, check_hello, diff, parse_graph, parse_manifest
 from coordinator_free_bootstrap.errors import ConfigError, IdentityError, RemoteProtocolError, StorageError
 from coordinator_free_bootstrap.identity import parse_spiffe_id
+from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX, Meaning, compare, with_known
 from coordinator_free_bootstrap.strict_json import loads
 from peer.core.encoding import ENCODINGS, decode, norm_squared
 from peer.core.messages import WIRE_VERSION, Hello, Phase
@@ -100,7 +101,8 @@ def encodings(data: bytes) -> None:
         return
 
 
-MINE = Hello(0, 1, WIRE_VERSION, "m", "g", "s", "", "", 0, Phase.RUNNING, canonical_json(Manifest()))
+RECORD = Meaning(kind="classification", classes=("a", "b"), columns=("x", "y"), scaled="rs", open=("classes",)).text()
+MINE = Hello(0, 1, WIRE_VERSION, "m", "g", "s", "", "", 0, Phase.RUNNING, canonical_json(Manifest()), 0, RECORD)
 
 
 def handshake(data: bytes) -> None:
@@ -111,6 +113,14 @@ def handshake(data: bytes) -> None:
         theirs = replace(MINE, sender=1, manifest_digest="x", manifest=data.decode(errors="replace"))
     found = check_hello(MINE, theirs, neighbors=(1, 2), last_incarnation=3)
     assert found is None or (found[1] and "\n" not in found[1] and len(found[1]) < 20_000)
+
+
+def meaning(data: bytes) -> None:
+    """Any text as a neighbor's record of classes and columns."""
+    text = data.decode(errors="replace")
+    result = compare(RECORD, text, "peer 0", "peer 1")
+    assert all(said.isprintable() and len(said) < 20_000 for said in (result.refusal, *result.warnings, *result.causes))
+    assert len(with_known(RECORD, text)) <= MEANING_CHARS_MAX
 
 
 def graph(data: bytes) -> None:
@@ -230,5 +240,5 @@ def _shown(renderable: RenderableType) -> None:
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     each.__name__: each
-    for each in (messages, streams, encodings, handshake, graph, manifest, checkpoint, certificate, status)
+    for each in (messages, streams, encodings, handshake, meaning, graph, manifest, checkpoint, certificate, status)
 }

@@ -47,6 +47,7 @@ def hello_of(sender: int, **changes: Any) -> Hello:
         round_index=3,
         phase=Phase.RUNNING,
         manifest="{}",
+        meaning='{"kind":"regression"}',
     )
     return Hello(**(fields | changes))
 

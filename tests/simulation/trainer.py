@@ -76,7 +76,7 @@ class QuadraticLearner:
     def labels(self, part: str = "train") -> None:
         return None
 
-    frozen_digest = ""
+    frozen_digest = meaning = ""
 
     def count(self, part: str = "train") -> int:
         return SAMPLES

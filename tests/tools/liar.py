@@ -225,6 +225,7 @@ class Liar:
             phase=Phase.FINISHED if self._part[victim] is END else Phase.RUNNING,
             manifest=host.manifest_json,
             seen_incarnation=host.state.incarnation,
+            meaning=host.meaning,
         )
         return replace(hello, **changes)
 

@@ -55,7 +55,7 @@ OUTCOME_UNUSED: Outcome
 OUTCOME_REFUSED: Outcome
 
 class HelloRequest(_message.Message):
-    __slots__ = ("sender", "incarnation", "wire_version", "manifest_digest", "graph_digest", "schema_digest", "initial_models_digest", "round_index", "phase", "manifest", "seen_incarnation", "frozen_digest")
+    __slots__ = ("sender", "incarnation", "wire_version", "manifest_digest", "graph_digest", "schema_digest", "initial_models_digest", "round_index", "phase", "manifest", "seen_incarnation", "frozen_digest", "meaning")
     SENDER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,7 @@ class HelloRequest(_message.Message):
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     SEEN_INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FROZEN_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MEANING_FIELD_NUMBER: _ClassVar[int]
     sender: int
     incarnation: int
     wire_version: int
@@ -80,7 +81,8 @@ class HelloRequest(_message.Message):
     manifest: str
     seen_incarnation: int
     frozen_digest: str
-    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., wire_version: _Optional[int] = ..., manifest_digest: _Optional[str] = ..., graph_digest: _Optional[str] = ..., schema_digest: _Optional[str] = ..., initial_models_digest: _Optional[str] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., manifest: _Optional[str] = ..., seen_incarnation: _Optional[int] = ..., frozen_digest: _Optional[str] = ...) -> None: ...
+    meaning: str
+    def __init__(self, sender: _Optional[int] = ..., incarnation: _Optional[int] = ..., wire_version: _Optional[int] = ..., manifest_digest: _Optional[str] = ..., graph_digest: _Optional[str] = ..., schema_digest: _Optional[str] = ..., initial_models_digest: _Optional[str] = ..., round_index: _Optional[int] = ..., phase: _Optional[_Union[Phase, str]] = ..., manifest: _Optional[str] = ..., seen_incarnation: _Optional[int] = ..., frozen_digest: _Optional[str] = ..., meaning: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
     __slots__ = ("hello", "refusal", "reason", "cannot_dial")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator_free_bootstrap import Manifest, Timeouts, canonical_json, check_hello, digest
+from coordinator_free_bootstrap import Manifest, Timeouts, canonical_json, check_hello, digest, remarks
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.messages import Hello, Phase
 
@@ -21,6 +21,7 @@ MINE = Hello(
     round_index=0,
     phase=Phase.STARTING,
     manifest=canonical_json(MANIFEST),
+    meaning='{"kind":"regression","tensors":["w [2]"]}',
 )
 THEIRS = replace(MINE, sender=2, incarnation=9)
 
@@ -42,6 +43,12 @@ def test_equal_hellos_are_accepted():
         ({"wire_version": 2}, Refusal.WIRE_VERSION, ("peer 1 has 1", "peer 2 has 2", "release")),
         ({"incarnation": 8}, Refusal.OLD_INCARNATION, ("incarnation 8", "incarnation 9", "take 10")),
         ({"graph_digest": "graph-b"}, Refusal.GRAPH_MISMATCH, ('peer 1 has "graph-a"', 'peer 2 has "graph-b"')),
+        (
+            {"meaning": '{"kind":"multilabel"}'},
+            Refusal.MEANING_MISMATCH,
+            ("kinds of targets differ: peer 1 has regression, peer 2 has multilabel",),
+        ),
+        ({"meaning": ""}, Refusal.MEANING_MISMATCH, ("peer 2 has no record",)),
         ({"schema_digest": "schema-b"}, Refusal.SCHEMA_MISMATCH, ('"schema-a"', '"schema-b"')),
         (
             {"frozen_digest": "frozen-b"},
@@ -98,13 +105,21 @@ def test_a_reason_is_one_short_printable_line_for_any_manifest_text(manifest):
 
 def test_checks_run_in_the_documented_order():
     wrong = replace(
-        THEIRS, sender=4, wire_version=2, incarnation=0, graph_digest="", schema_digest="", frozen_digest=""
+        THEIRS,
+        sender=4,
+        wire_version=2,
+        incarnation=0,
+        graph_digest="",
+        meaning="",
+        schema_digest="",
+        frozen_digest="",
     )
     steps = [
         ({"sender": 2}, Refusal.NOT_A_NEIGHBOR),
         ({"wire_version": 1}, Refusal.WIRE_VERSION),
         ({"incarnation": 9}, Refusal.OLD_INCARNATION),
         ({"graph_digest": "graph-a"}, Refusal.GRAPH_MISMATCH),
+        ({"meaning": MINE.meaning}, Refusal.MEANING_MISMATCH),
         ({"schema_digest": "schema-a"}, Refusal.SCHEMA_MISMATCH),
         ({"frozen_digest": "frozen-a"}, Refusal.FROZEN_MISMATCH),
     ]
@@ -112,3 +127,19 @@ def test_checks_run_in_the_documented_order():
         assert check_hello(MINE, wrong, neighbors=(2,), last_incarnation=9)[0] is refusal
         wrong = replace(wrong, **repair)
     assert check_hello(MINE, wrong, neighbors=(2,), last_incarnation=9) is None
+
+
+@pytest.mark.parametrize("digest_of", ["schema_digest", "initial_models_digest", "frozen_digest"])
+def test_other_models_are_refused_with_what_may_be_the_cause(digest_of):
+    meaning = '{"kind":"regression","tensors":["w [3]"],"task_file":"b","versions":"torch 9"}'
+    theirs = replace(THEIRS, meaning=meaning, **{digest_of: "other"})
+    _, reason = check_hello(MINE, theirs, neighbors=(2,))
+    assert 'tensors of a model differ: peer 1 has ["w [2]"], peer 2 has ["w [3]"]' in reason
+    assert "task files (SHA-256) differ" in reason and "library versions differ" in reason
+
+
+def test_what_may_be_meant_is_accepted_and_remarked():
+    theirs = replace(THEIRS, meaning='{"kind":"regression","tensors":["w [2]"],"loss":"own"}')
+    assert check_hello(MINE, theirs, neighbors=(2,)) is None
+    assert [sentence.partition(":")[0] for sentence in remarks(MINE, theirs)] == ["losses differ"]
+    assert remarks(MINE, THEIRS) == ()

@@ -4,11 +4,14 @@ import gc
 
 import numpy as np
 import pytest
+from torch import nn
 
 from coordinator_free_bootstrap import make_graph, parse_manifest
+from coordinator_free_bootstrap.errors import ShardError
 from peer.experiment.network import frozen_objects
 from peer.experiment.simulated import SimulatedSettings, simulate
 from peer.observe.report import build_report
+from peer.tasks import Shard, Task
 from tests.tools.simulated import peers_of, run
 
 
@@ -129,3 +132,28 @@ def test_a_garbage_collection_looks_at_each_object_once():
         gc.collect()
         assert len(gc.get_objects(generation=2)) < len(kept)
     assert gc.get_freeze_count() == 0 and len(gc.get_objects(generation=2)) > len(kept)
+
+
+def test_neighbors_whose_data_have_other_classes_do_not_train_together(tmp_path):
+    task = OwnClasses({2: ("1", "2")}, ("2", "3"))
+    graph = make_graph("line", 3, manifest=parse_manifest({"rounds": 1}, "test"))
+    with pytest.raises(ShardError, match=r"classes differ: peer 1 has \[2, 3\], peer 2 has \[1, 2\]"):
+        simulate(graph, tmp_path, SimulatedSettings(task=task))
+    assert not list(tmp_path.glob("peer-*"))
+    simulate(graph, None, SimulatedSettings(task=OwnClasses({}, ("2", "3"))))
+
+
+class OwnClasses(Task):
+    """Names of two classes, by peer."""
+
+    classes = 2
+
+    def __init__(self, names, others):
+        self.names, self.others = names, others
+
+    def make_model(self):
+        return nn.Linear(2, 2)
+
+    def load_shard(self, peer_id):
+        x, y = np.ones((8, 2)), np.arange(8) % 2
+        return Shard(train_x=x, train_y=y, test_x=x, test_y=y, class_names=self.names.get(peer_id, self.others))

@@ -95,6 +95,13 @@ def test_wrong_shards_are_refused(changes, words):
         shard(**changes).checked("classification", 4)
 
 
+def test_names_are_one_for_each_class():
+    names = shard(class_names=("a", "b", "c"))
+    with pytest.raises(ShardError, match="class_names: found 3 names; allowed: one for each of the 4 classes"):
+        names.checked("classification", 4)
+    assert names.checked("classification", None).class_names == ("a", "b", "c")
+
+
 def test_regression_targets_must_be_finite_numbers():
     with pytest.raises(ShardError, match=r"train_y\[0\]"):
         shard(train_y=np.full(12, np.nan)).checked("regression", None)

@@ -12,6 +12,7 @@ from coordinator_free_bootstrap import Manifest
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from coordinator_free_bootstrap.manifest import Limits
+from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX, Meaning
 from coordinator_free_bootstrap.rates import RATE_EXPECTED
 from peer.core.encoding import ENCODINGS, payload_size
 from peer.core.messages import WIRE_VERSION, Outcome
@@ -45,6 +46,11 @@ def test_refusal_table_has_every_code_once() -> None:
     codes = [code for first, _cause in rows("code") for code in CODE.findall(first)]
     assert sorted(codes) == sorted(Refusal)
     assert all(cause for _code, cause in rows("code"))
+
+
+def test_meaning_table_has_every_key_once() -> None:
+    keys = [key for first, _value, _effect in rows("key") for key in CODE.findall(first)]
+    assert sorted(keys) == sorted(Meaning.__dataclass_fields__)
 
 
 def test_outcome_table_has_every_outcome_once() -> None:
@@ -98,6 +104,7 @@ LIMITS = {
     "`sketch`": f"{convert.SKETCH_BYTES_MAX >> 20} MiB of finite float32",
     "characters of a digest": str(convert.DIGEST_CHARS_MAX),
     "characters of `manifest`": f"{convert.MANIFEST_CHARS_MAX >> 20} Mi",
+    "characters of `meaning`": f"{MEANING_CHARS_MAX >> 20} Mi",
     "characters of `reason`": str(convert.REASON_CHARS_MAX),
     "`StatusRequest.reply_bytes`": f"{convert.PADDING_BYTES_MAX >> 20} MiB",
     "`WatchStatusRequest.interval_s`": f"{convert.INTERVAL_S_MIN:g} to {convert.INTERVAL_S_MAX:g}, or 0 for 1",

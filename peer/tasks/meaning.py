@@ -1,0 +1,125 @@
+"""Describe a task and a shard as a `Meaning`, which neighbors compare before they average models."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from coordinator_free_bootstrap.meaning import CONSTANT, RAW, SCALED, Meaning
+from peer.core.schema import Schema
+from peer.tasks.arrays import Inputs, is_stored, sample_shape
+from peer.tasks.builtin import BuiltinTask, NamedModelTask
+from peer.tasks.preprocessing import Preprocessing
+from peer.tasks.shard import Shard
+from peer.tasks.task import Task
+
+PATTERN_MAX = 4096  # inputs of which the record says one by one whether they are scaled
+TENSORS_MAX = 256  # that the record names
+
+
+def meaning_of(task: Task, shard: Shard, schema: Schema, input_dtype: str) -> Meaning:
+    """Return what the numbers of a model mean for a task and a checked shard.
+
+    Args:
+        task: as loaded.
+        shard: its inputs are read where they are in memory, to tell constant columns.
+        schema: of a model.
+        input_dtype: of what the model gets; JSON by name for several inputs.
+    """
+    reported = task.reported()
+    return Meaning(
+        kind=task.kind,
+        target=shard.metadata.get("target"),
+        classes=_classes(task, shard),
+        targets=_form(task, shard),
+        inputs=json.loads(input_dtype) if input_dtype.startswith("{") else input_dtype,
+        facts=dict(task.facts),
+        metric=f"{reported.name}, {'higher' if reported.higher_is_better else 'lower'} is better",
+        more_metrics=tuple(metric.name for metric in task.more_metrics),
+        loss="own" if type(task).loss is not Task.loss else "default",
+        shape=sample_shape(shard.train_x),
+        task_file=_file_digest(type(task)),
+        tensors=tuple(f"{tensor.name} {list(tensor.shape)}" for tensor in schema.tensors[:TENSORS_MAX]),
+        versions=f"torch {torch.__version__}, numpy {np.__version__}",
+        open=task.open_options if isinstance(task, NamedModelTask) else (),
+        **_scaling(task, shard),
+    )
+
+
+def _classes(task: Task, shard: Shard) -> tuple[str, ...] | int | None:
+    if task.kind == "regression":
+        return None
+    names = shard.class_names or task.class_names
+    if isinstance(task, BuiltinTask):  # a split may rename the labels of some peers on purpose; the data set is one
+        names = task.pool_names
+    if names is not None and task.classes in (None, len(names)):
+        return tuple(map(str, names))
+    return None if task.classes is None else int(task.classes)
+
+
+def _form(task: Task, shard: Shard) -> str:
+    """Return the form of one target; labels of elements may have other sizes at other peers."""
+    shape = list(shard.train_y.shape[1:])
+    if task.kind == "classification":
+        return "one label" if not shape else f"labels with {len(shape)} axes"
+    return f"{task.kind} {shape}"
+
+
+def _scaling(task: Task, shard: Shard) -> dict[str, Any]:
+    """Return the fields about preprocessing; numbers of mean and deviation only where the task has them for all peers."""
+    own, common = shard.preprocessing, task.preprocessing
+    used = own or common
+    if used is None:
+        return {}
+    centered = bool(np.any(used.mean) or np.any(np.not_equal(used.std, 1.0)))
+    fields = {
+        **_columns(used),
+        "divisor": used.divisor,
+        "scaling": "mean and deviation" if centered else "none",
+    }
+    if own is None:
+        return fields | {"mean": used.mean, "std": used.std}
+    return fields | {"scaled": _pattern(used, shard.train_x) if centered else None}
+
+
+def _columns(used: Preprocessing) -> dict[str, Any]:
+    """Return the names of the inputs, and of the table's columns that they are made of: the same, unless columns are texts."""
+    if used.columns is None:
+        return {}
+    table = json.loads(used.to_json()).get("table") or {"kinds": [[name, "number"] for name in used.columns]}
+    kinds = {name: kind for name, kind in table["kinds"]}
+    columns = tuple(f"{name} (date)" if kinds.get(name) == "date" else name for name in used.columns)
+    return {"columns": columns, "read": tuple(kinds)}
+
+
+def _pattern(used: Preprocessing, x: Inputs) -> str | None:
+    """Return a letter for each feature or channel; None where the numbers are not one for each."""
+    if isinstance(x, Mapping):
+        return None
+    size = int(x.shape[1])
+    mean, std = np.broadcast_arrays(used.mean, used.std)
+    if mean.shape != (size, *[1] * (len(x.shape) - 2)) or size > PATTERN_MAX:
+        return None
+    scaled = (mean.ravel() != 0) | (std.ravel() != 1)
+    varies = np.zeros(size, bool) if is_stored(x) else np.array([np.ptp(x[:, i]) > 0 for i in range(size)])
+    return "".join(SCALED if s else RAW if v else CONSTANT for s, v in zip(scaled, varies, strict=True))
+
+
+def _file_digest(kind: type[Task]) -> str | None:
+    """Return the digest of the user's file that defines a task; None for built-in tasks and interactive code."""
+    module = sys.modules.get(kind.__module__)
+    path = getattr(module, "__file__", None)
+    if path is None or kind.__module__ == "__main__" or kind.__module__.partition(".")[0] == "peer":
+        return None
+    try:
+        content = Path(path).read_bytes()
+    except OSError:
+        return None
+    return hashlib.sha256(content.replace(b"\r\n", b"\n")).hexdigest()[:16]

@@ -58,7 +58,8 @@ def make(
     address_template: Annotated[
         str,
         typer.Option(
-            help="Address of peer i, such as peer-{id}:7400. {id}: 0, 1, ...; {id+1}: 1, 2, ...; {port}: --base-port + i."
+            help="Address of peer i, such as peer-{id}:7400 or node:{id+30400}. {id}: 0, 1, ...; {id+N}, {id-N}: from any whole "
+            "number on; {port}: --base-port + i."
         ),
     ] = "127.0.0.1:{port}",
     task: TaskOption = None,

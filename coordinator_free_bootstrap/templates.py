@@ -27,12 +27,16 @@ def fill_template(template: str, what: str, **values: int) -> str:
         result = values[found[1]] + int(found[2] or 0)
         if result < 0:
             place = ", ".join(f"{name} {value}" for name, value in values.items())
-            raise GraphError(f"{what}: found {template!r}, where {found[0]} is {result} for {place}; allowed: 0 or more")
+            raise GraphError(
+                f"{what}: found {template!r}, where {found[0]} is {result} for {place}; allowed: 0 or more"
+            )
         return str(result)
 
     text = _PLACEHOLDER.sub(number, template)
     if "{" in text or "}" in text:
         first, *others = values
         known = ", ".join([f"{{{first}}}", f"{{{first}+1}}", *(f"{{{name}}}" for name in others)])
-        raise GraphError(f"{what}: found {template!r}; allowed placeholders: {known}, with any whole number after + or -")
+        raise GraphError(
+            f"{what}: found {template!r}; allowed placeholders: {known}, with any whole number after + or -"
+        )
     return text

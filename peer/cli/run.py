@@ -14,6 +14,7 @@ from peer.cli.problem import Amp, DataRoot, Download, Exports
 from peer.cli.proxy import ThroughProxy
 from peer.cli.trace import traceback_wanted
 from peer.runtime.imports import importing
+from peer.runtime.slow_start import told
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -115,13 +116,14 @@ def run(
     Example: peer run --id 3 --neighbors graph.json
     """
     from peer.deploy.ending import exit_on_signals, is_completed, wait_for_signal
+    from peer.observe.logs import setup_logging
 
     exit_on_signals()
-    with importing():
+    setup_logging(peer_id, level=log_level, style=log_format)
+    with told("importing PyTorch and gRPC"), importing():
         from coordinator_free_bootstrap import load_graph
         from coordinator_free_bootstrap.errors import PeerError
         from coordinator_free_bootstrap.rates import parse_rate
-        from peer.observe.logs import setup_logging
         from peer.observe.trackers.export import LiveExport
         from peer.runtime.assembly import LocalSettings
         from peer.runtime.process import run_peer
@@ -131,7 +133,6 @@ def run(
         from peer.tasks.effect import warn_without_effect
         from peer.wire.proxy import HttpProxy
 
-    setup_logging(peer_id, level=log_level, style=log_format)
     plaintext = insecure or insecure_anywhere
     settings = LocalSettings(
         state_dir or Path("state") / f"peer-{peer_id}",

@@ -11,16 +11,14 @@ from coordinator_free_bootstrap.errors import UsageError
 from peer.deploy.given_data import GivenData
 from peer.deploy.keys import at_addresses
 from peer.deploy.task_file import WORKDIR, task_file
-from peer.deploy.text import fill, mount, verbatim, write
+from peer.deploy.text import fill, verbatim, write
 
 ADDRESS = "peer-{id}:7400"
 PEERS_MAX = 256  # deploy/Dockerfile makes a folder for the volumes of so many peers
 MONITORING = ("prometheus.yml", "alerts.yml", "datasource.yml", "dashboards.yml", "dashboard.json")
 
 
-def compose_file(
-    graph: Graph, *, build: str | None = None, shards: bool = False, data: GivenData | None = None
-) -> str:
+def compose_file(graph: Graph, *, build: str | None = None, shards: bool = False, data: GivenData | None = None) -> str:
     """Return the compose file of a graph.
 
     Args:
@@ -77,7 +75,9 @@ def _service(graph: Graph, peer_id: int, shards: bool, data: GivenData | None) -
     own_task = ":" in graph.manifest.task
     volumes += [f'"./deploy/task:{WORKDIR}:ro"'] if own_task else []
     volumes += [data.mount(peer_id)] if data else []
-    folder = f"\n    working_dir: {WORKDIR}" if own_task or data else ""  # where the paths of task file and data are valid
+    folder = (
+        f"\n    working_dir: {WORKDIR}" if own_task or data else ""
+    )  # where the paths of task file and data are valid
     return f"""  peer-{peer_id}:
     <<: *peer
     command: [run, {options},

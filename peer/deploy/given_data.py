@@ -118,5 +118,7 @@ def data_on_nodes(text: str, graph: Graph) -> GivenData:
     """
     data = GivenData.of(text, graph)
     if not data.volume and not (data.source.startswith("/") and ".." not in PurePosixPath(data.source).parts):
-        raise UsageError(f"--data: found {data.source}; allowed: an absolute path that is valid on every node, or a volume")
+        raise UsageError(
+            f"--data: found {data.source}; allowed: an absolute path that is valid on every node, or a volume"
+        )
     return data

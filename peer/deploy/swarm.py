@@ -121,7 +121,9 @@ class _Writer:
         volumes += ["page"] if stack.page_port else []
         lines = [f"  {name}: {{}}" for name in volumes]
         if stack.data and stack.data.volume:
-            lines += [f"  {name}: {{external: true}}" for name in dict.fromkeys(map(stack.data.for_peer, self.graph.ids))]
+            lines += [
+                f"  {name}: {{external: true}}" for name in dict.fromkeys(map(stack.data.for_peer, self.graph.ids))
+            ]
         return fill(
             "stack.yml",
             peers=len(self.graph.nodes),
@@ -147,7 +149,9 @@ class _Writer:
             volumes.append(stack.data.mount(peer_id))
         configs = [f"{{source: {self.graph_name}, target: /graph/graph.json}}"]
         if self.own:
-            configs.append(f"{{source: {self._task_name(self.own)}, target: {json.dumps(f'{WORKDIR}/{self.own.path}')}}}")
+            configs.append(
+                f"{{source: {self._task_name(self.own)}, target: {json.dumps(f'{WORKDIR}/{self.own.path}')}}}"
+            )
         secret, certificate = self._key(peer_id)
         return fill(
             "stack-peer.yml",

@@ -16,6 +16,7 @@ from peer.identity.files import KeyFiles
 from peer.runtime.assembly import Assembled, LocalSettings, assemble
 from peer.runtime.results import exit_code_of, write_results
 from peer.runtime.signals import Signals
+from peer.runtime.slow_start import told
 from peer.runtime.world import AsyncioWorld
 from peer.store.system import require_unix
 from peer.wire.address import require_own_address
@@ -60,7 +61,8 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
     tls = transport_security(peer_id, graph, settings)
     if settings.require_own_address and own:
         require_own_address(peer_id, own, settings.listen or own)
-    return AsyncioWorld(assemble(peer_id, graph, settings), tls)
+    with told("loading the task, its data and the state directory"):
+        return AsyncioWorld(assemble(peer_id, graph, settings), tls)
 
 
 async def run_to_end(world: AsyncioWorld, on_listening: Callable[[int], None] | None = None) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,6 +16,9 @@ from peer.cli.proxy import ThroughProxy
 from peer.cli.trace import traceback_wanted
 from peer.runtime.imports import importing
 from peer.runtime.slow_start import told
+
+if TYPE_CHECKING:
+    from peer.observe.metrics_page import MetricsPage
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -149,13 +153,12 @@ def run(
         insecure=insecure,
         insecure_anywhere=insecure_anywhere,
         download=download,
-        metrics_port=metrics_port,
-        metrics_host=metrics_host or LocalSettings.metrics_host,
         require_own_address=require_own_address,
         tell_clusters=tell_clusters,
         check_task=True,
         traceback=traceback_wanted(),
     )
+    serving = ExitStack()
     try:
         refuse_without("with --metrics-port", metrics_port is not None, metrics_host=metrics_host)
         refuse_without("without plaintext", not plaintext, cert=cert, key=key, certs=certs, ca=ca)
@@ -164,7 +167,8 @@ def run(
             upload_limit=parse_rate(upload_limit, "--upload-limit") if upload_limit else None,
             download_limit=parse_rate(download_limit, "--download-limit") if download_limit else None,
         )
-        settings = replace(settings, proxy=HttpProxy.chosen(proxy))
+        metrics = _metrics_page(serving, metrics_port, metrics_host)
+        settings = replace(settings, proxy=HttpProxy.chosen(proxy), metrics=metrics)
         if settings.proxy:
             logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)
         graph = load_graph(neighbors)
@@ -180,8 +184,20 @@ def run(
     except PeerError as error:
         logging.getLogger("peer").error("%s", error, exc_info=settings.traceback)
         code = error.exit_code
-    if code and stay == "error":
-        wait_for_signal("stopped by an error that a restart does not repair")
-    elif not code and stay == "completed" and is_completed(StateDir(settings.state_dir)):
-        wait_for_signal("run completed")
+        if settings.metrics:
+            settings.metrics.set_state("failed")
+    with serving:  # a peer that stays still answers /metrics
+        if code and stay == "error":
+            wait_for_signal("stopped by an error that a restart does not repair")
+        elif not code and stay == "completed" and is_completed(StateDir(settings.state_dir)):
+            wait_for_signal("run completed")
     raise typer.Exit(code)
+
+
+def _metrics_page(serving: ExitStack, port: int | None, host: str | None) -> MetricsPage | None:
+    """Serve the metrics until the stack is closed; None without a port."""
+    if port is None:
+        return None
+    from peer.observe.metrics_page import metrics_page  # here: a peer without metrics need not import their library
+
+    return serving.enter_context(metrics_page(port, host or "127.0.0.1"))

@@ -24,6 +24,7 @@ from coordinator_free_bootstrap import Graph, Node, Observer, Subject, dns_name,
 from coordinator_free_bootstrap.errors import ConfigError, IdentityError, Refusal, RemoteProtocolError
 from coordinator_free_bootstrap.graph import split_address
 from peer.identity.certificates import Certificate
+from peer.identity.expiry import last_end
 from peer.identity.files import KeyFiles, KeyPair, load_key_pair, read_file
 from peer.wire.ports import why_not_bound
 
@@ -50,6 +51,9 @@ class MutualTls:
         others: certificates that are not in the graph.
         authorities: PEM of certificate authorities; trusted for peers that have no certificate here.
 
+    Attributes:
+        ends: when the certificates end, its own and those of the callers that it knows.
+
     Raises:
         IdentityError: the own certificate is not the one of the graph, or a neighbor has no pinned certificate.
     """
@@ -69,6 +73,7 @@ class MutualTls:
         self._pair = pair
         self._authorities = authorities
         self._check_own()
+        self.ends: dict[Subject, datetime] = {subject: pair.certificate.parsed.not_valid_after_utc}
         neighbors = graph.neighbors(subject) if isinstance(subject, int) else graph.ids
         self._known: dict[Subject, Node | Observer] = {n: graph.node(n) for n in neighbors}
         if isinstance(subject, int):
@@ -161,6 +166,8 @@ class MutualTls:
         for certificate in found:
             if problem := certificate.problem_at(now):
                 log.warning("neighbor's certificate cannot be used: %s: %s", who, problem)
+        if end := last_end(found):
+            self.ends[name] = end
         if not found and self._authorities is None:
             raise IdentityError(
                 f"graph file: {who} has no certificate with a pinned key; run `peer graph pin graph.json certs/*.pem`, "

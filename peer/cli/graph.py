@@ -129,6 +129,7 @@ def check(path: GraphFile, as_json: AsJson = False) -> None:
     facts = graph.check()
     warn_without_effect(graph.manifest, (), lambda warning: typer.echo(f"warning: {path}: {warning}", err=True))
     _warn_of_limits(path, graph)
+    _warn_of_certificates(path, graph)
     if as_json:
         typer.echo(json.dumps({"file": str(path), "valid": True, **facts}, indent=2))
         return
@@ -154,6 +155,18 @@ def _warn_of_limits(path: Path, graph: Graph) -> None:
         found = [f"the limits were not compared with the timeouts, since the model's size is unknown: {error}"]
     for problem in found:
         typer.echo(f"warning: {path}: {problem}", err=True)
+
+
+def _warn_of_certificates(path: Path, graph: Graph) -> None:
+    """Warn of certificates that end soon, or cannot be read."""
+    from peer.identity.expiry import ending_soon, ends_in
+
+    try:
+        found = ending_soon(ends_in(graph))
+    except PeerError as error:
+        found = [str(error)]
+    for sentence in found:
+        typer.echo(f"warning: {path}: {sentence}", err=True)
 
 
 @app.command(epilog="Example: peer graph show graph.json --out graph.png")

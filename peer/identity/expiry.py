@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.identity import Subject
+from coordinator_free_bootstrap.validation import counted
 from peer.identity.certificates import Certificate
 
 SOON = timedelta(days=30)
@@ -47,9 +48,9 @@ def ending_soon(ends: Mapping[Subject, datetime], now: datetime | None = None) -
 def _sentence(subject: Subject, end: datetime, now: datetime) -> str:
     option = f"--id {subject}" if isinstance(subject, int) else f"--observer {subject}"
     days = (end - now) / timedelta(days=1)
-    when = (
-        f"ends on {end:%Y-%m-%d %H:%M} UTC, in {days:.0f} days" if days >= 0 else f"ended on {end:%Y-%m-%d %H:%M} UTC"
-    )
+    when = f"ended on {end:%Y-%m-%d %H:%M} UTC"
+    if days >= 0:
+        when = f"ends on {end:%Y-%m-%d %H:%M} UTC, in {counted(round(days), 'day')}"
     return (
         f"the certificate of {_named(subject)} {when}; make a new key with peer keygen {option} --out new, pin it with "
         "peer graph pin --rotate, and give all peers the new graph file"

@@ -159,7 +159,11 @@ def transport_security(peer_id: int, graph: Graph, settings: LocalSettings) -> M
             require_loopback_or(settings.insecure_anywhere, listen)
         log.warning("plaintext: whoever reaches this port can read and forge models")
         return None
+    return load_tls(graph, peer_id, key_files(peer_id, settings), certs=settings.certs, ca=settings.ca)
+
+
+def key_files(peer_id: int, settings: LocalSettings) -> KeyFiles:
+    """Return the paths of a peer's own certificate and key."""
     usual = KeyFiles.of(settings.certs or settings.state_dir / "identity", peer_id)
     beside = settings.cert.with_suffix(".key") if settings.cert else usual.key
-    files = KeyFiles(settings.cert or usual.certificate, settings.key or beside)
-    return load_tls(graph, peer_id, files, certs=settings.certs, ca=settings.ca)
+    return KeyFiles(settings.cert or usual.certificate, settings.key or beside)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -34,6 +35,25 @@ def check_health(address: str, files: KeyFiles | None, timeout_s: float) -> None
     if reply.status != health_pb2.HealthCheckResponse.SERVING:
         status = health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)
         raise NeighborUnavailable(f"health of the peer at {address}: found {status}; expected SERVING")
+
+
+def answers_here(listen: str, files: KeyFiles | None, timeout_s: float = 2.0) -> bool:
+    """Return whether this peer answers on this machine, at the address or only at the port on which it listens.
+
+    Args:
+        listen: ``host:port``; the host may be any interface, or the name of a router.
+        files: as for `check_health`; another peer does not accept this peer's key.
+        timeout_s: for each address.
+
+    Raises:
+        IdentityError: see `check_health`.
+    """
+    port = listen.rpartition(":")[2]
+    for address in (f"127.0.0.1:{port}", f"[::1]:{port}", listen):
+        with suppress(NeighborUnavailable):
+            check_health(address, files, timeout_s)
+            return True
+    return False
 
 
 def own_key_files(folder: Path) -> KeyFiles:

@@ -124,11 +124,14 @@ def described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, s
 def check(path: GraphFile, as_json: AsJson = False) -> None:
     """Check a graph file and summarize it; each problem names the field and what is allowed."""
     from peer.tasks.effect import warn_without_effect
+    from peer.wire.address import undialable
 
     graph = Graph.load(path)
     facts = graph.check()
     warn_without_effect(graph.manifest, (), lambda warning: typer.echo(f"warning: {path}: {warning}", err=True))
     _warn_of_limits(path, graph)
+    for problem in undialable(graph):
+        typer.echo(f"warning: {path}: {problem}", err=True)
     _warn_of_certificates(path, graph)
     if as_json:
         typer.echo(json.dumps({"file": str(path), "valid": True, **facts}, indent=2))

@@ -288,5 +288,7 @@ def check_reachable(peer_id: int, address: str, timeout_s: float = CONNECT_TIMEO
         return Check(
             name, "warn", f"{address}: no answer in {timeout_s:g} s", "check that the device runs, and the firewalls"
         )
+    except UnicodeError as error:  # a part of the name that no name service can have
+        return Check(name, "fail", f"{address}: {error}", "correct the address in the graph file")
     except OSError as error:
         return Check(name, "warn", f"{address}: {error.strerror or error}", "check the network between the devices")

@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from coordinator_free_bootstrap import dns_name
 from coordinator_free_bootstrap.errors import IdentityError, NeighborUnavailable
 from peer.identity.files import KeyFiles, load_key_pair
+from peer.wire.address import dialed
 
 
 def check_health(address: str, files: KeyFiles | None, timeout_s: float) -> None:
@@ -73,9 +74,9 @@ def own_key_files(folder: Path) -> KeyFiles:
 
 def _channel(address: str, files: KeyFiles | None) -> grpc.Channel:
     if files is None:
-        return grpc.insecure_channel(address)
+        return grpc.insecure_channel(dialed(address))
     pair = load_key_pair(files)
     federation, subject = pair.certificate.name
     credentials = grpc.ssl_channel_credentials(pair.certificate.pem(), pair.private_key, pair.chain)
     options = [("grpc.ssl_target_name_override", dns_name(federation, subject))]
-    return grpc.secure_channel(address, credentials, options=options)
+    return grpc.secure_channel(dialed(address), credentials, options=options)

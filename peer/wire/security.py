@@ -26,6 +26,7 @@ from coordinator_free_bootstrap.graph import split_address
 from peer.identity.certificates import Certificate
 from peer.identity.expiry import last_end
 from peer.identity.files import KeyFiles, KeyPair, load_key_pair, read_file
+from peer.wire.address import dialed, listened
 from peer.wire.ports import why_not_bound
 
 log = logging.getLogger("peer")
@@ -221,10 +222,11 @@ def require_loopback_or(anywhere: bool, listen: str) -> None:
 
 def open_channel(address: str, options: Options, security: SecureChannel | None) -> grpc.aio.Channel:
     """Open a channel to ``host:port``; plaintext if ``security`` is None. It connects with the first call."""
+    target = dialed(address)
     if security is None:
-        return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.insecure_channel(target, options=options)
     named = [*options, ("grpc.ssl_target_name_override", security.server_name)]
-    return grpc.aio.secure_channel(address, security.credentials, options=named)
+    return grpc.aio.secure_channel(target, security.credentials, options=named)
 
 
 def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None) -> int:
@@ -234,12 +236,12 @@ def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentia
         ConfigError: ``listen`` is not ``host:port``, or cannot be bound.
     """
     try:
-        if not listen.endswith(":0"):
-            split_address(listen)
+        split_address(f"{listen[:-1]}1" if listen.endswith(":0") else listen)
+        target = listened(listen)
     except ValueError as error:
         raise ConfigError(f"--listen: found {listen!r}; allowed: {error}, such as 0.0.0.0:7400") from error
     try:
-        port = bind_target(server, listen, credentials)
+        port = bind_target(server, target, credentials)
     except RuntimeError:
         port = 0  # gRPC gives no reason
     if port == 0:

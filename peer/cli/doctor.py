@@ -145,7 +145,9 @@ def _edges(
     from peer.runtime.edge_costs import cost_check, edge_check, round_cost
     from peer.runtime.edge_tests import edge_tests
     from peer.runtime.process import transport_security
+    from peer.store.system import require_temporary_folder
 
+    require_temporary_folder()
     graph, settings = load_graph(path), LocalSettings(home, **given)
     tls = transport_security(peer_id, graph, settings)
     tests = asyncio.run(edge_tests(graph, peer_id, tls, proxy=proxy, listen=settings.listen, runs=runs))

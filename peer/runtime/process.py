@@ -19,7 +19,7 @@ from peer.runtime.results import exit_code_of, outcome_of, write_results
 from peer.runtime.signals import Signals
 from peer.runtime.slow_start import told
 from peer.runtime.world import AsyncioWorld
-from peer.store.system import require_unix
+from peer.store.system import require_temporary_folder, require_unix
 from peer.wire.address import require_own_address
 from peer.wire.security import MutualTls, load_tls, require_loopback_or
 
@@ -61,6 +61,7 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
     own = graph.node(peer_id).address
     _tell_state(settings, "starting")
     try:
+        require_temporary_folder()
         tls = transport_security(peer_id, graph, settings)
         if settings.require_own_address and own:
             require_own_address(peer_id, own, settings.listen or own)

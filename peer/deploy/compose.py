@@ -75,9 +75,8 @@ def _service(graph: Graph, peer_id: int, shards: bool, data: GivenData | None) -
     own_task = ":" in graph.manifest.task
     volumes += [f'"./deploy/task:{WORKDIR}:ro"'] if own_task else []
     volumes += [data.mount(peer_id)] if data else []
-    folder = (
-        f"\n    working_dir: {WORKDIR}" if own_task or data else ""
-    )  # where the paths of task file and data are valid
+    # where the paths of task file and data are valid
+    folder = f"\n    working_dir: {WORKDIR}" if own_task or data else ""
     return f"""  peer-{peer_id}:
     <<: *peer
     command: [run, {options},

@@ -62,6 +62,8 @@ class GivenData:
                     f"--data: found {text!r}, whose PATH is {target}; allowed: a path below {WORKDIR}, where peers start, or "
                     f"another that is none of {', '.join(RESERVED)}"
                 )
+            if (file := task.rpartition(":")[0]) and PurePosixPath(WORKDIR, file).is_relative_to(target):
+                raise UsageError(f"--data: found {text!r}, which hides the task file {file}; allowed: another PATH")
         data.for_peer(graph.ids[0])
         return data
 

@@ -113,6 +113,7 @@ def _runs(path: Path, peer_id: int, home: Path, given: dict[str, Any]) -> bool:
     """Return whether the peer runs on this machine: its state directory is in use, or it answers at its own port."""
     from coordinator_free_bootstrap import load_graph
     from coordinator_free_bootstrap.errors import PeerError
+    from peer.observe.ask import plaintext_status
     from peer.runtime.assembly import LocalSettings
     from peer.runtime.process import key_files
     from peer.store.identity_files import held_by
@@ -122,8 +123,9 @@ def _runs(path: Path, peer_id: int, home: Path, given: dict[str, Any]) -> bool:
         return True
     try:
         own = given["listen"] or load_graph(path).node(peer_id).address
-        files = None if given["insecure"] else key_files(peer_id, LocalSettings(home, **given))
-        return bool(own) and answers_here(own, files)
+        if own and given["insecure"]:  # without keys, another peer may answer there
+            return plaintext_status(f"127.0.0.1:{own.rpartition(':')[2]}").peer_id == peer_id
+        return bool(own) and answers_here(own, key_files(peer_id, LocalSettings(home, **given)))
     except (PeerError, OSError):  # the checks tell what is wrong
         return False
 

@@ -38,12 +38,12 @@ def check_health(address: str, files: KeyFiles | None, timeout_s: float) -> None
         raise NeighborUnavailable(f"health of the peer at {address}: found {status}; expected SERVING")
 
 
-def answers_here(listen: str, files: KeyFiles | None, timeout_s: float = 2.0) -> bool:
+def answers_here(listen: str, files: KeyFiles, timeout_s: float = 2.0) -> bool:
     """Return whether this peer answers on this machine, at the address or only at the port on which it listens.
 
     Args:
         listen: ``host:port``; the host may be any interface, or the name of a router.
-        files: as for `check_health`; another peer does not accept this peer's key.
+        files: this peer's certificate and key, with which no other peer answers.
         timeout_s: for each address.
 
     Raises:

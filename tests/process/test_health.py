@@ -1,5 +1,6 @@
 """`peer health` on a running peer: the exit codes and sentences that containers and supervisors get."""
 
+import json
 import re
 import time
 import urllib.request
@@ -106,3 +107,13 @@ def test_a_finished_peer_that_stays_answers_metrics_and_health(tmp_path):
         ends = re.findall(r'peer_certificate_end_timestamp_seconds\{of="(\w+)"\} (\S+)', page)
         assert {of for of, end in ends if float(end) > time.time() + 700 * 86_400} == {"own", "neighbors"}
         assert health(tmp_path, graph.node(0).address, "--certs", "keys/peer-0")[0] == 0
+
+
+def test_the_doctor_beside_a_plaintext_peer_knows_it_by_its_id(place):
+    folder, address = place
+    words = ["doctor", "--neighbors", "graph.json", "--insecure", "--listen", address, "--json"]
+    with running(folder, "--insecure"):
+        for peer_id, level in ((0, "ok"), (1, "fail")):
+            found = executed(*words, "--id", peer_id, "--state-dir", f"elsewhere-{peer_id}", cwd=folder)
+            checks = {check["name"]: check["level"] for check in json.loads(found.stdout)["checks"]}
+            assert checks["own port"] == level, found.stdout

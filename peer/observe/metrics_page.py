@@ -19,7 +19,7 @@ class MetricsPage:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(self)  # type: ignore[arg-type]
+        self.registry.register(self)
         self._process, self._before = CollectorRegistry(), CollectorRegistry()
         ProcessCollector(registry=self._process)
         self._state = RunState(self._before)

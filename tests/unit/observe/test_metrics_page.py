@@ -91,6 +91,9 @@ def test_a_port_in_use_is_one_sentence(page):
 def test_no_alert_fires_for_a_peer_that_has_finished():
     """Before, `PeerUnreachable`, `PeerIsolated` and `PeerStalled` fired for each peer that had completed its run."""
     rules = {rule["alert"]: rule["expr"] for rule in yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]}
-    assert 'peer_run_state{state=~"completed|left"}' in rules["PeerUnreachable"]
+    assert (
+        'unless on (instance) last_over_time(peer_run_state{state=~"completed|left"}[7d]) == 1'
+        in rules["PeerUnreachable"]
+    )
     for alert in ("PeerIsolated", "PeerStalled"):
         assert rules[alert].endswith('and on (instance) peer_run_state{state="running"} == 1')

@@ -13,6 +13,7 @@ from coordinator_free_bootstrap.graph import Graph, Node
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.mixing import spectral_gap
 from coordinator_free_bootstrap.seeds import generator
+from coordinator_free_bootstrap.templates import fill_template
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -85,8 +86,8 @@ def make_graph(
         seed: of the graph; the seed of the run is the manifest key ``seed``.
         manifest: settings of the run; default: every key at its default.
         base_port: ``{port}`` in the template becomes base_port + peer id.
-        address_template: address of a peer with the placeholders ``{id}``, ``{id+1}`` (ids from 1) and ``{port}``, such as
-            ``peer-{id}:7400``.
+        address_template: address of a peer, such as ``peer-{id}:7400``; placeholders ``{id}``, ``{id+N}``, ``{id-N}`` with any
+            whole number N, and the same with ``port``.
         p: erdos-renyi: probability of each edge; small-world: share of the ring's edges that are rewired (0.1).
         m: barabasi-albert: edges added with each peer.
         degree: average degree to reach, in place of p, m or radius; ``regular`` and ``expander``: the exact degree;
@@ -104,7 +105,9 @@ def make_graph(
         degree = default_degree(kind, peers)
     shape = Shape(p, m, degree, radius)
     _check_shape(kind, peers, shape)
-    nodes = tuple(Node(i, _address(address_template, i, base_port)) for i in range(peers))
+    nodes = tuple(
+        Node(i, fill_template(address_template, "address template", id=i, port=base_port + i)) for i in range(peers)
+    )
     draws = DRAWS_MAX if kind in _ALLOWED else 1
     wanted = EXPANDER_DRAWS if kind == "expander" else 1
     first = seed * wanted  # so that two seeds of an expander share no draw
@@ -183,16 +186,6 @@ def _check_shape(kind: Kind, peers: int, shape: Shape) -> None:
         raise GraphError(f"degree: found {shape.degree:g}; allowed: a whole number; an even one with {peers} peers")
     if kind == "small-world" and float(shape.degree or 0) % 2:
         raise GraphError(f"degree: found {shape.degree:g}; allowed: an even whole number")
-
-
-def _address(template: str, peer_id: int, base_port: int) -> str:
-    values = {"{id}": peer_id, "{id+1}": peer_id + 1, "{port}": base_port + peer_id}
-    address = template
-    for placeholder, value in values.items():
-        address = address.replace(placeholder, str(value))
-    if "{" in address:
-        raise GraphError(f"address template: found {template!r}; allowed placeholders: {', '.join(values)}")
-    return address
 
 
 def _draw(kind: Kind, peers: int, shape: Shape, seed: int) -> nx.Graph:

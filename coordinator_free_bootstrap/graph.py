@@ -35,6 +35,10 @@ _OBSERVER = re.compile(r"[a-z][a-z0-9-]{0,31}")
 _NETWORK = re.compile(r"[a-z0-9-]{1,63}")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_SCOPE = re.compile(r"[^\s/%\[\]]{1,15}")  # as long as Linux lets the name of an interface be
+_NUMBERS = re.compile(
+    r"(0[xX][0-9a-fA-F]*|[0-9]+)(\.(0[xX][0-9a-fA-F]*|[0-9]+)?)*"
+)  # resolvers read 0x7f.1 as 127.0.0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +248,7 @@ class Graph:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``, ``1.2.3.4:port`` or ``[v6]:port``.
+    """Return host and port of ``host:port``, ``1.2.3.4:port`` or ``[v6]:port``; a link-local one has a scope, ``[fe80::1%eth0]``.
 
     Raises:
         ValueError: another form; the text says what is allowed.
@@ -255,17 +259,32 @@ def split_address(address: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
         try:
-            ipaddress.IPv6Address(host)
+            scope = ipaddress.IPv6Address(host).scope_id
         except ValueError:
             raise ValueError("an IPv6 address between the brackets") from None
+        if scope is not None and not _SCOPE.fullmatch(scope):
+            raise ValueError("after % the name or number of an interface, of at most 15 characters")
     elif not _HOST.fullmatch(host):
-        raise ValueError("host:port with a host name, an IPv4 address, or an IPv6 address in brackets")
-    elif not host.strip("0123456789."):
+        raise ValueError("host:port with a host name, an IPv4 address, or an IPv6 address in brackets" + _hint(host))
+    elif ".." in host:
+        raise ValueError("a host name without empty parts between its dots")
+    elif _NUMBERS.fullmatch(host):
         try:
             ipaddress.IPv4Address(host)
         except ValueError:
             raise ValueError("an IPv4 address of four numbers from 0 to 255") from None
     return host, int(port)
+
+
+def _hint(host: str) -> str:
+    """Return what to write in place of some hosts that are nearly right, "" for others."""
+    if host.endswith(".") and _HOST.fullmatch(host[:-1]):
+        return f"; write {host[:-1]}, without the last dot"
+    try:
+        ascii_name = host.encode("idna").decode()
+    except UnicodeError:
+        return ""
+    return f"; write {ascii_name}, its form in ASCII" if ascii_name != host and _HOST.fullmatch(ascii_name) else ""
 
 
 def _canonical(address: str) -> str:

@@ -46,6 +46,11 @@ def expected_rate(graph: Graph, sender: int, receiver: int) -> float:
     return min([RATE_EXPECTED, *(limit / (2 * sharing) for limit, sharing in _limits(graph, sender, receiver))])
 
 
+def declared_rate(graph: Graph, sender: int, receiver: int) -> float | None:
+    """Return the share of the declared limits that a transfer has at least, bytes per second; None without limits."""
+    return min((limit / sharing for limit, sharing in _limits(graph, sender, receiver)), default=None)
+
+
 def _limits(graph: Graph, sender: int, receiver: int, upload: int | None = None) -> list[tuple[int, int]]:
     """Return the limits that a transfer is subject to, each with the number of transfers that share it at most."""
     found = [

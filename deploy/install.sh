@@ -5,11 +5,24 @@
 set -eu
 install="/opt/tools/bin/python -m pip --python /opt/peer/bin/python install"
 
+began=$(date +%s)
+tell() { echo "install.sh, $(($(date +%s) - began)) s: $*"; }
+every() { # run a command, with a line every 5 s: pip prints nothing while it downloads, unpacks and compiles
+    what=$1; shift
+    tell "$what"
+    (while sleep 5; do tell "$what goes on"; done) & ticker=$!
+    trap 'kill $ticker 2>/dev/null || true' EXIT
+    "$@"
+    kill $ticker; wait $ticker 2>/dev/null || true
+    trap - EXIT
+}
+
 if ls "$1"/*.whl >/dev/null 2>&1; then
     export PIP_NO_INDEX=1 PIP_FIND_LINKS="$PWD/$1"
 fi
 if [ $# -eq 3 ]; then
-    exec $install --no-deps --prefix "$3" .
+    every "installing this project" $install --no-deps --prefix "$3" .
+    exit
 fi
 
 /opt/peer/bin/python - >requirements.txt <<'END'
@@ -18,9 +31,9 @@ project = tomllib.load(open("pyproject.toml", "rb"))["project"]
 print(*project["dependencies"], *project["optional-dependencies"]["chaos"], *project["optional-dependencies"]["page"], sep="\n")
 END
 if [ -z "${PIP_NO_INDEX:-}" ]; then # first and separately, so that no other index supplies another build of torch
-    $install --index-url "$2" -c constraints.txt torch torchvision
+    every "installing PyTorch from $2" $install --index-url "$2" -c constraints.txt torch torchvision
 fi
-$install -c constraints.txt -r requirements.txt
+every "installing the packages of requirements.txt" $install -c constraints.txt -r requirements.txt
 
 cd /opt/peer/lib/python3*/site-packages
 rm -rf torch/include torch/share torch/test torch/lib/*.a # for building and testing extensions

@@ -53,7 +53,7 @@ class Graph(BaseGraph):
             degree: average degree, in place of p, m or radius. Default: 4, more where so many peers would not be connected.
             radius: geometric: radius in the unit square within which peers are neighbors.
             base_port: peer i listens on this port + i.
-            address_template: address of peer i; placeholders ``{id}``, ``{id+1}`` and ``{port}``.
+            address_template: address of peer i; placeholders ``{id}``, ``{id+N}``, ``{id-N}`` and ``{port}``.
             run: manifest keys (`peer graph keys` lists them): ``{"rounds": 12, "timeouts": {"suspicion_s": 3}}``. The value of
                 ``algorithm`` may be an own subclass of `Algorithm`; ``options`` are then its options.
 

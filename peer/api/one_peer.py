@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
@@ -17,6 +19,7 @@ from peer.api.choices import AlgorithmChoice, TaskChoice, chosen
 from peer.api.results import Run
 
 if TYPE_CHECKING:
+    from peer.observe.metrics_page import MetricsPage
     from peer.runtime.assembly import LocalSettings
     from peer.runtime.schedule import Schedule
     from peer.runtime.world import AsyncioWorld
@@ -131,18 +134,22 @@ async def run_async(
         _check(options)
         _set_up_logging(peer_id, options)
         stay = options.pop("stay", "never")
-        try:
-            status, place = await _to_end(peer_id, graph, task_object, options)
-        except PeerError as error:
-            if stay == "error":
-                await _until_cancelled(f"stopped by an error: {error}")
-            raise
-        if stay == status:
-            await _until_cancelled("run completed")
-        return Run(place, task=task_object or task_file)
+        refuse_without("with --metrics-port", "metrics_port" in options, metrics_host=options.get("metrics_host"))
+        with _metrics(options) as metrics:
+            try:
+                status, place = await _to_end(peer_id, graph, task_object, options, metrics)
+            except PeerError as error:
+                if stay == "error":
+                    await _until_cancelled(f"stopped by an error: {error}")
+                raise
+            if stay == status:
+                await _until_cancelled("run completed")
+            return Run(place, task=task_object or task_file)
 
 
-async def _to_end(peer_id: int, graph: Graph, task: Task | None, options: LocalOptions) -> tuple[str, Path]:
+async def _to_end(
+    peer_id: int, graph: Graph, task: Task | None, options: LocalOptions, metrics: MetricsPage | None
+) -> tuple[str, Path]:
     """Run a peer to its end, in the windows of its schedule if it has one; return how it ended, and its state directory."""
     from peer.observe.trackers.export import LiveExport
     from peer.runtime.process import opened, run_to_end
@@ -150,14 +157,14 @@ async def _to_end(peer_id: int, graph: Graph, task: Task | None, options: LocalO
 
     schedule = _schedule(options)
     exports = options.pop("export", ())
-    settings = _settings(peer_id, options, task)
+    settings = replace(_settings(peer_id, options, task), metrics=metrics)
     live = LiveExport(settings.state_dir, [exports] if isinstance(exports, str) else exports)
 
     async def ready() -> AsyncioWorld:
         return await asyncio.to_thread(opened, peer_id, graph, settings)
 
     # without a schedule, an error of the start comes before the trackers
-    running = run_in_windows(ready, schedule) if schedule else run_to_end(await ready())
+    running = run_in_windows(ready, schedule, metrics=metrics) if schedule else run_to_end(await ready())
     live.start()
     try:
         status = await running
@@ -181,6 +188,16 @@ async def _until_cancelled(reason: str) -> None:
     except asyncio.CancelledError:
         if (task := asyncio.current_task()) is not None:
             task.uncancel()
+
+
+def _metrics(options: LocalOptions) -> AbstractContextManager[MetricsPage | None]:
+    """Serve the metrics, where the options name a port; take their options away."""
+    port, host = options.pop("metrics_port", None), options.pop("metrics_host", None)
+    if port is None:
+        return nullcontext()
+    from peer.observe.metrics_page import metrics_page
+
+    return metrics_page(port, host or "127.0.0.1")
 
 
 def _check(options: LocalOptions) -> None:
@@ -223,7 +240,6 @@ def _settings(peer_id: int, options: LocalOptions, task: Any) -> LocalSettings:
         key: Path(str(value)) if key in _PATHS else value for key, value in options.items() if value is not None
     }
     plaintext = bool(given.get("insecure") or given.get("insecure_anywhere"))
-    refuse_without("with --metrics-port", "metrics_port" in given, metrics_host=given.get("metrics_host"))
     refuse_without(
         "without plaintext", not plaintext, **{key: given.get(key) for key in ("cert", "key", "certs", "ca")}
     )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from peer.tasks.shard import Kind, Shard
     from peer.tasks.summary import ShardSummary
+    from peer.tasks.task import Task
 
 app = typer.Typer(name="data", help="Split data sets between peers, and show each peer's data.", no_args_is_help=True)
 ALL = ("graph", "task", "split", "peers", "settings", "data_root", "download")
@@ -33,31 +34,42 @@ def split(
     as_json: AsJson = False,
 ) -> None:
     """Write one shard file per peer, to copy to devices; `peer run --shard FILE` trains on it."""
-    from coordinator_free_bootstrap.errors import StorageError
     from coordinator_free_bootstrap.validation import counted
-    from peer.tasks.shard_file import save_shard
-    from peer.tasks.summary import summarize
-    from peer.tasks.user_code import shard_of
 
     _, count, task = problem.load()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"--out: {out} cannot be made: {error}") from error
-    summaries = []
-    for peer_id in range(count):
-        shard = shard_of(task, peer_id).checked(task.kind, task.classes)
-        metadata = {"kind": task.kind, "classes": json.dumps(task.classes)}
-        shard = replace(
-            shard,
-            metadata=metadata | shard.metadata,
-            preprocessing=shard.preprocessing or task.preprocessing,
-            class_names=shard.class_names or task.class_names,
-        )
-        save_shard(out / f"peer-{peer_id}.safetensors", shard)
-        summaries.append(summarize(peer_id, shard))
+    _make_folder(out)
+    summaries = [_write(task, peer_id, out / f"peer-{peer_id}.safetensors") for peer_id in range(count)]
     typer.echo(f"{counted(count, 'shard')} written to {out}", err=True)
     _print(summaries, as_json)
+
+
+@app.command(epilog="Example: peer data shard --task my_task.py:task --peer 3")
+@problem_options(*ALL)
+def shard(
+    problem: Problem,
+    peer_id: Annotated[int, typer.Option("--peer", min=0, help="Id of the peer.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write.", show_default="peer-<id>.safetensors", readable=False),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the shard file of one peer, on the machine that has its data; `peer run --shard FILE` trains on it.
+
+    Only `load_shard` of this peer is called: the data of the others need not be here.
+    """
+    from coordinator_free_bootstrap.errors import UsageError
+    from peer.tasks.datasets import DATASETS
+
+    manifest, count, task = problem.load()
+    known = problem.graph is not None or problem.peers is not None or manifest.task in DATASETS
+    if known and peer_id >= count:
+        raise UsageError(f"--peer: found {peer_id}; allowed with {count} peers: 0 to {count - 1}")
+    path = out or Path(f"peer-{peer_id}.safetensors")
+    _make_folder(path.parent)
+    summary = _write(task, peer_id, path)
+    typer.echo(f"shard of peer {peer_id} written to {path}", err=True)
+    _print([summary], as_json)
 
 
 @app.command(epilog="Example: peer data show --task mnist --split rotated_soft --peers 20 --data-root D --out data.png")
@@ -98,6 +110,33 @@ def show(
         save_plot(summaries, out)
         typer.echo(f"picture written to {out}", err=True)
     _print(summaries, as_json)
+
+
+def _make_folder(folder: Path) -> None:
+    from coordinator_free_bootstrap.errors import StorageError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"--out: {folder} cannot be made: {error}") from error
+
+
+def _write(task: Task, peer_id: int, path: Path) -> ShardSummary:
+    """Write the shard file of a peer, with what a run needs to know of its task; return its summary."""
+    from peer.tasks.shard_file import save_shard
+    from peer.tasks.summary import summarize
+    from peer.tasks.user_code import shard_of
+
+    shard = shard_of(task, peer_id).checked(task.kind, task.classes)
+    metadata = {"kind": task.kind, "classes": json.dumps(task.classes)}
+    shard = replace(
+        shard,
+        metadata=metadata | shard.metadata,
+        preprocessing=shard.preprocessing or task.preprocessing,
+        class_names=shard.class_names or task.class_names,
+    )
+    save_shard(path, shard)
+    return summarize(peer_id, shard)
 
 
 def _checked(path: Path, problem: Problem) -> Shard:

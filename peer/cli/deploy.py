@@ -34,6 +34,15 @@ def _shards(metavar: str, place: str) -> Any:
     return typer.Option(metavar=metavar, help=f"{place} with {files}.")
 
 
+def _data(metavar: str, source: str) -> Any:
+    """Return the option that lets data in."""
+    return typer.Option(
+        metavar=f"{metavar}[:PATH]",
+        help=f"Data that the task reads, read-only: {source}. A peer finds them at PATH, relative to the folder in which it "
+        "starts, default 'data'. {id} gives each peer its own: sites/{id}.",
+    )
+
+
 @app.command(epilog="Example: peer deploy compose graph.json --out testbed && cd testbed && docker compose up")
 def compose(
     path: GraphFile,
@@ -47,6 +56,7 @@ def compose(
         bool,
         typer.Option("--shards", help="Peers train on $SHARDS/peer-<id>.safetensors. Default for split 'shard'."),
     ] = False,
+    data: Annotated[str | None, _data("DIR|VOLUME", "a folder or file of this machine, or a Docker volume")] = None,
 ) -> None:
     """Write a compose file for all peers of a graph, the graph file with the services' addresses, and monitoring.
 
@@ -54,13 +64,15 @@ def compose(
     """
     from coordinator_free_bootstrap import load_graph
     from peer.deploy.compose import compose_file, write_compose
+    from peer.deploy.given_data import data_here
 
     graph = load_graph(path)
     shards = shards or graph.manifest.split == "shard"
+    given = data_here(data, graph) if data else None
     if out is None:
-        typer.echo(compose_file(graph, build=build, shards=shards), nl=False)
+        typer.echo(compose_file(graph, build=build, shards=shards, data=given), nl=False)
     else:
-        _print_paths(write_compose(graph, out, build=build, shards=shards))
+        _print_paths(write_compose(graph, out, build=build, shards=shards, data=given))
 
 
 @app.command(
@@ -91,6 +103,7 @@ def swarm(
         ),
     ] = None,
     shards: Annotated[str | None, _shards("FOLDER", "Folder on every node")] = None,
+    data: Annotated[str | None, _data("FOLDER|VOLUME", "a folder or file of every node, or a Docker volume")] = None,
     page_port: Annotated[
         int,
         typer.Option(
@@ -104,8 +117,10 @@ def swarm(
     Run this verb in the folder from which the path of a task file in the graph file is valid.
     """
     from coordinator_free_bootstrap import load_graph
+    from peer.deploy.given_data import data_on_nodes
     from peer.deploy.swarm import Stack, write_swarm
 
+    graph = load_graph(path)
     stack = Stack(
         image,
         constraints=tuple(constraint or ()),
@@ -113,8 +128,9 @@ def swarm(
         state=state,
         shards=shards,
         page_port=page_port,
+        data=data_on_nodes(data, graph) if data else None,
     )
-    _print_paths(write_swarm(load_graph(path), out, stack))
+    _print_paths(write_swarm(graph, out, stack))
 
 
 @app.command(epilog="Example: peer deploy kubernetes graph.json --image registry/peer:1 --out k8s")
@@ -163,6 +179,7 @@ def kubernetes(
         ),
     ] = None,
     shards: Annotated[str | None, _shards("CLAIM", "PersistentVolumeClaim")] = None,
+    data: Annotated[str | None, _data("CLAIM[/FOLDER]", "a PersistentVolumeClaim, or a folder in it")] = None,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer; needs an image with CUDA.")] = 0,
     gpu_resource: Annotated[
         str | None,
@@ -178,8 +195,10 @@ def kubernetes(
     """
     from coordinator_free_bootstrap import load_graph
     from peer.deploy.elsewhere import id_range
+    from peer.deploy.given_data import GivenData
     from peer.deploy.kubernetes import Cluster, write_kubernetes
 
+    graph = load_graph(path)
     cluster = Cluster(
         name,
         namespace,
@@ -197,8 +216,9 @@ def kubernetes(
         pull_secrets=tuple(pull_secret or ()),
         peers=id_range(peers) if peers else None,
         expose=expose,
+        data=GivenData.of(data, graph) if data else None,
     )
-    _print_paths(write_kubernetes(load_graph(path), out, cluster))
+    _print_paths(write_kubernetes(graph, out, cluster))
 
 
 @app.command(epilog="Example: peer deploy systemd graph.json --options '--listen 0.0.0.0:7400' --out devices")
@@ -208,15 +228,19 @@ def systemd(
     program: Annotated[str, typer.Option(help="Path of the command peer on the devices.")] = "/opt/peer/bin/peer",
     memory: Annotated[str, typer.Option(help="MemoryMax of the systemd unit, such as 512M or 90%.")] = "90%",
     options: Annotated[str, typer.Option(help="More options of peer run on all devices.")] = "",
+    data: Annotated[str | None, _data("FOLDER", "a folder or file of every device")] = None,
 ) -> None:
     """Write a systemd unit and one archive per device with that peer's key; missing keys are generated.
 
     A task file is put into every archive. Run this verb in the folder from which the path in the graph file is valid.
     """
     from coordinator_free_bootstrap import load_graph
+    from peer.deploy.given_data import data_on_nodes
     from peer.deploy.systemd import write_systemd
 
-    _print_paths(write_systemd(load_graph(path), out, program=program, memory=memory, options=options))
+    graph = load_graph(path)
+    given = data_on_nodes(data, graph) if data else None
+    _print_paths(write_systemd(graph, out, program=program, memory=memory, options=options, data=given))
 
 
 @app.command(epilog="Example: peer deploy keys graph.json --keys keys --out pinned.json")

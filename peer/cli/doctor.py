@@ -29,7 +29,7 @@ def doctor(
         typer.Option(
             "--state-dir",
             help="Folder on the disk to check; with --id that of the peer.",
-            show_default="the temporary directory, or state/peer-ID",
+            show_default="with --id state/peer-ID, else the temporary directory",
             readable=False,
         ),
     ] = None,
@@ -70,15 +70,18 @@ def doctor(
     from peer.wire.proxy import HttpProxy
 
     dialer = HttpProxy.chosen(proxy)
-    checks = examine(graph_path=neighbors, peer_id=peer_id, state_dir=state_dir, device=device, proxy=dialer)
+    home = state_dir or (Path("state") / f"peer-{peer_id}" if peer_id is not None else None)
+    settings = {"certs": certs, "cert": cert, "key": key, "insecure": insecure, "listen": listen, "shard": shard}
+    runs = neighbors is not None and peer_id is not None and _runs(neighbors, peer_id, home or Path(), settings)
+    checks = examine(
+        graph_path=neighbors, peer_id=peer_id, state_dir=home, device=device, proxy=dialer, listen=listen, runs=runs
+    )
     edges: dict[str, Any] = {}
     if neighbors is not None and peer_id is not None and all(c.name != "graph file" or c.level == "ok" for c in checks):
         from coordinator_free_bootstrap.errors import PeerError
 
-        home = state_dir or Path("state") / f"peer-{peer_id}"
-        settings = {"certs": certs, "cert": cert, "key": key, "insecure": insecure, "listen": listen, "shard": shard}
         try:
-            tested, edges = _edges(neighbors, peer_id, home, dialer, settings)
+            tested, edges = _edges(neighbors, peer_id, home or Path(), dialer, settings, runs=runs)
         except PeerError as error:
             fix = "give the folder with the key of this peer with --certs, its certificate with --cert, or --insecure"
             tested = [Check("edges", "warn", f"not tested: {error}", fix)]
@@ -105,8 +108,29 @@ def doctor(
         raise typer.Exit(1)
 
 
+def _runs(path: Path, peer_id: int, home: Path, given: dict[str, Any]) -> bool:
+    """Return whether the peer runs on this machine: its state directory is in use, or it answers at its own port."""
+    from coordinator_free_bootstrap import load_graph
+    from coordinator_free_bootstrap.errors import PeerError
+    from peer.observe.ask import plaintext_status
+    from peer.runtime.assembly import LocalSettings
+    from peer.runtime.process import key_files
+    from peer.store.identity_files import held_by
+    from peer.wire.health import answers_here
+
+    if held_by(home) is not None:
+        return True
+    try:
+        own = given["listen"] or load_graph(path).node(peer_id).address
+        if own and given["insecure"]:  # without keys, another peer may answer there
+            return plaintext_status(f"127.0.0.1:{own.rpartition(':')[2]}").peer_id == peer_id
+        return bool(own) and answers_here(own, key_files(peer_id, LocalSettings(home, **given)))
+    except (PeerError, OSError):  # the checks tell what is wrong
+        return False
+
+
 def _edges(
-    path: Path, peer_id: int, home: Path, proxy: HttpProxy | None, given: dict[str, Any]
+    path: Path, peer_id: int, home: Path, proxy: HttpProxy | None, given: dict[str, Any], *, runs: bool
 ) -> tuple[list[Check], dict[str, Any]]:
     """Return the checks of all edges and of a round's cost, and the same as JSON-ready values.
 
@@ -122,11 +146,11 @@ def _edges(
     from peer.runtime.edge_costs import cost_check, edge_check, round_cost
     from peer.runtime.edge_tests import edge_tests
     from peer.runtime.process import transport_security
-    from peer.store.identity_files import held_by
+    from peer.store.system import require_temporary_folder
 
+    require_temporary_folder()
     graph, settings = load_graph(path), LocalSettings(home, **given)
     tls = transport_security(peer_id, graph, settings)
-    runs = held_by(home) is not None
     tests = asyncio.run(edge_tests(graph, peer_id, tls, proxy=proxy, listen=settings.listen, runs=runs))
     cost = round_cost(tests, graph, peer_id, model_bytes(graph, peer_id, shard=settings.shard))
     checks = [*map(edge_check, tests), cost_check(cost, graph, peer_id)]

@@ -59,7 +59,8 @@ def make(
     address_template: Annotated[
         str,
         typer.Option(
-            help="Address of peer i, such as peer-{id}:7400. {id}: 0, 1, ...; {id+1}: 1, 2, ...; {port}: --base-port + i."
+            help="Address of peer i, such as peer-{id}:7400 or node:{id+30400}. {id}: 0, 1, ...; {id+N}, {id-N}: from any whole "
+            "number on; {port}: --base-port + i."
         ),
     ] = "127.0.0.1:{port}",
     task: TaskOption = None,
@@ -124,11 +125,15 @@ def described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, s
 def check(path: GraphFile, as_json: AsJson = False) -> None:
     """Check a graph file and summarize it; each problem names the field and what is allowed."""
     from peer.tasks.effect import warn_without_effect
+    from peer.wire.address import undialable
 
     graph = Graph.load(path)
     facts = graph.check()
     warn_without_effect(graph.manifest, (), lambda warning: typer.echo(f"warning: {path}: {warning}", err=True))
     _warn_of_limits(path, graph)
+    for problem in undialable(graph):
+        typer.echo(f"warning: {path}: {problem}", err=True)
+    _warn_of_certificates(path, graph)
     if as_json:
         print_json({"file": str(path), "valid": True, **facts}, indent=2)
         return
@@ -154,6 +159,18 @@ def _warn_of_limits(path: Path, graph: Graph) -> None:
         found = [f"the limits were not compared with the timeouts, since the model's size is unknown: {error}"]
     for problem in found:
         typer.echo(f"warning: {path}: {problem}", err=True)
+
+
+def _warn_of_certificates(path: Path, graph: Graph) -> None:
+    """Warn of certificates that end soon, or cannot be read."""
+    from peer.identity.expiry import ending_soon, ends_in
+
+    try:
+        found = ending_soon(ends_in(graph))
+    except PeerError as error:
+        found = [str(error)]
+    for sentence in found:
+        typer.echo(f"warning: {path}: {sentence}", err=True)
 
 
 @app.command(epilog="Example: peer graph show graph.json --out graph.png")

@@ -24,11 +24,16 @@ def health(
 
     Example: peer health --address 127.0.0.1:7400 --state-dir state/peer-3
     """
-    from coordinator_free_bootstrap.errors import NeighborUnavailable
+    from coordinator_free_bootstrap import split_address
+    from coordinator_free_bootstrap.errors import NeighborUnavailable, UsageError
     from peer.deploy.ending import is_completed
     from peer.store.state_dir import StateDir
     from peer.wire.health import check_health, own_key_files
 
+    try:
+        split_address(address)
+    except ValueError as error:
+        raise UsageError(f"--address: found {address!r}; allowed: {error}") from None
     place = StateDir(state_dir)
     try:
         check_health(address, None if insecure else own_key_files(certs or place.root / "identity"), timeout)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,6 +15,10 @@ from peer.cli.problem import Amp, DataRoot, Download, Exports
 from peer.cli.proxy import ThroughProxy
 from peer.cli.trace import traceback_wanted
 from peer.runtime.imports import importing
+from peer.runtime.slow_start import told
+
+if TYPE_CHECKING:
+    from peer.observe.metrics_page import MetricsPage
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -123,13 +128,14 @@ def run(
     Example: peer run --id 3 --neighbors graph.json
     """
     from peer.deploy.ending import exit_on_signals, is_completed, wait_for_signal
+    from peer.observe.logs import setup_logging
 
     exit_on_signals()
-    with importing():
+    setup_logging(peer_id, level=log_level, style=log_format)
+    with told("importing PyTorch and gRPC"), importing():
         from coordinator_free_bootstrap import load_graph
         from coordinator_free_bootstrap.errors import PeerError
         from coordinator_free_bootstrap.rates import parse_rate
-        from peer.observe.logs import setup_logging
         from peer.observe.trackers.export import LiveExport
         from peer.runtime.assembly import LocalSettings
         from peer.runtime.process import run_peer
@@ -139,7 +145,6 @@ def run(
         from peer.tasks.effect import warn_without_effect
         from peer.wire.proxy import HttpProxy
 
-    setup_logging(peer_id, level=log_level, style=log_format)
     plaintext = insecure or insecure_anywhere
     settings = LocalSettings(
         state_dir or Path("state") / f"peer-{peer_id}",
@@ -156,14 +161,13 @@ def run(
         insecure=insecure,
         insecure_anywhere=insecure_anywhere,
         download=download,
-        metrics_port=metrics_port,
-        metrics_host=metrics_host or LocalSettings.metrics_host,
         require_own_address=require_own_address,
         tell_clusters=tell_clusters,
         discard_state=discard_state,
         check_task=True,
         traceback=traceback_wanted(),
     )
+    serving = ExitStack()
     try:
         refuse_without("with --metrics-port", metrics_port is not None, metrics_host=metrics_host)
         refuse_without("without plaintext", not plaintext, cert=cert, key=key, certs=certs, ca=ca)
@@ -172,7 +176,8 @@ def run(
             upload_limit=parse_rate(upload_limit, "--upload-limit") if upload_limit else None,
             download_limit=parse_rate(download_limit, "--download-limit") if download_limit else None,
         )
-        settings = replace(settings, proxy=HttpProxy.chosen(proxy))
+        metrics = _metrics_page(serving, metrics_port, metrics_host)
+        settings = replace(settings, proxy=HttpProxy.chosen(proxy), metrics=metrics)
         if settings.proxy:
             logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)
         graph = load_graph(neighbors)
@@ -188,8 +193,20 @@ def run(
     except PeerError as error:
         logging.getLogger("peer").error("%s", error, exc_info=settings.traceback)
         code = error.exit_code
-    if code and stay == "error":
-        wait_for_signal("stopped by an error that a restart does not repair")
-    elif not code and stay == "completed" and is_completed(StateDir(settings.state_dir)):
-        wait_for_signal("run completed")
+        if settings.metrics:
+            settings.metrics.set_state("failed")
+    with serving:  # a peer that stays still answers /metrics
+        if code and stay == "error":
+            wait_for_signal("stopped by an error that a restart does not repair")
+        elif not code and stay == "completed" and is_completed(StateDir(settings.state_dir)):
+            wait_for_signal("run completed")
     raise typer.Exit(code)
+
+
+def _metrics_page(serving: ExitStack, port: int | None, host: str | None) -> MetricsPage | None:
+    """Serve the metrics until the stack is closed; None without a port."""
+    if port is None:
+        return None
+    from peer.observe.metrics_page import metrics_page  # here: a peer without metrics need not import their library
+
+    return serving.enter_context(metrics_page(port, host or "127.0.0.1"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
@@ -12,8 +13,9 @@ from textwrap import indent
 from coordinator_free_bootstrap import Graph, dump_graph
 from coordinator_free_bootstrap.errors import UsageError
 from peer.deploy.elsewhere import check_elsewhere, outside_services, own_ids
+from peer.deploy.given_data import GivenData
 from peer.deploy.keys import at_addresses, create_and_list_keys, key_files
-from peer.deploy.task_file import BYTES_MAX, TaskFile, task_file
+from peer.deploy.task_file import BYTES_MAX, WORKDIR, TaskFile, task_file
 from peer.deploy.text import check_image, fill, write
 from peer.identity.files import read_file
 
@@ -45,6 +47,7 @@ class Cluster:
         pull_secrets: Secrets in the namespace with the password of the image's registry.
         peers: first and last id of the peers in this cluster; the others are elsewhere, as the graph file says. None: all.
         expose: ``LoadBalancer`` or ``NodePort``: a Service for each peer that peers elsewhere dial; None: none.
+        data: that the task reads: a PersistentVolumeClaim, or ``CLAIM/FOLDER`` in it, which may have ``{id}``.
 
     Raises:
         UsageError: the Kubernetes API would refuse a value, or one has no effect.
@@ -67,9 +70,12 @@ class Cluster:
     pull_secrets: tuple[str, ...] = ()
     peers: tuple[int, int] | None = None
     expose: str | None = None
+    data: GivenData | None = None
 
     def __post_init__(self) -> None:
         check_image(self.image)
+        if self.data is not None:
+            _check_claim(self.data)
         rules = {
             "name": _LABEL,
             "namespace": _LABEL,
@@ -96,6 +102,23 @@ class Cluster:
                 )
         if self.gpu_resource is not None and not self.gpus:
             raise UsageError("--gpu-resource: found without --gpus, where it has no effect; add --gpus 1, or remove it")
+
+
+def _check_claim(data: GivenData) -> None:
+    """Check the data of a pod: its manifest is that of all pods, which differ in their number alone.
+
+    Raises:
+        UsageError: not a claim, a folder beyond it, or another placeholder than ``{id}``.
+    """
+    claim, _, folder = data.source.partition("/")
+    words, pattern = _LABEL
+    if not re.fullmatch(pattern, claim) or ".." in folder.split("/") or "{" in folder.replace("{id}", ""):
+        raise UsageError(
+            f"--data: found {data.source}; allowed: CLAIM, CLAIM/FOLDER or CLAIM/FOLDER-{{id}}; CLAIM is a "
+            f"PersistentVolumeClaim: {words}"
+        )
+    if "{" in data.path:
+        raise UsageError(f"--data: found the path {data.path}; allowed in pods: one path for all peers, without {{id}}")
 
 
 def _option(key: str) -> str:
@@ -153,7 +176,7 @@ def write_kubernetes(graph: Graph, out: Path, cluster: Cluster) -> list[Path]:
         graph=indent(text.rstrip(), "    "),
         image=cluster.image,
         **_resources(cluster),
-        options=(" --device cuda" if cluster.gpus else "") + (" --shard /shard.safetensors" if cluster.shards else ""),
+        options=_more_options(cluster),
         task=_task_manifest(own, cluster),
         **_pod_parts(own, cluster),
     )
@@ -183,6 +206,14 @@ def _resources(cluster: Cluster) -> dict[str, str]:
     }
 
 
+def _more_options(cluster: Cluster) -> str:
+    """Return the options of `peer run` that not every pod has, for a shell in a block of YAML."""
+    words = ["--device", "cuda"] if cluster.gpus else []
+    words += ["--shard", "/shard.safetensors"] if cluster.shards else []
+    words += cluster.data.options if cluster.data else []
+    return "".join(f" {shlex.quote(word)}" for word in words)
+
+
 def _task_manifest(own: TaskFile | None, cluster: Cluster) -> str:
     """Return the ConfigMap of a task file, "" without one."""
     if own is None:
@@ -192,21 +223,31 @@ def _task_manifest(own: TaskFile | None, cluster: Cluster) -> str:
 
 
 def _pod_parts(own: TaskFile | None, cluster: Cluster) -> dict[str, str]:
-    """Return the lines of the pod for a task file and a shard: mounts, volumes, working directory and environment."""
-    mounts, volumes, container = [], [], []
+    """Return the lines of the pod for task file, shard and data: mounts, volumes, working directory and environment."""
+    mounts, volumes, container, claims = [], [], [], {}
+    if own is not None or cluster.data:
+        container.append(f"workingDir: {WORKDIR} # where the paths of task file and data are valid")
     if own is not None:
-        container.append("workingDir: /task # where the task file has the path that the manifest names")
-        mounts.append("{name: task, mountPath: /task, readOnly: true}")
-        item = f"{{key: task.py, path: {json.dumps(str(own.path))}}}"
+        item, place = f"{{key: task.py, path: {json.dumps(str(own.path))}}}", f"mountPath: {WORKDIR}"
+        if cluster.data:  # the file alone: in the read-only mount of a ConfigMap there is no place to mount data
+            place = f"mountPath: {json.dumps(f'{WORKDIR}/{own.path}')}, subPath: {json.dumps(str(own.path))}"
+        mounts.append(f"{{name: task, {place}, readOnly: true}}")
         volumes.append(f"{{name: task, configMap: {{name: {cluster.name}-task, items: [{item}]}}}}")
     if cluster.shards is not None:
-        label = "metadata.labels['apps.kubernetes.io/pod-index']"
-        container.append(f'env: [{{name: PEER_ID, valueFrom: {{fieldRef: {{fieldPath: "{label}"}}}}}}]')
+        claims["shards"] = cluster.shards
         shard = "mountPath: /shard.safetensors, subPathExpr: peer-$(PEER_ID).safetensors, readOnly: true"
         mounts.append(f"{{name: shards, {shard}}}")
-        volumes.append(
-            f"{{name: shards, persistentVolumeClaim: {{claimName: {json.dumps(cluster.shards)}, readOnly: true}}}}"
-        )
+    if cluster.data:
+        claims["data"], _, folder = cluster.data.source.partition("/")
+        part = f", subPathExpr: {json.dumps(folder.replace('{id}', '$(PEER_ID)'))}" if folder else ""
+        mounts.append(f"{{name: data, mountPath: {json.dumps(cluster.data.target(0))}, readOnly: true{part}}}")
+    volumes += [
+        f"{{name: {name}, persistentVolumeClaim: {{claimName: {json.dumps(claim)}, readOnly: true}}}}"
+        for name, claim in claims.items()
+    ]
+    if any("$(PEER_ID)" in line for line in mounts):
+        label = "metadata.labels['apps.kubernetes.io/pod-index']"
+        container.append(f'env: [{{name: PEER_ID, valueFrom: {{fieldRef: {{fieldPath: "{label}"}}}}}}]')
     return {
         "container": "".join(f"          {line}\n" for line in container),
         "mounts": "".join(f"            - {line}\n" for line in mounts),

@@ -11,9 +11,10 @@ from pathlib import Path, PurePosixPath
 from coordinator_free_bootstrap import Graph, dump_graph
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.identity import Subject
+from peer.deploy.given_data import GivenData
 from peer.deploy.keys import at_addresses, create_and_list_keys, create_observer_key, key_files
-from peer.deploy.task_file import TaskFile, task_file
-from peer.deploy.text import check_image, fill, write
+from peer.deploy.task_file import WORKDIR, TaskFile, task_file
+from peer.deploy.text import check_image, fill, mount, write
 from peer.identity.files import read_file
 
 ADDRESS = "peer-{id}:7400"
@@ -35,6 +36,7 @@ class Stack:
         state: folder with ``peer-<id>`` that all nodes share; None: volumes, which do not follow a peer to another node.
         shards: folder on every node with ``peer-<id>.safetensors``; each peer can read its own.
         page_port: of the page, on a manager; 0: no page.
+        data: that the task reads, on every node.
 
     Raises:
         UsageError: Docker would refuse a value.
@@ -46,6 +48,7 @@ class Stack:
     state: str | None = None
     shards: str | None = None
     page_port: int = 7480
+    data: GivenData | None = None
 
     def __post_init__(self) -> None:
         check_image(self.image)
@@ -117,6 +120,11 @@ class _Writer:
         page = self._page() if stack.page_port else ""
         volumes = [f"peer-{i}-state" for i in self.graph.ids] if stack.state is None else []
         volumes += ["page"] if stack.page_port else []
+        lines = [f"  {name}: {{}}" for name in volumes]
+        if stack.data and stack.data.volume:
+            lines += [
+                f"  {name}: {{external: true}}" for name in dict.fromkeys(map(stack.data.for_peer, self.graph.ids))
+            ]
         return fill(
             "stack.yml",
             peers=len(self.graph.nodes),
@@ -128,26 +136,31 @@ class _Writer:
             graph=self.graph_name,
             configs=_files(self.configs),
             secrets=_files(self.secrets),
-            volumes="volumes:\n" + "\n".join(f"  {name}: {{}}" for name in volumes) if volumes else "",
+            volumes="volumes:\n" + "\n".join(lines) if lines else "",
         )
 
     def _peer(self, peer_id: int) -> str:
         stack = self.stack
         state = f"type: bind, source: {json.dumps(f'{stack.state}/peer-{peer_id}')}" if stack.state else None
         volumes = [f"{{{state or f'type: volume, source: peer-{peer_id}-state'}, target: /state}}"]
+        volumes.append("{type: tmpfs, target: /tmp}")
         if stack.shards:
-            source = json.dumps(f"{stack.shards}/peer-{peer_id}.safetensors")
-            volumes.append(f"{{type: bind, source: {source}, target: /shard.safetensors, read_only: true}}")
+            volumes.append(mount("bind", f"{stack.shards}/peer-{peer_id}.safetensors", "/shard.safetensors"))
+        if stack.data:
+            volumes.append(stack.data.mount(peer_id))
         configs = [f"{{source: {self.graph_name}, target: /graph/graph.json}}"]
         if self.own:
-            configs.append(f"{{source: {self._task_name(self.own)}, target: {json.dumps(f'/task/{self.own.path}')}}}")
+            configs.append(
+                f"{{source: {self._task_name(self.own)}, target: {json.dumps(f'{WORKDIR}/{self.own.path}')}}}"
+            )
         secret, certificate = self._key(peer_id)
         return fill(
             "stack-peer.yml",
             id=peer_id,
             shard=", --shard, /shard.safetensors" if stack.shards else "",
-            folder="    working_dir: /task # where the task file has the path that the manifest names\n"
-            if self.own
+            data="".join(f", {json.dumps(word)}" for word in stack.data.options) if stack.data else "",
+            folder=f"    working_dir: {WORKDIR} # where the paths of task file and data are valid\n"
+            if self.own or stack.data
             else "",
             constraints=json.dumps([*stack.constraints, *self._node(peer_id)]),
             volumes=", ".join(volumes),

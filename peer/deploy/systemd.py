@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from coordinator_free_bootstrap import Graph, dump_graph
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.graph import split_address
+from peer.deploy.given_data import GivenData
 from peer.deploy.keys import create_and_list_keys, key_files
 from peer.deploy.task_file import task_file
 from peer.deploy.text import fill, write
@@ -17,10 +19,17 @@ from peer.wire.security import is_loopback
 
 HOME = "etc/coordinator-free"
 TASK = f"{HOME}/task"  # folder of the task file
+_PLAIN = r"/[A-Za-z0-9._/@+-]*"
 
 
 def write_systemd(
-    graph: Graph, out: Path, *, program: str = "/opt/peer/bin/peer", memory: str = "90%", options: str = ""
+    graph: Graph,
+    out: Path,
+    *,
+    program: str = "/opt/peer/bin/peer",
+    memory: str = "90%",
+    options: str = "",
+    data: GivenData | None = None,
 ) -> list[Path]:
     """Write the unit and ``peer-<id>.tar.gz`` for each peer; missing keys are generated under ``out/keys``.
 
@@ -33,6 +42,7 @@ def write_systemd(
         program: path of the command `peer` on the devices.
         memory: MemoryMax of the unit; beyond it the kernel kills the peer.
         options: further options of `peer run` on all devices.
+        data: folder or file of every device, which the unit mounts below the folder where it starts the peer.
 
     Returns:
         The written paths, the unit first; graph.json has the pins, for `peer status` and `peer watch` on this machine.
@@ -44,8 +54,10 @@ def write_systemd(
     _refuse_loopback(graph)
     own = task_file(graph)
     graph, keys = create_and_list_keys(graph, out / "keys")
-    folder = f"/{TASK}" if own else "%S/coordinator-free"
-    unit = fill("peer.service", program=program, memory=memory, folder=folder)
+    folder = f"/{TASK}" if own or data else "%S/coordinator-free"
+    mounted = _mounted(data, graph) if data else ""
+    unit = fill("peer.service", program=program, memory=memory, folder=folder, data=mounted)
+    options = " ".join(filter(None, [options, f"--data-root {_place(data)}" if data and data.builtin else ""]))
     text = dump_graph(graph)
     paths = [write(out / "coordinator-free.service", unit)]
     for peer_id in graph.ids:
@@ -63,8 +75,28 @@ def write_systemd(
         }
         if own is not None:
             content[f"{TASK}/{own.path}"] = (own.content, 0o644)
-        paths.append(write(out / f"peer-{peer_id}.tar.gz", _archive(content), 0o600))
+        folders = [TASK] if data else []
+        paths.append(write(out / f"peer-{peer_id}.tar.gz", _archive(content, folders), 0o600))
     return [*paths, write(out / "graph.json", text), *keys]
+
+
+def _mounted(data: GivenData, graph: Graph) -> str:
+    """Return the line of the unit that mounts a device's data, read-only.
+
+    Raises:
+        UsageError: a volume, a path of one peer only, or characters that systemd reads in its own way.
+    """
+    place = _place(data)
+    if data.volume or not re.fullmatch(_PLAIN, data.source) or not re.fullmatch(_PLAIN, place):
+        raise UsageError(
+            f"--data: found {data.source} for {place}; allowed for devices: one absolute path for all of them, of letters, "
+            "digits and . _ - / @ +"
+        )
+    return f"BindReadOnlyPaths={data.source}:{place}\n"
+
+
+def _place(data: GivenData) -> str:
+    return str(PurePosixPath("/", TASK, data.path))
 
 
 def _refuse_loopback(graph: Graph) -> None:
@@ -79,9 +111,13 @@ def _refuse_loopback(graph: Graph) -> None:
             )
 
 
-def _archive(content: dict[str, tuple[bytes, int]]) -> bytes:
+def _archive(content: dict[str, tuple[bytes, int]], folders: list[str]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name in folders:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(entry)
         for name, (data, mode) in content.items():
             entry = tarfile.TarInfo(name)  # owner root, time 0
             entry.size, entry.mode = len(data), mode

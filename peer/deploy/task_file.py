@@ -16,6 +16,7 @@ from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.ordinary_file import content_of
 
 BYTES_MAX = 1 << 20  # limit of a ConfigMap in the Kubernetes API; code is smaller, data belong in shards
+WORKDIR = "/task"  # of a peer with a task file or data, in a container
 OWN_PACKAGES = {"peer", "coordinator_free_bootstrap"}  # beside a task file in a checkout
 
 log = logging.getLogger("peer")

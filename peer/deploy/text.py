@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -34,6 +35,12 @@ def fill(template: str, **values: object) -> str:
 def verbatim(template: str) -> str:
     """Return a template without names to replace."""
     return (TEMPLATES / template).read_text()
+
+
+def mount(kind: str, source: str, target: str) -> str:
+    """Return a read-only mount of Compose and Swarm; unlike the short form it takes any name, and makes no missing folder."""
+    source, target = (json.dumps(text.replace("$", "$$")) for text in (source, target))
+    return f"{{type: {kind}, source: {source}, target: {target}, read_only: true}}"
 
 
 def write(path: Path, text: str | bytes, mode: int = 0o644) -> Path:

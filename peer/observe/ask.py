@@ -20,6 +20,7 @@ from coordinator_free_bootstrap.graph import split_address
 from coordinator_free_bootstrap.strict_json import printable, shown
 from peer.identity.files import OBSERVER, KeyFiles, identity_files
 from peer.observe.events import Event, merged
+from peer.observe.hearsay import Hearsay
 from peer.observe.peer_state import PeerState
 from peer.observe.peer_status import PeerStatus, read_status
 from peer.observe.places import state_directories
@@ -94,15 +95,20 @@ def _silent(peer_id: int, reason: str) -> Event:
     return Event(time.time(), peer_id, "silent", {"reason": reason})
 
 
-def view_of(graph: Graph | None, news: list[Event], places: Mapping[int, StateDir]) -> View:
+def view_of(
+    graph: Graph | None, news: list[Event], places: Mapping[int, StateDir], heard: Hearsay | None = None
+) -> View:
     """Return the state of peers that were asked; a peer that gave no answer is read from its state directory, if it has one.
 
     Args:
         graph: of the run; None: not known.
         news: what the peers answered.
         places: state directories on this machine, by peer id.
+        heard: what was heard before; it tells how peers ended whose state directories are elsewhere.
     """
     log = EventLog(graph.ids if graph else ())
+    told = (heard or Hearsay()).take(news)
+    news = [before if before.peer in places else after for before, after in zip(news, told, strict=True)]
     silent = [event.peer for event in news if event.kind == "silent" and event.peer in places]
     log.append(merged(list(PeerTail(peer_id, places[peer_id]).read()) for peer_id in silent if peer_id is not None))
     log.append(news)
@@ -126,13 +132,14 @@ def _refusal(error: RemoteProtocolError) -> str:
     return sentence if sentence.startswith("not a valid status") else f"not a valid status: {sentence}"
 
 
-def ask(where: str, certs: Path | None = None, proxy: HttpProxy | None = None) -> View:
+def ask(where: str, certs: Path | None = None, proxy: HttpProxy | None = None, heard: Hearsay | None = None) -> View:
     """Ask the peers of a graph file or a testbed directory, or the plaintext peer at ``host:port``; return their state.
 
     Args:
         where: one of these.
         certs: see `observer_of`.
         proxy: dials the addresses of peers; default: they are dialed directly. Those of a testbed are on this machine.
+        heard: what was heard before, where one asks again and again.
 
     Raises:
         UsageError: ``where`` is none of these.
@@ -146,16 +153,16 @@ def ask(where: str, certs: Path | None = None, proxy: HttpProxy | None = None) -
         graph = load_graph(path / "graph.json")
         files: KeyFiles = identity_files(path, OBSERVER)
         tls = load_tls(graph, OBSERVER, files) if graph.observers and files.exist() else None
-        return view_of(graph, asyncio.run(answers(graph, tls)), state_directories(path))
+        return view_of(graph, asyncio.run(answers(graph, tls)), state_directories(path), heard)
     if path.is_file():
         graph, tls = observer_of(path, certs)
-        return view_of(graph, asyncio.run(answers(graph, tls, proxy)), state_directories(path.parent))
+        return view_of(graph, asyncio.run(answers(graph, tls, proxy)), state_directories(path.parent), heard)
     try:
         split_address(where)
     except ValueError as error:
         allowed = "a graph file, the --out directory of a testbed, or host:port of a plaintext peer"
         raise UsageError(f"{shown(where)}: found no such file or directory; allowed: {allowed}") from error
-    return view_of(None, [answered(plaintext_status(where, proxy))], {})
+    return view_of(None, [answered(plaintext_status(where, proxy))], {}, heard)
 
 
 def observer_of(path: Path, certs: Path | None) -> tuple[Graph, MutualTls | None]:
@@ -206,5 +213,5 @@ def plaintext_status(address: str, proxy: HttpProxy | None = None) -> PeerStatus
 def in_json(peer: PeerState) -> Any:
     """Return what is known of a peer as a JSON value: its status, the summary of a peer that has ended, or why it is silent."""
     if not peer.silent:
-        return peer.answer
+        return peer.answer or peer.summary
     return peer.silent if has_no_answer(peer) else peer.summary

@@ -13,7 +13,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from coordinator_free_bootstrap.graph import Graph, split_address
 from coordinator_free_bootstrap.graph_file import load_graph
 from coordinator_free_bootstrap.routes import offered_at
 from coordinator_free_bootstrap.validation import counted
+from peer.identity.expiry import ending_soon, ends_in
 from peer.store.files import write_atomic
 from peer.store.identity_files import StateLock
 from peer.wire.open_files import open_files_needed
@@ -54,8 +55,19 @@ def examine(
     state_dir: Path | None = None,
     device: str = "auto",
     proxy: HttpProxy | None = None,
+    listen: str | None = None,
+    runs: bool = False,
 ) -> list[Check]:
     """Run all checks; network checks need a graph file, and the check of the own port a peer id.
+
+    Args:
+        graph_path: the graph file.
+        peer_id: of the peer on this machine.
+        state_dir: whose disk is checked; default: that of temporary files.
+        device: as of `peer run`.
+        proxy: as of `peer run`.
+        listen: as of `peer run`; default: the address in the graph file.
+        runs: whether the peer runs on this machine: then its port is in use, and has to be.
 
     Returns:
         The checks, in a fixed order. A failed check raises nothing, and no file stays on the disk.
@@ -63,7 +75,7 @@ def examine(
     checks = [check_python(), check_torch(), check_device(device), check_threads(), check_clock()]
     checks += check_disk(state_dir or Path(tempfile.gettempdir()))
     if graph_path is not None:
-        checks += check_network(graph_path, peer_id, proxy)
+        checks += check_network(graph_path, peer_id, proxy, listen=listen, runs=runs)
     return checks
 
 
@@ -157,8 +169,15 @@ def _check_writing(place: Path) -> Check:
     return Check("disk writing", "ok", found)
 
 
-def check_network(graph_path: Path, peer_id: int | None, proxy: HttpProxy | None = None) -> list[Check]:
-    """Check the graph file, the own port, and connections to the neighbors that a run dials (without a peer id: to all peers).
+def check_network(
+    graph_path: Path,
+    peer_id: int | None,
+    proxy: HttpProxy | None = None,
+    *,
+    listen: str | None = None,
+    runs: bool = False,
+) -> list[Check]:
+    """Check the graph file, certificates, the own port, and connections to the neighbors that a run dials, or to all peers.
 
     A proxy is checked in place of the neighbors behind it, whose names it resolves.
     """
@@ -169,8 +188,9 @@ def check_network(graph_path: Path, peer_id: int | None, proxy: HttpProxy | None
         return [Check("graph file", "fail", str(error), "correct the file; peer graph check shows the problems")]
     found = f"{counted(len(graph.ids), 'peer')}, {counted(len(graph.edges), 'edge')}, digest {graph.digest[:12]}"
     checks = [Check("graph file", "ok", found), check_open_files(len(others))]
-    if peer_id is not None and graph.node(peer_id).address:  # a peer that only dials may have none
-        checks.append(check_port(graph.node(peer_id).address))
+    checks += check_certificates(graph, None if peer_id is None else (peer_id, *others))
+    if peer_id is not None and (own := listen or graph.node(peer_id).address):  # a peer that only dials may have none
+        checks.append(check_port(own, runs=runs))
     dialed = [other for other in others if _is_dialed(graph, peer_id, other)]
     direct = tuple(other for other in dialed if proxy is None or not proxy.serves(graph.node(other).address))
     if proxy is not None and len(direct) < len(dialed):
@@ -203,16 +223,44 @@ def check_open_files(neighbor_count: int) -> Check:
     return Check("open files", "ok", found)
 
 
-def check_port(address: str) -> Check:
-    """Check that the own port is free, on all interfaces: the graph's address may be that of a router or a service."""
-    _, port = split_address(address)
+def check_certificates(graph: Graph, peer_ids: Collection[int] | None = None) -> list[Check]:
+    """Check when the certificates in a graph file end: of some peers, or all of the file; [] if it has none."""
+    try:
+        ends = ends_in(graph)
+    except PeerError as error:
+        return [Check("certificates", "fail", str(error), "pin the certificate again with peer graph pin")]
+    ends = {subject: end for subject, end in ends.items() if peer_ids is None or subject in peer_ids}
+    if not ends:
+        return []
+    if soon := ending_soon(ends):
+        found = "; ".join(sentence.partition("; ")[0] for sentence in soon)
+        return [
+            Check("certificates", "warn", found, "make new keys, pin them with peer graph pin --rotate, copy the graph")
+        ]
+    return [
+        Check("certificates", "ok", f"{len(ends)} in the graph file, the first ends on {min(ends.values()):%Y-%m-%d}")
+    ]
+
+
+def check_port(address: str, *, runs: bool = False) -> Check:
+    """Check that the own port is free, on all interfaces: the graph's address may be that of a router or a service.
+
+    Args:
+        address: ``host:port``.
+        runs: whether the peer runs on this machine, and has to listen there.
+    """
+    port = int(address.rpartition(":")[2])
     both = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both else socket.AF_INET
     try:
         with socket.create_server(("", port), family=family, dualstack_ipv6=both):
-            return Check("own port", "ok", f"{port} is free")
+            fix = "read the log of the peer: it starts, or listens elsewhere; give its --listen" if runs else ""
+            return Check("own port", "warn" if runs else "ok", f"{port} is free{', though the peer runs' * runs}", fix)
     except OSError as error:
-        why = f"is in use by {listener(port)}" if error.errno == errno.EADDRINUSE else f"({error.strerror})"
+        in_use = error.errno == errno.EADDRINUSE
+        why = f"is in use by {listener(port)}" if in_use else f"({error.strerror})"
+        if runs and in_use:
+            return Check("own port", "ok", f"port {port} {why}, the running peer")
         return Check("own port", "fail", f"port {port} {why}", "stop what uses it, or choose another --listen")
 
 
@@ -239,5 +287,7 @@ def check_reachable(peer_id: int, address: str, timeout_s: float = CONNECT_TIMEO
         return Check(
             name, "warn", f"{address}: no answer in {timeout_s:g} s", "check that the device runs, and the firewalls"
         )
+    except UnicodeError as error:  # a part of the name that no name service can have
+        return Check(name, "fail", f"{address}: {error}", "correct the address in the graph file")
     except OSError as error:
         return Check(name, "warn", f"{address}: {error.strerror or error}", "check the network between the devices")

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.identity import restart_count
 from peer.core.liveness import NeighborState
 from peer.core.metric import Metric
+from peer.observe.metrics_http import serve
 from peer.observe.peer_state import PHASES
 
 ROUND_SECONDS_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -31,6 +32,29 @@ _READ = {
     "train_loss": ("peer_train_loss", "Mean training loss of the last round"),
     "cluster_index": ("peer_cluster_index", "Cluster of the peer's evaluation model"),
 }
+
+
+# starting: the process loads task and data; waiting: outside its windows of work; then how the run ended, as in summaries.
+STATES = ("starting", "waiting", "running", "completed", "left", "refused", "diverged", "failed")
+
+
+class RunState:
+    """The gauge ``peer_run_state``: 1 for the present state of `STATES`, 0 for the others."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._gauge = Gauge("peer_run_state", "1 for the state of the run", ["state"], registry=registry)
+        self.set("starting")
+
+    def set(self, present: str) -> None:
+        """Set the present state.
+
+        Raises:
+            ValueError: it is not one of `STATES`.
+        """
+        if present not in STATES:
+            raise ValueError(f"state: found {present!r}; allowed: {', '.join(STATES)}")
+        for state in STATES:
+            self._gauge.labels(state).set(state == present)
 
 
 class PeerMetrics:
@@ -68,6 +92,16 @@ class PeerMetrics:
             self._more = {each.name: named.labels(each.name) for each in more}
             if not metric.is_accuracy:
                 self._read["accuracy"] = named.labels(metric.name)
+        self.run_state = RunState(registry)
+        self._planned = Gauge("peer_rounds_planned", "Rounds of the whole run", registry=registry)
+        self._certificates = Gauge(
+            "peer_certificate_end_timestamp_seconds",
+            "Unix time after which the certificate of this peer, or the first one of its neighbors, is not valid; 0: none",
+            ["of"],
+            registry=registry,
+        )
+        for of in ("own", "neighbors"):
+            self._certificates.labels(of)
         self._round_index = Gauge("peer_round_index", "Current round, 0-based", registry=registry)
         self._restarts = Gauge("peer_restart_count", "Restart count: 1 after the first start", registry=registry)
         self._completed = Counter("peer_rounds_completed", "Rounds completed by this process", registry=registry)
@@ -90,6 +124,18 @@ class PeerMetrics:
             self._neighbors.labels(state.value)
         for code in Refusal:
             self._refusals.labels(code.value)
+
+    def plan(self, rounds: int, own_end: float = 0.0, neighbors_end: float = 0.0) -> None:
+        """Set what is known before the first round.
+
+        Args:
+            rounds: of the whole run.
+            own_end: Unix time at which the own certificate ends; 0: plaintext.
+            neighbors_end: the first of its neighbors'.
+        """
+        self._planned.set(rounds)
+        self._certificates.labels("own").set(own_end)
+        self._certificates.labels("neighbors").set(neighbors_end)
 
     def observe_round(self, record: Mapping[str, Any]) -> None:
         """Count one ``round`` line of the history."""
@@ -130,9 +176,5 @@ class PeerMetrics:
         (self._checkpoints if written else self._failures).inc()
 
     def serve(self, port: int, host: str = "127.0.0.1") -> tuple[WSGIServer, threading.Thread]:
-        """Serve ``/metrics`` in a thread; `WSGIServer.shutdown` of the first result ends it.
-
-        Raises:
-            OSError: the port cannot be bound.
-        """
-        return start_http_server(port, host, self.registry)
+        """Serve these metrics alone in a thread; see `metrics_http.serve`."""
+        return serve(self.registry, port, host)

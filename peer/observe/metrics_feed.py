@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from coordinator_free_bootstrap.errors import ConfigError
 from peer.core.liveness import NeighborState
 from peer.observe.metrics import PeerMetrics
-from peer.wire.ports import why_not_bound
 
 
 class MetricsFeed:
@@ -38,25 +35,3 @@ class MetricsFeed:
             self._metrics.observe_refusal(fields["code"])
         elif kind == "checkpoint":
             self._metrics.observe_checkpoint(written=not fields.get("error"))
-
-
-@contextmanager
-def served(metrics: PeerMetrics, port: int, host: str) -> Iterator[None]:
-    """Serve ``/metrics`` while the block runs.
-
-    Raises:
-        ConfigError: the port cannot be bound.
-    """
-    try:
-        server, thread = metrics.serve(port, host)
-    except OSError as error:
-        raise ConfigError(
-            f"--metrics-port: address {host}:{port} {why_not_bound(host, port) or f'({error.strerror})'}; "
-            "choose a free port of this machine"
-        ) from error
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

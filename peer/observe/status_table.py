@@ -116,7 +116,9 @@ def sentence(view: View, state: RunState, peer: PeerState) -> str:
     if has_no_answer(peer):
         return printable(peer.silent) + _of_files(peer)
     if not peer.answered:
-        return f"{ending(printable(peer.status, 32), peer.exit_code)} after {peer.rounds_completed} rounds"
+        line = f"{ending(printable(peer.status, 32), peer.exit_code)} after {peer.rounds_completed} rounds"
+        told_by = peer.summary.get("told_by")
+        return f"{line}, as peer {listed(told_by)} says" if told_by else line
     row, answer = view.peer(peer, state), peer.answer
     line = f"round {_round(view, peer).replace('/', ' of ')}, {row['stage']}"
     neighbors = answer["neighbors"]

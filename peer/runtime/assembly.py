@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coordinator_free_bootstrap import Graph, digest
 from coordinator_free_bootstrap.rates import check_limits, problems_of
@@ -23,6 +24,9 @@ from peer.tasks.loading import load_task
 from peer.tasks.task import Task
 from peer.tasks.training_shard import training_shard
 from peer.wire.proxy import HttpProxy
+
+if TYPE_CHECKING:
+    from peer.observe.metrics_page import MetricsPage
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,7 @@ class LocalSettings:
     upload_limit: int | None = None  # bytes per second; default: as in the graph file
     download_limit: int | None = None
     proxy: HttpProxy | None = None  # to dial neighbors; default: directly
-    metrics_port: int | None = None
-    metrics_host: str = "127.0.0.1"
+    metrics: MetricsPage | None = None  # where /metrics is served
     require_own_address: bool = False  # stop if the own address in the graph leads elsewhere
     tell_clusters: bool = False  # observers may know mixtures and collaborators, which say how the data are distributed
     download: bool = False

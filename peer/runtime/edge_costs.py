@@ -21,14 +21,16 @@ class RoundCost:
     Attributes:
         sent_bytes: to all neighbors; as many come from them.
         transfer_s: seconds of the transfers alone, one after the other, at the measured rates and within the declared limits.
-        round_s: seconds of a whole round: those of the slowest neighbor's last rounds, if one tells them, else the transfers.
-        day_bytes: sent and received in a day of such rounds.
+        round_s: seconds of a whole round, those of the slowest neighbor's last rounds; None if no neighbor tells them.
+        run_bytes: sent and received in all rounds of the run.
+        day_bytes: sent and received in a day of such rounds; None without `round_s`.
     """
 
     sent_bytes: int
     transfer_s: float
-    round_s: float
-    day_bytes: float
+    round_s: float | None
+    run_bytes: float
+    day_bytes: float | None
 
 
 def round_cost(tests: Sequence[EdgeTest], graph: Graph, peer_id: int, model_bytes: int) -> RoundCost | None:
@@ -45,9 +47,13 @@ def round_cost(tests: Sequence[EdgeTest], graph: Graph, peer_id: int, model_byte
     if not seconds:
         return None
     transfer_s = max(*seconds, round_s(graph, peer_id, model_bytes))
-    whole_s = max([transfer_s, *(test.round_s for test in tests if test.round_s)])
+    told = [test.round_s for test in tests if test.round_s]
+    whole_s = (
+        max(transfer_s, *told) if told else None
+    )  # without training, transfers alone would say far too many rounds
     sent = model_bytes * len(tests)
-    return RoundCost(sent, transfer_s, whole_s, 2 * sent * DAY_S / whole_s)
+    day_bytes = 2 * sent * DAY_S / whole_s if whole_s else None
+    return RoundCost(sent, transfer_s, whole_s, 2.0 * sent * graph.manifest.rounds, day_bytes)
 
 
 def edge_check(test: EdgeTest) -> Check:
@@ -72,8 +78,10 @@ def cost_check(cost: RoundCost | None, graph: Graph, peer_id: int) -> Check:
         return Check("cost of a round", "warn", "unknown, since no neighbor answered", "start a neighbor, then repeat")
     found = (
         f"{cost.sent_bytes / 1e6:.2f} MB to {counted(graph.degree(peer_id), 'neighbor')} and as much from them, one model each; "
-        f"{cost.transfer_s:.1f} s of transfers; {cost.day_bytes / 1e6:.0f} MB a day at {cost.round_s:.1f} s a round"
+        f"{cost.transfer_s:.1f} s of transfers; {cost.run_bytes / 1e6:.0f} MB for the {graph.manifest.rounds} rounds of the run"
     )
+    if cost.day_bytes is not None and cost.day_bytes < cost.run_bytes:  # else the run is over before
+        found += f", {cost.day_bytes / 1e6:.0f} MB a day at {cost.round_s:.1f} s a round"
     deadline_s = graph.manifest.timeouts.round_deadline_s
     if cost.transfer_s > deadline_s:
         fix = f"raise run.timeouts.round_deadline_s ({deadline_s:g}), or choose a smaller run.encoding"

@@ -11,11 +11,12 @@ import asyncio
 import statistics
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import ConfigError, NeighborUnavailable, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.rates import declared_rate
 from coordinator_free_bootstrap.strict_json import loads, printable
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply
 from peer.runtime.edges import Edges
@@ -27,7 +28,9 @@ from peer.wire.security import MutualTls
 from peer.wire.server import PeerServer
 
 CALLS = 5  # of which the median round-trip time is taken
-PADDING_BYTES = 1 << 20
+PADDING_BYTES = 1 << 20  # at most, of a measured transfer
+FIRST_BYTES = 32 << 10  # of the first one; at a link's real rate the next one takes `TRANSFER_S` at most
+TRANSFER_S = 0.5  # well below any suspicion time: heartbeats of a running peer wait behind it
 INTERVAL_S = 60.0  # of watching; one reply is enough
 HELD = "not tested, since the running peer holds its tunnel"
 PAUSE_S = 0.2  # between two attempts to reach a neighbor
@@ -94,42 +97,86 @@ async def edge_tests(
     except ConfigError:  # most likely the peer itself
         runs = True
     edges.open(offers=not runs, probe=True)
+    tester = _Tester(graph, edges, peer_id, None if runs else place)
     try:
-        patience_s = manifest.timeouts.suspicion_s + manifest.timeouts.heartbeat_s
-        tests = (_test(edges, neighbor, peer_id, None if runs else place, patience_s) for neighbor in edges.links)
-        return list(await asyncio.gather(*tests))
+        return list(await asyncio.gather(*map(tester.test, edges.links)))
     finally:
         await edges.close()
         await server.stop(0)
 
 
-async def _test(edges: Edges, neighbor: int, peer_id: int, place: _Place | None, patience_s: float) -> EdgeTest:
-    link, route = edges.links[neighbor], edges.route(neighbor)
-    if place is None and route == "tunnel":
-        return EdgeTest(neighbor, route, HELD, "unknown for the same reason")
-    status, outgoing = await _reach(link, patience_s)
-    if status is None:
-        return EdgeTest(neighbor, route, outgoing, "unknown, since it does not answer")
-    incoming = _seen_by(status, peer_id) if place is None else await place.called_by(neighbor, patience_s)
-    if incoming and (problem := edges.not_offered(neighbor)):
-        incoming = f"{incoming}; no tunnel: {printable(problem)}"
-    try:
-        trips = [await _seconds(link.status) for _ in range(CALLS)]
-        trip_s = statistics.median(trips)
-        up_s = await _seconds(lambda: link.exchange_padding(PADDING_BYTES, 0))
-        received, down_s = 0, 0.0
+class _Tester:
+    """Tests edges at the same time, and measures one at a time, so that transfers share no link with each other.
 
-        async def download() -> None:
-            nonlocal received
-            received = await link.exchange_padding(0, PADDING_BYTES)
+    Args:
+        graph: of the run.
+        edges: of the peer.
+        peer_id: of the peer.
+        place: listens in the place of the peer; None: the peer runs.
+    """
 
-        down_s = await _seconds(download)
-        round_s = await _round_s(link, status)
-    except (NeighborUnavailable, RemoteProtocolError) as error:
-        return EdgeTest(neighbor, route, f"it answered, then failed: {printable(str(error))}", incoming)
-    upload = PADDING_BYTES / max(1e-6, up_s - trip_s)
-    down = PADDING_BYTES / max(1e-6, down_s - trip_s) if received >= PADDING_BYTES else None
-    return EdgeTest(neighbor, route, "", incoming, trip_s, upload, down, round_s)
+    def __init__(self, graph: Graph, edges: Edges, peer_id: int, place: _Place | None) -> None:
+        self._graph, self._edges, self._peer_id, self._place = graph, edges, peer_id, place
+        timeouts = graph.manifest.timeouts
+        self._patience_s = timeouts.suspicion_s + timeouts.heartbeat_s
+        self._measuring = asyncio.Semaphore(1)
+
+    async def test(self, neighbor: int) -> EdgeTest:
+        """Test one edge."""
+        edges, place = self._edges, self._place
+        link, route = edges.links[neighbor], edges.route(neighbor)
+        if place is None and route == "tunnel":
+            return EdgeTest(neighbor, route, HELD, "unknown for the same reason")
+        status, outgoing = await _reach(link, self._patience_s)
+        if status is None:
+            return EdgeTest(neighbor, route, outgoing, "unknown, since it does not answer")
+        reached = (
+            _seen_by(status, self._peer_id) if place is None else await place.called_by(neighbor, self._patience_s)
+        )
+        incoming = (
+            f"{reached}; no tunnel: {printable(why)}" if reached and (why := edges.not_offered(neighbor)) else reached
+        )
+        try:
+            async with self._measuring:
+                return replace(await self._measured(link, status, neighbor), route=route, incoming=incoming)
+        except (NeighborUnavailable, RemoteProtocolError) as error:
+            return EdgeTest(neighbor, route, f"it answered, then failed: {printable(str(error))}", incoming)
+
+    async def _measured(self, link: NeighborLink, status: dict[str, Any], neighbor: int) -> EdgeTest:
+        trip_s = statistics.median([await _seconds(link.status) for _ in range(CALLS)])
+
+        async def send(size_bytes: int) -> bool:
+            await link.exchange_padding(size_bytes, 0)
+            return True
+
+        async def receive(size_bytes: int) -> bool:
+            return await link.exchange_padding(0, size_bytes) >= size_bytes
+
+        upload = await _rate(send, trip_s, declared_rate(self._graph, self._peer_id, neighbor))
+        download = await _rate(receive, trip_s, declared_rate(self._graph, neighbor, self._peer_id))
+        return EdgeTest(neighbor, "", "", "", trip_s, upload, download, await _round_s(link, status))
+
+
+async def _rate(transfer: Callable[[int], Awaitable[bool]], trip_s: float, declared: float | None) -> float | None:
+    """Return the measured bytes per second, of transfers that grow as far as the link and its declared limits allow.
+
+    Args:
+        transfer: moves so many bytes; returns whether it did.
+        trip_s: a round trip, which the seconds of a transfer contain.
+        declared: bytes per second of the limits; None: there are none.
+    """
+    most = int(min(PADDING_BYTES, max(FIRST_BYTES / 8, TRANSFER_S * declared))) if declared else PADDING_BYTES
+    size_bytes = min(FIRST_BYTES, most)
+    while True:
+        began = asyncio.get_running_loop().time()
+        if not await transfer(size_bytes):
+            return None
+        seconds = max(1e-6, asyncio.get_running_loop().time() - began - trip_s)
+        rate = size_bytes / seconds
+        larger = min(most, 8 * size_bytes, int(rate * TRANSFER_S))
+        if larger < 2 * size_bytes:
+            return min(rate, declared) if declared else rate
+        size_bytes = larger
 
 
 async def _reach(link: NeighborLink, patience_s: float) -> tuple[dict[str, Any] | None, str]:

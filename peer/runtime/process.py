@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import DivergedError, PeerError, StorageError
 from peer import failpoints
+from peer.identity.expiry import ending_soon
 from peer.identity.files import KeyFiles
 from peer.runtime.assembly import Assembled, LocalSettings, assemble
 from peer.runtime.resources import memory_errors, require_threads
-from peer.runtime.results import exit_code_of, write_results
+from peer.runtime.results import exit_code_of, outcome_of, write_results
 from peer.runtime.signals import Signals
+from peer.runtime.slow_start import told
 from peer.runtime.world import AsyncioWorld
 from peer.store.system import require_unix
 from peer.wire.address import require_own_address
@@ -61,11 +63,20 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
     require_peer_files(graph.degree(peer_id))
     require_threads()
     own = graph.node(peer_id).address
-    tls = transport_security(peer_id, graph, settings)
-    if settings.require_own_address and own:
-        require_own_address(peer_id, own, settings.listen or own)
-    with memory_errors():
-        return AsyncioWorld(assemble(peer_id, graph, settings), tls)
+    _tell_state(settings, "starting")
+    try:
+        tls = transport_security(peer_id, graph, settings)
+        if settings.require_own_address and own:
+            require_own_address(peer_id, own, settings.listen or own)
+        with memory_errors(), told("loading the task, its data and the state directory"):
+            world = AsyncioWorld(assemble(peer_id, graph, settings), tls)
+    except PeerError:
+        _tell_state(settings, "failed")
+        raise
+    concerned = (peer_id, *graph.neighbors(peer_id))
+    for sentence in ending_soon({subject: end for subject, end in world.ends.items() if subject in concerned}):
+        log.warning(sentence)
+    return world
 
 
 async def run_to_end(world: AsyncioWorld, on_listening: Callable[[int], None] | None = None) -> str:
@@ -80,7 +91,8 @@ async def run_to_end(world: AsyncioWorld, on_listening: Callable[[int], None] | 
     try:
         with measured(world):
             status = await _until_left(world, on_listening)
-        _write(parts, status, began)
+            _write(parts, status, began)
+        _tell_state(parts.settings, status)
     except DivergedError:
         _write(parts, "diverged", began)
         raise
@@ -88,6 +100,11 @@ async def run_to_end(world: AsyncioWorld, on_listening: Callable[[int], None] | 
         parts.lock.release()
     log.info("%s after %d rounds", status, parts.host.engine.round_index)
     return status
+
+
+def _tell_state(settings: LocalSettings, state: str) -> None:
+    if settings.metrics:
+        settings.metrics.set_state(state)
 
 
 async def _until_left(world: AsyncioWorld, on_listening: Callable[[int], None] | None) -> str:
@@ -111,25 +128,27 @@ def _write(parts: Assembled, status: str, began: float) -> None:
 
 @contextmanager
 def measured(world: AsyncioWorld) -> Iterator[None]:
-    """Answer ``/metrics`` while the block runs, where the settings name a port.
-
-    Raises:
-        ConfigError: the port cannot be bound.
-    """
-    settings, manifest = world.parts.settings, world.manifest
-    if settings.metrics_port is None:
+    """Update the metrics while the block runs, where they are served."""
+    page, manifest = world.parts.settings.metrics, world.manifest
+    if page is None:
         yield
         return
-    from peer.observe.metrics import PeerMetrics
-    from peer.observe.metrics_feed import MetricsFeed, served
+    from peer.observe.metrics import PeerMetrics  # here: a peer without metrics need not import their library
+    from peer.observe.metrics_feed import MetricsFeed
 
     labels = {"algorithm": manifest.algorithm, "task": manifest.task, "federation": manifest.federation}
-    task = world.parts.task
-    metrics = PeerMetrics(world.peer_id, labels, task.reported(), task.more_metrics)
-    run = world.host.state
+    task, run = world.parts.task, world.host.state
+    metrics = page.show(lambda: PeerMetrics(world.peer_id, labels, task.reported(), task.more_metrics))
+    ends = {subject: end.timestamp() for subject, end in world.ends.items()}
+    others = [end for subject, end in ends.items() if subject in run.neighbors]
+    metrics.plan(manifest.rounds, ends.get(world.peer_id, 0.0), min(others, default=0.0))
     world.observers.append(MetricsFeed(metrics, tuple(run.neighbors), lambda: run.incarnation))
-    with served(metrics, settings.metrics_port, settings.metrics_host):
+    page.set_state("running")
+    try:
         yield
+    except Exception as error:
+        page.set_state(outcome_of(error))
+        raise
 
 
 def transport_security(peer_id: int, graph: Graph, settings: LocalSettings) -> MutualTls | None:
@@ -144,7 +163,11 @@ def transport_security(peer_id: int, graph: Graph, settings: LocalSettings) -> M
             require_loopback_or(settings.insecure_anywhere, listen)
         log.warning("plaintext: whoever reaches this port can read and forge models")
         return None
+    return load_tls(graph, peer_id, key_files(peer_id, settings), certs=settings.certs, ca=settings.ca)
+
+
+def key_files(peer_id: int, settings: LocalSettings) -> KeyFiles:
+    """Return the paths of a peer's own certificate and key."""
     usual = KeyFiles.of(settings.certs or settings.state_dir / "identity", peer_id)
     beside = settings.cert.with_suffix(".key") if settings.cert else usual.key
-    files = KeyFiles(settings.cert or usual.certificate, settings.key or beside)
-    return load_tls(graph, peer_id, files, certs=settings.certs, ca=settings.ca)
+    return KeyFiles(settings.cert or usual.certificate, settings.key or beside)

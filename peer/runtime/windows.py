@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import PeerError
@@ -14,6 +15,9 @@ from peer.runtime.results import exit_code_of
 from peer.runtime.schedule import Schedule
 from peer.runtime.signals import Signals
 from peer.runtime.world import AsyncioWorld
+
+if TYPE_CHECKING:
+    from peer.observe.metrics_page import MetricsPage
 
 log = logging.getLogger("peer")
 
@@ -32,7 +36,7 @@ def run_peer_in_windows(peer_id: int, graph: Graph, settings: LocalSettings, sch
         return opened(peer_id, graph, settings)
 
     async def to_end() -> str:
-        return await run_in_windows(ready, schedule, Signals().install())
+        return await run_in_windows(ready, schedule, Signals().install(), settings.metrics)
 
     try:
         return exit_code_of(asyncio.run(to_end()))
@@ -42,7 +46,10 @@ def run_peer_in_windows(peer_id: int, graph: Graph, settings: LocalSettings, sch
 
 
 async def run_in_windows(
-    ready: Callable[[], Awaitable[AsyncioWorld]], schedule: Schedule, signals: Signals | None = None
+    ready: Callable[[], Awaitable[AsyncioWorld]],
+    schedule: Schedule,
+    signals: Signals | None = None,
+    metrics: MetricsPage | None = None,
 ) -> str:
     """Run one peer to its end and return how it ended; each window resumes from the last one.
 
@@ -50,19 +57,22 @@ async def run_in_windows(
         ready: returns the peer, ready to run, with the state that the last window left.
         schedule: when the peer may work.
         signals: those that make the peer leave; after one, no further window is waited for.
+        metrics: told when the peer waits for a window.
 
     Raises:
         PeerError: as `peer.runtime.process.opened` and `run_to_end`.
     """
     signals = signals or Signals()
     status, again = "left", True
-    while again and await _until_open(schedule, signals):
+    while again and await _until_open(schedule, signals, metrics):
         status, again = await _one_window(await ready(), schedule, signals)
     return status
 
 
-async def _until_open(schedule: Schedule, signals: Signals) -> bool:
+async def _until_open(schedule: Schedule, signals: Signals, metrics: MetricsPage | None) -> bool:
     """Wait for the next window; return False where a signal came first."""
+    if metrics:
+        metrics.set_state("waiting")
     waiting = asyncio.ensure_future(_opened(schedule))
     signals.tell = waiting.cancel
     try:
@@ -71,6 +81,8 @@ async def _until_open(schedule: Schedule, signals: Signals) -> bool:
         if not signals.came:
             raise
         log.info("asked to stop outside the windows of work")
+    if signals.came and metrics:
+        metrics.set_state("left")
     return not signals.came
 
 

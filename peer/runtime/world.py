@@ -59,6 +59,7 @@ class AsyncioWorld:
         self.history = HistoryWriter(parts.state_dir.history, incarnation=self.host.state.incarnation)
         self.observers: list[Callable[[str, dict[str, Any]], None]] = []
         self._tls = tls
+        self.ends = tls.ends if tls else {}  # of the certificates
         settings = parts.settings
         self._pacing = Pacing.of(self.host.state.graph, self.peer_id, settings.upload_limit, settings.download_limit)
         self._edges = Edges(self.peer_id, self.host.state.graph, tls, settings.proxy, self._pacing)

@@ -1,12 +1,67 @@
-"""Check that a peer's address in the graph file is an address of this machine."""
+"""Addresses: as gRPC must be given them, and whether the one in the graph file is an address of this machine."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote
 
+from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.graph import split_address
+
+SCHEMES = frozenset(
+    {"external", "unix", "unix-abstract", "vsock"}
+)  # words before a colon that a gRPC server takes for one
+
+
+def dialed(address: str) -> str:
+    """Return gRPC's target of ``host:port``, which it reads as a URI.
+
+    So the scope in ``[fe80::1%bat0]:7400`` is escaped, ``%ba`` is a byte in a URI, and the scheme is named: in ``unix:7400`` the
+    host would be taken for one. The name of a unix socket, ``unix:PATH``, is a target already.
+    """
+    return address if address.startswith("unix:/") else f"dns:///{_escaped(address)}"
+
+
+def listened(listen: str) -> str:
+    """Return ``host:port`` as a gRPC server must be given it: it decodes it as a URI too, and knows no scheme for names.
+
+    Raises:
+        ValueError: the host is the name of a scheme.
+    """
+    host = listen.rpartition(":")[0]
+    if host.lower() in SCHEMES:
+        raise ValueError(f"another host than {host}, which gRPC reads as the kind of an address; give its IP address")
+    return _escaped(listen)
+
+
+def _escaped(address: str) -> str:
+    """Return an address for a URI; gRPC takes digits after % for a number, so an interface of such a name gets its number."""
+    before, _, scope = address.partition("%")
+    name, _, port = scope.rpartition("]")
+    if name.isdigit():
+        with suppress(OSError):  # there is no such name
+            address = f"{before}%{socket.if_nametoindex(name)}]{port}"
+    return quote(address, safe="[]:")
+
+
+def undialable(graph: Graph) -> Iterator[str]:
+    """Yield a sentence for each link-local address without a scope: the kernel connects to none."""
+    for node in graph.nodes:
+        host, port = split_address(node.address) if node.address else ("", 0)
+        if ":" not in host:
+            continue
+        found = ipaddress.IPv6Address(host)
+        if found.is_link_local and found.scope_id in (None, "0"):
+            plain = host.partition("%")[0]
+            yield (
+                f"peer {node.id}: the address {node.address} is link-local and names no interface, so no peer can dial it; write "
+                f"[{plain}%eth0]:{port}, with the name or number of the interface at its neighbors"
+            )
 
 
 def require_own_address(peer_id: int, address: str, listen: str) -> None:
@@ -30,20 +85,22 @@ def require_own_address(peer_id: int, address: str, listen: str) -> None:
     if str(port) != listen.rpartition(":")[2]:
         raise ConfigError(f"{where}, but it listens on {listen}; {fix}")
     try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    except OSError as error:
+        places = [info[4] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError) as error:
         raise ConfigError(f"{where}, but the name {host} cannot be resolved ({error}); {fix}") from error
+    found = {str(place[0]) for place in places}
     if all(ipaddress.ip_address(ip.partition("%")[0]).is_loopback for ip in found):
         raise ConfigError(f"{where}, a loopback address, which other machines cannot reach; {fix}")
-    if not any(_is_local(ip) for ip in found):
+    if not any(map(_is_local, places)):
         raise ConfigError(f"{where}, an address of another machine ({', '.join(sorted(found))}); {fix}")
 
 
-def _is_local(ip: str) -> bool:
-    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+def _is_local(place: tuple[Any, ...]) -> bool:
+    """Return whether this machine has the address of a socket; that of IPv6 ends with flow and scope."""
+    family = socket.AF_INET6 if ":" in str(place[0]) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         try:
-            probe.bind((ip, 0))
+            probe.bind((place[0], 0, *place[2:]))
         except OSError:
             return False
     return True

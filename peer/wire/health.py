@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -10,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from coordinator_free_bootstrap import dns_name
 from coordinator_free_bootstrap.errors import IdentityError, NeighborUnavailable
 from peer.identity.files import KeyFiles, load_key_pair
+from peer.wire.address import dialed
 
 
 def check_health(address: str, files: KeyFiles | None, timeout_s: float) -> None:
@@ -36,6 +38,25 @@ def check_health(address: str, files: KeyFiles | None, timeout_s: float) -> None
         raise NeighborUnavailable(f"health of the peer at {address}: found {status}; expected SERVING")
 
 
+def answers_here(listen: str, files: KeyFiles, timeout_s: float = 2.0) -> bool:
+    """Return whether this peer answers on this machine, at the address or only at the port on which it listens.
+
+    Args:
+        listen: ``host:port``; the host may be any interface, or the name of a router.
+        files: this peer's certificate and key, with which no other peer answers.
+        timeout_s: for each address.
+
+    Raises:
+        IdentityError: see `check_health`.
+    """
+    port = listen.rpartition(":")[2]
+    for address in (f"127.0.0.1:{port}", f"[::1]:{port}", listen):
+        with suppress(NeighborUnavailable):
+            check_health(address, files, timeout_s)
+            return True
+    return False
+
+
 def own_key_files(folder: Path) -> KeyFiles:
     """Return the key pair of the one peer whose files are in a folder.
 
@@ -53,9 +74,9 @@ def own_key_files(folder: Path) -> KeyFiles:
 
 def _channel(address: str, files: KeyFiles | None) -> grpc.Channel:
     if files is None:
-        return grpc.insecure_channel(address)
+        return grpc.insecure_channel(dialed(address))
     pair = load_key_pair(files)
     federation, subject = pair.certificate.name
     credentials = grpc.ssl_channel_credentials(pair.certificate.pem(), pair.private_key, pair.chain)
     options = [("grpc.ssl_target_name_override", dns_name(federation, subject))]
-    return grpc.secure_channel(address, credentials, options=options)
+    return grpc.secure_channel(dialed(address), credentials, options=options)

@@ -24,7 +24,9 @@ from coordinator_free_bootstrap import Graph, Node, Observer, Subject, dns_name,
 from coordinator_free_bootstrap.errors import ConfigError, IdentityError, Refusal, RemoteProtocolError
 from coordinator_free_bootstrap.graph import split_address
 from peer.identity.certificates import Certificate
+from peer.identity.expiry import last_end
 from peer.identity.files import KeyFiles, KeyPair, load_key_pair, read_file
+from peer.wire.address import dialed, listened
 from peer.wire.ports import why_not_bound
 
 log = logging.getLogger("peer")
@@ -50,6 +52,9 @@ class MutualTls:
         others: certificates that are not in the graph.
         authorities: PEM of certificate authorities; trusted for peers that have no certificate here.
 
+    Attributes:
+        ends: when the certificates end, its own and those of the callers that it knows.
+
     Raises:
         IdentityError: the own certificate is not the one of the graph, or a neighbor has no pinned certificate.
     """
@@ -69,6 +74,7 @@ class MutualTls:
         self._pair = pair
         self._authorities = authorities
         self._check_own()
+        self.ends: dict[Subject, datetime] = {subject: pair.certificate.parsed.not_valid_after_utc}
         neighbors = graph.neighbors(subject) if isinstance(subject, int) else graph.ids
         self._known: dict[Subject, Node | Observer] = {n: graph.node(n) for n in neighbors}
         if isinstance(subject, int):
@@ -161,6 +167,8 @@ class MutualTls:
         for certificate in found:
             if problem := certificate.problem_at(now):
                 log.warning("neighbor's certificate cannot be used: %s: %s", who, problem)
+        if end := last_end(found):
+            self.ends[name] = end
         if not found and self._authorities is None:
             raise IdentityError(
                 f"graph file: {who} has no certificate with a pinned key; run `peer graph pin graph.json certs/*.pem`, "
@@ -214,10 +222,11 @@ def require_loopback_or(anywhere: bool, listen: str) -> None:
 
 def open_channel(address: str, options: Options, security: SecureChannel | None) -> grpc.aio.Channel:
     """Open a channel to ``host:port``; plaintext if ``security`` is None. It connects with the first call."""
+    target = dialed(address)
     if security is None:
-        return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.insecure_channel(target, options=options)
     named = [*options, ("grpc.ssl_target_name_override", security.server_name)]
-    return grpc.aio.secure_channel(address, security.credentials, options=named)
+    return grpc.aio.secure_channel(target, security.credentials, options=named)
 
 
 def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None) -> int:
@@ -227,12 +236,12 @@ def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentia
         ConfigError: ``listen`` is not ``host:port``, or cannot be bound.
     """
     try:
-        if not listen.endswith(":0"):
-            split_address(listen)
+        split_address(f"{listen[:-1]}1" if listen.endswith(":0") else listen)
+        target = listened(listen)
     except ValueError as error:
         raise ConfigError(f"--listen: found {listen!r}; allowed: {error}, such as 0.0.0.0:7400") from error
     try:
-        port = bind_target(server, listen, credentials)
+        port = bind_target(server, target, credentials)
     except RuntimeError:
         port = 0  # gRPC gives no reason
     if port == 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -189,24 +191,23 @@ def _copy_checkout(context: Path) -> None:
         shutil.copytree(ROOT / name, context / name, ignore=shutil.ignore_patterns("__pycache__", "*.whl"))
 
 
+def documented_wheels() -> list[str]:
+    """Return what deploy/wheels/README.md downloads for an offline build."""
+    lines = (ROOT / "deploy" / "wheels" / "README.md").read_text().splitlines()
+    words = shlex.split(next(line for line in lines if line.strip().startswith("pip download ")))[2:]
+    return [word for before, word in pairwise(["", *words]) if not word.startswith("-") and not before.startswith("-")]
+
+
 def fetch_wheels(folder: Path) -> None:
-    """Fill a folder with the wheels of everything in pyproject.toml, in the versions installed here."""
+    """Fill the folder of wheels of a build context as its README says, but from the index of this machine."""
     cached = CACHE / "wheels"
     if CACHE.name and cached.is_dir():
         shutil.copytree(cached, folder, dirs_exist_ok=True)
         return
-    import tomllib
-
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [
-        *project["dependencies"],
-        *project["optional-dependencies"]["chaos"],
-        *project["optional-dependencies"]["page"],
-        "setuptools>=77",
-    ]
+    context, wanted = folder.parents[1], documented_wheels()
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "-d", folder]
-    run(*pip, "-c", ROOT / "constraints.txt", "torch")  # first and alone, as in the Makefile
-    run(*pip, "-c", ROOT / "constraints.txt", "--find-links", folder, *wanted)
+    run(*pip, "-c", "constraints.txt", "torch", cwd=context)  # first and alone, as in the Makefile
+    run(*pip, "-c", "constraints.txt", "--find-links", folder, *wanted, cwd=context)
     if CACHE.name:
         shutil.copytree(folder, cached)
 

@@ -17,6 +17,7 @@ from tools.running import until
 
 from coordinator_free_bootstrap import Graph
 from peer.deploy.compose import write_compose
+from peer.deploy.given_data import GivenData
 
 PATIENCE_S = 800.0  # only a hang lasts so long
 
@@ -25,14 +26,20 @@ class Project:
     """A folder with a compose file; `compose` runs docker-compose in it."""
 
     def __init__(
-        self, host: str, folder: Path, graph: Graph, override: dict[str, Any] | None = None, **environment: str
+        self,
+        host: str,
+        folder: Path,
+        graph: Graph,
+        override: dict[str, Any] | None = None,
+        data: GivenData | None = None,
+        **environment: str,
     ) -> None:
         self.name = f"test-{folder.name.replace('_', '-').lower()}-{int(time.time())}"
         self.folder = folder
         self.graph = graph
         self.client = docker.DockerClient(host, timeout=600)
         self.environment = {"DOCKER_HOST": host, "PEER_IMAGE": IMAGE, **environment}
-        write_compose(graph, folder)
+        write_compose(graph, folder, data=data)
         if override:
             (folder / "docker-compose.override.yml").write_text(yaml.safe_dump(override))
 

@@ -21,10 +21,10 @@ WRITABLE = """
 import os
 found = []
 for folder, names, files in os.walk("/"):
-    names[:] = [n for n in names if os.path.join(folder, n) not in ("/proc", "/sys", "/state", "/dev/mqueue")]
+    names[:] = [n for n in names if os.path.join(folder, n) not in ("/proc", "/sys", "/state", "/tmp", "/dev/mqueue")]
     found += [p for p in (folder, *(os.path.join(folder, f) for f in files)) if os.path.isdir(p) or os.path.isfile(p)
               if not os.path.islink(p) and os.access(p, os.W_OK)]
-print(found, os.access("/state", os.W_OK), os.geteuid())
+print(found, os.access("/state", os.W_OK), os.path.ismount("/tmp"), os.geteuid())
 """
 CONNECT = """
 import sys
@@ -121,8 +121,8 @@ def test_the_other_peers_continue_and_are_healthy(project, peer_id):
 
 
 @pytest.mark.parametrize("peer_id", GOOD)
-def test_only_the_state_volume_can_be_written(project, peer_id):
-    assert project.execute(f"peer-{peer_id}", WRITABLE) == (0, "[] True 10001\n")
+def test_only_the_state_volume_and_a_temporary_folder_in_memory_can_be_written(project, peer_id):
+    assert project.execute(f"peer-{peer_id}", WRITABLE) == (0, "[] True True 10001\n")
 
 
 def test_a_container_has_only_its_own_key(project):

@@ -2,16 +2,18 @@
 
 import pytest
 from engine import IMAGE, NoEngine
+from own_task import DATA, graph_with_own_task
 from swarm import Deployed, another_image, shared_folder, swarm
 from tools.page_client import film, opened
 
 from coordinator_free_bootstrap import make_graph, parse_manifest
+from peer.deploy.given_data import data_here
 from peer.deploy.swarm import Stack
 
 pytestmark = pytest.mark.compose
 
 PLACE = "127.0.0.1:7480"
-ROUNDS = 400  # of the run that ends: the page must have reached both peers before
+ROUNDS = 800  # of the run that ends: the page must have reached both peers before
 ENDLESS = {
     "task": "digits",
     "rounds": 100_000,
@@ -37,12 +39,21 @@ def cluster(host):
 
 @pytest.fixture(scope="module")
 def stacks(cluster, tmp_path_factory):
-    """Three stacks: one that ends, one with volumes and a node for each peer, one with a folder that the nodes share."""
+    """Three stacks: one with a task file and data that ends, one with a node for each peer, one with a folder of all nodes."""
     folder = tmp_path_factory.mktemp("swarm")
     nodes = tuple(cluster.hosts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        own = graph_with_own_task(
+            folder, 2, "complete", **ENDLESS | {"task": "code/readings.py:task", "rounds": ROUNDS}
+        )
+        yield from _stacks(cluster, folder, nodes, own)
+
+
+def _stacks(cluster, folder, nodes, own):
     shared = shared_folder(folder / "state", graph(3))
     with (
-        Deployed(cluster, folder / "ends", graph(2, rounds=ROUNDS), Stack(IMAGE)) as ends,
+        Deployed(cluster, folder / "ends", own, Stack(IMAGE, data=data_here(DATA, own))) as ends,
         Deployed(cluster, folder / "volumes", graph(2), Stack(IMAGE, nodes=nodes, page_port=0)) as volumes,
         Deployed(cluster, folder / "shares", graph(3), Stack(IMAGE, state=shared, page_port=0)) as shares,
     ):
@@ -107,6 +118,17 @@ def test_all_peers_complete_and_stay_and_the_page_shows_them(stacks):
         return [peer["id"] for peer in peers if peer["status"] == "completed"] == [0, 1]
 
     ends.until(shown, "the page shows that all peers have completed the run")
+    for peer_id in ends.graph.ids:
+        ends.until(
+            lambda i=peer_id: probed(ends, i) == (0, "completed"), f"a probe of peer {peer_id} after its end succeeds"
+        )
+        assert len(ends.starts(peer_id)) == 1
+
+
+def probed(stack, peer_id):
+    """Return exit code and output of the last health probe of a peer that runs."""
+    log = stack.container(f"peer-{peer_id}").attrs["State"]["Health"]["Log"]
+    return (log[-1]["ExitCode"], log[-1]["Output"].strip()) if log else None
 
 
 @pytest.fixture(scope="module")

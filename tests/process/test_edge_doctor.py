@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tools.http_proxies import Proxies
 from tools.running import behind_nat, on_loopback, running_peer, until
 from tools.warm_parent import executed
 
-from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
+from coordinator_free_bootstrap import Graph, Relay, make_graph, parse_manifest, save_graph
 from peer.deploy.keys import create_keys
 from peer.identity.files import keygen, load_key_pair
 from peer.identity.pinning import pin
@@ -97,8 +98,13 @@ def test_a_running_peer_is_tested_by_what_its_neighbors_see(tmp_path: Path) -> N
         start(stack, tmp_path, 0, 1)
         fold_each_other(tmp_path, 0, 1)
         elsewhere = ("--certs", tmp_path, "--cert", tmp_path / "keys/peer-0/peer-0.pem")  # its key is beside it
-        (edge,) = doctor(tmp_path, 0, *elsewhere)["edges"]
+        found = doctor(tmp_path, 0, *elsewhere)
+        (edge,) = found["edges"]
         assert (edge["route"], edge["outgoing"], edge["incoming"]) == ("direct", "", "")
+        checks = {check["name"]: check for check in found["checks"]}
+        assert found["healthy"] and checks["own port"]["level"] == "ok", "before, the peer's own port was a failure"
+        assert "the running peer" in checks["own port"]["found"]
+        assert checks["certificates"]["level"] == "ok"
 
 
 @pytest.mark.slow
@@ -114,6 +120,28 @@ def test_a_tunnel_and_a_relay_are_named_and_tested(tmp_path: Path) -> None:
         for edge in edges.values():
             assert (edge["outgoing"], edge["incoming"]) == ("", "")
             assert edge["upload"] > 0 and edge["download"] > 0
+
+
+@pytest.mark.slow
+def test_a_slow_relay_is_measured_beside_running_peers_that_do_not_notice(tmp_path: Path) -> None:
+    """Before, a megabyte each way filled a relay of 60 kB/s for half a minute: the test failed, and heartbeats waited."""
+    timeouts = {"heartbeat_s": 0.5, "suspicion_s": 10.0, "round_deadline_s": 100.0}
+    graph = on_loopback(make_graph("complete", 3, manifest=parse_manifest(RUN | {"timeouts": timeouts}, "test")))
+    graph = behind_nat(graph, 0, 2, via=[(0, 2, 1)])
+    nodes = (replace(n, relay=Relay(60_000, 8)) if n.relay else n for n in graph.nodes)
+    prepared(tmp_path, replace(graph, nodes=tuple(nodes)))
+    with ExitStack() as stack:
+        start(stack, tmp_path, 0, 1, 2)
+        fold_each_other(tmp_path, 0, 1, 2)
+        found = doctor(tmp_path, 0, "--state-dir", StateDir.of_peer(tmp_path, 0).root)
+        edges = {edge["neighbor"]: edge for edge in found["edges"]}
+        assert edges[2]["route"] == "via peer 1" and edges[2]["outgoing"] == edges[2]["incoming"] == ""
+        assert 1_000 < edges[2]["upload"] <= 60_000 and 1_000 < edges[2]["download"] <= 60_000
+        before = {i: len(rounds(tmp_path, i)) for i in range(3)}
+        until(lambda: all(len(rounds(tmp_path, i)) > before[i] for i in range(3)), "the run goes on")
+        for i in range(3):
+            lines = read_history(StateDir.of_peer(tmp_path, i).history)
+            assert [line for line in lines if line["kind"] == "neighbor" and line["state"] in ("suspect", "dead")] == []
 
 
 def test_without_a_key_the_edges_are_not_tested_and_it_says_why(tmp_path: Path) -> None:

@@ -1,6 +1,10 @@
 """`peer health` on a running peer: the exit codes and sentences that containers and supervisors get."""
 
-from contextlib import contextmanager
+import json
+import re
+import time
+import urllib.request
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from tools.running import on_loopback, running_peer, until
@@ -9,6 +13,7 @@ from tools.warm_parent import executed
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from peer.deploy.keys import create_keys
 from peer.store.state_dir import StateDir
+from peer.testbed.ports import free_ports
 
 pytestmark = pytest.mark.process
 
@@ -73,3 +78,42 @@ def test_metrics_port_in_use_is_reported_in_one_sentence(place):
     assert found.returncode == 10
     assert "--metrics-port" in found.stderr
     assert "free port" in found.stderr
+
+
+def asked_for_metrics(port):
+    """Return the page of metrics, "" while nobody answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            return answer.read().decode()
+    except OSError:
+        return ""
+
+
+def test_a_finished_peer_that_stays_answers_metrics_and_health(tmp_path):
+    """Before, the page of metrics ended with the run, and the alert for an unreachable peer fired."""
+    graph = on_loopback(make_graph("complete", 2, manifest=parse_manifest({"rounds": 3}, "test")))
+    save_graph(create_keys(graph, tmp_path / "keys"), tmp_path / "graph.json")
+    (port,) = free_ports(1)
+    with ExitStack() as stack:
+        for i in (0, 1):
+            options = ("--metrics-port", port) if i == 0 else ()
+            stack.enter_context(
+                running_peer(i, tmp_path, "--certs", tmp_path / f"keys/peer-{i}", "--stay", "completed", *options)
+            )
+        done = 'peer_run_state{state="completed"} 1.0'
+        until(lambda: done in asked_for_metrics(port), "the run is completed", logs=[tmp_path / "0.log"])
+        page = asked_for_metrics(port)
+        assert "peer_rounds_completed_total 3.0" in page and "peer_rounds_planned 3.0" in page
+        ends = re.findall(r'peer_certificate_end_timestamp_seconds\{of="(\w+)"\} (\S+)', page)
+        assert {of for of, end in ends if float(end) > time.time() + 700 * 86_400} == {"own", "neighbors"}
+        assert health(tmp_path, graph.node(0).address, "--certs", "keys/peer-0")[0] == 0
+
+
+def test_the_doctor_beside_a_plaintext_peer_knows_it_by_its_id(place):
+    folder, address = place
+    words = ["doctor", "--neighbors", "graph.json", "--insecure", "--listen", address, "--json"]
+    with running(folder, "--insecure"):
+        for peer_id, level in ((0, "ok"), (1, "fail")):
+            found = executed(*words, "--id", peer_id, "--state-dir", f"elsewhere-{peer_id}", cwd=folder)
+            checks = {check["name"]: check["level"] for check in json.loads(found.stdout)["checks"]}
+            assert checks["own port"] == level, found.stdout

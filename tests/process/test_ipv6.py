@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tools import invariants
 from tools.beds import Bed, same_models
+from tools.namespaces import why_not
 from wire_support import LIMITS, TIMEOUTS, Recorder, hello_of
 
 from peer.observe.doctor import check_network
@@ -45,6 +50,24 @@ def test_a_server_is_reached_at_its_ipv6_address(listen: str, host: str) -> None
         await server.stop(0)
 
     asyncio.run(test())
+
+
+def test_a_link_local_address_is_reached_at_every_interface() -> None:
+    """Before, eth0 was reached; bat0, whose first letters are a number in a URI, and every number were not."""
+    if reason := why_not("unshare"):
+        pytest.skip(reason)
+    names = ["eth0", "bat0", "deadbeef0", "20", "A0.1+x@y"]
+    program = Path(__file__).with_name("link_local.py")
+    path = os.pathsep.join([str(program.parent), str(program.parents[1])])
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, program, *names],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[::2] == names and len(done.stdout.split()) == 2 * len(names)
 
 
 def test_testbeds_on_ipv4_and_ipv6_end_with_the_same_models(bed: Make) -> None:

@@ -190,6 +190,12 @@ def test_the_digest_covers_ids_and_edges_without_addresses_and_pins():
         ("peer_3:7400", ("peer_3", 7400)),
         ("10.0.0.1:80", ("10.0.0.1", 80)),
         ("[::1]:80", ("::1", 80)),
+        ("[fe80::1%eth0]:80", ("fe80::1%eth0", 80)),
+        ("[fe80::1%bat0]:80", ("fe80::1%bat0", 80)),
+        ("[fe80::1%12]:80", ("fe80::1%12", 80)),
+        ("[fe80::1%br-1.2+x@7]:80", ("fe80::1%br-1.2+x@7", 80)),
+        ("dns:7400", ("dns", 7400)),
+        ("UPPER.Example:7400", ("UPPER.Example", 7400)),
         ("a" * 253 + ":1", ("a" * 253, 1)),
     ],
 )
@@ -212,11 +218,44 @@ def test_valid_addresses_are_split(address, parts):
             "a" * 254 + ":1",
             "a:123456",
             "unix:/a",
+            "unix:/tmp/a:1",
+            "dns:///a:1",
+            "ipv4:10.0.0.1:1",
+            "ipv6:[::1]:1",
+            "fe80::1%eth0:1",
+            "[fe80::1%]:1",
+            "[fe80::1%a b]:1",
+            "[fe80::1%a%20]:1",
+            "[fe80::1%a/b]:1",
+            "[fe80::1%sixteen-letters-]:1",
+            "a..b:1",
+            "a.:1",
+            "0x7f000001:1",
+            "0x7f.1:1",
+            "127.1:1",
+            "2130706433:1",
+            "010.0.0.1:1",
+            "a:0",
+            " a:1",
+            "a: 1",
+            "a:1 ",
         ),
     ),
 )
 def test_invalid_addresses_are_refused(address):
     with pytest.raises(ValueError):
+        split_address(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("bücher.example:1", "write xn--bcher-kva.example, its form in ASCII"),
+        ("a.example.:1", "write a.example, without the last dot"),
+    ],
+)
+def test_an_address_that_is_nearly_right_is_told_what_to_write(address, words):
+    with pytest.raises(ValueError, match=words):
         split_address(address)
 
 

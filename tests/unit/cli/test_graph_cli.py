@@ -51,9 +51,17 @@ def test_manifest_keys_are_listed_with_those_of_the_algorithm():
 
 
 @pytest.mark.parametrize(
-    ("template", "first"), [("h{id}:7400", "h0:7400"), ("h{id+1}:7400", "h1:7400"), ("h:{port}", "h:7400")]
+    ("template", "first"),
+    [
+        ("h{id}:7400", "h0:7400"),
+        ("h{id+1}:7400", "h1:7400"),
+        ("h:{port}", "h:7400"),
+        ("node.a.example:{id+30400}", "node.a.example:30400"),
+        ("h{id+0}:{port-400}", "h0:7000"),
+        ("10.0.{id+3}.{id+17}:{port+10}", "10.0.3.17:7410"),
+    ],
 )
-def test_addresses_follow_the_template_with_ids_from_0_or_1(tmp_path, template, first):
+def test_addresses_follow_the_template_with_any_number_added_or_taken_off(tmp_path, template, first):
     path = tmp_path / "g.json"
     call("make", "--peers", 3, "--address-template", template, "--out", path)
     assert load_graph(path).node(0).address == first
@@ -62,6 +70,22 @@ def test_addresses_follow_the_template_with_ids_from_0_or_1(tmp_path, template, 
 def test_an_unknown_placeholder_in_an_address_is_refused():
     with pytest.raises(GraphError, match=r"\{id\}, \{id\+1\}, \{port\}"):
         call("make", "--peers", 3, "--address-template", "h{peer}:7400")
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("h{id-1}:7400", r"\{id-1\} is -1 for id 0, port 7400; allowed: 0 or more"),
+        ("h{id+}:7400", "allowed placeholders"),
+        ("h{id+1.5}:7400", "allowed placeholders"),
+        ("h{id*2}:7400", "allowed placeholders"),
+        ("h{id:7400", "allowed placeholders"),
+        ("h{id+70000}:{id+70000}", "from 1 to 65535"),
+    ],
+)
+def test_a_placeholder_without_a_number_for_every_peer_is_refused(template, words):
+    with pytest.raises(GraphError, match=words):
+        call("make", "--peers", 3, "--address-template", template)
 
 
 def test_one_edge_is_called_one_edge():

@@ -17,7 +17,7 @@ from peer.learning.saved import SavedModel, model_metadata
 from peer.store.model_file import save_model
 from peer.tasks import Shard
 from peer.tasks.loading import load_task
-from peer.tasks.shard_file import save_shard
+from peer.tasks.shard_file import load_shard_file, save_shard
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,57 @@ def test_split_writes_shards_that_a_device_can_use(tmp_path):
     (out / "peer-3.safetensors").write_bytes((out / "peer-3.safetensors").read_bytes()[:1000])
     with pytest.raises(ShardError, match="truncated"):
         load_task(Manifest(split="shard"), 4, shard_path=out / "peer-3.safetensors")
+
+
+TASK_OF_ONE_SITE = """
+import numpy as np
+from torch import nn
+
+from peer.tasks import Shard, Task
+
+
+class Mine(Task):
+    classes = 2
+    class_names = ("low", "high")
+
+    def make_model(self):
+        return nn.Linear(3, 2)
+
+    def load_shard(self, peer_id):
+        x = np.load(f"site-{peer_id}.npy")
+        y = np.array([0, 1] * (len(x) // 2))
+        return Shard(train_x=x, train_y=y, test_x=x, test_y=y)
+
+
+task = Mine()
+"""
+
+
+def test_a_site_writes_its_own_shard_without_the_data_of_the_others(tmp_path, monkeypatch):
+    """Before, `peer data split` was the only way, and needed the data of all peers on one machine."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.py").write_text(TASK_OF_ONE_SITE)
+    np.save(tmp_path / "site-12.npy", np.arange(12, dtype=np.float32).reshape(4, 3))
+    (row,) = json.loads(peer("data", "shard", "--task", "t.py:task", "--peer", 12, "--json"))["peers"]
+    assert (row["peer"], row["train"], row["classes"]) == (12, 4, {"0": 2, "1": 2})
+    found = load_shard_file(tmp_path / "peer-12.safetensors")
+    assert found.class_names == ("low", "high") and found.metadata["kind"] == "classification"
+    assert np.array_equal(found.train_x, np.load("site-12.npy"))
+    run = load_task(Manifest(task="t.py:task"), 4, shard_path=tmp_path / "peer-12.safetensors")
+    assert len(run.load_shard(12).train_x) == 4
+    with pytest.raises(TaskError, match=r"load_shard\(3\)"):
+        peer("data", "shard", "--task", "t.py:task", "--peer", 3)
+
+
+def test_one_shard_of_a_built_in_set_is_that_of_the_split(tmp_path):
+    peer("data", "split", "--task", "digits", "--peers", 4, "--out", tmp_path / "all")
+    peer("data", "shard", "--task", "digits", "--peers", 4, "--peer", 2, "--out", tmp_path / "one" / "mine.safetensors")
+    one, dealt = (load_shard_file(tmp_path / name) for name in ("one/mine.safetensors", "all/peer-2.safetensors"))
+    assert one.metadata == dealt.metadata
+    for name in ("train_x", "train_y", "test_x", "test_y", "true_cluster"):
+        assert np.array_equal(getattr(one, name), getattr(dealt, name)), name
+    with pytest.raises(UsageError, match="--peer: found 4; allowed with 4 peers: 0 to 3"):
+        peer("data", "shard", "--task", "digits", "--peers", 4, "--peer", 4)
 
 
 def test_show_plots_the_samples_of_each_peer(tmp_path):

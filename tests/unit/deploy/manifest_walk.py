@@ -136,6 +136,9 @@ class Walk:
             if mount["mountPath"] in paths:
                 yield f"{container['name']}: two mounts at {mount['mountPath']}"
             paths.add(mount["mountPath"])
+            outer = [m["mountPath"] for m in container["volumeMounts"] if m.get("readOnly") and m is not mount]
+            if any(PurePosixPath(mount["mountPath"]).is_relative_to(path) for path in outer):
+                yield f"{container['name']}: {mount['mountPath']} is in a read-only mount, where no place for it can be made"
             for word in _variables(mount.get("subPathExpr", "")):
                 if word not in {each["name"] for each in container.get("env", [])}:
                     yield f"{container['name']}: subPathExpr uses {word}, which env does not define"
@@ -227,8 +230,12 @@ class Walk:
             if option in options:
                 yield from self._path(option, options[option], writable)
         folder = self.peer.get("workingDir")
-        if folder is not None:
+        places = [PurePosixPath(mount["mountPath"]) for mount in self.peer["volumeMounts"]]
+        if folder is not None and not any(place.is_relative_to(folder) for place in places):
             yield from self._path("workingDir", folder, False)
+        temporary = {mount["name"] for mount in self.peer["volumeMounts"] if mount["mountPath"] == "/tmp"}
+        if not any("emptyDir" in self.volumes.get(name, {}) for name in temporary):
+            yield "the peer has no temporary folder"
         if ("--device" in options) != any("/" in name for name in self.peer["resources"]["limits"]):
             yield "the peer has a GPU and does not use it, or uses one and has none"
 
@@ -257,6 +264,8 @@ class Walk:
             words = dict(zip(command[2::2], command[3::2], strict=True))
             if words.get("--certs") != self._options()["--certs"]:
                 yield f"{name}: its keys are not those of the peer"
+            if words.get("--state-dir") != self._options()["--state-dir"]:
+                yield f"{name}: it does not know the peer's state, and a finished peer is started again"
             if (
                 words.get("--address", "127.0.0.1:7400").rpartition(":")[2]
                 != self._options()["--listen"].rpartition(":")[2]

@@ -193,6 +193,15 @@ BROKEN = {
         lambda d: peer(d)["startupProbe"]["exec"].update(command=["peer", "health", "--certs", "/x"]),
         "startupProbe: its keys are not",
     ),
+    "probe's state": (
+        lambda d: peer(d)["startupProbe"]["exec"].update(command=["peer", "health", "--certs", "/keys"]),
+        "startupProbe: it does not know the peer's state",
+    ),
+    "temporary folder": (lambda d: mount(peer(d), "tmp").update(mountPath="/t"), "the peer has no temporary folder"),
+    "mount in a mount": (
+        lambda d: mount(peer(d), "shards").update(mountPath="/graph/shards"),
+        "/graph/shards is in a read-only mount",
+    ),
     "probe's port": (
         lambda d: peer(d)["livenessProbe"]["exec"]["command"].extend(["--address", "127.0.0.1:1"]),
         "livenessProbe: it asks another port",

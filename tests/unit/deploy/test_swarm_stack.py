@@ -33,7 +33,10 @@ def test_each_peer_is_a_service_with_its_own_key_and_state(tmp_path):
     content = written(tmp_path)
     for peer_id, row in enumerate(peers(content)):
         assert row["command"][:3] == ["run", "--id", str(peer_id)]
-        assert row["volumes"] == [{"type": "volume", "source": f"peer-{peer_id}-state", "target": "/state"}]
+        assert row["volumes"] == [
+            {"type": "volume", "source": f"peer-{peer_id}-state", "target": "/state"},
+            {"type": "tmpfs", "target": "/tmp"},  # the root file system and a task's folder cannot be written
+        ]
         (secret,) = row["secrets"]
         assert file_of(content, "secrets", secret) == f"./keys/peer-{peer_id}/peer-{peer_id}.key"
         assert (secret["uid"], secret["mode"]) == ("10001", 0o400)
@@ -116,7 +119,7 @@ def test_shared_state_and_shards_are_folders_of_the_nodes(tmp_path):
     result = deploy(tmp_path, shard, "--state", "/srv/state", "--shards", "/srv/shards")
     assert result.exit_code == 0, result.output
     content = yaml.safe_load((tmp_path / "out" / "stack.yml").read_text())
-    state, own = peers(content)[2]["volumes"]
+    state, _, own = peers(content)[2]["volumes"]
     assert state == {"type": "bind", "source": "/srv/state/peer-2", "target": "/state"}
     assert own["source"] == "/srv/shards/peer-2.safetensors" and own["read_only"] is True
     assert peers(content)[2]["command"][-2:] == ["--shard", own["target"]]

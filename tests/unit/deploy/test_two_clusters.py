@@ -64,6 +64,18 @@ def test_the_page_has_all_steps():
     ]
 
 
+def test_the_address_templates_of_all_pages_are_templates():
+    """Before, {id+30400} of this page was refused."""
+    found = [
+        text
+        for page in PAGE.parent.glob("*.md")
+        for text in re.findall("--address-template\\s+'(.*?)'", page.read_text())
+    ]
+    assert "node.a.example:{id+30400}" in found
+    for template in found:
+        make_graph("ring", 3, address_template=template)
+
+
 def test_both_clusters_can_run_the_manifests(written):
     for side in ("a", "b"):
         assert problems(documents(written / side)) == []

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from coordinator_free_bootstrap.graph import Graph, Node
 from coordinator_free_bootstrap.graph_file import save_graph
 from peer.cli.doctor import doctor
+from peer.identity.certificates import make_certificate
+from peer.identity.pinning import pin
 from peer.observe import doctor as checks
 from peer.wire.proxy import HttpProxy
 
@@ -85,6 +87,31 @@ def test_neighbors_and_own_port(tmp_path):
             "peer 1",
             "peer 2",
         }
+
+
+def test_the_port_of_a_running_peer_is_in_use_and_has_to_be(tmp_path):
+    """Before, the doctor beside a healthy peer failed: "own port is in use", stop what uses it."""
+    with listening() as taken:
+        port = taken.getsockname()[1]
+        assert checks.check_port(f"127.0.0.1:{port}").level == "fail"
+        assert checks.check_port(f"127.0.0.1:{port}", runs=True).level == "ok"
+        found = levels(checks.check_network(graph_of(tmp_path, 7400, 7401), 0, listen=f"0.0.0.0:{port}", runs=True))
+        assert found["own port"] == "ok", "the port is that of --listen, not the one of the graph file"
+    check = checks.check_port(f"127.0.0.1:{port}", runs=True)
+    assert check.level == "warn" and "though the peer runs" in check.found
+
+
+def test_certificates_that_end_soon_are_named(tmp_path):
+    graph = Graph(tuple(Node(i, f"127.0.0.1:{7400 + i}") for i in range(3)), ((0, 1), (0, 2)))
+    assert checks.check_certificates(graph) == []
+    pinned = pin(graph, [make_certificate("federation", i, days=days)[1] for i, days in ((0, 700), (1, 12), (2, 700))])
+    assert [check.level for check in checks.check_certificates(pinned)] == ["warn"]
+    (check,) = checks.check_certificates(pinned, (0, 1))
+    assert check.level == "warn" and "the certificate of peer 1 ends on" in check.found and "in 12 days" in check.found
+    assert [check.level for check in checks.check_certificates(pinned, (0, 2))] == ["ok"]
+    save_graph(pinned, tmp_path / "graph.json")
+    assert levels(checks.check_network(tmp_path / "graph.json", 2))["certificates"] == "ok"
+    assert levels(checks.check_network(tmp_path / "graph.json", 0))["certificates"] == "warn"
 
 
 def test_a_name_without_an_address_fails():

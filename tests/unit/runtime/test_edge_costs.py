@@ -23,6 +23,20 @@ def test_cost_is_that_of_the_slower_direction_and_of_the_slowest_round() -> None
     assert cost.day_bytes == pytest.approx(2 * 4e6 * 86_400 / 8.0)
 
 
+def test_a_day_is_told_only_of_rounds_that_a_neighbor_has_timed_and_of_a_run_that_lasts_one() -> None:
+    """Before, transfers alone counted as whole rounds: terabytes a day for a run that ends within a minute."""
+    untimed = round_cost([replace(FAST, round_s=None)], GRAPH, 0, 2_000_000)
+    assert untimed is not None and untimed.round_s is None and untimed.day_bytes is None
+    check = cost_check(untimed, GRAPH, 0)
+    assert check.level == "ok" and "a day" not in check.found
+    assert "240 MB for the 60 rounds of the run" in check.found
+    short = round_cost([replace(FAST, round_s=0.5)], GRAPH, 0, 2_000_000)
+    assert "a day" not in cost_check(short, GRAPH, 0).found
+    long = replace(GRAPH, manifest=parse_manifest({"rounds": 100_000}, "test"))
+    found = cost_check(round_cost([FAST], long, 0, 2_000_000), long, 0).found
+    assert "400000 MB for the 100000 rounds of the run, 57600 MB a day at 6.0 s a round" in found
+
+
 def test_an_edge_without_a_measurement_counts_as_the_others() -> None:
     cost = round_cost([FAST, DEAD], GRAPH, 0, 2_000_000)
     assert cost is not None and cost.transfer_s == 2.0 and cost.round_s == 6.0

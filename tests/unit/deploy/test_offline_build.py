@@ -1,0 +1,47 @@
+"""The offline build of the image: deploy/wheels/README.md downloads all that deploy/install.sh installs."""
+
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+INSTALL = ROOT / "deploy" / "install.sh"
+
+
+def downloaded():
+    """Return the words of the documented command."""
+    (line,) = re.findall("^    (pip download .*)$", (ROOT / "deploy/wheels/README.md").read_text(), re.MULTILINE)
+    return shlex.split(line)
+
+
+def test_the_documented_wheels_are_those_that_the_image_installs():
+    """Before, starlette and uvicorn of the extra `page` were missing, and the build failed."""
+    installed = set(re.findall(r'\["optional-dependencies"\]\["(\w+)"\]', INSTALL.read_text()))
+    assert installed == {"chaos", "page"}
+    (project,) = (word for word in downloaded() if word.startswith("."))
+    assert set(project.removeprefix(".[").removesuffix("]").split(",")) == installed
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert installed <= set(extras)
+    for name in re.findall(r"-c constraints\.txt ([a-z ]+)$", INSTALL.read_text(), re.MULTILINE):
+        assert set(name.split()) <= set(downloaded())
+    assert "setuptools" in downloaded()  # with which this project itself is built
+
+
+def test_the_build_says_what_it_does_and_a_failing_step_ends_it(tmp_path):
+    """Before, the build was silent while pip downloaded, unpacked and compiled."""
+    script = INSTALL.read_text().replace("sleep 5", "sleep 0.05")
+    pip = "/opt/tools/bin/python -m pip --python /opt/peer/bin/python install"
+    assert pip in script
+    for command, code in (("sleep 0.5;", 0), ("exit 7;", 7)):
+        program = tmp_path / "program"
+        program.write_text(f"#!/bin/sh\n{command}\n")
+        program.chmod(0o755)
+        (tmp_path / "install.sh").write_text(script.replace(pip, str(program)))
+        done = subprocess.run(
+            ["sh", "install.sh", "wheels", "", "prefix"], check=False, cwd=tmp_path, capture_output=True, text=True
+        )
+        assert (done.returncode, done.stderr) == (code, "")
+        assert "s: installing this project\n" in done.stdout
+        assert ("installing this project goes on" in done.stdout) == (code == 0)

@@ -43,7 +43,7 @@ def split(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"--out: {out} cannot be made: {error}") from error
-    summaries = []
+    summaries, readings = [], Readings()
     for peer_id in range(count):
         shard = shard_of(task, peer_id).checked(task.kind, task.classes)
         metadata = {"kind": task.kind, "classes": json.dumps(task.classes)}
@@ -53,7 +53,7 @@ def split(
             preprocessing=shard.preprocessing or task.preprocessing,
             class_names=shard.class_names or task.class_names,
         )
-        save_shard(out / f"peer-{peer_id}.safetensors", shard)
+        save_shard(out / f"peer-{peer_id}.safetensors", readings.say(peer_id, shard))
         summaries.append(summarize(peer_id, shard))
     typer.echo(f"{counted(count, 'shard')} written to {out}", err=True)
     _print(summaries, as_json)
@@ -92,11 +92,28 @@ def show(
     else:
         _, count, task = problem.load()
         found = ((peer_id, shard_of(task, peer_id)) for peer_id in range(count))
-    summaries = [summarize(peer_id, shard) for peer_id, shard in found]  # one shard in memory at a time
+    readings = Readings()
+    # one shard in memory at a time
+    summaries = [summarize(peer_id, readings.say(peer_id, shard)) for peer_id, shard in found]
     if out is not None:
         save_plot(summaries, out)
         typer.echo(f"picture written to {out}", err=True)
     _print(summaries, as_json)
+
+
+class Readings:
+    """Says on stderr how the data were read, where it was detected; the same words once."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def say(self, peer_id: int, shard: Shard) -> Shard:
+        """Return the shard, after saying how its data were read."""
+        reading = None if shard.preprocessing is None else shard.preprocessing.reading
+        if reading is not None and reading not in self._said:
+            self._said.add(reading)
+            typer.echo(f"note: data of peer {peer_id} read as {reading}", err=True)
+        return shard
 
 
 def _checked(path: Path, problem: Problem) -> Shard:

@@ -103,6 +103,8 @@ def predict(
         for number, row in enumerate(found)
     ]
     _warn(saved)
+    if samples.reading:
+        typer.echo(f"note: read as {samples.reading}", err=True)
     if samples.unused:
         typer.echo(f"note: the model does not read: {', '.join(samples.unused)}", err=True)
     if out is not None:

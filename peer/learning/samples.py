@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from peer.tasks.arrays import Inputs, by_name, count, is_stored
+from peer.tasks.arrays import Inputs, by_name, count, is_stored, read_rows
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Kind, check_finite, check_labels
 
@@ -112,7 +112,7 @@ class _Column:
     def _read(self, rows: Tensor | slice) -> Tensor:
         """Return rows of the stored array, floating point ones as float32."""
         wanted = np.arange(*rows.indices(self._count)) if isinstance(rows, slice) else rows.cpu().numpy()
-        read = np.asarray(self.stored[wanted])  # type: ignore[index]
+        read = read_rows(self.stored, wanted)
         self._check(read)
         return _tensor(read.astype(np.float32) if self._floating else read, self._device)
 

@@ -46,8 +46,8 @@ def refuse_masked(name: str, array: Any) -> None:
     Raises:
         ShardError: values are masked; the first is named.
     """
-    if np.ma.is_masked(array):  # type: ignore[no-untyped-call]
-        masked = np.argwhere(np.ma.getmaskarray(array))  # type: ignore[no-untyped-call]
+    if np.ma.is_masked(array):
+        masked = np.argwhere(np.ma.getmaskarray(array))
         remedy = "" if name.endswith("_y") else "fill them, as array.filled(0.0) after scaling, or "
         raise ShardError(
             f"shard: {name}[{', '.join(map(str, masked[0]))}]: found a masked value ({len(masked)} of {array.size} are masked); "
@@ -85,7 +85,9 @@ def _numbers(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array of objects as int64, or as float64 with NaN for what is missing; others than numbers stay objects."""
     values = array.ravel().tolist()
     missing = [is_missing(value) for value in values]
-    if "" in values or not all(missing[n] or isinstance(value, numbers.Real) for n, value in enumerate(values)):
+    if not all(
+        isinstance(value, numbers.Real) or (missing[n] and not isinstance(value, str)) for n, value in enumerate(values)
+    ):
         return array
     if any(missing) or not all(isinstance(value, numbers.Integral) for value in values):
         values = [float("nan") if absent else float(value) for value, absent in zip(values, missing, strict=True)]

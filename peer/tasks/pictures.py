@@ -131,17 +131,14 @@ def _colors(path: Path, upright: Image) -> tuple[Image, list[str]]:
         return upright, []
     layers = upright.convert("RGBA")
     alpha = layers.getchannel("A")
-    if alpha.getextrema() == (BYTE, BYTE):
+    if np.asarray(alpha).min() == BYTE:
         return upright if upright.mode in {"L", "RGB"} else layers.convert("RGB"), []
     flat = Image.alpha_composite(Image.new("RGBA", layers.size, GROUND), layers).convert("RGB")
-    if all(high - low < VISIBLE for low, high in flat.getextrema()) and not _even(alpha):
+    levels = np.asarray(flat)
+    plain = int(np.ptp(levels, axis=(0, 1)).max()) < VISIBLE
+    if plain and np.ptp(np.asarray(alpha)):
         raise TaskError(
             f"picture: {path}: found {GROUND} on a transparent ground, which cannot be seen on {GROUND}; "
             "write the picture on a ground of another color"
         )
     return flat, [f"transparent, on {GROUND}"]
-
-
-def _even(channel: Image) -> bool:
-    low, high = channel.getextrema()
-    return low == high

@@ -63,10 +63,21 @@ class Preprocessing:
 
     @classmethod
     def standardizing(cls, train_x: NDArray[Any], columns: Sequence[str] | None = None) -> Preprocessing:
-        """Return the scaling of each feature of ``train_x`` [n, ...] to mean 0 and deviation 1; constants become 0."""
+        """Return the scaling of each feature of ``train_x`` [n, ...] to mean 0 and deviation 1; constants become 0.
+
+        Raises:
+            TaskError: a value is NaN or Inf, or a feature has masked values only.
+        """
         train = train_x.astype(precision(train_x))
         deviation = train.std(0)
         names = None if columns is None else tuple(columns)
+        if len(wrong := np.argwhere(~np.ma.filled(np.isfinite(deviation), False))):
+            feature = wrong[0].tolist() if len(wrong[0]) != 1 else int(wrong[0][0])
+            name = f" ({names[feature]!r})" if names is not None and isinstance(feature, int) else ""
+            raise TaskError(
+                f"preprocessing: feature {feature}{name}: found NaN or Inf in the training samples, or no value; allowed: finite "
+                "numbers; fill them in, or leave the feature out"
+            )
         return cls(1.0, train.mean(0).tolist(), np.where(deviation > 0, deviation, 1.0).tolist(), names)
 
     def __str__(self) -> str:
@@ -135,7 +146,7 @@ class Preprocessing:
 
     def to_json(self) -> str:
         """Return the JSON object that `from_json` reads."""
-        more = {} if self.reading is None else {"reading": self.reading}
+        more: dict[str, Any] = {} if self.reading is None else {"reading": self.reading}
         if self.table is not None:
             more["table"] = self.table.to_json()
         return json.dumps({**self.scale(), "columns": self.columns, **more})

@@ -82,7 +82,9 @@ class Shard:
         """
         for name in (*ARRAYS, *PER_SAMPLE_MAX):
             found = getattr(self, name)
-            if isinstance(found, Mapping):
+            if isinstance(found, Mapping) and not hasattr(
+                found, "tocsr"
+            ):  # a sparse matrix may be a mapping of its values
                 arrays: Any = {key: in_numpy(f"{name}[{key!r}]", array) for key, array in found.items()}
             else:
                 arrays = in_numpy(name, found)

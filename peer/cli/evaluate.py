@@ -68,7 +68,7 @@ def predict(
         typer.Option(
             "--input",
             metavar="FILE",
-            help="Raw samples: .npy, .npz, .safetensors, .csv, a picture, or a folder of pictures.",
+            help="Raw samples: .npy, .npz, .safetensors, a .csv, .tsv or .parquet table, a picture, or a folder of pictures.",
             show_default=False,
             readable=False,
         ),

@@ -255,6 +255,8 @@ def checked_inputs(found: Any, shape: Any, dtype: Any) -> Inputs:
     arrays = {name: in_numpy(f"encode{name and [name]}", array) for name, array in by_name(found).items()}
     seen = {name: list(np.shape(array)) for name, array in arrays.items()}
     samples = next(iter(seen.values()), [0])[:1]
+    if samples == [0]:
+        raise TaskError("encode: found no samples; give raw samples for one input of the model or more")
     if not all(isinstance(a, np.ndarray) for a in arrays.values()) or seen != {
         name: [*samples, *size] for name, size in shapes.items()
     }:

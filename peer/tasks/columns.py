@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.validation import counted
-from peer.tasks.numerals import number
 from peer.tasks.table import MISSING, Form, Table
 
 NUMBER, DATE = "number", "date"
@@ -62,19 +61,21 @@ class Columns:
         Raises:
             TaskError: a column or a value is missing, or a cell is not of the column's kind.
         """
-        decimal, columns = table.form.decimal or ".", []
+        columns: list[NDArray[np.float64]] = []
         for name, kind, index in self._found(table):
             cells = table.column(index)
-            for row, cell in enumerate(cells):
-                if not fits(cell, kind, decimal):
-                    allowed = _allowed(kind)
-                    raise TaskError(f"{table.place(row)}, {name}: found {cell!r}; allowed: {allowed}; correct the row")
-            if kind == NUMBER:
-                columns.append([number(cell, decimal) for cell in cells])
-            elif kind == DATE:
-                columns.append([_days(cell) for cell in cells])
+            if kind in (NUMBER, DATE):
+                values = np.array(table.numbers(index) if kind == NUMBER else list(map(_days, cells)), np.float64)
+                columns.append(values)
+                wrong = ~np.isfinite(values)
             else:
-                columns += [[float(cell == text) for cell in cells] for text in kind]
+                columns += [np.array([cell == text for cell in cells], np.float64) for text in kind]
+                wrong = np.sum(columns[-len(kind) :], axis=0) != 1
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                raise TaskError(
+                    f"{table.place(row)}, {name}: found {cells[row]!r}; allowed: {_allowed(kind)}; correct the row"
+                )
         return np.array(columns, np.float64).reshape(-1, len(table.rows)).T
 
     def _found(self, table: Table) -> list[tuple[str, Kind, int]]:
@@ -126,19 +127,19 @@ def columns_of(table: Table, names: Sequence[str], texts: Mapping[str, Sequence[
     """
     kinds = []
     for name in names:
-        cells = table.column(table.header.index(name))
-        kinds.append((name, tuple(texts[name]) if name in texts else _kind(table, name, cells)))
+        kinds.append((name, tuple(texts[name]) if name in texts else _kind(table, name)))
     return Columns(tuple(kinds), table.form)
 
 
-def _kind(table: Table, name: str, cells: Sequence[str]) -> Kind:
+def _kind(table: Table, name: str) -> Kind:
     """Return the kind of a column."""
-    present = [(row, cell) for row, cell in enumerate(cells) if cell not in MISSING]
+    index = table.header.index(name)
+    numbers = table.numbers(index)
+    present = [(row, cell) for row, cell in enumerate(table.column(index)) if cell not in MISSING]
     leave_out = f"or leave the column out: task_options.ignore=[{name!r}]"
     if not present:
         raise TaskError(f"{table.source}, {name}: found no value; fill the column, {leave_out}")
-    decimal = table.form.decimal or "."
-    others = [(row, cell) for row, cell in present if number(cell, decimal) is None]
+    others = [(row, cell) for row, cell in present if numbers[row] is None]
     if not others:
         return NUMBER
     if 2 * len(others) <= len(present):
@@ -170,14 +171,6 @@ def _kind(table: Table, name: str, cells: Sequence[str]) -> Kind:
     return tuple(found)
 
 
-def fits(cell: str, kind: Kind, decimal: str) -> bool:
-    """Return whether a cell is of a column's kind."""
-    if kind == NUMBER:
-        value = number(cell, decimal)
-        return value is not None and math.isfinite(value)
-    return _is_date(cell) if kind == DATE else cell in kind
-
-
 def refuse_look_alikes(source: str, names: Collection[str]) -> None:
     """Refuse texts that differ in case, spaces or forms of one character only, which are hardly meant to be two.
 
@@ -206,14 +199,12 @@ def _allowed(kind: Kind) -> str:
     return "a date, such as 2024-03-31" if kind == DATE else some(kind)
 
 
-def _is_date(cell: str) -> bool:
-    try:
-        return bool(_ISO_DATE.fullmatch(cell)) and math.isfinite(_days(cell))
-    except ValueError:
-        return False
-
-
 def _days(cell: str) -> float:
-    """Return the days since 1970-01-01 of an ISO date; without a time zone it is UTC."""
-    found = datetime.fromisoformat(cell)
+    """Return the days since 1970-01-01 of an ISO date, without a time zone of UTC; NaN for another text."""
+    try:
+        found = datetime.fromisoformat(cell) if _ISO_DATE.fullmatch(cell) else None
+    except ValueError:
+        found = None
+    if found is None:
+        return math.nan
     return ((found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH).total_seconds() / _DAY

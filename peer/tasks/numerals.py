@@ -51,6 +51,8 @@ def decimal_mark(columns: Sequence[Sequence[str]], place: Callable[[int], str], 
     Raises:
         TaskError: there are cells of both, or none of them says whether "1,234" has a thousand or a fraction.
     """
+    if otherwise == "." and not any("," in cell or cell.count(".") > 1 for cells in columns for cell in cells):
+        return "."  # the common case, ten times as fast
     certain: dict[str, tuple[int, str]] = {}  # by mark, the first cell that has no other
     thousands: set[str] = set()  # marks with which a cell has certain marks between thousands
     unclear: dict[str, tuple[int, str]] = {}  # by the mark in it, the first cell that may be read with both

@@ -22,11 +22,12 @@ from typing import Any
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from coordinator_free_bootstrap.validation import counted
-from peer.tasks.numerals import decimal_mark, is_numeral
+from peer.tasks.numerals import decimal_mark, is_numeral, number
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")  # of the tables in a folder
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 SAMPLE_ROWS = 200  # that the delimiter is detected from
+HEADER_ROWS = 2000  # that the first row is compared with
 # as pandas reads them; the first is empty
 _MISSING = ",#N/A,#N/A N/A,#NA,-1.#IND,-1.#QNAN,-NaN,-nan,1.#IND,1.#QNAN,<NA>,N/A,NA,NULL,NaN,None,n/a,nan,null"
 MISSING = frozenset(_MISSING.split(","))
@@ -84,6 +85,7 @@ class Table:
     lines: Sequence[int]
     rows: Sequence[Sequence[str]]
     form: Form = field(default_factory=Form)
+    _numbers: dict[int, list[float | None]] = field(default_factory=dict)
 
     def place(self, row: int) -> str:
         """Return the source and the line of a row, for messages."""
@@ -92,6 +94,13 @@ class Table:
     def column(self, index: int) -> list[str]:
         """Return the cells of a column."""
         return [row[index] for row in self.rows]
+
+    def numbers(self, index: int) -> list[float | None]:
+        """Return the numbers of a column; None for a cell that is none."""
+        if index not in self._numbers:
+            decimal = self.form.decimal or "."
+            self._numbers[index] = [number(row[index], decimal) for row in self.rows]
+        return self._numbers[index]
 
     def without(self, rows: Collection[int]) -> Table:
         """Return the table without some rows."""
@@ -250,7 +259,7 @@ def _has_header(
     Raises:
         TaskError: both, or neither, seem to be true.
     """
-    first, below = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
+    first, below = rows[0], [row for row in rows[1:HEADER_ROWS] if len(row) == len(rows[0])]
     if set(known) & set(first):
         return True
     if not below:

@@ -182,8 +182,7 @@ def _targets(table: Table, target: str, options: Settings) -> tuple[NDArray[Any]
     if kind == "regression":
         return Columns(((target, NUMBER),), table.form).encode(table)[:, 0].astype(np.float32), None
     path, given = Path(table.source.partition(": ")[2]), options.get("classes")
-    labels = table.column(table.header.index(target))
-    numbers = [number(label, table.form.decimal or ".") for label in labels]
+    labels, numbers = table.column(table.header.index(target)), table.numbers(table.header.index(target))
     numeric = all(value is not None for value in numbers)
     if numeric:  # 1 and 1.0 are one label
         labels = [_plain(label, value) for label, value in zip(labels, numbers, strict=True)]

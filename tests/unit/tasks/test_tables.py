@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,7 @@ import pytest
 
 from coordinator_free_bootstrap.errors import TaskError
 from peer.tasks.columns import Columns
-from peer.tasks.datasets import load_pool
+from peer.tasks.datasets import TABLE_OPTIONS, load_pool
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.table import Form, read_table
 
@@ -342,3 +344,9 @@ def test_parquet_columns_of_every_type_keep_their_meaning(tmp_path, column, name
 def test_composed_and_decomposed_letters_are_one_label(tmp_path):
     rows = [(str(n), ("m\u00fcde", "mu\u0308de", "wach")[n % 3]) for n in range(12)]
     assert load(written(tmp_path / "t.csv", rows, ("a", "y"))).class_names == ("müde", "wach")
+
+
+def test_the_documentation_names_each_option_of_a_table():
+    text = (Path(__file__).parents[3] / "docs" / "your-own-task.md").read_text()
+    section = text.split("\n### Tables\n")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.M) == list(TABLE_OPTIONS)

@@ -16,6 +16,7 @@ from coordinator_free_bootstrap.errors import ShardError
 from peer.tasks.in_numpy import refuse_masked
 
 Array = NDArray[Any]
+UNREADABLE = (ValueError, RuntimeError, OSError)  # what h5py raises where a file has been closed
 
 
 @runtime_checkable
@@ -47,25 +48,32 @@ def is_stored(array: object) -> bool:
         return isinstance(array, np.memmap)
     try:
         return isinstance(array, Stored)
-    except (ValueError, RuntimeError, OSError) as error:
-        raise ShardError(
-            f"shard: found a {type(array).__name__} that cannot be read: {error}; keep its file open after load_shard, or "
-            "return an array in memory, as array[:]"
-        ) from error
+    except UNREADABLE as error:
+        raise _unreadable(array, error) from error
+
+
+def _unreadable(array: object, error: Exception) -> ShardError:
+    return ShardError(
+        f"shard: found a {type(array).__name__} that cannot be read: {error}; keep its file open after load_shard, or "
+        "return an array in memory, as array[:]"
+    )
 
 
 def read_rows(array: Any, rows: NDArray[np.int64]) -> Array:
     """Return rows of an array of any kind, in memory; rows of a stored one are read in ascending order, each once.
 
     Raises:
-        ShardError: the rows have masked values.
+        ShardError: the rows have masked values, or cannot be read.
     """
     if isinstance(array, np.ndarray):
         return np.asarray(array[rows])
     if not len(rows):
         return np.empty((0, *array.shape[1:]), array.dtype)
     ascending, place = np.unique(rows, return_inverse=True)
-    found = array[ascending]
+    try:
+        found = array[ascending]
+    except UNREADABLE as error:
+        raise _unreadable(array, error) from error
     refuse_masked("rows of a stored array", found)
     return np.asarray(found)[place]
 

@@ -173,14 +173,14 @@ def test_sparse_matrices_are_arrays_or_rows_on_demand(monkeypatch, tmp_path, kin
 
 
 class DataSetOnDisk:
-    """Rows as h5py reads them: indices must ascend, each once."""
+    """Rows as h5py reads them: indices must ascend, each once, and the file must be open."""
 
-    def __init__(self, values, is_open=True):
-        self._values, self._open = values, is_open
+    def __init__(self, values, is_open=True, knows_shape=True):
+        self._values, self.is_open, self._knows_shape = values, is_open, knows_shape
 
     @property
     def shape(self):
-        if not self._open:
+        if not self._knows_shape:
             raise ValueError("Not a dataset (not a dataset)")
         return self._values.shape
 
@@ -189,6 +189,8 @@ class DataSetOnDisk:
         return self._values.dtype
 
     def __getitem__(self, rows):
+        if not self.is_open:
+            raise OSError("Can't synchronously read data")
         if not len(rows) or (np.diff(rows) <= 0).any():
             raise TypeError("Indexing elements must be in increasing order")
         return self._values[rows]
@@ -211,7 +213,11 @@ def test_rows_of_a_data_set_on_disk_are_read_in_ascending_order():
 
 def test_a_data_set_of_a_closed_file_is_refused():
     with pytest.raises(ShardError, match=r"DataSetOnDisk that cannot be read: Not a dataset.*keep its file open"):
-        checked(x=DataSetOnDisk(X, is_open=False))
+        checked(x=DataSetOnDisk(X, knows_shape=False))
+    made = checked(x=(file := DataSetOnDisk(X)))
+    file.is_open = False
+    with pytest.raises(ShardError, match=r"DataSetOnDisk that cannot be read: Can't .*keep its file open"):
+        take_all(made.train_x)
 
 
 def test_large_numbers_that_differ_little_stay_apart_when_they_are_scaled():

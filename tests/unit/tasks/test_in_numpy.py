@@ -227,6 +227,9 @@ def test_large_numbers_that_differ_little_stay_apart_when_they_are_scaled():
         scaled = Preprocessing.standardizing(raw).apply(raw)
         assert scaled.dtype == np.float32
         np.testing.assert_allclose(np.diff(scaled[:, 0]), 1 / seconds.std(), rtol=1e-2)
+    scaling = Preprocessing.standardizing(raw)
+    batch = Samples("train", raw, None, torch.device("cpu"), scaling=scaling).inputs(slice(0, 100))
+    np.testing.assert_array_equal(batch.numpy(), scaling.apply(raw))
 
 
 def test_scaling_by_missing_values_names_the_feature():

@@ -265,8 +265,10 @@ def _has_header(
     if not below:
         return not any(map(is_numeral, first))
     named, value = "", ""
-    numerals = [n for n, cell in enumerate(first) if is_numeral(cell)]
-    counting = len(numerals) > 1 and any(all(first[n] == str(n + start) for n in numerals) for start in (0, 1))
+    numerals = [cell for cell in first if is_numeral(cell)]
+    counting = len(numerals) > 1 and numerals == [str(_whole(numerals[0]) + n) for n in range(len(numerals))]
+    if len(numerals) == len(first):  # numbers of columns, as pandas writes them for an array, or a row of data
+        named, counting = ("0, 1, 2" if counting and numerals[:3] == ["0", "1", "2"] else ""), False
     for n, cell in enumerate(first):
         column = [row[n] for row in below if row[n] not in MISSING]
         numeric = bool(column) and all(map(is_numeral, column))
@@ -284,6 +286,11 @@ def _has_header(
             "say which it is with task_options.header=true or false"
         )
     return not value
+
+
+def _whole(cell: str) -> int:
+    """Return an integer, or 0 for another number."""
+    return int(cell) if cell.isdecimal() else 0
 
 
 def _parquet(path: Path, source: str) -> Table:

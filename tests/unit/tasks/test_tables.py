@@ -168,6 +168,11 @@ def test_the_option_decimal_says_what_a_number_means(tmp_path, decimal, value):
         ("1,2,a\n3,4,b\n5,6,a\n", False),
         ("a,1\nb,2\na,3\n", False),
         ("0,1,2,y\n5.5,6,7,u\n8,9,10,v\n", True),  # numbers of columns, as pandas writes them
+        ("y,0,1,2\nu,5.5,6,7\nv,8,9,10\n", True),
+        ("site,2019,2020,y\nA,1,2,u\nB,3,4,v\nA,5,6,u\n", True),
+        ("1,2\n3,4\n5,6\n", False),
+        ("0,1\n1,0\n0,0\n", False),
+        ("1,2,3\n4,5,6\n7,8,9\n", False),
         ("color,size,y\nred,big,u\nblue,small,v\nred,big,u\n", True),
         ("red,big,u\nblue,small,v\nred,big,u\n", False),
         ("NA,1.5,u\n2,3,v\n4,5,u\n", False),
@@ -177,6 +182,13 @@ def test_the_option_decimal_says_what_a_number_means(tmp_path, decimal, value):
 def test_a_header_is_told_from_a_row_of_data(tmp_path, text, header):
     (tmp_path / "t.csv").write_text(text)
     assert form_of(tmp_path / "t.csv").header is header
+
+
+def test_the_numbers_of_columns_that_pandas_writes_are_asked_for(tmp_path):
+    (tmp_path / "t.csv").write_text("0,1,2\n5.5,6,7\n8,9,7\n")
+    with pytest.raises(TaskError, match=r"found '0, 1, 2' above numbers.* and '0', as in a row of data"):
+        load(tmp_path, kind="regression")
+    assert load(tmp_path, kind="regression", header=True).preprocessing.columns == ("0", "1")
 
 
 def test_a_first_row_that_may_be_both_is_refused_until_the_option_says_what_it_is(tmp_path):

@@ -81,19 +81,28 @@ class LoraTask(Task):
     def load_shard(self, peer_id: int) -> Shard:
         """Return the sentences of one device as token ids."""
         from datasets import disable_progress_bars, load_dataset
-        from transformers import AutoTokenizer
 
         disable_progress_bars()
-        tokenizer = AutoTokenizer.from_pretrained(FOLDER / "base", local_files_only=True)
         path = FOLDER / f"device-{peer_id}.jsonl"
         with TemporaryDirectory() as cache:
             rows = load_dataset("json", data_files=str(path), split="train", cache_dir=cache, keep_in_memory=True)
-        ids = tokenizer(
-            list(rows["text"]), max_length=TOKENS, padding="max_length", truncation=True, return_tensors="np"
-        )["input_ids"].astype(np.int64)
+        ids = token_ids(list(rows["text"]))
         labels = np.array([LABELS.index(label) for label in rows["label"]])
         cut = len(ids) * 3 // 4
         return Shard(train_x=ids[:cut], train_y=labels[:cut], test_x=ids[cut:], test_y=labels[cut:])
+
+    def encode(self, rows: list[dict[str, str]], preprocessing: Preprocessing) -> np.ndarray:
+        """Return inputs of the model for JSON lines of sentences."""
+        return token_ids([row["text"] for row in rows])
+
+
+def token_ids(sentences: list[str]) -> np.ndarray:
+    """Return the token ids of sentences, int64 [n, `TOKENS`]."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER / "base", local_files_only=True)
+    settings = {"max_length": TOKENS, "padding": "max_length", "truncation": True, "return_tensors": "np"}
+    return tokenizer(sentences, **settings)["input_ids"].astype(np.int64)
 
 
 task = LoraTask()

@@ -44,7 +44,7 @@ class PumpLogTask(Task):
     def load_shard(self, peer_id: int) -> Shard:
         """Return the windows of one pump."""
         log = np.genfromtxt(FOLDER / f"pump-{peer_id}.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
-        windows = log[: len(log) // WINDOW * WINDOW].reshape(-1, WINDOW)
+        windows = cut_into_windows(log)
         raw = np.stack([windows[name] for name in SENSORS], axis=1)
         y = np.array([STATES.index(state) for state in windows["state"][:, -1]])  # the state at the end of the window
         cut = len(y) * 2 // 3
@@ -52,6 +52,16 @@ class PumpLogTask(Task):
         scaling = Preprocessing(mean=train.mean((0, 2))[:, None].tolist(), std=train.std((0, 2))[:, None].tolist())
         x = scaling.apply(raw)
         return Shard(train_x=x[:cut], train_y=y[:cut], test_x=x[cut:], test_y=y[cut:], preprocessing=scaling)
+
+    def encode(self, rows: list[dict[str, str]], preprocessing: Preprocessing) -> np.ndarray:
+        """Return inputs of the model for a log: one sample for each whole window."""
+        log = np.array([[float(row[name]) for name in SENSORS] for row in rows])
+        return preprocessing.apply(cut_into_windows(log).swapaxes(1, 2))
+
+
+def cut_into_windows(log: np.ndarray) -> np.ndarray:
+    """Return the whole windows of a log [readings, ...], as [windows, `WINDOW`, ...]."""
+    return log[: len(log) // WINDOW * WINDOW].reshape(-1, WINDOW, *log.shape[1:])
 
 
 task = PumpLogTask()

@@ -38,7 +38,8 @@ def split(
 
     _, count, task = problem.load()
     _make_folder(out)
-    summaries = [_write(task, peer_id, out / f"peer-{peer_id}.safetensors") for peer_id in range(count)]
+    readings = Readings()
+    summaries = [_write(task, peer_id, out / f"peer-{peer_id}.safetensors", readings) for peer_id in range(count)]
     typer.echo(f"{counted(count, 'shard')} written to {out}", err=True)
     _print(summaries, as_json)
 
@@ -67,7 +68,7 @@ def shard(
         raise UsageError(f"--peer: found {peer_id}; allowed with {count} peers: 0 to {count - 1}")
     path = out or Path(f"peer-{peer_id}.safetensors")
     _make_folder(path.parent)
-    summary = _write(task, peer_id, path)
+    summary = _write(task, peer_id, path, Readings())
     typer.echo(f"shard of peer {peer_id} written to {path}", err=True)
     _print([summary], as_json)
 
@@ -105,11 +106,28 @@ def show(
     else:
         _, count, task = problem.load()
         found = ((peer_id, shard_of(task, peer_id)) for peer_id in range(count))
-    summaries = [summarize(peer_id, shard) for peer_id, shard in found]  # one shard in memory at a time
+    readings = Readings()
+    # one shard in memory at a time
+    summaries = [summarize(peer_id, readings.say(peer_id, shard)) for peer_id, shard in found]
     if out is not None:
         save_plot(summaries, out)
         typer.echo(f"picture written to {out}", err=True)
     _print(summaries, as_json)
+
+
+class Readings:
+    """Says on stderr how the data were read, where it was detected; the same words once."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def say(self, peer_id: int, shard: Shard) -> Shard:
+        """Return the shard, after saying how its data were read."""
+        reading = None if shard.preprocessing is None else shard.preprocessing.reading
+        if reading is not None and reading not in self._said:
+            self._said.add(reading)
+            typer.echo(f"note: data of peer {peer_id} read as {reading}", err=True)
+        return shard
 
 
 def _make_folder(folder: Path) -> None:
@@ -121,7 +139,7 @@ def _make_folder(folder: Path) -> None:
         raise StorageError(f"--out: {folder} cannot be made: {error}") from error
 
 
-def _write(task: Task, peer_id: int, path: Path) -> ShardSummary:
+def _write(task: Task, peer_id: int, path: Path, readings: Readings) -> ShardSummary:
     """Write the shard file of a peer, with what a run needs to know of its task; return its summary."""
     from peer.tasks.shard_file import save_shard
     from peer.tasks.summary import summarize
@@ -135,7 +153,7 @@ def _write(task: Task, peer_id: int, path: Path) -> ShardSummary:
         preprocessing=shard.preprocessing or task.preprocessing,
         class_names=shard.class_names or task.class_names,
     )
-    save_shard(path, shard)
+    save_shard(path, readings.say(peer_id, shard))
     return summarize(peer_id, shard)
 
 

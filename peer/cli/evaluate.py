@@ -68,7 +68,7 @@ def predict(
         typer.Option(
             "--input",
             metavar="FILE",
-            help="Raw samples: .npy, .npz, .safetensors, .csv, a picture, or a folder of pictures.",
+            help="Raw samples: .npy, .npz, .safetensors, a .csv, .tsv or .parquet table, a picture, or a folder of pictures.",
             show_default=False,
             readable=False,
         ),
@@ -103,6 +103,8 @@ def predict(
         for number, row in enumerate(found)
     ]
     _warn(saved)
+    if samples.reading:
+        typer.echo(f"note: read as {samples.reading}", err=True)
     if samples.unused:
         typer.echo(f"note: the model does not read: {', '.join(samples.unused)}", err=True)
     if out is not None:

@@ -63,6 +63,8 @@ def check_task(
     findings.append(Finding("shard", f"{counts} samples of {shape}"))
     findings.append(Finding("preprocessing", _PREPROCESSING if preprocessing is None else str(preprocessing)))
     findings.append(Finding("alike at all peers", summary(learner.meaning)))
+    if preprocessing is not None and preprocessing.reading is not None:
+        findings.append(Finding("read as", preprocessing.reading))
     tensors = len(learner.schema.tensors)
     size = payload_size(learner.schema, "float32")
     findings.append(Finding("model", f"{learner.schema.size} values in {tensors} tensors, {size / 1e6:.3f} MB"))

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from peer.tasks.arrays import Inputs, by_name, count, is_stored
-from peer.tasks.preprocessing import Preprocessing
+from peer.tasks.arrays import Inputs, by_name, count, is_stored, read_rows
+from peer.tasks.preprocessing import Preprocessing, precision
 from peer.tasks.shard import Kind, check_finite, check_labels
 
 Batch = Tensor | dict[str, Tensor]  # the inputs of one call of a model
@@ -98,9 +98,10 @@ class _Column:
         self.stored = array if is_stored(array) else None
         self._values = None if is_stored(array) else _tensor(array, device)
         self._floating = np.issubdtype(array.dtype, np.floating)
-        self._scale = (
-            None if scaling is None or self._floating or not scaling.changes_values else _Scale(scaling, device)
-        )
+        self._scale = None
+        if scaling is not None and not self._floating and scaling.changes_values:
+            wide = self.stored is None and precision(array) is np.float64
+            self._scale = _Scale(scaling, device, np.float64 if wide else np.float32)
 
     def rows(self, rows: Tensor | slice) -> Tensor:
         """Return the rows as float32, or as int64 if they are integers that are not scaled."""
@@ -112,7 +113,7 @@ class _Column:
     def _read(self, rows: Tensor | slice) -> Tensor:
         """Return rows of the stored array, floating point ones as float32."""
         wanted = np.arange(*rows.indices(self._count)) if isinstance(rows, slice) else rows.cpu().numpy()
-        read = np.asarray(self.stored[wanted])  # type: ignore[index]
+        read = read_rows(self.stored, wanted)
         self._check(read)
         return _tensor(read.astype(np.float32) if self._floating else read, self._device)
 
@@ -142,17 +143,17 @@ class _Targets(_Column):
 class _Scale:
     """`Preprocessing.apply` for a tensor, with the same bits: (raw / divisor - mean) / std."""
 
-    def __init__(self, scaling: Preprocessing, device: torch.device) -> None:
+    def __init__(self, scaling: Preprocessing, device: torch.device, dtype: type[np.floating[Any]]) -> None:
         self._divisor, self._mean, self._std = (
-            torch.tensor(np.array(value, np.float32), device=device)
+            torch.tensor(np.array(value, dtype), device=device)
             for value in (scaling.divisor, scaling.mean, scaling.std)
         )
         self._centered = bool(self._mean.any() or (self._std != 1).any())
 
     def __call__(self, raw: Tensor) -> Tensor:
         """Return float32."""
-        scaled = raw.float() / self._divisor
-        return scaled.sub_(self._mean).div_(self._std) if self._centered else scaled
+        scaled = raw.to(self._divisor.dtype) / self._divisor
+        return (scaled.sub_(self._mean).div_(self._std) if self._centered else scaled).float()
 
 
 def _chosen(values: Tensor, rows: Tensor | slice) -> Tensor:

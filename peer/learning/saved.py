@@ -24,7 +24,7 @@ from peer.tasks.arrays import Inputs as Samples
 from peer.tasks.arrays import by_name, count, each, sample_shape
 from peer.tasks.builtin import NamedModelTask
 from peer.tasks.datasets import DATASETS
-from peer.tasks.inputs import Inputs, read_inputs, read_named_inputs
+from peer.tasks.inputs import Inputs, checked_inputs, read_inputs, read_named_inputs, read_raw
 from peer.tasks.loading import find_task_file, load_task
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.process_settings import users_settings
@@ -291,6 +291,8 @@ class SavedModel:
             StorageError: the metadata lack shape, dtype or preprocessing.
             TaskError: the samples are wrong.
         """
+        if not preprocessed and manifest.task not in DATASETS and (task := load_task(manifest, 1)).encodes:
+            return self._encoded(task, path, self.preprocessing(manifest))
         if self.several_inputs:
             return self._read_named(path)
         preprocessing = None if preprocessed else self.preprocessing(manifest)
@@ -301,6 +303,15 @@ class SavedModel:
                 f"{declare}train with this release, or give --preprocessed if the samples are inputs of the model already"
             )
         return read_inputs(path, self.sample_shape(), self.input_dtype(), preprocessing)
+
+    def _encoded(self, task: Task, path: Path, preprocessing: Preprocessing | None) -> Inputs:
+        """Return the samples of a file as the task's own `encode` makes inputs of them."""
+        shape = self._json("sample_shape")
+        dtype = self._json("input_dtype") if self.several_inputs else self.input_dtype()
+        raw = read_raw(path, shape)
+        with user_code(f"encode({path.name})"):
+            found = task.encode(raw, preprocessing)
+        return checked_inputs(found, shape, dtype)
 
     def _read_named(self, path: Path) -> Inputs:
         shapes, dtypes = self._json("sample_shape"), self._json("input_dtype")

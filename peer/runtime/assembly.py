@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -27,6 +28,8 @@ from peer.wire.proxy import HttpProxy
 
 if TYPE_CHECKING:
     from peer.observe.metrics_page import MetricsPage
+
+log = logging.getLogger("peer")
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,9 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     device = device_named(settings.device)
     check_amp(settings.amp, device)
     shard = training_shard(task, peer_id, manifest)
+    preprocessing = shard.preprocessing or task.preprocessing
+    if preprocessing is not None and preprocessing.reading is not None:
+        log.info("data read as %s", preprocessing.reading)
     learner = Learner(task, shard, device=device, batch_size=manifest.batch_size, amp=settings.amp is not None)
     if settings.check_task:
         try_learner(learner, manifest.learning_rate)

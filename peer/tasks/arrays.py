@@ -12,12 +12,16 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator_free_bootstrap.errors import ShardError
+from peer.tasks.in_numpy import refuse_masked
+
 Array = NDArray[Any]
+UNREADABLE = (ValueError, RuntimeError, OSError)  # what h5py raises where a file has been closed
 
 
 @runtime_checkable
 class Stored(Protocol):
-    """An array whose rows are read on demand, such as a class of a user that reads files."""
+    """An array whose rows are read on demand, such as a data set of HDF5, or a class of a user that reads files."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -28,22 +32,50 @@ class Stored(Protocol):
         """Of the rows."""
 
     def __getitem__(self, rows: NDArray[np.int64]) -> Array:
-        """Return the rows with these indices, [len(rows), ...], as an array in memory."""
+        """Return the rows with these indices, ascending and each once, [len(rows), ...], as an array in memory."""
 
 
 Inputs = Any  # an array, a Stored, or a mapping of names to them: the arguments of the model's ``forward``
 
 
 def is_stored(array: object) -> bool:
-    """Return whether an array stays on disk: a memory-mapped one, or another object than an array that has its members."""
-    return isinstance(array, np.memmap) or (not isinstance(array, np.ndarray) and isinstance(array, Stored))
+    """Return whether an array stays on disk: a memory-mapped one, or another object than an array that has its members.
+
+    Raises:
+        ShardError: the file that it is part of has been closed.
+    """
+    if isinstance(array, np.ndarray):
+        return isinstance(array, np.memmap)
+    try:
+        return isinstance(array, Stored)
+    except UNREADABLE as error:
+        raise _unreadable(array, error) from error
 
 
-def in_numpy(array: Any) -> Any:
-    """Return a tensor of torch, or a column or table of pandas, as a NumPy array; another object as it is."""
-    if hasattr(array, "detach"):
-        return array.detach().cpu().numpy()
-    return array.to_numpy() if hasattr(array, "to_numpy") else array
+def _unreadable(array: object, error: Exception) -> ShardError:
+    return ShardError(
+        f"shard: found a {type(array).__name__} that cannot be read: {error}; keep its file open after load_shard, or "
+        "return an array in memory, as array[:]"
+    )
+
+
+def read_rows(array: Any, rows: NDArray[np.int64]) -> Array:
+    """Return rows of an array of any kind, in memory; rows of a stored one are read in ascending order, each once.
+
+    Raises:
+        ShardError: the rows have masked values, or cannot be read.
+    """
+    if isinstance(array, np.ndarray):
+        return np.asarray(array[rows])
+    if not len(rows):
+        return np.empty((0, *array.shape[1:]), array.dtype)
+    ascending, place = np.unique(rows, return_inverse=True)
+    try:
+        found = array[ascending]
+    except UNREADABLE as error:
+        raise _unreadable(array, error) from error
+    refuse_masked("rows of a stored array", found)
+    return np.asarray(found)[place]
 
 
 def by_name(inputs: Inputs) -> dict[str, Any]:
@@ -75,7 +107,7 @@ def take(array: Any, rows: NDArray[np.int64]) -> Any:
 
 def take_all(array: Any) -> Array:
     """Return an array in memory."""
-    return np.asarray(array[np.arange(count(array))] if is_stored(array) else array)
+    return read_rows(array, np.arange(count(array))) if is_stored(array) else np.asarray(array)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,4 +130,4 @@ class Rows:
 
     def __getitem__(self, rows: NDArray[np.int64]) -> Array:
         """Return rows of the chosen ones, in memory."""
-        return np.asarray(self.array[self.rows[rows]])
+        return read_rows(self.array, self.rows[rows])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
 from coordinator_free_bootstrap.validation import unknown_name
-from peer.tasks import files, leaf, vision
+from peer.tasks import files, leaf, tabular, vision
 from peer.tasks.pool import DataSet, Facts, Pool, Settings, refuse_unknown_options
 from peer.tasks.preprocessing import Preprocessing
 
@@ -46,13 +47,12 @@ def load_pool(
         raise TaskError(f"--data-root: found nothing; task {name!r} reads files; give --data-root FOLDER")
     if group_by is not None:
         options = {**options, "by": group_by}
-    frozen = tuple(sorted((key, tuple(v) if isinstance(v, list) else v) for key, v in options.items()))
-    return _load(name, frozen, data_root or Path(), download)
+    return _load(name, json.dumps(dict(options), sort_keys=True), data_root or Path(), download)
 
 
 @functools.lru_cache(maxsize=4)
-def _load(name: str, options: tuple[tuple[str, object], ...], data_root: Path, download: bool) -> Pool:
-    settings = dict(options)
+def _load(name: str, options: str, data_root: Path, download: bool) -> Pool:
+    settings = json.loads(options)
     second = settings.pop("second", None)
     pool = DATASETS[name].load(DATASETS[name], settings, data_root, download)
     if second is None:
@@ -204,6 +204,13 @@ TABLE_OPTIONS = {
     "classes": "list of labels (those found, sorted)",
     "columns": "list of the input columns, in the order of the model's inputs (all besides the target, as in the table)",
     "standardize": "scale each column by mean and standard deviation of the training rows (true)",
+    "ignore": "list of columns that are no inputs (none)",
+    "categories": "texts of columns as column=text, such as [ward=heart, ward=lung]; each is an input (those found)",
+    "missing": "rows without a value: refuse them, or drop them, which leaves them out (refuse)",
+    "header": "whether the first row has the names of the columns (detected)",
+    "delimiter": "character between cells (detected)",
+    "decimal": "decimal mark, . or , (detected)",
+    "encoding": "of the text, such as utf-8 or cp1252 (detected)",
 }
 FOLDER_OPTIONS = {
     "size": "side in pixels after scaling (32)",
@@ -300,10 +307,10 @@ DATASETS: dict[str, DataSet] = {
         ),
         DataSet(
             name="tabular",
-            load=files.load_table,
-            facts=files.table_facts,
+            load=tabular.load_table,
+            facts=tabular.table_facts,
             model=("mlp", {"hidden": 64}),
-            about="Your own table of numbers, CSV or Parquet, with a column to predict; use split iid or by_column.",
+            about="Your own table, CSV or Parquet, with a column to predict; use split iid or by_column.",
             options=TABLE_OPTIONS,
             files="table.csv",
             has_columns=True,

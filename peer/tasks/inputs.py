@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
+import json
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,19 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from coordinator_free_bootstrap.errors import TaskError
-from coordinator_free_bootstrap.ordinary_file import opened, ordinary_file
-from peer.tasks.files import IMAGE_SUFFIXES, TABLE_BYTES_MAX
-from peer.tasks.preprocessing import Preprocessing, read_picture
+from coordinator_free_bootstrap.ordinary_file import opened, ordinary_file, text_of
+from coordinator_free_bootstrap.validation import counted
+from peer.tasks.arrays import by_name
+from peer.tasks.columns import NUMBER, Columns
+from peer.tasks.files import IMAGE_SUFFIXES
+from peer.tasks.in_numpy import in_numpy
+from peer.tasks.pictures import read_pixels, summary
+from peer.tasks.preprocessing import PIXELS, Preprocessing, precision
+from peer.tasks.table import NOTHING, Table, is_table, read_table
 
-ALLOWED = "a .npy, .npz, .safetensors or .csv file, a picture, or a folder of pictures"
+ALLOWED = "a .npy, .npz or .safetensors file, a .csv, .tsv or .parquet table, a picture, or a folder of pictures"
+ARRAY_SUFFIXES = frozenset({".npy", ".npz", ".safetensors"})
+READER = "--input"  # of the samples, in messages
 ARRAY_NAME = "x"  # of the samples, in a file of several arrays
 
 _UNREADABLE = (
@@ -27,7 +35,6 @@ _UNREADABLE = (
     *(zipfile.BadZipFile, zlib.error, SafetensorError),
 )
 INTEGER_MAX = 2.0**53  # float64 has every integer below it
-NAMES_SHOWN = 8  # of columns, in a message
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +45,13 @@ class Inputs:
         x: inputs of the model, float32 or int64 [n, ...]; several by name.
         files: name of the file of each sample, if each has its own.
         unused: columns of the table that the model does not read.
+        reading: what was detected in the table, or converted in the pictures.
     """
 
     x: NDArray[Any] | dict[str, NDArray[Any]]
     files: tuple[str, ...] | None = None
     unused: tuple[str, ...] = ()
+    reading: str | None = None
 
 
 def read_inputs(path: Path, sample_shape: tuple[int, ...], dtype: str, preprocessing: Preprocessing | None) -> Inputs:
@@ -50,8 +59,8 @@ def read_inputs(path: Path, sample_shape: tuple[int, ...], dtype: str, preproces
 
     Args:
         path: ``.npy``, ``.npz``, ``.safetensors``: one array of one sample or several; among several arrays, the one
-            named ``x``. ``.csv``: one sample per row; a header row is optional, and selects columns by name where the
-            model knows the names. A picture, or a folder of pictures, which may have subfolders.
+            named ``x``. A table (``.csv``, ``.tsv``, ``.parquet``): one sample per row; a header is optional, and selects
+            columns by name where the model knows the names. A picture, or a folder of pictures, which may have subfolders.
         sample_shape: of one input of the model.
         dtype: of the inputs of the model, float32 or int64.
         preprocessing: applied to the samples; None: the file has inputs of the model, and nothing is applied.
@@ -61,13 +70,14 @@ def read_inputs(path: Path, sample_shape: tuple[int, ...], dtype: str, preproces
     """
     files: tuple[str, ...] | None = None
     unused: tuple[str, ...] = ()
+    reading: str | None = None
     if not path.exists():
         raise TaskError(f"--input: {path} cannot be read: found no such file; give {ALLOWED}")
     if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
-        raw, files = _pictures(path, sample_shape, preprocessing)
-    elif path.suffix == ".csv":
-        raw, unused = _table(path, sample_shape, preprocessing)
-    elif path.suffix in {".npy", ".npz", ".safetensors"}:
+        raw, files, reading = _pictures(path, sample_shape, preprocessing)
+    elif is_table(path):
+        raw, unused, reading = _table(path, sample_shape, preprocessing)
+    elif path.suffix in ARRAY_SUFFIXES:
         raw = _array(path)
     else:
         raise TaskError(f"--input: {path}: found the ending {path.suffix!r}; allowed: {ALLOWED}")
@@ -79,18 +89,18 @@ def read_inputs(path: Path, sample_shape: tuple[int, ...], dtype: str, preproces
             f"--input: {path}: found an array of shape {list(raw.shape)}; allowed: [samples, {shape}] or [{shape}]; "
             "give samples of the shape that the model was trained on"
         )
-    raw = _converted(path, raw, dtype)
+    converted = _converted(path, raw, dtype)
     if preprocessing is None:
-        return Inputs(raw, files, unused)
-    if files is None and preprocessing.divisor != 1.0 and raw.dtype == np.float32 and 0 < np.abs(raw).max() <= 1:
+        return Inputs(converted, files, unused, reading)
+    if files is None and preprocessing.divisor != 1.0 and dtype == "float32" and 0 < np.abs(raw).max() <= 1:
         raise TaskError(
             f"--input: {path}: found values up to {np.abs(raw).max():.4g}, which seem to be scaled already; allowed: raw "
             f"values 0..{preprocessing.divisor:g}; give these, or --preprocessed if the samples are inputs of the model"
         )
-    x = preprocessing.apply(raw)
+    x = preprocessing.apply(raw if precision(raw) is np.float64 else converted)
     if x.dtype != dtype:
         raise TaskError(f"preprocessing: found {x.dtype} inputs; the model was trained on {dtype}; correct the task")
-    return Inputs(x, files, unused)
+    return Inputs(x, files, unused, reading)
 
 
 def read_named_inputs(path: Path, shapes: Mapping[str, Sequence[int]], dtypes: Mapping[str, str]) -> Inputs:
@@ -175,72 +185,104 @@ def _chosen(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
 
 def _table(
     path: Path, sample_shape: tuple[int, ...], preprocessing: Preprocessing | None
-) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    """Return the rows as float64 [n, *sample_shape], and the columns that are not read."""
-    columns = None if preprocessing is None else preprocessing.columns
-    try:
-        with ordinary_file(path, TABLE_BYTES_MAX).open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            lines = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TaskError(
-            f"--input: {path} cannot be read: {error}; give a table in UTF-8, separated by commas"
-        ) from error
-    header = None
-    if lines and (set(columns or ()) & set(lines[0][1]) or not any(map(_is_number, lines[0][1]))):
-        header = lines.pop(0)[1]
+) -> tuple[NDArray[np.float64], tuple[str, ...], str]:
+    """Return the rows as float64 [n, *sample_shape], the columns that are not read, and the form of the table."""
+    known = None if preprocessing is None else preprocessing.table
+    names = None if preprocessing is None else preprocessing.columns
+    table = _rows(path, known, names or ())
     width = int(np.prod(sample_shape))
-    places, unused = list(range(width)), tuple[str, ...]()
-    if header is not None and columns is not None:
-        if missing := [name for name in columns if header.count(name) != 1]:
+    if known is None and names is None:  # by position
+        if len(table.header) != width:
             raise TaskError(
-                f"--input: {path}: found {header.count(missing[0])} columns named {missing[0]!r} in the header; allowed: one "
-                f"of each column that the model reads: {_some(columns)}; rename the columns, or give rows without a header"
+                f"{table.place(0)}: found {counted(len(table.header), 'cell')}; allowed: {width}, a sample has shape "
+                f"{list(sample_shape)}"
             )
-        places, unused = [header.index(name) for name in columns], tuple(n for n in header if n not in columns)
-    cells_allowed = width if header is None or columns is None else len(header)
-    rows = []
-    for line, row in lines:
-        if len(row) != cells_allowed:
-            names = "" if columns is None else f": {_some(columns)}"
-            raise TaskError(
-                f"--input: {path} line {line}: found {len(row)} cells; allowed: {cells_allowed}, a sample has shape "
-                f"{list(sample_shape)}{names}"
-            )
-        values = [_cell(row[place]) for place in places]
-        if bad := [place for place, value in zip(places, values, strict=True) if not np.isfinite(value)]:
-            name = f"column {bad[0] + 1}" if header is None else f"column {header[bad[0]]!r}"
-            raise TaskError(
-                f"--input: {path} line {line}, {name}: found {row[bad[0]]!r}; allowed: a finite number; "
-                "correct or remove the row"
-            )
-        rows.append(values)
-    if not rows:
-        raise TaskError(f"--input: {path}: found no rows; allowed: one sample per row")
-    return np.array(rows).reshape(-1, *sample_shape), unused
+        table = replace(table, header=tuple(f"column {n + 1}" for n in range(width)))
+    known = known or Columns(tuple((name, NUMBER) for name in names or table.header), table.form)
+    if len(known.names) != width:
+        raise TaskError(
+            f"preprocessing: found {counted(len(known.names), 'column')}; a sample has shape {list(sample_shape)}; "
+            "correct the task"
+        )
+    by_name = all(table.header.count(name) == 1 for name, _ in known.kinds)
+    unused = tuple(name for name in table.header if name not in dict(known.kinds)) if by_name else ()
+    return known.encode(table).reshape(-1, *sample_shape), unused, str(table.form)
 
 
-def _some(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return ", ".join(names[:NAMES_SHOWN]) + more
+def _rows(path: Path, known: Columns | None, names: Sequence[str]) -> Table:
+    """Return a table of one row or more, read as that of the training where its text leaves something open."""
+    raw = list(names) if known is None else [name for name, _ in known.kinds]
+    table = read_table(path, READER, known=raw, likely=NOTHING if known is None else known.form)
+    if not table.rows:
+        raise TaskError(f"{READER}: {path}: found no rows; allowed: one sample per row")
+    return table
 
 
-def _cell(text: str) -> float:
-    return float(text) if _is_number(text) else float("nan")
+def read_raw(path: Path, sample_shape: Any) -> Any:
+    """Return raw samples for a task's `encode`: the rows of a table or of JSON lines as dicts, else an array, or several by name.
+
+    Args:
+        path: as in `read_inputs`; or ``.jsonl``: one JSON object per line.
+        sample_shape: of one input of the model, to which pictures are scaled.
+
+    Raises:
+        TaskError: the file cannot be read.
+    """
+    if not path.exists():
+        raise TaskError(f"{READER}: {path} cannot be read: found no such file; give {ALLOWED}, or a .jsonl file")
+    if path.suffix == ".jsonl":
+        return _json_lines(path)
+    if is_table(path):
+        table = _rows(path, None, ())
+        return [dict(zip(table.header, row, strict=True)) for row in table.rows]
+    if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
+        return _pictures(path, tuple(sample_shape), PIXELS)[0]
+    if path.suffix not in ARRAY_SUFFIXES:
+        raise TaskError(f"{READER}: {path}: found the ending {path.suffix!r}; allowed: {ALLOWED}, or a .jsonl file")
+    arrays = _arrays(path)
+    return arrays[ARRAY_NAME] if arrays.keys() == {ARRAY_NAME} else arrays
 
 
-def _is_number(text: str) -> bool:
+def checked_inputs(found: Any, shape: Any, dtype: Any) -> Inputs:
+    """Return what a task's `encode` gave as inputs of the model.
+
+    Args:
+        found: an array, or several by name.
+        shape: of one sample; of several inputs by name.
+        dtype: float32 or int64, likewise.
+
+    Raises:
+        TaskError: it is of another shape or type.
+    """
+    shapes, dtypes = (value if isinstance(value, Mapping) else {"": value} for value in (shape, dtype))
+    arrays = {name: in_numpy(f"encode{name and [name]}", array) for name, array in by_name(found).items()}
+    seen = {name: list(np.shape(array)) for name, array in arrays.items()}
+    samples = next(iter(seen.values()), [0])[:1]
+    if samples == [0]:
+        raise TaskError("encode: found no samples; give raw samples for one input of the model or more")
+    if not all(isinstance(a, np.ndarray) for a in arrays.values()) or seen != {
+        name: [*samples, *size] for name, size in shapes.items()
+    }:
+        raise TaskError(
+            f"encode: found {seen.get('', seen)}; allowed: arrays [samples, ...] with samples of shape "
+            f"{shapes.get('', shapes)}; return inputs of the model"
+        )
+    checked = {name: _converted(Path("encode"), array, dtypes[name]) for name, array in arrays.items()}
+    return Inputs(checked.get("", checked))
+
+
+def _json_lines(path: Path) -> list[Any]:
     try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        text = text_of(path).removeprefix("\ufeff")
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    except (OSError, ValueError, RecursionError) as error:
+        raise TaskError(f"{READER}: {path} cannot be read: {error}; give one JSON object per line, in UTF-8") from error
 
 
 def _pictures(
     path: Path, sample_shape: tuple[int, ...], preprocessing: Preprocessing | None
-) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Return a picture or a folder of pictures with the values 0..divisor, and their names."""
+) -> tuple[NDArray[Any], tuple[str, ...], str | None]:
+    """Return a picture or a folder of pictures with the values 0..divisor, their names, and what was converted."""
     if preprocessing is None:
         raise TaskError(
             f"--input: {path}: found pictures, which are raw; allowed with --preprocessed: arrays and tables"
@@ -252,6 +294,8 @@ def _pictures(
         raise TaskError(
             f"--input: {path}: found a folder without pictures; allowed: {', '.join(sorted(IMAGE_SUFFIXES))}"
         )
-    pixels = np.stack([read_picture(p, sample_shape) for p in paths])
+    pictures = [read_pixels(p, sample_shape) for p in paths]
+    pixels = np.stack([picture.pixels for picture in pictures])
     raw = pixels if preprocessing.divisor == 255.0 else pixels * np.float32(preprocessing.divisor / 255.0)
-    return raw, tuple(str(p.relative_to(path)) if path.is_dir() else p.name for p in paths)
+    names = tuple(str(p.relative_to(path)) if path.is_dir() else p.name for p in paths)
+    return raw, names, summary(picture.conversions for picture in pictures)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
-from coordinator_free_bootstrap.ordinary_file import ordinary_file
+from peer.tasks.columns import Columns
+from peer.tasks.pictures import read_picture
 
+__all__ = ["PIXELS", "RAW", "Nested", "Preprocessing", "of_channels", "precision", "read_picture"]
+FLOAT32_INTEGER_MAX = 2**24  # float32 has every integer up to it
 Nested = float | Sequence[Any]  # a number, or nested lists of numbers, of a shape that broadcasts to one sample
 
 
@@ -26,6 +28,8 @@ class Preprocessing:
         mean: subtracted; [features] of rows, [channels, 1, 1] of images.
         std: divisor after the subtraction, as ``mean``.
         columns: names of the columns of a table, in the order of the model's inputs; None for other inputs.
+        table: how the cells of a table's raw columns became these columns; None: they are numbers, or there is no table.
+        reading: what was detected or converted when the raw data were read, for people; None: nothing.
 
     Raises:
         TaskError: a value is not a finite number, or a divisor is not positive.
@@ -39,6 +43,8 @@ class Preprocessing:
     mean: Nested = 0.0
     std: Nested = 1.0
     columns: tuple[str, ...] | None = None
+    table: Columns | None = None
+    reading: str | None = None
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -57,10 +63,21 @@ class Preprocessing:
 
     @classmethod
     def standardizing(cls, train_x: NDArray[Any], columns: Sequence[str] | None = None) -> Preprocessing:
-        """Return the scaling of each feature of ``train_x`` [n, ...] to mean 0 and deviation 1; constants become 0."""
-        train = train_x.astype(np.float32)
+        """Return the scaling of each feature of ``train_x`` [n, ...] to mean 0 and deviation 1; constants become 0.
+
+        Raises:
+            TaskError: a value is NaN or Inf, or a feature has masked values only.
+        """
+        train = train_x.astype(precision(train_x))
         deviation = train.std(0)
         names = None if columns is None else tuple(columns)
+        if len(wrong := np.argwhere(~np.ma.filled(np.isfinite(deviation), False))):
+            feature = wrong[0].tolist() if len(wrong[0]) != 1 else int(wrong[0][0])
+            name = f" ({names[feature]!r})" if names is not None and isinstance(feature, int) else ""
+            raise TaskError(
+                f"preprocessing: feature {feature}{name}: found NaN or Inf in the training samples, or no value; allowed: finite "
+                "numbers; fill them in, or leave the feature out"
+            )
         return cls(1.0, train.mean(0).tolist(), np.where(deviation > 0, deviation, 1.0).tolist(), names)
 
     def __str__(self) -> str:
@@ -79,7 +96,7 @@ class Preprocessing:
     def apply(self, raw: NDArray[Any]) -> NDArray[Any]:
         """Return inputs of the model for raw inputs [n, ...], as a new float32 array.
 
-        Integers whose values do not change (token ids) stay integers, int64.
+        Integers whose values do not change (token ids) stay integers, int64. Masked values stay masked.
 
         Raises:
             TaskError: mean or std do not fit the shape of a sample.
@@ -87,13 +104,16 @@ class Preprocessing:
         if not self.changes_values and np.issubdtype(raw.dtype, np.integer):
             return np.array(raw, np.int64)
         self.check_shape(raw.shape[1:])
-        inputs = np.array(raw, np.float32)
+        dtype = precision(raw)
+        make: Any = np.ma.array if isinstance(raw, np.ma.MaskedArray) else np.array
+        inputs: NDArray[Any] = make(raw, dtype=dtype)
         if self.divisor != 1.0:
-            inputs /= np.float32(self.divisor)
+            inputs /= dtype(self.divisor)
         if np.any(self.mean) or not np.all(np.equal(self.std, 1.0)):
-            inputs -= np.array(self.mean, np.float32)
-            inputs /= np.array(self.std, np.float32)
-        return inputs
+            inputs -= np.array(self.mean, dtype)
+            inputs /= np.array(self.std, dtype)
+        with np.errstate(over="ignore"):  # a value beyond float32 becomes inf, which the shard refuses
+            return inputs.astype(np.float32, copy=False)
 
     def replacing(self, other: Preprocessing, inputs: NDArray[Any]) -> NDArray[Any]:
         """Return ``inputs`` [n, ...], which ``other`` has scaled, as this preprocessing scales them."""
@@ -126,7 +146,10 @@ class Preprocessing:
 
     def to_json(self) -> str:
         """Return the JSON object that `from_json` reads."""
-        return json.dumps({**self.scale(), "columns": self.columns})
+        more: dict[str, Any] = {} if self.reading is None else {"reading": self.reading}
+        if self.table is not None:
+            more["table"] = self.table.to_json()
+        return json.dumps({**self.scale(), "columns": self.columns, **more})
 
     @classmethod
     def from_json(cls, text: str) -> Preprocessing:
@@ -137,13 +160,22 @@ class Preprocessing:
         """
         try:
             fields: Any = json.loads(text)
-            if not isinstance(fields, dict) or fields.keys() != {"divisor", "mean", "std", "columns"}:
+            needed = {"divisor", "mean", "std", "columns"}
+            if not isinstance(fields, dict) or not needed <= fields.keys() <= needed | {"table", "reading"}:
                 raise ValueError(f"found {text[:80]!r}")
             if fields["columns"] is not None and not isinstance(fields["columns"], list):
                 raise ValueError(f"columns: found {fields['columns']!r}")
+            if "table" in fields:
+                fields["table"] = Columns.from_json(fields["table"])
         except (ValueError, RecursionError) as error:
             raise TaskError(f"preprocessing: {error}; allowed: an object with divisor, mean, std, columns") from error
         return cls(**fields)
+
+
+def precision(raw: NDArray[Any]) -> type[np.floating[Any]]:
+    """Return float64 for values that float32 cannot tell from their neighbors, such as times in seconds; else float32."""
+    wide = raw.dtype.kind in "fiu" and raw.dtype.itemsize >= np.dtype(np.int32).itemsize and raw.dtype != np.float32
+    return np.float64 if wide and raw.size and not np.abs(raw).max() <= FLOAT32_INTEGER_MAX else np.float32
 
 
 RAW = Preprocessing()
@@ -153,26 +185,3 @@ PIXELS = Preprocessing(divisor=255.0)
 def of_channels(mean: Sequence[float], std: Sequence[float]) -> Preprocessing:
     """Return the preprocessing of pixels 0..255 by mean and deviation of each channel of the images / 255."""
     return Preprocessing(255.0, [[[value]] for value in mean], [[[value]] for value in std])
-
-
-def read_picture(path: Path, sample_shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return an image file as uint8 [channels, height, width], scaled bilinearly to ``sample_shape``.
-
-    Raises:
-        TaskError: the file cannot be read, or the shape is not that of a grey or color image.
-    """
-    from PIL import Image, UnidentifiedImageError
-
-    if len(sample_shape) != 3 or sample_shape[0] not in {1, 3}:
-        raise TaskError(
-            f"{path}: found a picture for samples of shape {list(sample_shape)}; allowed: pictures for samples "
-            "[1 or 3, height, width]; give an array (.npy) or a table (.csv)"
-        )
-    channels, height, width = sample_shape
-    try:
-        with Image.open(ordinary_file(path)) as opened:
-            scaled = opened.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.BILINEAR)
-            pixels = np.asarray(scaled)
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise TaskError(f"picture: {path} cannot be read: {error}; give an image file, such as PNG or JPEG") from error
-    return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))

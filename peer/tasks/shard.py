@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import ShardError
 from coordinator_free_bootstrap.seeds import generator
-from peer.tasks.arrays import Inputs, count, each, in_numpy, is_stored, sample_shape, take
+from peer.tasks.arrays import Inputs, count, each, is_stored, read_rows, sample_shape, take
+from peer.tasks.in_numpy import in_numpy, is_missing
 from peer.tasks.preprocessing import Preprocessing
 
 Kind = Literal["classification", "multilabel", "regression"]
@@ -33,7 +35,7 @@ PER_SAMPLE_MAX = {
 class Shard:
     """The samples of one peer; the first axis of every array is the sample.
 
-    Arrays are NumPy's. Tensors of torch and columns or tables of pandas become such arrays.
+    Arrays are NumPy's. Tensors of torch, columns or tables of pandas, and sparse matrices of scipy become such arrays.
 
     Attributes:
         train_x: inputs [n, ...]: floating point; integers for models that embed tokens; or raw integers, such as the bytes
@@ -73,9 +75,20 @@ class Shard:
     metadata: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Take tensors of torch and columns of pandas as arrays."""
+        """Take tensors, columns of pandas and sparse matrices as arrays.
+
+        Raises:
+            ShardError: an array has masked values.
+        """
         for name in (*ARRAYS, *PER_SAMPLE_MAX):
-            object.__setattr__(self, name, each(in_numpy, getattr(self, name)))
+            found = getattr(self, name)
+            if isinstance(found, Mapping) and not hasattr(
+                found, "tocsr"
+            ):  # a sparse matrix may be a mapping of its values
+                arrays: Any = {key: in_numpy(f"{name}[{key!r}]", array) for key, array in found.items()}
+            else:
+                arrays = in_numpy(name, found)
+            object.__setattr__(self, name, arrays)
 
     def part(self, part: Part) -> tuple[Inputs, Any]:
         """Return inputs and targets of one part; without validation data that part has zero samples."""
@@ -85,7 +98,7 @@ class Shard:
             return self.test_x, self.test_y
         if self.val_x is None or self.val_y is None:
             none = np.empty(0, np.int64)
-            return each(lambda array: array[none], self.train_x), self.train_y[none]
+            return each(lambda array: read_rows(array, none), self.train_x), read_rows(self.train_y, none)
         return self.val_x, self.val_y
 
     def holding_out(self, share: float, seed: int) -> Shard:
@@ -189,14 +202,38 @@ def _array(name: str, x: Any, axes: int) -> Any:
         raise ShardError(f"shard: {name}: found shape {list(x.shape)}; allowed: an array [samples, features...]")
     floating = np.issubdtype(x.dtype, np.floating)
     if not floating and not np.issubdtype(x.dtype, np.integer):
-        raise ShardError(f"shard: {name}: found dtype {x.dtype}; allowed: floating point or integers")
+        raise ShardError(f"shard: {name}: found {_seen(x)}; allowed: floating point or integers; {_remedy(x)}")
     if is_stored(x):
         return x
-    return _finite(name, x) if floating else _integers(x)
+    return _finite(name, x) if floating else _integers(name, x)
 
 
-def _integers(values: NDArray[Any]) -> NDArray[Any]:
-    """Return integers in their own type where torch has it, else as int64; a batch becomes int64 when it is used."""
+def _seen(x: Any) -> str:
+    """Return the dtype, of objects with the first that is no number."""
+    if x.dtype != object or is_stored(x):
+        return f"dtype {x.dtype}"
+    other = next((value for value in x.ravel().tolist() if not isinstance(value, numbers.Real)), None)
+    return f"dtype object with {other!r}"
+
+
+def _remedy(x: Any) -> str:
+    if x.dtype == bool:
+        return "convert them with astype(np.float32) for features, or astype(np.int64) for a mask"
+    if x.dtype.kind == "c":
+        return "give real and imaginary part as two features"
+    if x.dtype.kind in "mM":
+        return "convert times to numbers, such as days since a date"
+    return "convert texts and other values to numbers, such as one column of 0 and 1 for each text"
+
+
+def _integers(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """Return integers in their own type where torch has it, else as int64; a batch becomes int64 when it is used.
+
+    Raises:
+        ShardError: an integer is too large for int64.
+    """
+    if values.dtype == np.uint64 and values.size and values.max() > np.iinfo(np.int64).max:
+        raise ShardError(f"shard: {name}: found {values.max()}; allowed: integers below 2^63")
     kept = values.dtype.newbyteorder("=") if values.dtype.name in TORCH_INTEGERS else np.dtype(np.int64)
     return np.ascontiguousarray(values, dtype=kept)
 
@@ -205,7 +242,7 @@ def _targets(name: str, y: Any, kind: Kind, classes: int | None) -> Any:
     if (not isinstance(y, np.ndarray) and not is_stored(y)) or len(y.shape) < 1:
         raise ShardError(f"shard: {name}: found {type(y).__name__}; allowed: an array [samples]")
     if is_stored(y) and len(y.shape) == 1:
-        y = np.array(y[np.arange(len(y))])  # eight bytes a sample
+        y = read_rows(y, np.arange(count(y)))  # eight bytes a sample
     if kind == "regression":
         if not np.issubdtype(y.dtype, np.number) or np.issubdtype(y.dtype, np.complexfloating):
             raise ShardError(f"shard: {name}: found dtype {y.dtype}; allowed for regression: real numbers")
@@ -217,15 +254,25 @@ def _targets(name: str, y: Any, kind: Kind, classes: int | None) -> Any:
         if not is_stored(y):
             check_labels(name, y, kind, classes)
         return y if is_stored(y) else _finite(name, y)
+    if y.dtype == bool and not is_stored(y):
+        y = y.astype(np.int64)  # False is label 0, True is label 1
     if not np.issubdtype(y.dtype, np.integer):
         raise ShardError(
-            f"shard: {name}: found {y.dtype} {list(y.shape)}; allowed as labels: integers of shape [samples], or "
-            "[samples, ...] for a label of each element"
+            f"shard: {name}: found {y.dtype} {list(y.shape)}{_without_label(name, y)}; allowed as labels: integers of shape "
+            "[samples], or [samples, ...] for a label of each element; number the classes, or leave out samples without a label"
         )
     if is_stored(y):
         return y
     check_labels(name, y, kind, classes)
-    return np.ascontiguousarray(y, dtype=np.int64) if y.ndim == 1 else _integers(y)
+    return _integers(name, y).astype(np.int64, copy=False) if y.ndim == 1 else _integers(name, y)
+
+
+def _without_label(name: str, y: Any) -> str:
+    """Return how many labels are missing, and the first of them."""
+    if is_stored(y):
+        return ""
+    absent = [n for n, label in enumerate(y.ravel().tolist()) if is_missing(label)]
+    return f", {len(absent)} of them missing, the first at {name}[{absent[0]}]" if absent else ""
 
 
 def check_labels(name: str, y: NDArray[Any], kind: Kind, classes: int | None) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +104,23 @@ class Task(ABC):
     @abstractmethod
     def load_shard(self, peer_id: int) -> Shard:
         """Return the data of one peer, 0-based."""
+
+    def encode(self, rows: Any, preprocessing: Preprocessing | None) -> Any:
+        """Return inputs of the model [n, ...] for raw samples, as `load_shard` makes them; `peer predict` calls an own one.
+
+        Override it where raw samples become inputs by more than `preprocessing`: texts, missing values, windows of a log.
+
+        Args:
+            rows: of a table a list of dicts, the text of each cell by column; of JSON lines a list of their objects; of pictures
+                their bytes [n, channels, height, width]; else the array of the file, or a dict of its arrays by name.
+            preprocessing: of the peer that trained the model; None: neither task nor shard declared one.
+        """
+        raise NotImplementedError
+
+    @property
+    def encodes(self) -> bool:
+        """Whether the task has an own `encode`."""
+        return type(self).encode is not Task.encode
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each sample, float32 [n], of ``outputs`` [n, ...] against ``targets`` [n, ...].

@@ -212,7 +212,7 @@ def test_tabular_reads_parquet(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "words"),
     [
-        ("a,b\n1,x\n2,\n", {"target": "a"}, r"line 2, b: found 'x'"),
+        ("a,b\n1,x\n2,\n", {"target": "a"}, "line 3, b: found '', a missing value"),
         ("a,b\n1,2\nnan,2\n", {}, "line 3, a: found 'nan'"),
         ("a,b\n1,2,3\n", {}, "line 2: found 3 cells"),
         ("a,b\n", {}, "rows of data"),
@@ -443,7 +443,7 @@ def test_a_wrong_column_or_too_few_values_are_task_errors(hospitals, manifest, p
 
 def test_an_empty_cell_in_the_column_is_a_task_error(hospitals):
     hospitals.write_text(hospitals.read_text() + "1,,1,1\n")
-    with pytest.raises(TaskError, match=r"patients\.csv line 102, hospital: found an empty cell"):
+    with pytest.raises(TaskError, match=r"patients\.csv line 102, hospital: found '', a missing value"):
         load_task(by_hospital(), 3, data_root=hospitals)
 
 

@@ -1,5 +1,7 @@
 """Each example that starts from a file reads those of examples/make_files.py, passes `peer task check`, and learns."""
 
+import csv
+import json
 import runpy
 import shutil
 from pathlib import Path
@@ -46,6 +48,27 @@ def test_an_example_reads_its_files_is_checked_and_learns(examples, name, settin
     key = "accuracy_mean" if "accuracy_mean" in done else "metric_mean"
     better = (lambda a, b: a < b) if name == "rent_task" else (lambda a, b: a > b)
     assert better(done[key], bound) and better(untrained, before[key])
+
+
+@pytest.mark.parametrize(("name", "table"), [("patient_task", "patients/clinic"), ("pump_log_task", "pumps/pump")])
+def test_an_example_predicts_from_the_file_of_its_device(examples, tmp_path, name, table):
+    """Both tasks make inputs of rows by more than scaling; `peer predict` refused the rows."""
+    settings = {"optimizer": "adam", "learning_rate": 0.02, "batch_size": 10, "rounds": 15, "algorithm": "dfedavg"}
+    graph = peer.Graph.make("complete", peers=2, run=settings)
+    run = peer.simulate(graph, f"{examples / name}.py:task", out=tmp_path / "out", progress=False)
+    model = tmp_path / "out" / "peer-0" / "models" / "personalized.safetensors"
+    arguments = ["predict", "--model", str(model), "--input", str(examples / "files" / f"{table}-0.csv"), "--json"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    found = [row["class"] for row in json.loads(result.stdout)["predictions"]]
+    rows = list(csv.DictReader((examples / "files" / f"{table}-0.csv").read_text().splitlines()))
+    if name == "pump_log_task":
+        labels = [row["state"] for row in rows[63::64]]
+        assert len(found) == len(rows) // 64
+    else:
+        labels = [row["outcome"] for row in rows]
+    right = sum(a == b for a, b in zip(found, labels, strict=True)) / len(labels)
+    assert right > run.metrics["accuracy_mean"] - 0.1 > 0.6
 
 
 def test_an_unknown_category_is_named(examples, tmp_path):

@@ -16,6 +16,7 @@ from coordinator_free_bootstrap.meaning import CONSTANT, RAW, SCALED, Meaning
 from peer.core.schema import Schema
 from peer.tasks.arrays import Inputs, is_stored, sample_shape
 from peer.tasks.builtin import BuiltinTask, NamedModelTask
+from peer.tasks.columns import DATE
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
@@ -93,9 +94,10 @@ def _columns(used: Preprocessing) -> dict[str, Any]:
     """Return the names of the inputs, and of the table's columns that they are made of: the same, unless columns are texts."""
     if used.columns is None:
         return {}
-    table = json.loads(used.to_json()).get("table") or {"kinds": [[name, "number"] for name in used.columns]}
-    kinds = {name: kind for name, kind in table["kinds"]}
-    columns = tuple(f"{name} (date)" if kinds.get(name) == "date" else name for name in used.columns)
+    if used.table is None:
+        return {"columns": used.columns, "read": used.columns}
+    kinds = dict(used.table.kinds)
+    columns = tuple(f"{name} (date)" if kinds.get(name) == DATE else name for name in used.columns)
     return {"columns": columns, "read": tuple(kinds)}
 
 

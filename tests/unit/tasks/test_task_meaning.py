@@ -15,9 +15,11 @@ from coordinator_free_bootstrap.meaning import compare
 from peer.core.metric import Metric
 from peer.learning.learner import Learner
 from peer.tasks import Preprocessing, Shard, Task
+from peer.tasks.columns import DATE, NUMBER, Columns
 from peer.tasks.loading import as_task, load_task
 from peer.tasks.meaning import _columns
 from peer.tasks.shard_file import save_shard
+from peer.tasks.table import Form
 from peer.tasks.training_shard import training_shard
 
 ROWS = np.arange(24, dtype=np.float64).reshape(12, 2)
@@ -69,7 +71,7 @@ def loaded(path, task="tabular", **options):
 def test_a_table_names_target_columns_and_classes(tmp_path):
     found = record(loaded(table(tmp_path / "a.csv")))
     assert (found["target"], found["columns"], found["classes"]) == ("y", ["a", "b"], ["u", "v"])
-    assert found["open"] == ["target", "columns", "classes"]
+    assert found["open"] == ["target", "columns", "categories", "classes"]
     assert (found["scaling"], found["scaled"], found["divisor"]) == ("mean and deviation", "ss", 1.0)
     assert "mean" not in found and "std" not in found
 
@@ -98,20 +100,13 @@ def test_another_order_of_columns_is_refused_and_an_option_takes_them_by_name(tm
 
 
 def test_a_name_of_two_columns_is_refused(tmp_path):
-    with pytest.raises(TaskError, match="found several columns named 'a'; rename them"):
+    with pytest.raises(TaskError, match="found 2 columns named 'a'; rename them"):
         loaded(table(tmp_path / "a.csv", "a,a,y\n" + "1,2,u\n3,5,v\n" * 6))
 
 
 def test_columns_of_texts_and_dates_name_what_they_are_made_of():
-    kinds = [["age", "number"], ["ward", ["heart", "lung"]], ["day", "date"]]
-
-    class Table:
-        columns = ("age", "ward=heart", "ward=lung", "day")
-
-        def to_json(self):
-            return json.dumps({"table": {"kinds": kinds}})
-
-    assert _columns(Table()) == {
+    columns = Columns((("age", NUMBER), ("ward", ("heart", "lung")), ("day", DATE)), Form())
+    assert _columns(Preprocessing(columns=columns.names, table=columns)) == {
         "columns": ("age", "ward=heart", "ward=lung", "day (date)"),
         "read": ("age", "ward", "day"),
     }
@@ -128,7 +123,7 @@ def test_another_column_to_predict_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     ("columns", "wrong"),
-    [(["a", "c"], "'c'"), (["a", "a"], "'a'"), (["y"], "'y'"), ("a", "'a'"), ([], "()"), ([1], "1")],
+    [(["a", "c"], "'c'"), (["a", "a"], "'a'"), (["y"], "'y'"), ("a", "'a'"), ([], "[]"), ([1], "1")],
 )
 def test_a_wrong_list_of_columns_is_refused_with_the_columns_of_the_table(tmp_path, columns, wrong):
     with pytest.raises(TaskError, match=r"task_options\.columns: found .* columns of") as error:

@@ -43,7 +43,7 @@ def model_metadata(learner: Learner, manifest: Manifest, peers: int) -> dict[str
         "sample_shape": json.dumps(sample_shape(shard.train_x)),
         "input_dtype": learner.input_dtype,
         "kind": task.kind,
-        "outputs": str(learner.outputs_of_one().shape[task.class_axis if task.kind == "classification" else -1]),
+        "outputs": str(learner.outputs),
         "class_axis": str(task.class_axis),
         "metric": task.metric_name,
         "metric_better": "higher" if task.higher_is_better else "lower",

@@ -84,7 +84,8 @@ def _check_task(graph: Graph, data_root: Path | None, sender: Connection) -> Non
     manifest, first = graph.manifest, graph.ids[0]
     try:
         task = load_task(manifest, len(graph.nodes), data_root=data_root)
-        try_learner(Learner(task, shard_of(task, first), batch_size=manifest.batch_size), manifest.learning_rate)
+        learner = Learner(task, shard_of(task, first), batch_size=manifest.batch_size)
+        try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
     except PeerError as error:
         sender.send((type(error), str(error), "".join(traceback.format_exception(error))))
     else:

@@ -59,7 +59,7 @@ def places_of(module: nn.Module, moved: frozenset[str] = frozenset()) -> list[Pl
             )
     persistent = module.state_dict(keep_vars=True).keys()
     kept = [(n, b) for n, b in module.named_buffers() if n in persistent and (n in moved or _averaged(b))]
-    frozen = [(n, p) for n, p in module.named_parameters() if n in moved]
+    frozen = [(n, p) for n, p in module.named_parameters() if n in moved and not p.requires_grad]
     for name, tensor in [*kept, *frozen]:
         if name in moved:
             _check_moved(name, tensor)

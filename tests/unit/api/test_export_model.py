@@ -196,7 +196,7 @@ def test_the_confident_predictor_of_fedspd_is_exported_as_it_was_evaluated(tmp_p
 
 
 def test_another_model_than_the_evaluated_one_says_so_in_its_card(mixed, tmp_path):
-    for name in ("personalized", "cluster-1"):
+    for name in ("cluster-0", "cluster-1"):
         text = mixed.export_model(0, tmp_path / "model.pt", name).read_text()
         assert "which is not this model" in text and "The run evaluated another predictor (mixture)" in text
         expected = mixed.models[0][name]

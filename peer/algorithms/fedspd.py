@@ -20,7 +20,6 @@ import numpy as np
 
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.seeds import generator
-from coordinator_free_bootstrap.validation import counted
 from peer.algorithms import division, labels, mixture, sketches
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdDecisions
 from peer.algorithms.learner import Learner, measured, training_fields
@@ -71,7 +70,7 @@ class FedSpd(FedSpdDecisions):
         buffers = [spec.name for spec in learner.schema.tensors if spec.role == "buffer"]
         if self.options.dp_epsilon is not None and buffers:
             raise ConfigError(
-                f"run.options.dp_epsilon: found a model with {counted(len(buffers), 'buffer')} that travel, such as {buffers[-1]}: "
+                f"run.options.dp_epsilon: found a model whose buffer {buffers[-1]!r} travels, too: "
                 "noise makes a variance negative, and without noise it tells of the data; allowed: parameters alone; use "
                 "torch.nn.GroupNorm in place of BatchNorm, and register_buffer(..., persistent=False) for a constant"
             )

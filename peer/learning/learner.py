@@ -241,14 +241,14 @@ class Learner:
         """Return the outputs of the model, float32 [n, ...], for ``inputs`` [n, ...] of the kind in the shard."""
         samples = Samples("input", inputs, None, self.device, scaling=self._scaling)
         self._ready(theta)
-        with user_code("model"), torch.inference_mode(), self._draws():
+        with user_code("model"), torch.no_grad(), self._draws():
             parts = [self._call(samples.inputs(rows)) for rows in samples.slices(self.evaluation_batch)]
             return torch.cat(parts).cpu().numpy()
 
     def outputs_of(self, theta: Vector, rows: slice, part: Part = "train") -> Tensor:
         """Return the outputs of a model for some samples, in one batch, on the CPU."""
         self._ready(theta)
-        with user_code("model"), torch.inference_mode(), self._draws():
+        with user_code("model"), torch.no_grad(), self._draws():
             return self._call(self._needed(part).inputs(rows)).cpu()
 
     def try_last(self, theta: Vector, part: Part, rows: int) -> None:
@@ -259,7 +259,7 @@ class Learner:
         """
         last = slice(self.count(part) - rows, self.count(part))
         outputs, targets = self.outputs_of(theta, last, part), self._needed(part).targets(last).cpu()
-        with user_code("loss or metric"), torch.inference_mode():
+        with user_code("loss or metric"), torch.no_grad():
             self.task.loss(outputs, targets)
             if not self.task.needs_all_outputs:
                 self.task.score(outputs, targets)
@@ -299,11 +299,11 @@ class Learner:
             indices: of samples in it.
         """
         targets = self._needed(part).targets(torch.from_numpy(indices).to(self.device)).cpu()
-        with user_code("loss"), torch.inference_mode():
+        with user_code("loss"), torch.no_grad():
             return _numbers(self.task.loss(self.task.outputs_for(torch.from_numpy(predictions)), targets))
 
     def _evaluation(self, outputs: Tensor, scores: Tensor, targets: Tensor) -> Evaluation:
-        with user_code("loss or metric"), torch.inference_mode():
+        with user_code("loss or metric"), torch.no_grad():
             loss = float(self.task.loss(scores, targets).double().mean())
             more = self.task.measured_more(outputs, targets)
             return Evaluation(
@@ -323,7 +323,7 @@ class Learner:
         samples = self._needed(part)
         self._ready(theta)
         kept: list[Tensor] = []
-        with user_code("model, loss or metric"), torch.inference_mode(), self._draws():
+        with user_code("model, loss or metric"), torch.no_grad(), self._draws():
             for rows in samples.slices(self.evaluation_batch):
                 inputs, targets = samples.batch(rows)
                 found = measure(self._call(inputs), targets)
@@ -432,7 +432,7 @@ class Learner:
             x, y = self._samples["train"].batch(torch.arange(2, device=self.device))
         shape = sample_shape(x)
         self.model.module.eval()
-        with torch.inference_mode(), seeded(0, self.device):
+        with torch.no_grad(), seeded(0, self.device):
             generators = generators_of(self.device)
             before = [generator.get_state() for generator in generators]
             try:
@@ -462,7 +462,7 @@ class Learner:
             raise TaskError(f"loss: found {found}; allowed: one value per sample, here [2]; use reduction='none'")
         if not isinstance(metric, float | int):
             raise TaskError(f"metric: found {type(metric).__name__}; allowed: a number; use float(...)")
-        with torch.inference_mode():
+        with torch.no_grad():
             check_pairs(self.task, outputs, y)
 
     def _hint(self) -> str:

@@ -35,15 +35,22 @@ class Finding:
 
 
 def check_task(
-    task: Task, peer_id: int = 0, *, learning_rate: float = 0.01, batch_size: int = 100, device: str = "cpu"
+    task: Task,
+    peer_id: int = 0,
+    *,
+    learning_rate: float = 0.01,
+    batch_size: int = 100,
+    full_batch: bool = False,
+    device: str = "cpu",
 ) -> list[Finding]:
-    """Load a shard, train one step, evaluate, encode and decode the model.
+    """Load a shard, train and evaluate batches of all sizes of a run, encode and decode the model.
 
     Args:
         task: the task to check.
         peer_id: the peer whose shard is loaded.
         learning_rate: of the step.
-        batch_size: of the step.
+        batch_size: of the run.
+        full_batch: whether a step of the run has all samples.
         device: the device of the step.
 
     Returns:
@@ -83,7 +90,11 @@ def check_task(
     findings.append(
         Finding("training", f"one step on {counted(stats.samples, 'sample')}, loss {stats.loss:.4g}, {seen}")
     )
-    findings.append(Finding("batches", try_batches(learner, trained, learning_rate) or _mixes(learner, trained)))
+    findings.append(
+        Finding(
+            "batches", try_batches(learner, trained, learning_rate, full_batch=full_batch) or _mixes(learner, trained)
+        )
+    )
     after = learner.evaluate(trained, "test")
     findings.append(
         Finding(

@@ -51,29 +51,32 @@ def check_pairs(task: Task, outputs: Tensor, targets: Tensor) -> None:
     Raises:
         TaskError: they give other numbers once the outputs have the shape of the targets.
     """
-    if outputs.shape == targets.shape:
-        return
-    if task.kind == "regression" and type(task).loss is Task.loss and outputs.numel() != targets.numel():
-        raise TaskError(
-            f"model: found outputs of shape {list(outputs.shape)} for targets of shape {list(targets.shape)}; allowed: as many "
-            "outputs as targets; correct the last layer, or give the task a loss"
-        )
-    if [n for n in outputs.shape if n != 1] != [n for n in targets.shape if n != 1]:
+    if [n for n in outputs.shape if n != 1] != [n for n in targets.shape if n != 1] or outputs.shape == targets.shape:
         return
     first = torch.linspace(0.1, 0.9, targets.numel(), device=targets.device).reshape(targets.shape)
     second = first.flip(0).to(targets.dtype)
     for name in ("loss", "score", "metric"):
         measure = getattr(task, name)
         try:
-            given, same = (torch.as_tensor(measure(x, second)) for x in (first.reshape(outputs.shape), first))
-        except Exception:  # code of the user, which may refuse invented numbers or the other shape
+            given = torch.as_tensor(measure(first.reshape(outputs.shape), second))
+            same = _paired(measure, first.reshape(outputs.shape), first, second)
+        except Exception:  # code of the user, which may refuse invented numbers
             continue
-        if given.shape != same.shape or not torch.allclose(given.float(), same.float(), equal_nan=True):
+        if same is not None and (given.shape != same.shape or not torch.allclose(given.float(), same.float())):
             raise TaskError(
                 f"{name}: found other numbers for outputs of shape {list(outputs.shape)} than for {list(targets.shape)}, the "
                 "shape of the targets: they broadcast, so each output is compared with every target; let the model return "
                 f"{list(targets.shape)}, as outputs.squeeze(-1) does{line_of(measure)}"
             )
+
+
+def _paired(measure: Callable[..., Any], outputs: Tensor, shaped: Tensor, targets: Tensor) -> Tensor | None:
+    """Return what is measured where each output meets its own target: of outputs shaped as the targets, else sample by sample."""
+    try:
+        return torch.as_tensor(measure(shaped, targets))
+    except Exception:  # code of the user, which may need the other shape
+        each_alone = [torch.as_tensor(measure(outputs[i : i + 1], targets[i : i + 1])) for i in range(len(targets))]
+        return torch.cat(each_alone) if each_alone[0].dim() else None
 
 
 class _Shapes(TorchFunctionMode):

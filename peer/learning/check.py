@@ -90,11 +90,8 @@ def check_task(
     findings.append(
         Finding("training", f"one step on {counted(stats.samples, 'sample')}, loss {stats.loss:.4g}, {seen}")
     )
-    findings.append(
-        Finding(
-            "batches", try_batches(learner, trained, learning_rate, full_batch=full_batch) or _mixes(learner, trained)
-        )
-    )
+    refused = try_batches(learner, trained, learning_rate, full_batch=full_batch)
+    findings.append(Finding("batches", refused or _mixes(learner, trained)))
     after = learner.evaluate(trained, "test")
     findings.append(
         Finding(

@@ -1,8 +1,7 @@
-"""Before a run the model gets batches of all sizes of the run; a wrong form of outputs, losses or labels is named with its line."""
+"""Before a run the model gets batches of all its sizes; a wrong form of outputs, losses or labels is named with its line."""
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -247,7 +246,6 @@ def test_an_error_names_the_users_line_and_not_that_of_a_package_elsewhere(tmp_p
     for path in (package, own):
         exec(compile(path.read_text(), str(path), "exec"), spaces)
     with (
-        warnings.catch_warnings(),
         pytest.raises(TaskError, match=r"ValueError: inside \(.*mine.py, line 3\)"),
         user_code("x"),
     ):

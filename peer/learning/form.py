@@ -97,7 +97,8 @@ class _Shapes(TorchFunctionMode):
 def _lost_axis(module: nn.Module, inputs: Batch) -> str:
     """Return the first line whose result has other axes for one sample than for two, as " (file, line 3)"; or that of forward."""
     twice = each(lambda tensor: torch.cat([tensor, tensor]), inputs)
-    traces, training = [], module.training
+    traces: list[list[tuple[str, int, str]]] = []
+    training = module.training
     try:
         module.eval()
         for batch in (inputs, twice):

@@ -117,7 +117,7 @@ class SavedModel:
         """The weights of the models in the file that predict together; () of a file with one model."""
         return tuple(self._json("weights")) if "weights" in self.metadata else ()
 
-    def parts(self) -> list[Mapping[str, NDArray[np.float32]]]:
+    def parts(self) -> Sequence[Mapping[str, NDArray[np.float32]]]:
         """Return the named tensors of each model in the file."""
         if not self.weights:
             return [self.tensors]

@@ -55,7 +55,7 @@ class TrainRequest:
         if any(self.settings.get(key) is not None for key in ("gradient_clip", "only", "optimizer_state")):
             return False
         task, model = self.learner.task, self.learner.model
-        own = task.make_optimizer(model.parameters, float(self.settings["learning_rate"]))  # type: ignore[arg-type]
+        own = task.make_optimizer(model.parameters, float(self.settings["learning_rate"]))
         return own is None and self.settings.get("optimizer", "sgd") == "sgd"
 
     def plan(self) -> list[Tensor]:

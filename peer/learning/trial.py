@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -42,35 +43,33 @@ def try_batches(learner: Learner, theta: Vector, learning_rate: float, *, full_b
     sizes = {min(count, size): "the first training batch"}
     if last:
         sizes.setdefault(last, f"the last training batch ({counted(count, 'sample')}, run.batch_size {size})")
-    for rows, batch in sizes.items():
+    for rows, name in sizes.items():
         if rows > 1 or not learner.model.has_batch_norm:  # which leaves such a batch out
-            _within(f"{batch}, {counted(rows, 'sample')}", lambda rows=rows: _step(learner, theta, learning_rate, rows))
+            with _batch(f"{name}, {counted(rows, 'sample')}"):
+                _step(learner, theta, learning_rate, rows)
     for part in PARTS:
-        rows, most = learner.count(part) % learner.evaluation_batch, learner.evaluation_batch
-        if 0 < rows < learner.count(part):
-            name = (
-                f"the last {part} batch of an evaluation ({counted(learner.count(part), 'sample')}, {most} at a time)"
-            )
-            _within(
-                f"{name}, {counted(rows, 'sample')}", lambda part=part, rows=rows: learner.try_last(theta, part, rows)
-            )
+        whole, most = learner.count(part), learner.evaluation_batch
+        if 0 < (rows := whole % most) < whole:
+            name = f"the last {part} batch of an evaluation ({counted(whole, 'sample')}, {most} at a time)"
+            with _batch(f"{name}, {counted(rows, 'sample')}"):
+                learner.try_last(theta, part, rows)
     return _single(learner, theta)
 
 
 def _step(learner: Learner, theta: Vector, learning_rate: float, rows: int) -> None:
-    some = np.arange(learner.count() - rows, learner.count())
-    learner.train(
-        theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step", indices=some, batch_size=max(rows, 1)
-    )
+    last = np.arange(learner.count() - rows, learner.count())
+    learner.train(theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step", indices=last, batch_size=rows)
 
 
-def _within(batch: str, attempt: Callable[[], None]) -> None:
+@contextmanager
+def _batch(name: str) -> Iterator[None]:
+    """Begin the message of an error in the block with the name of the batch."""
     try:
-        attempt()
+        yield
     except ShardError:
         raise
     except TaskError as error:
-        raise TaskError(f"{batch}: {error}") from error
+        raise TaskError(f"{name}: {error}") from error
 
 
 def _single(learner: Learner, theta: Vector) -> str:

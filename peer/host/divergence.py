@@ -75,16 +75,19 @@ class DivergenceGuard:
         loss = done.metrics.get("loss")
         if loss is None or math.isfinite(loss):
             return None
-        found = f"peer {self.workspace.peer_id}: the loss on its test samples is {loss} after round {work.round_index}, with"
         if work.kind == "final" and math.isnan(loss):
             raise DivergedError(
-                f"{found} a model of finite values: its outputs are NaN for some samples; look for a division by zero, a root or "
-                "a logarithm of a negative number in the model and its loss"
+                f"peer {self.workspace.peer_id}: the loss on its test samples is {loss} after the last round, with a model of "
+                "finite values: its outputs are NaN for some samples; look for a division by zero, a root or a logarithm of a "
+                "negative number in the model and its loss"
             )
         if self._told:
             return None
         self._told = True
-        return Log("warning", f"{found} a finite model; later rounds are not reported", None, "not_finite")
+        sentence = (
+            f"the loss on the test samples is {loss} after round {work.round_index}, with a model of finite values"
+        )
+        return Log("warning", f"{sentence}; later rounds are not reported", None, "not_finite")
 
     def _trained(self) -> list[int]:
         return sorted({*self.workspace.state["trained"], *self.private})

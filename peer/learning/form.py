@@ -109,7 +109,7 @@ def _lost_axis(module: nn.Module, inputs: Batch) -> str:
         traces = [[], []]
     finally:
         module.train(training)
-    for one, two in zip(*traces, strict=False):
+    for one, two in zip(traces[0], traces[1], strict=False):
         if one[0] == two[0] and one[1] != two[1] and one[2]:
             return one[2]
     return line_of(type(module).forward)

@@ -8,6 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 import peer
+from coordinator_free_bootstrap.errors import StorageError
 from peer.cli.main import app
 from peer.tasks.loading import load_task
 
@@ -91,7 +92,9 @@ def test_one_file_is_enough(run, tmp_path):
 def test_a_model_that_the_metric_is_not_of_is_marked(run):
     other = run.directory / "peer-0" / "models" / "cluster-0.safetensors"
     arguments = ["evaluate", "--model", str(other), "--peer", "0"]
-    if run._report.run.manifest.algorithm == "fedrep":  # the file is a body without head
-        pytest.skip("a part of a model is refused, see test_export_model")
+    if run._report.run.manifest.algorithm == "fedrep":
+        with pytest.raises(StorageError, match="the others never leave the peer"):  # a body without its head
+            CliRunner().invoke(app, arguments, catch_exceptions=False)
+        return
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0 and "another predictor than this model" in result.stderr

@@ -85,11 +85,16 @@ def check_task(
     if np.array_equal(trained, theta):
         raise TaskError("training: found no change after one step; the loss must depend on the parameters of the model")
     again, _ = learner.train(theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step")
-    same = check_hidden_state(learner, learning_rate) and np.array_equal(again, trained)
+    hidden = check_hidden_state(learner, learning_rate)
+    same = hidden.reproducible and np.array_equal(again, trained)
     seen = "reproducible" if same else "not reproducible bit for bit: another source of random numbers than torch"
     findings.append(
         Finding("training", f"one step on {counted(stats.samples, 'sample')}, loss {stats.loss:.4g}, {seen}")
     )
+    if hidden.names:
+        findings.append(
+            Finding("kept", f"forward changes {hidden.names}; no output was seen to depend on it, and it is not sent")
+        )
     refused = try_batches(learner, trained, learning_rate, full_batch=full_batch)
     findings.append(Finding("batches", refused or _mixes(learner, trained)))
     after = learner.evaluate(trained, "test")

@@ -180,7 +180,10 @@ class SavedModel:
         if sample_shape(inputs) != shape:
             raise TaskError(f"input: found samples of shape {sample_shape(inputs)}; allowed: {shape}")
         module = self.module(manifest)
-        with torch.inference_mode():
+        with (
+            torch.inference_mode(),
+            seeded(0, torch.device("cpu")),
+        ):  # a model may draw random numbers in evaluation, too
             try:
                 size = EVALUATION_BATCH["cpu"]
                 batches = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,7 +38,9 @@ def try_batches(learner: Learner, theta: Vector, learning_rate: float, *, full_b
     Raises:
         TaskError, ShardError: the first fault, with the batch in which it comes.
     """
-    count, size = learner.count(), learner.count() if full_batch else learner.batch_size
+    count, size = learner.count(), learner.batch_size
+    if full_batch and not learner.samples().stored:  # of samples on disk no step may have all
+        size = count
     last = count % size
     sizes = {min(count, size): "the first training batch"}
     if last:
@@ -89,13 +91,19 @@ def _single(learner: Learner, theta: Vector) -> str:
     return ""
 
 
-def check_hidden_state(learner: Learner, learning_rate: float) -> bool:
+class HiddenState(NamedTuple):
+    """What a trial shows of the state that a model keeps outside of its vector."""
+
+    reproducible: (
+        bool  # whether a new module gives the same bits in the same calls; if not, a difference could be chance
+    )
+    names: str  # of what forward changes, though nothing was seen to depend on it
+
+
+def check_hidden_state(learner: Learner, learning_rate: float) -> HiddenState:
     """Check that outputs and training depend on the model vector alone, and not on what forward keeps elsewhere.
 
     A module that has trained is compared with a new one that has the same vector.
-
-    Returns:
-        Whether the same calls of a new module give the same bits; if not, a difference could not be told from chance.
 
     Raises:
         TaskError: forward keeps something that matters; the message names it.
@@ -106,14 +114,14 @@ def check_hidden_state(learner: Learner, learning_rate: float) -> bool:
     kept = at_first | _kept(used.module)
     try:
         found, expected = (_behavior(learner, model, theta, learning_rate) for model in (used, fresh))
-        if _same(found, expected) and np.array_equal(*expected[:2], equal_nan=True):
-            return True
         kept |= {name: value for name, value in _kept(fresh.module).items() if value != at_first.get(name)}
+        names = ", ".join(sorted(name for name in kept if kept[name] != at_first.get(name)))
+        if _same(found, expected) and np.array_equal(*expected[:2], equal_nan=True):
+            return HiddenState(True, names)
         if not _same(_behavior(learner, learner.another_model(), theta, learning_rate), expected):
-            return False
+            return HiddenState(False, names)
     finally:
         learner.model = used
-    names = ", ".join(sorted(name for name in kept if kept[name] != at_first.get(name)))
     raise TaskError(
         f"model: forward changes {names or 'something outside of the model'}, and later outputs depend on it, but it is not in "
         "the state_dict: it does not travel to neighbors, and is lost in checkpoints and model files; keep it in a persistent "
@@ -140,9 +148,10 @@ def _same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
 
 
 def _kept(module: nn.Module) -> dict[str, str]:
-    """Return a description of each value that a module and its parts keep, by its dotted name."""
+    """Return a description of each value that a module and its parts keep outside of the state_dict, by its dotted name."""
     own = vars(nn.Module()).keys()
-    found = {name: digest_of(buffer) for name, buffer in module.named_buffers()}
+    persistent = module.state_dict(keep_vars=True).keys()
+    found = {name: digest_of(buffer) for name, buffer in module.named_buffers() if name not in persistent}
     for path, part in module.named_modules():
         for name, value in vars(part).items():
             if (name not in own and not callable(value)) or isinstance(value, nn.Module):

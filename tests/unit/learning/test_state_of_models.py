@@ -392,9 +392,16 @@ def test_random_numbers_that_torch_does_not_draw_are_told_and_not_refused():
         def forward(self, x):
             return super().forward(x + float(np.random.default_rng().normal()))
 
-    assert not check_hidden_state(learner_of(lambda: Own(FEATURES, CLASSES)), RATE)
+    assert not check_hidden_state(learner_of(lambda: Own(FEATURES, CLASSES)), RATE).reproducible
     seen = {finding.what: finding.seen for finding in check_task(Rows(lambda: Own(FEATURES, CLASSES)))}
     assert "not reproducible bit for bit" in seen["training"]
+
+
+def test_what_is_kept_without_an_effect_is_told():
+    seen = {finding.what: finding.seen for finding in check_task(Rows(Cached))}
+    assert seen["kept"].startswith("forward changes positions, seen, weights; no output was seen to depend on it")
+    for build in (MOVED["BatchNorm"], InPlace):
+        assert "kept" not in {finding.what for finding in check_task(Rows(build))}
 
 
 def test_models_that_move_more_than_statistics_do_not_train_in_a_stack():

@@ -67,6 +67,13 @@ class FedSpd(FedSpdDecisions):
                 "run.options.personalize: found 'confident' for a task without one class for each sample; allowed: "
                 "'average' or 'mixture'"
             )
+        buffers = [spec.name for spec in learner.schema.tensors if spec.role == "buffer"]
+        if self.options.dp_epsilon is not None and buffers:
+            raise ConfigError(
+                f"run.options.dp_epsilon: found a model whose buffer {buffers[-1]!r} travels, too: "
+                "noise makes a variance negative, and without noise it tells of the data; allowed: parameters alone; use "
+                "torch.nn.GroupNorm in place of BatchNorm, and register_buffer(..., persistent=False) for a constant"
+            )
         count, least = learner.count(), self._samples_min(learner)
         if self.options.dp_epsilon is not None and count < self.slots * least:
             raise ConfigError(
@@ -248,11 +255,17 @@ class FedSpd(FedSpdDecisions):
         return {"mixture": weights, "cluster_index": int(np.argmax(weights))}
 
     def _split(self, workspace: Workspace) -> None:
-        """Copy the warm center to all slots and add noise to each, different by slot and equal on all peers."""
+        """Copy the warm center to all slots and add noise to each, different by slot and equal on all peers.
+
+        Buffers get none: it would make a variance negative.
+        """
         warm = workspace.models.model(0)
         scale = np.float32(self.options.split_noise * np.linalg.norm(warm) / np.sqrt(warm.size))
+        buffers = [place for spec, place in workspace.learner.schema.slices() if spec.role == "buffer"]
         for slot in range(self.slots):
             noise = generator(self.manifest.seed, "split", slot).standard_normal(warm.size, np.float32)
+            for place in buffers:
+                noise[place] = 0
             workspace.models.replace(slot, warm + scale * noise)
 
     def _align(self, workspace: Workspace, state: AlgorithmState) -> AlgorithmState:

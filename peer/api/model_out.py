@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,20 +79,20 @@ def export_model(report: Report, peer_id: int, to: Path, name: str | None = None
     if to.suffix == ".onnx":
         check_packages()
     peer = peer_of(report, peer_id)
-    name = name or _default(peer)
-    saved, manifest, module, weights = _module(peer, name, task)
+    saved = _chosen(peer, name or PERSONALIZED)
+    manifest, module = module_of(saved, task)
+    name = saved.metadata["predictor"] if saved.weights else name or PERSONALIZED
     about = {**saved.metadata, "exported": name}
     example = None if saved.several_inputs else example_inputs(saved.sample_shape(), saved.input_dtype())
     content = FORMATS[to.suffix](module, example, about)
-    predictor = saved.metadata.get("predictor", "")
     exported = Exported(
         file=to.name,
         sha256=hashlib.sha256(content).hexdigest(),
         name=name,
-        measured=name == (predictor if _is_combined(predictor) else PERSONALIZED),
+        measured=saved.other_predictor() is None,
         parameters=_sizes(module),
-        models=max(len(weights), 1),
-        weights=weights,
+        models=max(len(saved.weights), 1),
+        weights=saved.weights,
     )
     write_atomic(to, content)
     card = to.with_name(f"{to.name}.md")
@@ -101,58 +100,31 @@ def export_model(report: Report, peer_id: int, to: Path, name: str | None = None
     return card
 
 
-def _default(peer: PeerRun) -> str:
-    """Return the name of what the run's final metric was measured with."""
-    predictor = read_model(peer).metadata.get("predictor", "")
-    return predictor if _is_combined(predictor) else PERSONALIZED
-
-
-def _is_combined(name: str) -> bool:
+def _chosen(peer: PeerRun, name: str) -> SavedModel:
+    """Return a model file by its name; that of a predictor of several models, such as mixture, means the personalized file."""
     from peer.learning.combined import PREDICTORS
 
-    return name in PREDICTORS
-
-
-def _module(peer: PeerRun, name: str, task: TaskChoice) -> tuple[SavedModel, Manifest, nn.Module, tuple[float, ...]]:
-    """Return a model file, its manifest, the module to export, and the weights of the models in it."""
-    if not _is_combined(name):
-        saved = read_model(peer, _checked(peer, name))
-        return saved, *module_of(saved, task), ()
-    from peer.learning.combined import Combined
-
-    first = read_model(peer)
-    if first.metadata.get("predictor") != name or "mixture" not in first.metadata:
-        raise UsageError(
-            f"model: found {name!r}; the run's final metric was measured with the {first.metadata.get('predictor')}; "
-            f"allowed: {', '.join(_names(peer))}"
-        )
-    weights = tuple(float(weight) for weight in json.loads(first.metadata["mixture"]))
-    files = [read_model(peer, f"cluster-{slot}") for slot in range(len(weights))]
-    made = [module_of(file, task) for file in files]
-    combined = Combined([module for _, module in made], name, weights, first.kind(), first.class_axis())
-    return first, made[0][0], combined.eval(), weights
-
-
-def _checked(peer: PeerRun, name: str) -> str:
-    allowed = _names(peer)
-    if name != PERSONALIZED and name not in allowed:
-        raise UsageError(f"model: found {name!r}; allowed: {', '.join(allowed) or 'none, as the peer left no models'}")
-    return name
-
-
-def _names(peer: PeerRun) -> list[str]:
-    """Return the names of the models that can be exported: the files, and the final predictor if it combines them."""
-    files = sorted(peer.place.models.glob("*.safetensors"))
-    names = [file.stem for file in files]
-    predictor = read_model(peer).metadata.get("predictor", "") if PERSONALIZED in names else ""
-    return [*names, *([predictor] if _is_combined(predictor) else [])]
+    names = sorted(file.stem for file in peer.place.models.glob("*.safetensors"))
+    if name in (PERSONALIZED, *names):
+        return read_model(peer, name)
+    measured = ""
+    if name in PREDICTORS and PERSONALIZED in names:
+        saved = read_model(peer)
+        if saved.weights and saved.metadata["predictor"] == name:
+            return saved
+        measured = f"the run's final metric was measured with the {saved.metadata.get('predictor')}; "
+    raise UsageError(
+        f"model: found {name!r}; {measured}allowed: {', '.join(names) or 'none, as the peer left no models'}"
+    )
 
 
 def _sizes(module: nn.Module) -> tuple[int, int, int]:
     """Return the numbers of trainable and frozen parameters, and of elements of persistent buffers."""
+    from torch import Tensor
+
     named = dict(module.named_parameters())
     trained = sum(p.numel() for p in named.values() if p.requires_grad)
     frozen = sum(p.numel() for p in named.values()) - trained
     shared = dict(module.named_parameters(remove_duplicate=False))
-    buffers = sum(t.numel() for name, t in module.state_dict().items() if name not in shared)
+    buffers = sum(t.numel() for name, t in module.state_dict().items() if name not in shared and isinstance(t, Tensor))
     return trained, frozen, buffers

@@ -124,7 +124,10 @@ class Run:
 
     @named_in_python()
     def personalized(self, peer_id: int) -> nn.Module:
-        """Return the personalized model of a peer as a PyTorch module on the CPU, in evaluation mode.
+        """Return what the run's final metric was measured with, as a PyTorch module on the CPU, in evaluation mode.
+
+        It is the personalized model. Where an algorithm mixes the predictions of several models (blend, FedEM), the module
+        holds all of them and gives class probabilities.
 
         Raises:
             UsageError: the run has no such peer.
@@ -143,7 +146,7 @@ class Run:
             peer_id: whose model.
             to: a file that ends in ``.pt`` or ``.safetensors`` (state dict), or in ``.onnx`` (graph; extra ``export``).
             model: ``personalized``, ``cluster-0``, ... Default: what the run's final metric was measured with. Where an
-                algorithm mixes the predictions of all its models (blend, FedEM), that is ``mixture``: the state dict of a
+                algorithm mixes the predictions of all its models (blend, FedEM), these are several: the state dict of a
                 ``torch.nn.ModuleList`` of the models, with their weights in the card; in ONNX, one graph.
 
         Raises:

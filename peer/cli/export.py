@@ -23,7 +23,7 @@ def export(
     model: Annotated[
         str | None,
         typer.Option(
-            help="personalized, cluster-0, cluster-1, ... or mixture.",
+            help="personalized, cluster-0, cluster-1, ...",
             show_default="what the run's final metric was measured with",
         ),
     ] = None,
@@ -38,7 +38,7 @@ def export(
     pip install 'coordinator-free\[export]'; the graph's outputs are compared with those of PyTorch first.
 
     With blend and fedem, and where fedspd mixes predictions, the default exports all models together: in ONNX as one graph,
-    else as the state dict of a torch.nn.ModuleList of them; the card has their weights. --model personalized exports one model.
+    else as the state dict of a torch.nn.ModuleList of them; the card has their weights.
 
     Example: peer export out --peer 3 --to model.pt
 

@@ -30,7 +30,13 @@ def check(
     from peer.learning.check import check_task
 
     manifest, _, loaded = replace(problem, task=task).load()
-    findings = check_task(loaded, peer_id, learning_rate=manifest.learning_rate, batch_size=manifest.batch_size)
+    findings = check_task(
+        loaded,
+        peer_id,
+        learning_rate=manifest.learning_rate,
+        batch_size=manifest.batch_size,
+        full_batch=manifest.local_unit == "fullbatch_step",
+    )
     if as_json:
         print_json({"task": task, "works": True, **{f.what: f.seen for f in findings}})
         return

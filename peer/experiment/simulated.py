@@ -23,12 +23,14 @@ from peer.algorithms.registry import algorithm_named
 from peer.experiment.network import SimulatedPeer, VirtualNetwork, perform_in_turn
 from peer.experiment.together import Together
 from peer.host import InitialModels, build_host
+from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
 from peer.learning.flat import FlatModule
 from peer.learning.learner import Learner
 from peer.runtime.results import start_fields, write_results
 from peer.store.files import storage_errors
 from peer.store.state_dir import StateDir
+from peer.tasks.datasets import DATASETS
 from peer.tasks.effect import used_data_root
 from peer.tasks.loading import load_task
 from peer.tasks.task import Task
@@ -134,6 +136,8 @@ def simulated_peers(graph: Graph, settings: SimulatedSettings, network: VirtualN
         learner = Learner(
             task, shard, device=device, batch_size=manifest.batch_size, model=memory, amp=settings.amp is not None
         )
+        if memory is None and manifest.task not in DATASETS:
+            try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
         memory = learner.model
         algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)
         initial = common or InitialModels.of(algorithm, learner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -11,7 +12,7 @@ from coordinator_free_bootstrap.errors import DivergedError
 from peer.algorithms.workspace import OPTIMIZER, RESTORES, Workspace
 from peer.core.averaging import Vector, norm_squared
 from peer.core.decisions import AlgorithmState
-from peer.core.effects import Work
+from peer.core.effects import Log, Work
 from peer.core.events import WorkDone
 from peer.core.screening import check_norm
 
@@ -29,6 +30,7 @@ class DivergenceGuard:
     private: range  # slots that are trained and never sent
     _before: dict[int, Vector] = field(default_factory=dict)
     _state: AlgorithmState = field(default_factory=dict)
+    _told: bool = False
 
     def begin(self, work: Work) -> None:
         """Keep the models that a training is about to replace, if they may be needed."""
@@ -37,16 +39,16 @@ class DivergenceGuard:
             self._before = {slot: space.models.share(slot) for slot in self._trained()}
             self._state = dict(space.state)
 
-    def check(self, work: Work, done: WorkDone) -> tuple[WorkDone, str]:
-        """Return the answer to a piece of work, and a sentence for the log if a training was undone, else "".
+    def check(self, work: Work, done: WorkDone) -> tuple[WorkDone, Log | None]:
+        """Return the answer to a piece of work, and what to log: a training that was undone, a loss that is not finite.
 
         Raises:
-            DivergedError: a trained model is not finite, and no restore is left.
+            DivergedError: a trained model is not finite, and no restore is left; or the final loss is not a number.
         """
         before, self._before = self._before, {}
         bad = next((name for name, model in self._made(work).items() if not _usable(model)), None)
         if bad is None:
-            return done, ""
+            return done, self._judged(work, done)
         if not before:
             raise DivergedError(self._why(work, bad))
         space = self.workspace
@@ -66,7 +68,26 @@ class DivergenceGuard:
         metrics = {key: value for key, value in done.metrics.items() if key != "accuracy_train"}
         return replace(
             done, state=dict(space.state), metrics={**metrics, "train_loss": None, "restores": space.restores}
-        ), sentence
+        ), Log("warning", sentence, None, "restored")
+
+    def _judged(self, work: Work, done: WorkDone) -> Log | None:
+        """Look at the loss of an evaluation: a finite model may give outputs that are not."""
+        loss = done.metrics.get("loss")
+        if loss is None or math.isfinite(loss):
+            return None
+        if work.kind == "final" and math.isnan(loss):
+            raise DivergedError(
+                f"peer {self.workspace.peer_id}: the loss on its test samples is {loss} after the last round, with a model of "
+                "finite values: its outputs are NaN for some samples; look for a division by zero, a root or a logarithm of a "
+                "negative number in the model and its loss"
+            )
+        if self._told:
+            return None
+        self._told = True
+        sentence = (
+            f"the loss on the test samples is {loss} after round {work.round_index}, with a model of finite values"
+        )
+        return Log("warning", f"{sentence}; later rounds are not reported", None, "not_finite")
 
     def _trained(self) -> list[int]:
         return sorted({*self.workspace.state["trained"], *self.private})

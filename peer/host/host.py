@@ -309,9 +309,9 @@ class PeerHost:
         """Run one piece of the algorithm's work and return the event that answers it."""
         self._guard.begin(effect)
         done = perform(effect, self.algorithm, self.workspace, self._clock)
-        done, restored = self._guard.check(effect, done)
-        if restored:
-            self.world.log(do.Log("warning", restored, None, "restored"))
+        done, said = self._guard.check(effect, done)
+        if said is not None:
+            self.world.log(said)
         if effect.kind == "assign":
             self.receiving.begin_round()
         return done

@@ -15,7 +15,9 @@ from coordinator_free_bootstrap.errors import PeerError, TaskError
 from coordinator_free_bootstrap.meaning import summary
 from coordinator_free_bootstrap.validation import counted
 from peer.core.encoding import decode, encode, payload_size
+from peer.learning.flat import Vector
 from peer.learning.learner import Learner
+from peer.learning.trial import check_hidden_state, try_batches
 from peer.tasks.arrays import by_name, sample_shape
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
@@ -34,15 +36,22 @@ class Finding:
 
 
 def check_task(
-    task: Task, peer_id: int = 0, *, learning_rate: float = 0.01, batch_size: int = 100, device: str = "cpu"
+    task: Task,
+    peer_id: int = 0,
+    *,
+    learning_rate: float = 0.01,
+    batch_size: int = 100,
+    full_batch: bool = False,
+    device: str = "cpu",
 ) -> list[Finding]:
-    """Load a shard, train one step, evaluate, encode and decode the model.
+    """Load a shard, train and evaluate batches of all sizes of a run, encode and decode the model.
 
     Args:
         task: the task to check.
         peer_id: the peer whose shard is loaded.
         learning_rate: of the step.
-        batch_size: of the step.
+        batch_size: of the run.
+        full_batch: whether a step of the run has all samples.
         device: the device of the step.
 
     Returns:
@@ -80,10 +89,18 @@ def check_task(
     if np.array_equal(trained, theta):
         raise TaskError("training: found no change after one step; the loss must depend on the parameters of the model")
     again, _ = learner.train(theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step")
-    same = "reproducible" if np.array_equal(again, trained) else "not reproducible bit for bit"
+    hidden = check_hidden_state(learner, learning_rate)
+    same = hidden.reproducible and np.array_equal(again, trained)
+    seen = "reproducible" if same else "not reproducible bit for bit: another source of random numbers than torch"
     findings.append(
-        Finding("training", f"one step on {counted(stats.samples, 'sample')}, loss {stats.loss:.4g}, {same}")
+        Finding("training", f"one step on {counted(stats.samples, 'sample')}, loss {stats.loss:.4g}, {seen}")
     )
+    if hidden.names:
+        findings.append(
+            Finding("kept", f"forward changes {hidden.names}; no output was seen to depend on it, and it is not sent")
+        )
+    refused = try_batches(learner, trained, learning_rate, full_batch=full_batch)
+    findings.append(Finding("batches", refused or _mixes(learner, trained)))
     after = learner.evaluate(trained, "test")
     findings.append(
         Finding(
@@ -104,18 +121,30 @@ def _size(array: Any, name: str) -> str:
     return (f"{name} " if name else "") + (" x ".join(map(str, array.shape[1:])) or "1")
 
 
-def try_learner(learner: Learner, learning_rate: float) -> None:
-    """Train one step and evaluate on the test samples, so that a fault of a task ends a run before its first round.
+def try_learner(learner: Learner, learning_rate: float, *, full_batch: bool = False) -> None:
+    """Train and evaluate batches of all sizes of a run, so that a fault of a task ends it before its first round.
 
     Args:
         learner: of one peer; its later results do not change.
         learning_rate: of the step.
+        full_batch: whether a step of the run has all samples.
 
     Raises:
         TaskError, ShardError: the first fault, with its reason. A model that is not finite is no fault here.
     """
-    trained, _ = learner.train(learner.initial_model(0), epochs=1, seed=0, learning_rate=learning_rate, unit="step")
+    theta = learner.initial_model(0)
+    check_hidden_state(learner, learning_rate)
+    try_batches(learner, theta, learning_rate, full_batch=full_batch)
+    trained, _ = learner.train(theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step")
     learner.evaluate(trained, "test")
+
+
+def _mixes(learner: Learner, theta: Vector) -> str:
+    """Say whether the output of a sample depends on the others of its batch."""
+    together, alone = learner.outputs_of(theta, slice(0, 2)), learner.outputs_of(theta, slice(0, 1))
+    if torch.allclose(together[:1], alone, rtol=1e-2, atol=1e-4, equal_nan=True):
+        return "of all sizes of a run, and of one sample"
+    return "the output of a sample depends on the others of its batch, so peer predict gives others than an evaluation"
 
 
 class _Guarded(Task):

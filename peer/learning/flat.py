@@ -1,8 +1,7 @@
 """A PyTorch module whose tensors are views of one flat float32 buffer, so that loading a model is one memory copy.
 
-Order of the vector (`peer.core.schema`): all trainable parameters, then all persistent floating-point buffers
-(BatchNorm statistics). Integer buffers (``num_batches_tracked``) are not in the vector and are never averaged. They get
-their initial values before each training, so that training depends on the model vector only.
+`peer.learning.tensors` says what is in the vector. Other integer buffers (``num_batches_tracked``) are never averaged. They
+get their initial values before each training, so that training depends on the model vector only.
 """
 
 from __future__ import annotations
@@ -17,11 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coordinator_free_bootstrap.errors import TaskError
-from peer.core.schema import Schema, TensorSpec
-from peer.learning.frozen import frozen_digest
+from peer.core.schema import Schema
+from peer.learning.frozen import digest_of, frozen_digest
+from peer.learning.tensors import Place, movable, norm_statistics, places_of, variances
 from peer.tasks.user_code import GENERATORS
 
 Vector = NDArray[np.float32]
+WATCHED_BYTES_MAX = 256 << 20  # a digest takes about 0.1 s for so much
 
 
 @contextmanager
@@ -31,12 +32,7 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
     The generators belong to the process: two peers in one process would draw from each other's seeds.
     ``torch.manual_seed`` is not used: without an initialized GPU, each of its calls adds to a queue.
     """
-    generators = [torch.default_generator]
-    if device.type == "mps":
-        generators.append(torch.mps._get_default_mps_generator())
-    if device.type == "cuda":
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-        generators.append(torch.cuda.default_generators[device.index or 0])
+    generators = generators_of(device)
     with GENERATORS:
         states = [g.get_state() for g in generators]
         for g in generators:
@@ -48,51 +44,88 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
                 g.set_state(state)
 
 
-def model_tensors(module: nn.Module) -> list[tuple[TensorSpec, Tensor]]:
-    """Return the tensors of a model vector in schema order.
-
-    Raises:
-        TaskError: a parameter or floating-point buffer is not float32, or there is no trainable parameter.
-    """
-    persistent = module.state_dict(keep_vars=True).keys()
-    found: list[tuple[str, Tensor, str]] = [
-        (name, p, "parameter") for name, p in module.named_parameters() if p.requires_grad
-    ]
-    if not found:
-        raise TaskError("make_model: found a model without trainable parameters; allowed: one or more")
-    found += [(name, b, "buffer") for name, b in module.named_buffers() if name in persistent and b.is_floating_point()]
-    for name, tensor, _ in found:
-        if tensor.dtype != torch.float32:
-            raise TaskError(f"make_model: {name}: found {tensor.dtype}; allowed: float32; call .float() on the model")
-    return [(TensorSpec(name, tuple(t.shape), role), t) for name, t, role in found]  # type: ignore[arg-type]
+def generators_of(device: torch.device) -> list[torch.Generator]:
+    """Return torch's generators that code on a device draws from."""
+    generators = [torch.default_generator]
+    if device.type == "mps":
+        generators.append(torch.mps._get_default_mps_generator())
+    if device.type == "cuda":
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    return generators
 
 
 class FlatModule:
-    """One module, its schema, and the flat buffer behind its tensors."""
+    """One module, its schema, and the flat buffer behind its tensors.
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
+    Args:
+        module: fresh from `make_model`.
+        device: of all its tensors.
+        moved: names of tensors that are in the vector because training moves them, see `peer.learning.tensors`.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device, moved: frozenset[str] = frozenset()) -> None:
         self.module = module.to(device)
-        tensors = model_tensors(self.module)
-        self.schema = Schema(tuple(spec for spec, _ in tensors))
-        self.parameters = [t for spec, t in tensors if spec.role == "parameter"]
+        self.moved = moved
+        self._places = places_of(self.module, moved)
+        self.schema = Schema(tuple(place.spec for place in self._places))
+        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
         self.has_batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
+        self.constants = [place for place in movable(self.module) if place.spec.name not in moved]
+        self._watched: dict[str, str] = {}
+        self.draws = False  # whether it draws random numbers in evaluation, too; its learner finds out
         # On a CPU, the host buffer is the buffer; on a GPU, vectors pass through it between NumPy and the device.
         self._host = torch.empty(self.schema.size, dtype=torch.float32, pin_memory=device.type == "cuda")
         self._flat = self._host if device.type == "cpu" else torch.empty_like(self._host, device=device)
         self._numpy: Vector = self._host.numpy()
-        for (_, place), (_, tensor) in zip(self.schema.slices(), tensors, strict=True):
-            view = self._flat[place].view(tensor.shape)
-            view.copy_(tensor.data)
-            tensor.data = view
-        self._integers = [(b, b.clone()) for b in self.module.buffers() if not b.is_floating_point()]
+        self._views = [self._flat[where].view(spec.shape) for spec, where in self.schema.slices()]
+        for place, view in zip(self._places, self._views, strict=True):
+            if (tensor := place.tensor()) is not None:
+                view.copy_(tensor.data)
+                if not place.cast:
+                    tensor.data = view
+        self._integers = [
+            (b, b.clone()) for name, b in self.module.named_buffers() if not b.is_floating_point() and name not in moved
+        ]
+        positive = variances(self.module)
+        self.variances = [where for spec, where in self.schema.slices() if spec.name in positive]
 
     @cached_property
     def frozen_digest(self) -> str:
-        """`peer.learning.frozen.frozen_digest` of the module, as it is at the first call."""
-        return frozen_digest(self.module)
+        """`peer.learning.frozen.frozen_digest` of what is not in the vector, as it is at the first call."""
+        return frozen_digest(self.module, frozenset(spec.name for spec in self.schema.tensors))
+
+    @cached_property
+    def only_norm_statistics(self) -> bool:
+        """Whether all buffers in the vector are those of normalizing layers, which change them in place."""
+        return {s.name for s in self.schema.tensors if s.role == "buffer"} <= set(norm_statistics(self.module))
+
+    def digests(self) -> dict[str, str]:
+        """Return the digest of each constant, by name."""
+        return {place.spec.name: "" if (t := place.tensor()) is None else digest_of(t) for place in self.constants}
+
+    def watch(self) -> None:
+        """Let `check_constants` compare from now on, unless the constants are so large that it would take long."""
+        tensors = [tensor for place in self.constants if (tensor := place.tensor()) is not None]
+        if sum(tensor.nbytes for tensor in tensors) <= WATCHED_BYTES_MAX:
+            self._watched = self.digests()
+
+    def check_constants(self) -> None:
+        """Check that training has not changed what is not in the vector.
+
+        Raises:
+            TaskError: it has, though the first steps did not.
+        """
+        if self._watched and (now := self.digests()) != self._watched:
+            changed = ", ".join(name for name, digest in now.items() if digest != self._watched[name])
+            raise TaskError(
+                f"model: {changed}: found other values after a training, though the first two steps do not change them, so "
+                "they do not travel with the model; keep them in a float32 buffer (register_buffer), or let the first steps "
+                "of a training change them"
+            )
 
     def load(self, theta: Vector) -> None:
-        """Copy a model vector, float32 [d], into the module.
+        """Copy a model vector, float32 [d], into the module; a variance below 0, by a lossy encoding, becomes 0.
 
         Raises:
             TaskError: the vector has a wrong size or dtype.
@@ -100,14 +133,44 @@ class FlatModule:
         if theta.dtype != np.float32 or theta.shape != (self.schema.size,):
             raise TaskError(f"model vector: found {theta.dtype} {theta.shape}; allowed: float32 ({self.schema.size},)")
         np.copyto(self._numpy, theta)
+        for where in self.variances:
+            np.maximum(self._numpy[where], 0, out=self._numpy[where])
         if self._flat is not self._host:
             self._flat.copy_(self._host)
+        for place, view in zip(self._places, self._views, strict=True):
+            tensor = place.tensor()
+            if place.cast and tensor is not None:
+                tensor.data = _as(view, tensor.dtype)
+            elif tensor is None or tensor.data_ptr() != view.data_ptr():
+                self._put_back(place, view, tensor)
 
     def store(self) -> Vector:
-        """Return the vector of the module as a new array, float32 [d]."""
+        """Return the vector of the module as a new array, float32 [d].
+
+        Raises:
+            TaskError: forward has put a tensor of another shape in the place of a buffer.
+        """
+        for place, view in zip(self._places, self._views, strict=True):
+            tensor = place.tensor()
+            if tensor is not None and (place.cast or tensor.data_ptr() != view.data_ptr()):
+                if tensor.shape != view.shape:
+                    raise TaskError(
+                        f"model: {place.spec.name}: found shape {list(tensor.shape)} after a call of forward, and "
+                        f"{list(view.shape)} before; allowed: a fixed shape; keep what belongs to one batch out of the state_dict"
+                    )
+                view.copy_(tensor.data)
+                if not place.cast:
+                    self._put_back(place, view, tensor)
         if self._flat is not self._host:
             self._host.copy_(self._flat)
         return self._numpy.copy()
+
+    def _put_back(self, place: Place, view: Tensor, tensor: Tensor | None) -> None:
+        """Make a tensor of the module a view of the flat buffer again, after forward has put another one in its place."""
+        if isinstance(tensor, nn.Parameter):
+            tensor.data = view
+        else:
+            place.owner._buffers[place.leaf] = view
 
     def restrict(self, only: frozenset[str] | None) -> list[Tensor]:
         """Let only the named parameters have gradients, or all of them (None), and return those that have.
@@ -131,3 +194,10 @@ class FlatModule:
         """Return the parameters of a vector as tensors on the device of the module; copied."""
         flat = torch.tensor(theta, device=self._flat.device)
         return [flat[place].view(spec.shape) for spec, place in self.schema.slices() if spec.role == "parameter"]
+
+
+def _as(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return float32 values in another dtype, a new tensor; averaged integers are rounded, and a boolean is what most are."""
+    if dtype == torch.bool:
+        return values > 0.5
+    return values.to(dtype) if dtype.is_floating_point else values.round().to(dtype)

@@ -23,23 +23,60 @@ RTOL, ATOL = 1e-3, 1e-4  # between the outputs of PyTorch and onnxruntime, float
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def state_dict_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return all tensors of a module, also frozen parameters and integer buffers; no two share memory."""
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in module.state_dict().items()}
+def state_dict_of(module: nn.Module) -> dict[str, Any]:
+    """Return all that a strict ``load_state_dict`` needs: tensors, no two of which share memory, and extra state as it is.
+
+    Frozen parameters and integer buffers are among the tensors; extra state is what ``get_extra_state`` of a layer returns.
+    """
+    return {name: _copied(value) for name, value in module.state_dict().items()}
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().cpu().clone().contiguous() if isinstance(value, Tensor) else value
 
 
 def as_pt(module: nn.Module, example: Tensor | None, metadata: Metadata) -> bytes:
-    """Return a state dict that ``torch.load(..., weights_only=True)`` reads; it has no place for metadata."""
-    file = io.BytesIO()
-    torch.save(state_dict_of(module), file)
+    """Return a state dict that ``torch.load(..., weights_only=True)`` reads; it has no place for metadata.
+
+    Raises:
+        TaskError: extra state of a layer is of a type that such a load refuses.
+    """
+    state, file = state_dict_of(module), io.BytesIO()
+    try:
+        torch.save(state, file)
+        torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    except Exception as error:  # pickle calls the code of a user, which may raise any exception
+        names = ", ".join(name for name, value in state.items() if not isinstance(value, Tensor))
+        raise TaskError(
+            f"export of a state dict: {names}: found {_first_line(error)}; allowed: extra state (get_extra_state) of tensors, "
+            "numbers, text, and lists and dicts of them"
+        ) from error
     return file.getvalue()
 
 
 def as_safetensors(module: nn.Module, example: Tensor | None, metadata: Metadata) -> bytes:
-    """Return a state dict with metadata as a safetensors file."""
+    """Return a state dict with metadata as a safetensors file.
+
+    Raises:
+        TaskError: the file format cannot hold a value of the state dict.
+    """
+    from safetensors import SafetensorError
     from safetensors.torch import save
 
-    return bytes(save(state_dict_of(module), dict(metadata)))
+    state = state_dict_of(module)
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise TaskError(
+                f"export to safetensors: {name}: found a {type(value).__name__} (get_extra_state); allowed: tensors; export "
+                "a file that ends in .pt"
+            )
+    try:
+        return bytes(save(state, dict(metadata)))
+    except (SafetensorError, KeyError, ValueError) as error:  # a dtype that the format lacks
+        dtypes = ", ".join(sorted({str(value.dtype) for value in state.values()}))
+        raise TaskError(
+            f"export to safetensors: found {_first_line(error)} for tensors of {dtypes}; export a file that ends in .pt"
+        ) from error
 
 
 def as_onnx(module: nn.Module, example: Tensor | None, metadata: Metadata) -> bytes:
@@ -112,8 +149,14 @@ def _compare(module: nn.Module, example: Tensor, content: bytes) -> None:
     import onnxruntime
 
     expected = module(example[:CHECKED]).numpy()
-    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    found = session.run(None, {"input": example[:CHECKED].numpy()})[0]
+    try:
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        found = session.run(None, {"input": example[:CHECKED].numpy()})[0]
+    except Exception as error:  # onnxruntime has a class for each of its error codes
+        raise TaskError(
+            f"model: the ONNX graph does not run in onnxruntime: found {_first_line(error)}; allowed: real numbers and the "
+            "operators of onnxruntime; export a state dict: a file that ends in .pt or .safetensors"
+        ) from error
     if found.shape != expected.shape or not np.allclose(found, expected, rtol=RTOL, atol=ATOL):
         raise TaskError(
             f"model: the ONNX graph computes something else than the model: found outputs of shape {list(found.shape)}, "

@@ -10,6 +10,7 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,7 +22,8 @@ from torch import Tensor
 from coordinator_free_bootstrap.errors import PeerError, ShardError, TaskError
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.core.schema import Schema
-from peer.learning.flat import FlatModule, Vector, seeded
+from peer.learning.flat import FlatModule, Vector, generators_of, seeded
+from peer.learning.form import check_form, check_pairs
 from peer.learning.optimizer_state import restore, state_of
 from peer.learning.samples import Batch, Samples, call
 from peer.learning.sgd import SGD, Optimizer
@@ -35,6 +37,7 @@ from peer.tasks.user_code import USER_ERRORS, described, user_code
 
 Unit = Literal["epoch", "fullbatch_step", "step"]
 Batches = Iterator[Tensor | None]  # indices int64 [b] into the training set; None: all of it
+SOME = 8  # samples of a first look at a model: enough for the statistics of a batch
 EVALUATION_BATCH = {"cpu": 256, "cuda": 4096}  # samples; limits the activations of a CNN to tens of MB on a CPU
 
 
@@ -91,11 +94,12 @@ class Learner:
         self.shard = shard.checked(task.kind, task.classes)
         self.device = torch.device(device)
         self.batch_size, self.amp = batch_size, amp
-        with user_code("make_model"), seeded(0, self.device):  # the values of the working memory have no meaning
-            self.model = model or FlatModule(task.make_model(), self.device)
-        self.frozen_digest = self.model.frozen_digest  # before the first call of the model
         self._samples = {part: self._part(part) for part in PARTS}
-        self._evaluation_batch = EVALUATION_BATCH.get(self.device.type, 256)
+        self.model = model or self._made()
+        self.frozen_digest = self.model.frozen_digest  # before the first call of the model
+        if model is None:
+            self.model.watch()
+        self.evaluation_batch = EVALUATION_BATCH.get(self.device.type, 256)
         self._probe()
 
     @property
@@ -138,7 +142,7 @@ class Learner:
         """Return initial values, float32 [d], a function of the seed; the state of torch's generator is restored."""
         cpu = torch.device("cpu")
         with user_code("make_model"), seeded(derive_seed(seed, "initial_model"), cpu):
-            fresh = FlatModule(self.task.make_model(), cpu)
+            fresh = FlatModule(self.task.make_model(), cpu, self.model.moved)
         if fresh.schema != self.schema:
             raise TaskError("make_model: found other names or shapes in a second call; allowed: the same in every call")
         return fresh.store()
@@ -209,6 +213,7 @@ class Learner:
                 with user_code("training"):
                     step(batch)
         model.restrict(None)
+        model.check_constants()
         for parameter in model.parameters:
             parameter.grad = None  # as large as the model, not needed before the next training
         loss = float(step.loss_sum) / step.samples if step.samples else float("nan")
@@ -245,15 +250,32 @@ class Learner:
         """Return the outputs of the model, float32 [n, ...], for ``inputs`` [n, ...] of the kind in the shard."""
         samples = Samples("input", inputs, None, self.device, scaling=self._scaling)
         self._ready(theta)
-        with user_code("model"), torch.inference_mode():
-            parts = [self._call(samples.inputs(rows)) for rows in samples.slices(self._evaluation_batch)]
+        with user_code("model"), torch.no_grad(), self._draws():
+            parts = [self._call(samples.inputs(rows)) for rows in samples.slices(self.evaluation_batch)]
             return torch.cat(parts).cpu().numpy()
 
-    def outputs_of_one(self) -> NDArray[np.float32]:
-        """Return the outputs for one training sample, by an untrained model; their shape is what has a meaning."""
-        self._ready(self.initial_model(0))
-        with torch.inference_mode():
-            return self._call(self.samples().inputs(slice(0, 1))).cpu().numpy()
+    def outputs_of(self, theta: Vector, rows: slice, part: Part = "train") -> Tensor:
+        """Return the outputs of a model for some samples, in one batch, on the CPU."""
+        self._ready(theta)
+        with user_code("model"), torch.no_grad(), self._draws():
+            return self._call(self._needed(part).inputs(rows)).cpu()
+
+    def try_last(self, theta: Vector, part: Part, rows: int) -> None:
+        """Call model, loss and score with the last samples of a part.
+
+        Raises:
+            TaskError: one fails.
+        """
+        last = slice(self.count(part) - rows, self.count(part))
+        outputs, targets = self.outputs_of(theta, last, part), self._needed(part).targets(last).cpu()
+        with user_code("loss or metric"), torch.no_grad():
+            self.task.loss(outputs, targets)
+            if not self.task.needs_all_outputs:
+                self.task.score(outputs, targets)
+
+    def another_model(self) -> FlatModule:
+        """Return a new module with the same schema."""
+        return self._fresh(self.model.moved)
 
     @property
     def input_dtype(self) -> str:
@@ -286,11 +308,11 @@ class Learner:
             indices: of samples in it.
         """
         targets = self._needed(part).targets(torch.from_numpy(indices).to(self.device)).cpu()
-        with user_code("loss"), torch.inference_mode():
+        with user_code("loss"), torch.no_grad():
             return _numbers(self.task.loss(self.task.outputs_for(torch.from_numpy(predictions)), targets))
 
     def _evaluation(self, outputs: Tensor, scores: Tensor, targets: Tensor) -> Evaluation:
-        with user_code("loss or metric"), torch.inference_mode():
+        with user_code("loss or metric"), torch.no_grad():
             loss = float(self.task.loss(scores, targets).double().mean())
             more = self.task.measured_more(outputs, targets)
             return Evaluation(
@@ -310,8 +332,8 @@ class Learner:
         samples = self._needed(part)
         self._ready(theta)
         kept: list[Tensor] = []
-        with user_code("model, loss or metric"), torch.inference_mode():
-            for rows in samples.slices(self._evaluation_batch):
+        with user_code("model, loss or metric"), torch.no_grad(), self._draws():
+            for rows in samples.slices(self.evaluation_batch):
                 inputs, targets = samples.batch(rows)
                 found = measure(self._call(inputs), targets)
                 # Allocated once: small tensors that stay, between the large ones of each batch, would fragment the heap.
@@ -324,13 +346,20 @@ class Learner:
         self.model.load(theta)
         self.model.module.eval()
 
+    def _draws(self) -> AbstractContextManager[None]:
+        """Return a context in which a model that draws random numbers in evaluation, too, draws the same in every call."""
+        return seeded(0, self.device) if self.model.draws else nullcontext()
+
     def _call(self, inputs: Batch) -> Tensor:
         if not self.amp:
-            outputs: Tensor = call(self.model.module, inputs)
-            return outputs
-        with torch.autocast(self.device.type, dtype=torch.bfloat16):
-            mixed = call(self.model.module, inputs)
-        return mixed.float() if isinstance(mixed, Tensor) else mixed
+            outputs = call(self.model.module, inputs)
+        else:
+            with torch.autocast(self.device.type, dtype=torch.bfloat16):
+                outputs = call(self.model.module, inputs)
+            outputs = outputs.float() if isinstance(outputs, Tensor) else outputs
+        check_form(self.model.module, inputs, outputs)
+        found: Tensor = outputs
+        return found
 
     def _batches(
         self, indices: NDArray[np.int64] | None, unit: Unit, epochs: int, batch_size: int, shuffle: np.random.Generator
@@ -388,13 +417,33 @@ class Learner:
         kind, classes = self.task.kind, self.task.classes
         return Samples(part, x, y, self.device, scaling=self._scaling, kind=kind, classes=classes)
 
+    def _made(self) -> FlatModule:
+        """Make the model; where forward may move tensors outside of its vector, look in two steps of training which it moves."""
+        trial = self._fresh()
+        if not trial.constants:
+            return trial
+        before = trial.digests()
+        self.model, some = trial, np.arange(min(SOME, self.count()))
+        try:
+            self.train(trial.store(), epochs=2, seed=0, learning_rate=0.01, indices=some, unit="step")
+        except PeerError:  # of the task; the probe or the first training says it better
+            return self._fresh()
+        now = trial.digests()
+        return self._fresh(frozenset(name for name in before if now[name] != before[name]))
+
+    def _fresh(self, moved: frozenset[str] = frozenset()) -> FlatModule:
+        with user_code("make_model"), seeded(0, self.device):  # the values of the working memory have no meaning
+            return FlatModule(self.task.make_model(), self.device, moved)
+
     def _probe(self) -> None:
         """Call model, loss and metric with two samples, so that a wrong shape is reported before the run."""
         with user_code("shard"):
             x, y = self._samples["train"].batch(torch.arange(2, device=self.device))
         shape = sample_shape(x)
         self.model.module.eval()
-        with users_settings(), torch.inference_mode():
+        with users_settings(), torch.no_grad(), seeded(0, self.device):
+            generators = generators_of(self.device)
+            before = [generator.get_state() for generator in generators]
             try:
                 outputs = self._call(x)
             except PeerError:
@@ -403,9 +452,11 @@ class Learner:
                 raise TaskError(
                     f"model: found {described(error)} for samples of shape {shape}; it must accept them{self._hint()}"
                 ) from error
-            if not isinstance(outputs, Tensor) or len(outputs) != len(y):
-                raise TaskError(f"model: allowed for samples of shape {shape}: one tensor [samples, ...]")
+            now = [generator.get_state() for generator in generators]
+            self.model.draws |= not all(map(torch.equal, before, now))
             self._check_outputs(outputs, y)
+            axis = self.task.class_axis if self.task.kind == "classification" else -1
+            self.outputs = 1 if outputs.dim() == 1 else outputs.shape[axis]
             try:
                 losses, metric = self.task.loss(outputs, y), self.task.metric(outputs.cpu(), y.cpu())
                 self.task.measured_more(outputs.cpu(), y.cpu())
@@ -420,6 +471,8 @@ class Learner:
             raise TaskError(f"loss: found {found}; allowed: one value per sample, here [2]; use reduction='none'")
         if not isinstance(metric, float | int):
             raise TaskError(f"metric: found {type(metric).__name__}; allowed: a number; use float(...)")
+        with torch.no_grad():
+            check_pairs(self.task, outputs, y)
 
     def _hint(self) -> str:
         """Return what to do where a model gets integers that it may not be made for."""
@@ -444,6 +497,8 @@ class Learner:
             raise TaskError(f"model: found outputs of shape {found}; allowed: [samples, classes, ...]")
         if self.task.classes not in (None, outputs.shape[axis]):
             raise TaskError(f"model: found {outputs.shape[axis]} outputs; the task has {self.task.classes} classes")
+        for part in PARTS:
+            self._samples[part].check_labels(outputs.shape[axis])
         elements = list(outputs.movedim(axis, -1).shape[:-1])
         if targets.dim() > 1 and elements != list(targets.shape):
             raise TaskError(
@@ -491,6 +546,8 @@ class _Step:
         if self.weights is not None:
             objective = losses * (self.weights if batch is None else self.weights.index_select(0, batch))
         objective.mean().backward()  # type: ignore[no-untyped-call]
+        if self.clip is not None or self.center is not None or isinstance(self.optimizer, torch.optim.Adam):
+            self._densify()
         if self.center is not None:
             self._pull()
         if self.clip is not None:
@@ -499,6 +556,12 @@ class _Step:
         self.loss_sum += losses.detach().sum()
         self.samples += len(y)
         self.steps += 1
+
+    def _densify(self) -> None:
+        """Make sparse gradients (of embeddings) dense: norms, pulls and Adam are not made for them in torch."""
+        for parameter in self.parameters:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
 
     def _pull(self) -> None:
         """Add strength * (theta - center) to the gradients (FedSoft, arXiv:2112.06053, Eq. 5 with its centers averaged)."""

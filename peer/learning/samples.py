@@ -67,6 +67,15 @@ class Samples:
         """Whether `whole` is two tensors that fit in memory."""
         return self._single and not self.stored
 
+    def check_labels(self, outputs: int) -> None:
+        """Check that a classifier with so many outputs has one for each label in memory.
+
+        Raises:
+            ShardError: a label is out of range.
+        """
+        if self._targets is not None:
+            self._targets.check_labels(outputs)
+
     def inputs(self, rows: Tensor | slice) -> Batch:
         """Return the inputs of the rows: int64 [b] on the device, or a slice."""
         found = {key: column.rows(rows) for key, column in self._columns.items()}
@@ -133,6 +142,12 @@ class _Targets(_Column):
         """Return the rows."""
         found = super().rows(rows)
         return found if self._kind == "classification" else found.float()
+
+    def check_labels(self, outputs: int) -> None:
+        """See `Samples.check_labels`; those of a stored array are checked batch by batch."""
+        self._classes = outputs
+        if self._values is not None:
+            check_labels(self.name, self._values.cpu().numpy(), self._kind, outputs)
 
     def _check(self, read: Any) -> None:
         super()._check(read)

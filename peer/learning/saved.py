@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,11 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap import Manifest, canonical_json, parse_manifest
 from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
-from peer.core.schema import Schema
-from peer.learning.flat import FlatModule, Vector, seeded
+from peer.algorithms.personalize import confident_predictions, mixed_predictions
+from peer.core.averaging import Vector
+from peer.core.schema import Schema, TensorSpec
+from peer.learning.combined import CONFIDENT, Combined
+from peer.learning.flat import FlatModule, seeded
 from peer.learning.learner import EVALUATION_BATCH, Learner
 from peer.learning.samples import call
 from peer.store.model_file import load_model
@@ -46,7 +49,7 @@ def model_metadata(learner: Learner, manifest: Manifest, peers: int) -> dict[str
         "sample_shape": json.dumps(sample_shape(shard.train_x)),
         "input_dtype": learner.input_dtype,
         "kind": task.kind,
-        "outputs": str(learner.outputs_of_one().shape[task.class_axis if task.kind == "classification" else -1]),
+        "outputs": str(learner.outputs),
         "class_axis": str(task.class_axis),
         "metric": task.metric_name,
         "metric_better": "higher" if task.higher_is_better else "lower",
@@ -59,9 +62,19 @@ def model_metadata(learner: Learner, manifest: Manifest, peers: int) -> dict[str
     return about
 
 
+def together(models: Sequence[Vector], schema: Schema) -> tuple[Vector, Schema]:
+    """Return several models as one vector, with the names that a ``torch.nn.ModuleList`` of them has: 0.weight, 1.weight, ..."""
+    specs = (
+        TensorSpec(f"{number}.{spec.name}", spec.shape, spec.role)
+        for number in range(len(models))
+        for spec in schema.tensors
+    )
+    return np.concatenate(models), Schema(tuple(specs))
+
+
 @dataclass(frozen=True)
 class SavedModel:
-    """A model file: named tensors and metadata."""
+    """A model file: named tensors and metadata. It may hold several models that predict together (``weights``)."""
 
     path: Path
     tensors: Mapping[str, NDArray[np.float32]]
@@ -102,21 +115,45 @@ class SavedModel:
         manifest = self.known_manifest()
         return manifest.model_copy(update={"task": find_task_file(manifest.task, self.path)})
 
-    def vector(self, schema: Schema) -> Vector:
-        """Return the model as float32 [d] in schema order.
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The weights of the models in the file that predict together; () of a file with one model."""
+        return tuple(self._json("weights")) if "weights" in self.metadata else ()
+
+    def parts(self) -> Sequence[Mapping[str, NDArray[np.float32]]]:
+        """Return the named tensors of each model in the file."""
+        if not self.weights:
+            return [self.tensors]
+        parts: list[dict[str, NDArray[np.float32]]] = [{} for _ in self.weights]
+        for name, tensor in self.tensors.items():
+            number, _, rest = name.partition(".")
+            if not number.isdigit() or int(number) >= len(parts):
+                raise StorageError(f"{self.path}: found a tensor {name!r} beside those of {len(parts)} models")
+            parts[int(number)][rest] = tensor
+        return parts
+
+    def vectors(self, schema: Schema) -> list[Vector]:
+        """Return each model in the file as float32 [d] in schema order.
 
         Raises:
             StorageError: names or shapes differ from the schema, or a value is NaN or Inf.
         """
+        return [self._vector(part, schema) for part in self.parts()]
+
+    def vector(self, schema: Schema) -> Vector:
+        """Return the only model in the file, as `vectors` does."""
+        return self._vector(self.tensors, schema)
+
+    def _vector(self, tensors: Mapping[str, NDArray[np.float32]], schema: Schema) -> Vector:
         names = {spec.name for spec in schema.tensors}
-        if self.role == CLUSTER and self.tensors and self.tensors.keys() < names:
+        if self.role == CLUSTER and tensors and tensors.keys() < names:
             raise StorageError(
-                f"{self.path}: found {len(self.tensors)} of the {len(names)} tensors of the model: with the algorithm "
+                f"{self.path}: found {len(tensors)} of the {len(names)} tensors of the model: with the algorithm "
                 f"{self.metadata.get('algorithm')} the others never leave the peer; give the personalized model, which has all"
             )
         parts = []
         for spec, _ in schema.slices():
-            found = self.tensors.get(spec.name)
+            found = tensors.get(spec.name)
             if found is None or found.shape != spec.shape or found.dtype != np.float32:
                 seen = "nothing" if found is None else f"{found.dtype} {list(found.shape)}"
                 raise StorageError(
@@ -129,7 +166,7 @@ class SavedModel:
                     "train again with a smaller learning rate"
                 )
             parts.append(found.ravel())
-        if unknown := sorted(self.tensors.keys() - names):
+        if unknown := sorted(tensors.keys() - names):
             raise StorageError(
                 f"{self.path}: found an unknown tensor {unknown[0]!r}; give a model of this task, as the run wrote it"
             )
@@ -146,7 +183,8 @@ class SavedModel:
         if sample_shape(inputs) != shape:
             raise TaskError(f"input: found samples of shape {sample_shape(inputs)}; allowed: {shape}")
         module = self.module(manifest)
-        with users_settings(), torch.inference_mode():
+        # A model may draw random numbers in evaluation, too.
+        with users_settings(), torch.inference_mode(), seeded(0, torch.device("cpu")):
             try:
                 size = EVALUATION_BATCH["cpu"]
                 batches = (
@@ -172,17 +210,27 @@ class SavedModel:
     def module(self, manifest: Manifest, task: Task | None = None) -> torch.nn.Module:
         """Return the model on the CPU, in evaluation mode; ``task`` makes it in place of the manifest's task.
 
+        Of several models that predict together it is a `Combined`.
+
         Raises:
             StorageError: the metadata lack the architecture, or the tensors are of another model.
             TaskError: the task cannot be loaded.
         """
+        made = [self._module(part, manifest, task) for part in self.parts()]
+        if not self.weights:
+            return made[0]
+        return Combined(made, self.metadata["predictor"], self.weights, self.kind(), self.class_axis()).eval()
+
+    def _module(
+        self, tensors: Mapping[str, NDArray[np.float32]], manifest: Manifest, task: Task | None
+    ) -> torch.nn.Module:
         cpu = torch.device("cpu")
         make = task.make_model if task is not None else self._maker(manifest)
         # Parameters that are not trained are not in the file; `Learner` makes them from this seed too.
         with user_code("make_model"), seeded(0, cpu):
-            model = FlatModule(make(), cpu)
+            model = FlatModule(make(), cpu, frozenset(tensors))
         self.check_frozen(model.frozen_digest)
-        model.load(self.vector(model.schema))
+        model.load(self._vector(tensors, model.schema))
         return model.module.eval()
 
     def check_frozen(self, digest: str) -> None:
@@ -207,7 +255,7 @@ class SavedModel:
             StorageError, TaskError: as `predict`; or the outputs are not those of a classifier.
         """
         outputs = self.predict(manifest, inputs)
-        if self.kind() == "multilabel":
+        if self.kind() == "multilabel" and not self.weights:
             outputs = torch.from_numpy(outputs).sigmoid().numpy()
         if self.kind() != "classification":
             return [{"value": row.item() if row.size == 1 else row.tolist()} for row in outputs]
@@ -219,15 +267,16 @@ class SavedModel:
         names = self._json("class_names") if "class_names" in self.metadata else list(range(outputs.shape[1]))
         if not isinstance(names, list) or len(names) != outputs.shape[1]:
             raise StorageError(f"{self.path}: found class_names {names}; the model has {outputs.shape[1]} classes")
-        logits = outputs.astype(np.float64)
-        powers = np.exp(logits - logits.max(1, keepdims=True))
-        probabilities = powers / powers.sum(1, keepdims=True)
+        probabilities = outputs.astype(np.float64)
+        if not self.weights:  # several models give probabilities already
+            powers = np.exp(probabilities - probabilities.max(1, keepdims=True))
+            probabilities = powers / powers.sum(1, keepdims=True)
         return [{"class": names[int(p.argmax())], "probability": float(p.max())} for p in probabilities]
 
     def other_predictor(self) -> str | None:
         """Return the predictor of the run's final metric, if it is not this model; None if it is, or is not known."""
         predictor, role = self.metadata.get("predictor"), self.metadata.get("role")
-        if predictor is None or (predictor, role) == (PERSONALIZED, PERSONALIZED):
+        if predictor is None or self.weights or (predictor, role) == (PERSONALIZED, PERSONALIZED):
             return None
         return PERSONALIZED.replace("_", " ") if predictor == PERSONALIZED else f"{predictor} of the cluster models"
 
@@ -381,7 +430,10 @@ def evaluated(
         raise UsageError(f"--part: found {part!r}; allowed: train, validation, test")
     learner = Learner(task, saved.check_shard(manifest, task, shard_of(task, peer_id)), device=device)
     saved.check_frozen(learner.frozen_digest)
-    result = learner.evaluate(saved.vector(learner.schema), part)
+    if saved.weights:
+        result = learner.evaluate_predictions(_mixed(saved, learner, part), part)
+    else:
+        result = learner.evaluate(saved.vector(learner.schema), part)
     return {
         "model": str(saved.path),
         "part": part,
@@ -389,3 +441,10 @@ def evaluated(
         "loss": result.loss,
         "samples": result.samples,
     }
+
+
+def _mixed(saved: SavedModel, learner: Learner, part: Any) -> NDArray[np.float32]:
+    models = saved.vectors(learner.schema)
+    if saved.metadata["predictor"] == CONFIDENT:
+        return confident_predictions(learner, models, part)
+    return mixed_predictions(learner, models, list(saved.weights), part)

@@ -53,9 +53,20 @@ class SGD:
     @torch.no_grad()
     def step(self) -> None:
         """Change the parameters in place: buffer = momentum * buffer + gradient; parameter -= rate * buffer."""
-        due = [parameter for parameter in self.parameters if parameter.grad is not None]
+        due = [parameter for parameter in self.parameters if parameter.grad is not None and not self._sparse(parameter)]
         self._apply([parameter for parameter in due if "momentum_buffer" in self.state[parameter]], first=False)
         self._apply([parameter for parameter in due if "momentum_buffer" not in self.state[parameter]], first=True)
+
+    def _sparse(self, parameter: Tensor) -> bool:
+        """Take the step of a parameter with a sparse gradient, as torch does; with momentum or decay its gradient gets dense."""
+        gradient = parameter.grad
+        if gradient is None or not gradient.is_sparse:
+            return False
+        if self.momentum or self.weight_decay:
+            parameter.grad = gradient.to_dense()
+            return False
+        parameter.add_(gradient, alpha=-self.rate)
+        return True
 
     def _apply(self, parameters: list[Tensor], first: bool) -> None:
         if not parameters:

@@ -46,13 +46,16 @@ class TrainRequest:
         return (self.learner.schema.digest, *numbers, s.get("sample_weights") is None, s.get("proximal") is None)
 
     def can_stack(self) -> bool:
-        """Return whether one tensor in memory has all samples, and the optimizer is a fresh SGD without clipping."""
-        if self.learner.amp or not self.learner.samples().stackable:
+        """Return whether one tensor in memory has all samples, and the optimizer is a fresh SGD without clipping.
+
+        Forward may change statistics of normalizing layers only: other changes would be lost in a stack.
+        """
+        if self.learner.amp or not self.learner.samples().stackable or not self.learner.model.only_norm_statistics:
             return False
         if any(self.settings.get(key) is not None for key in ("gradient_clip", "only", "optimizer_state")):
             return False
         task, model = self.learner.task, self.learner.model
-        own = task.make_optimizer(model.parameters, float(self.settings["learning_rate"]))  # type: ignore[arg-type]
+        own = task.make_optimizer(model.parameters, float(self.settings["learning_rate"]))
         return own is None and self.settings.get("optimizer", "sgd") == "sgd"
 
     def plan(self) -> list[Tensor]:
@@ -117,6 +120,8 @@ class _Stack:
             float(first.settings.get(key, 0.0)) for key in ("learning_rate", "momentum", "weight_decay")
         )
         flat = self._to_device(np.stack([request.theta for request in requests]))  # (models, d)
+        for where in self.model.variances:
+            flat[:, where].clamp_(min=0)
         self.tensors: dict[str, Tensor] = {}
         self.trained: dict[str, Tensor] = {}
         for spec, place in self.model.schema.slices():

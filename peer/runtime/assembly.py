@@ -116,7 +116,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
         log.info("data read as %s", preprocessing.reading)
     learner = Learner(task, shard, device=device, batch_size=manifest.batch_size, amp=settings.amp is not None)
     if settings.check_task:
-        try_learner(learner, manifest.learning_rate)
+        try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
     directory = StateDir(settings.state_dir)
     directory.create()
     lock = StateLock(settings.state_dir)

@@ -46,10 +46,19 @@ def run_peer(
 
     try:
         status = asyncio.run(to_end(opened(peer_id, graph, settings)))
-    except PeerError as error:
-        log.error("%s", error, exc_info=settings.traceback)
-        return error.exit_code
+    except Exception as error:
+        return logged(error, trace=settings.traceback)
     return exit_code_of(status)
+
+
+def logged(error: Exception, *, trace: bool) -> int:
+    """Log why a peer ended, and return its exit code; what is no `PeerError` is a bug of this program, logged with its trace."""
+    if isinstance(error, PeerError):
+        log.error("%s", error, exc_info=error if trace else None)
+    else:
+        text = "found %s in this program: %s; this is a bug: please report it with the lines below"
+        log.error(text, type(error).__name__, error, exc_info=error)
+    return exit_code_of(error)
 
 
 def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.errors import ConfigError, DivergedError, LocalProtocolError, PeerError
+from peer.algorithms.workspace import Workspace
+from peer.core.averaging import Vector
+from peer.core.schema import Schema
 from peer.host import PeerHost
-from peer.learning.combined import PREDICTORS
-from peer.learning.saved import CLUSTER, PERSONALIZED, model_metadata
+from peer.learning.combined import CONFIDENT, PREDICTORS
+from peer.learning.saved import CLUSTER, PERSONALIZED, model_metadata, together
 from peer.store.files import write_json
 from peer.store.model_file import save_model
 from peer.store.state_dir import StateDir
@@ -57,16 +60,13 @@ def write_results(
         "rounds_completed": str(run.round.index),
         "predictor": str(host.last_round.get("predictor", PERSONALIZED)),
     }
-    slots = host.algorithm.slots
-    if metadata["predictor"] in PREDICTORS:  # what their use needs beside the models
-        metadata["mixture"] = json.dumps(workspace.state["mixture"])
-        slots = max(slots, len(workspace.state["mixture"]))  # private models that predict too
-    for slot in range(slots if models else 0):
+    for slot in range(host.algorithm.slots if models else 0):
         about = metadata | {"role": f"{CLUSTER} {slot}"}
         save_model(place.cluster_model(slot), workspace.models.model(slot), host.format.schema, about)
     if models and workspace.personalized is not None:
-        about = metadata | {"role": PERSONALIZED}
-        save_model(place.personalized_model, workspace.personalized, workspace.learner.schema, about)
+        vector, schema, weights = predictor_of(workspace, metadata["predictor"])
+        about = metadata | {"role": PERSONALIZED} | ({"weights": json.dumps(weights)} if weights else {})
+        save_model(place.personalized_model, vector, schema, about)
     summary = {
         "peer_id": run.peer_id,
         "status": status,
@@ -89,6 +89,21 @@ def write_results(
     }
     write_json(place.summary, summary)
     return summary
+
+
+def predictor_of(workspace: Workspace, predictor: str) -> tuple[Vector, Schema, list[float]]:
+    """Return what the run's final metric was measured with: one model, or all models that predict together, and their weights.
+
+    Models of weight 0 do not count in a mixture, and are left out.
+    """
+    schema, personalized = workspace.learner.schema, workspace.personalized
+    assert personalized is not None  # of a completed run
+    if predictor not in PREDICTORS:
+        return personalized, schema, []
+    mixture: list[float] = workspace.state["mixture"]
+    slots = [slot for slot, weight in enumerate(mixture) if weight > 0 or predictor == CONFIDENT]
+    vector, names = together([workspace.models.model(slot) for slot in slots], schema)
+    return vector, names, [mixture[slot] for slot in slots]
 
 
 def start_fields(host: PeerHost, task: Task) -> dict[str, Any]:

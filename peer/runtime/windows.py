@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import PeerError
 from peer.runtime.assembly import LocalSettings
-from peer.runtime.process import opened, run_to_end
+from peer.runtime.process import logged, opened, run_to_end
 from peer.runtime.results import exit_code_of
 from peer.runtime.schedule import Schedule
 from peer.runtime.signals import Signals
@@ -40,9 +39,8 @@ def run_peer_in_windows(peer_id: int, graph: Graph, settings: LocalSettings, sch
 
     try:
         return exit_code_of(asyncio.run(to_end()))
-    except PeerError as error:
-        log.error("%s", error, exc_info=settings.traceback)
-        return error.exit_code
+    except Exception as error:
+        return logged(error, trace=settings.traceback)
 
 
 async def run_in_windows(

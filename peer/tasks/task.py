@@ -193,6 +193,15 @@ def _mean_of_counted(values: Tensor, labels: Tensor) -> Tensor:
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the squared error of each sample, averaged over its outputs, float32 [n]."""
+    """Return the squared error of each sample, averaged over its outputs, float32 [n].
+
+    Raises:
+        TaskError: there are more or fewer outputs than targets; they must not broadcast.
+    """
+    if outputs.numel() != targets.numel():
+        raise TaskError(
+            f"model: found outputs of shape {list(outputs.shape)} for targets of shape {list(targets.shape)}; allowed: as many "
+            "outputs as targets; correct the last layer, or give the task a loss"
+        )
     errors = outputs.reshape(len(outputs), -1) - targets.reshape(len(targets), -1)
     return errors.square().mean(1)

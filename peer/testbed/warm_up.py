@@ -77,14 +77,15 @@ def _check_task(graph: Graph, data_root: Path | None, sender: Connection) -> Non
     from peer.learning.check import try_learner
     from peer.learning.learner import Learner
     from peer.tasks.loading import load_task
-    from peer.tasks.user_code import shard_of
+    from peer.tasks.training_shard import training_shard
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent answers Ctrl-C
     os.dup2(2, 1)  # what the code of a user prints is not part of the report
     manifest, first = graph.manifest, graph.ids[0]
     try:
         task = load_task(manifest, len(graph.nodes), data_root=data_root)
-        try_learner(Learner(task, shard_of(task, first), batch_size=manifest.batch_size), manifest.learning_rate)
+        learner = Learner(task, training_shard(task, first, manifest), batch_size=manifest.batch_size)
+        try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
     except PeerError as error:
         sender.send((type(error), str(error), "".join(traceback.format_exception(error))))
     else:

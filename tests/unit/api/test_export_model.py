@@ -196,7 +196,7 @@ def test_the_confident_predictor_of_fedspd_is_exported_as_it_was_evaluated(tmp_p
 
 
 def test_another_model_than_the_evaluated_one_says_so_in_its_card(mixed, tmp_path):
-    for name in ("personalized", "cluster-1"):
+    for name in ("cluster-0", "cluster-1"):
         text = mixed.export_model(0, tmp_path / "model.pt", name).read_text()
         assert "which is not this model" in text and "The run evaluated another predictor (mixture)" in text
         expected = mixed.models[0][name]
@@ -293,3 +293,81 @@ def test_the_verb_finds_the_task_file_and_takes_its_new_place(tmp_path, monkeypa
     assert outputs_of(
         Path("model.pt"), lambda: nn.Sequential(nn.Embedding(20, 4), nn.Flatten(), nn.Linear(20, 2)), ids
     ) == pytest.approx(expected)
+
+
+class Stateful(Normalized):
+    """A layer with settings in the state_dict; ``state`` are their first value."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def make_model(self):
+        class Settings(nn.Linear):
+            def __init__(self, state):
+                super().__init__(4, 3)
+                self.state = state
+
+            def get_extra_state(self):
+                return self.state
+
+            def set_extra_state(self, state):
+                self.state = state
+
+        return Settings(self.state)
+
+
+class Turned(Normalized):
+    """A buffer of complex numbers (rotary frequencies)."""
+
+    def make_model(self):
+        class Rotated(nn.Linear):
+            def __init__(self):
+                super().__init__(4, 3)
+                self.register_buffer("turn", torch.polar(torch.ones(2), torch.arange(2.0)))
+
+            def forward(self, x):
+                pairs = torch.view_as_complex(x.reshape(len(x), 2, 2))
+                return super().forward(torch.view_as_real(pairs * self.turn).flatten(1))
+
+        return Rotated()
+
+
+@pytest.mark.parametrize(
+    "state", [{"version": 1}, torch.arange(3), None, [1, "a"]], ids=["dict", "tensor", "none", "list"]
+)
+def test_extra_state_of_a_layer_is_exported(tmp_path, state):
+    task = Stateful(state)
+    run = simulated(task, algorithm="local", rounds=1)
+    run.export_model(0, tmp_path / "model.pt")
+    module = task.make_model()
+    module.state = "other"
+    module.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    assert str(module.state) == str(state)
+    if isinstance(state, torch.Tensor):
+        run.export_model(0, tmp_path / "model.safetensors")
+        assert torch.equal(load_file(tmp_path / "model.safetensors")["_extra_state"], state)
+    else:
+        with pytest.raises(
+            TaskError, match=r"to safetensors: _extra_state: found a \w+ \(get_extra_state\); allowed: tensors"
+        ):
+            run.export_model(0, tmp_path / "model.safetensors")
+
+
+def test_extra_state_that_a_safe_load_refuses_is_one_sentence(tmp_path):
+    run = simulated(Stateful(Path("x")), algorithm="local", rounds=1)
+    with pytest.raises(TaskError, match=r"export of a state dict: _extra_state: found .*; allowed: extra state"):
+        run.export_model(0, tmp_path / "model.pt")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_complex_buffers_are_exported_and_refused_where_onnx_has_no_such_numbers(tmp_path):
+    run = simulated(Turned(), algorithm="dfedavg")
+    inputs = Turned().load_shard(0).test_x
+    with torch.no_grad():
+        expected = run.personalized(0)(torch.from_numpy(inputs)).numpy()
+    for ending in (".pt", ".safetensors"):
+        run.export_model(0, tmp_path / f"model{ending}")
+        found = outputs_of(tmp_path / f"model{ending}", Turned().make_model, inputs)
+        assert np.array_equal(found, expected)
+    with pytest.raises(TaskError, match="export a state dict"):
+        run.export_model(0, tmp_path / "model.onnx")

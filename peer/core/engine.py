@@ -33,6 +33,7 @@ from peer.core.catch_up import CatchUp
 from peer.core.contacts import Contacts
 from peer.core.liveness import NeighborState
 from peer.core.messages import Hello, Outcome, Phase
+from peer.core.neighbor import Neighbor
 from peer.core.pace import pace_of
 from peer.core.receiver import Receiver
 from peer.core.sender import Sender
@@ -411,17 +412,25 @@ class Engine:
         return counted
 
     def _linger(self, now: float) -> None:
-        """Stay for neighbors that may still need our last models: until each has finished, left, or been dead for long.
+        """Stay for neighbors that may still need our last models: until each has finished, or been away for long.
 
         At most for one round deadline, in which a live neighbor closes the last round; a longer stay would depend on claims.
         """
-        run, done = self.state, (Phase.FINISHED, Phase.LEAVING)
-        late = [n for n, neighbor in run.neighbors.items() if neighbor.connected and neighbor.phase not in done]
-        waits = any(
-            now < (self._linger_latest if run.neighbors[n].liveness.is_live else self._linger_until) for n in late
-        )
+        run = self.state
+        waits = any(now < self._needed_until(neighbor) for neighbor in run.neighbors.values())
         if run.persisting is None and not waits:
             self._stop("completed", now)
+
+    def _needed_until(self, neighbor: Neighbor) -> float:
+        """Return how long this peer, all rounds done, stays for a neighbor."""
+        done = neighbor.phase is Phase.FINISHED or (
+            neighbor.phase is Phase.LEAVING and self.state.has_finished(neighbor)
+        )
+        if done or not neighbor.connected:
+            return 0.0
+        if neighbor.liveness.state is NeighborState.LEFT:
+            return neighbor.liveness.heard_at + self._absence_s()
+        return self._linger_latest if neighbor.liveness.is_live else self._linger_until
 
     # ---- checkpoints and leaving ----------------------------------------------------------------------------------------
 
@@ -492,7 +501,7 @@ class Engine:
         if run.stage is Stage.JOINING:
             times += [self._start_deadline(), (run.started_at or 0.0) + self._wait_told_s]
         elif run.stage is Stage.LINGERING:
-            times += [at for at in (self._linger_until, self._linger_latest) if at > now]
+            times += [at for at in map(self._needed_until, run.neighbors.values()) if at > now]
         elif run.stage is Stage.EXCHANGING:
             times.extend(self.pace.next_time(now))
         return min(times, default=None)

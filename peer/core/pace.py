@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.decisions import Rejection
-from peer.core.liveness import NeighborState
 from peer.core.messages import ModelHeader, Select
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import Place
@@ -52,6 +51,10 @@ class Pace:
                 if neighbor.is_reachable and self._is_near(neighbor):
                     yield n
 
+    def _awaited(self) -> Iterator[int]:
+        """Yield the neighbors that the present step waits for, ascending: those that it counts on."""
+        return self._expected()
+
     def _is_near(self, neighbor: Neighbor) -> bool:
         """Return whether a neighbor is at most one round ahead and not too far behind; a late one may be one round behind."""
         behind = self.run.round.index - neighbor.round_index
@@ -61,7 +64,7 @@ class Pace:
         """Return the neighbor whose models are folded next: -1 if none is left, None if any may be."""
         if not self.folds_in_order:
             return None
-        return next((n for n in self._expected() if not self.run.has_delivered(n)), -1)
+        return next((n for n in self._awaited() if not self.run.has_delivered(n)), -1)
 
     def ahead(self) -> list[int]:
         """Return the live neighbors for which our round is over, if it is: for most of them, or long ago for some.
@@ -200,6 +203,13 @@ class Lockstep(Pace):
         self.rate = RoundRate(run.manifest.lockstep.rate_window_rounds)
         self.holds_rate = False  # rounds are drawn out while this peer is partitioned
 
+    def _awaited(self) -> Iterator[int]:
+        """Also for one that left before the end, for the suspicion time: a restart costs no more than after a kill."""
+        if self.run.steps:
+            for n, neighbor in self.run.neighbors.items():
+                if (neighbor.is_reachable or neighbor.returns_until is not None) and self._is_near(neighbor):
+                    yield n
+
     def catches_up(self) -> bool:
         """Between any two rounds."""
         return True
@@ -232,7 +242,7 @@ class Lockstep(Pace):
         if run.selection() is None:
             return []
         scheduled, place = run.scheduled(), (run.round.index, 0)
-        return [n for n in self.expected() if n in scheduled and not run.neighbors[n].announced(place)]
+        return [n for n in self._awaited() if n in scheduled and not run.neighbors[n].announced(place)]
 
     def selections(self) -> list[Select]:
         """Those of the present round, in its first step."""
@@ -272,7 +282,7 @@ class Lockstep(Pace):
         """
         run, place = self.run, self.run.round.place
         return run.deadline_over(now) or all(
-            run.has_delivered(n) and not run.neighbors[n].outbox.owes(place) for n in self._expected()
+            run.has_delivered(n) and not run.neighbors[n].outbox.owes(place) for n in self._awaited()
         )
 
     def keeps_rate(self, now: float) -> bool:
@@ -295,22 +305,31 @@ class Lockstep(Pace):
         return True
 
     def _is_partitioned(self) -> bool:
-        """Return whether half of the neighbors or more are dead or far behind: then this is likely a partition's small side."""
+        """Return whether this is likely a partition's small side: one was lost, and half of the neighbors or more are absent.
+
+        Those that were never met are absent too, but nothing changes at the start of a run: it has no rate yet.
+        """
         absent = [neighbor for neighbor in self.run.neighbors.values() if self._is_absent(neighbor)]
-        return bool(absent) and 2 * len(absent) >= len(self.run.neighbors)
+        lost = any(neighbor.liveness.is_live or neighbor.was_lost for neighbor in absent)
+        return lost and 2 * len(absent) >= len(self.run.neighbors)
 
     def _is_absent(self, neighbor: Neighbor) -> bool:
-        """Return whether a neighbor is dead or far behind; neighbors ahead of us are ignored here."""
+        """Return whether a neighbor is missed: it is dead, has left, was never met, or is far behind.
+
+        Not one that has finished, which need not come back, nor one that is ahead of us.
+        """
+        if self.run.has_finished(neighbor):
+            return False
         if neighbor.liveness.is_live:
             behind = self.run.round.index - neighbor.round_index
             return behind > self.run.manifest.lockstep.wait_rounds_behind and not neighbor.late
-        return neighbor.liveness.state is NeighborState.DEAD
+        return True
 
     def waiting_for(self) -> list[int]:
         """Those that have not delivered."""
         if self.run.stage is not Stage.EXCHANGING:
             return []
-        return [n for n in self.expected() if not self.run.has_delivered(n)]
+        return [n for n in self._awaited() if not self.run.has_delivered(n)]
 
     def owed_to(self) -> list[int]:
         """Those whose outbox still holds a message of the step."""

@@ -210,6 +210,10 @@ class State:
         """Return the neighbors that are alive or suspect."""
         return [neighbor for neighbor in self.neighbors.values() if neighbor.liveness.is_live]
 
+    def has_finished(self, neighbor: Neighbor) -> bool:
+        """Return whether a neighbor has done all rounds, so that it need not come back."""
+        return neighbor.round_index >= self.manifest.rounds
+
     def refused_by_all(self) -> bool:
         """Return whether every neighbor has refused our hello, so that this peer would train alone."""
         return bool(self.neighbors) and all(neighbor.refusal for neighbor in self.neighbors.values())

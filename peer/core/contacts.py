@@ -56,9 +56,10 @@ class Contacts:
             return
         is_new = hello.incarnation > neighbor.incarnation or not neighbor.connected
         was_known = neighbor.connected
+        neighbor.refusal = ""
         if event.answered:
             neighbor.hello_at, neighbor.hello_in_flight, neighbor.hello_failures = None, False, 0
-            neighbor.unreachable, neighbor.refusal = False, ""
+            neighbor.unreachable = False
         if is_new:
             self._hang_up(neighbor)
             neighbor.note_restart(hello.incarnation, hello.round_index, run.round.place)
@@ -106,6 +107,8 @@ class Contacts:
         if event.refusal is not None:
             neighbor.refusal = event.reason if event.refusal in MISCONFIGURED else ""
             neighbor.hello_at = now + self._timeouts.suspicion_s
+            if event.refusal is Refusal.SHUTTING_DOWN:  # it is leaving, and says hello when it is back
+                return
             message = f"peer {neighbor.id} refused the handshake: {event.reason}"
             self._run.log_neighbor("error", message, neighbor.id, "handshake")
             return
@@ -116,6 +119,11 @@ class Contacts:
                 f"in the graph file and that its port is open to this peer: {event.reason}"
             )
             self._run.log_neighbor("warning", message, neighbor.id, "unreachable")
+
+    def hello_refused(self, event: ev.HelloRefused) -> None:
+        """Note that a neighbor does not agree on the run, as our own hello would find out; its host has logged it."""
+        if event.refusal in MISCONFIGURED:
+            self._run.neighbors[event.neighbor].refusal = event.reason
 
     def incarnation_raised(self, event: ev.IncarnationRaised) -> None:
         """Go on under a higher incarnation, in which neighbors get everything again."""

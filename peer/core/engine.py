@@ -17,7 +17,7 @@ Theory of operation. A peer goes through the stages of `peer.core.stages`:
 Everything a neighbor claims is checked here before it is believed; the bytes of models are checked by the wire and the host.
 
 The parts: `Contacts` (handshakes, heartbeats, failures), `Receiver` (arrivals), `Sender` (offers), `CatchUp` (skipping rounds),
-and the round itself, here.
+`Company` (rounds alone), and the round itself, here.
 They share one `State` with one `Neighbor` record per neighbor, and ask one `Pace` and one algorithm.
 """
 
@@ -30,6 +30,7 @@ from coordinator_free_bootstrap.errors import LocalProtocolError
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.catch_up import CatchUp
+from peer.core.company import Company
 from peer.core.contacts import Contacts
 from peer.core.liveness import NeighborState
 from peer.core.messages import Hello, Outcome, Phase
@@ -54,6 +55,7 @@ COUNTED = (
     "sketch_bytes_sent",
     "models_unused",
     "models_rejected",
+    "rounds_alone",
 )
 
 
@@ -71,6 +73,7 @@ class Engine:
         self.receiver = Receiver(self.state, self.pace, self.contacts)
         self.sender = Sender(self.state, self.pace, self.contacts)
         self.catch_up = CatchUp(self.state, self.pace, self.contacts, self.sender)
+        self.company = Company(self.state, self.pace)
         self.rejects_sender = self.receiver.rejects_sender
         self.rejects_control = self.receiver.rejects_control
         self._linger_until = 0.0  # how long a finished peer stays for dead neighbors
@@ -78,6 +81,7 @@ class Engine:
         self._wait_told_s = state.manifest.timeouts.suspicion_s  # how long a wait must last to be logged (again)
         self._missing: list[int] = []  # neighbors missing in the last round: logged when it changes
         self._counted_before = Counter(self.state.totals)
+        self._leaves_as: do.Status = "left"
 
     @property
     def stage(self) -> Stage:
@@ -117,6 +121,7 @@ class Engine:
         if run.leaving:
             self._leave(now)
         self.contacts.check(now)
+        self.company.note(now)
         self._advance(now)
         self._log_wait(now)
         self.sender.send_due(now)
@@ -133,6 +138,8 @@ class Engine:
                 self.contacts.handshake_done(event, now)
             case ev.HandshakeFailed():
                 self.contacts.handshake_failed(event, now)
+            case ev.HelloRefused():
+                self.contacts.hello_refused(event)
             case ev.IncarnationRaised():
                 self.contacts.incarnation_raised(event)
             case ev.HeartbeatReceived():
@@ -178,6 +185,8 @@ class Engine:
                 reasons = "; ".join(f"peer {n}: {neighbor.refusal}" for n, neighbor in run.neighbors.items())
                 run.log("error", f'refused by all neighbors; run.start.rule = "deadline" would train alone: {reasons}')
                 self._stop("refused", now)
+            elif run.stage in (Stage.JOINING, Stage.EXCHANGING) and not run.leaving and self._gives_up(now):
+                self._leave(now)
             elif run.stage is Stage.JOINING and self._may_start(now):
                 if unmet := run.unmet():
                     waited_s = now - (run.started_at or 0.0)
@@ -204,8 +213,8 @@ class Engine:
         if run.steps == 0 and not count:
             return True
         met = count - len(run.unmet())
-        need = {"all": count, "quorum": start.quorum * count, "deadline": float("inf")}
-        return met >= need[start.rule] or met == count or now >= self._start_deadline()
+        enough = met == count or (start.rule == "quorum" and met >= start.quorum * count)
+        return enough or (now >= self._start_deadline() and not self.company.is_awaited())
 
     def _start_deadline(self) -> float:
         """Return when the wait for neighbors is over: after a restart soon, and sooner once one is met or the run is over.
@@ -335,7 +344,19 @@ class Engine:
             run.round.offered = True
         if not self.pace.step_is_over(now) or run.arrivals.folding or self.pace.keeps_rate(now):
             return
-        self._close_step(now)
+        if not self.company.is_awaited():
+            self._close_step(now)
+
+    def _gives_up(self, now: float) -> bool:
+        """Leave where the wait for any neighbor is over."""
+        if reason := self.company.given_up(now):
+            self.state.log("error", f"alone: {reason}")
+            self.state.leaving, self._leaves_as = True, "alone"
+        return bool(reason)
+
+    def waiting_for(self) -> list[int]:
+        """Return the neighbors whose models the present step waits for; all, where it waits for any of them."""
+        return list(self.state.neighbors) if self.company.is_awaited() else self.pace.waiting_for()
 
     def _log_wait(self, now: float) -> None:
         """Log what a long wait is for, ever more rarely."""
@@ -364,6 +385,7 @@ class Engine:
     def _close_step(self, now: float) -> None:
         run, t, step = self.state, self.state.round.index, self.state.round.step
         present = [n for n in self.pace.expected() if run.has_delivered(n) and run.edge_is_up(n, t)]
+        self.company.step_closes()
         unused, missing = self.pace.step_closes()
         for stream in unused:
             run.answer(stream, Outcome.UNUSED)
@@ -393,6 +415,7 @@ class Engine:
     def _end_round(self, now: float) -> None:
         run = self.state
         self.pace.round_closes(now)
+        self.company.round_closes()
         record, seconds = run.round.record, run.round.record.pop("seconds")
         seconds["other"] = max(0.0, now - run.round.began_at - sum(seconds.values()))
         alive = sum(1 for n in run.neighbors.values() if n.liveness.state is NeighborState.ALIVE)
@@ -419,7 +442,9 @@ class Engine:
         run = self.state
         waits = any(now < self._needed_until(neighbor) for neighbor in run.neighbors.values())
         if run.persisting is None and not waits:
-            self._stop("completed", now)
+            if reason := self.company.verdict():
+                run.log("error", f"trained alone: {reason}")
+            self._stop("alone" if reason else "completed", now)
 
     def _needed_until(self, neighbor: Neighbor) -> float:
         """Return how long this peer, all rounds done, stays for a neighbor."""
@@ -469,7 +494,7 @@ class Engine:
         elif behind and run.stage is not Stage.JOINING:
             self._write_checkpoint()
         else:
-            self._stop("left", now)
+            self._stop(self._leaves_as, now)
 
     def goodbye(self, now: float) -> list[do.Effect]:
         """Return the heartbeats that tell the neighbors that this peer leaves at once, in the middle of a round."""
@@ -478,16 +503,15 @@ class Engine:
         return self.state.effects
 
     def _stop(self, status: do.Status, now: float) -> None:
-        run = self.state
+        run, ended = self.state, self.state.stage is Stage.LINGERING
         run.leaving = True
         self.contacts.send_heartbeats(now)
         for stream in run.arrivals.open_streams():
             run.answer(stream, Outcome.UNUSED)
         run.take(Trigger.STOP)
-        completed = status == "completed"
-        record = run.round.record if completed else {}
+        record = run.round.record if ended else {}
         fields = {"rounds_completed": run.round.index} | record | self._counted()
-        run.emit(do.Record("end" if completed else "leave", fields))
+        run.emit(do.Record("end" if ended else "leave", fields))
         run.emit(do.Stop(status))
 
     # ---- time -----------------------------------------------------------------------------------------------------------
@@ -498,6 +522,8 @@ class Engine:
         if run.stage is Stage.STOPPED:
             return None
         times = self.contacts.next_time(now)
+        if run.stage in (Stage.JOINING, Stage.EXCHANGING) and (until := self.company.waits_until()) is not None:
+            times.append(max(now, until))
         if run.stage is Stage.JOINING:
             times += [self._start_deadline(), (run.started_at or 0.0) + self._wait_told_s]
         elif run.stage is Stage.LINGERING:

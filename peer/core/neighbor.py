@@ -35,7 +35,7 @@ class Neighbor:
     late: bool = False
     returns_until: float | None = None
     unreachable: bool = False  # heard, but it has not answered since
-    refusal: str = ""  # why it refused our last hello for good; "" if it did not
+    refusal: str = ""  # why one of us refused the other's last hello for good; "" if none did
 
     hello_at: float | None = 0.0  # when to send a hello; None: not needed, or in flight
     hello_sent_at: float = float("-inf")

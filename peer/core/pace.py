@@ -161,6 +161,10 @@ class Pace:
         """Prepare a neighbor's outbox for the offers of a step."""
         neighbor.outbox.supersede(self.run.round.index)
 
+    def has_company(self) -> bool:
+        """Return whether a neighbor takes part in the present step: in async pace, whether one is live."""
+        return bool(self.run.live())
+
     def step_is_over(self, now: float) -> bool:
         """Return whether the present step may close, as far as the exchange goes."""
         return True
@@ -200,7 +204,7 @@ class Lockstep(Pace):
         super().__init__(run)
         self.folds_in_order = run.manifest.fold_order != "arrival"
         self.stale_rounds_max = run.manifest.stale_rounds_max if run.manifest.stale == "fold" else 0
-        self.rate = RoundRate(run.manifest.lockstep.rate_window_rounds)
+        self.rate = RoundRate(run.manifest.lockstep.rate_window_rounds, run.round_seconds)
         self.holds_rate = False  # rounds are drawn out while this peer is partitioned
 
     def _awaited(self) -> Iterator[int]:
@@ -284,6 +288,10 @@ class Lockstep(Pace):
         return run.deadline_over(now) or all(
             run.has_delivered(n) and not run.neighbors[n].outbox.owes(place) for n in self._awaited()
         )
+
+    def has_company(self) -> bool:
+        """Whether one has delivered or passed."""
+        return any(map(self.run.has_delivered, self.run.neighbors))
 
     def keeps_rate(self, now: float) -> bool:
         """A partitioned peer keeps its previous round rate, so that it does not run ahead of the others.
@@ -370,11 +378,16 @@ class Lockstep(Pace):
 
 
 class RoundRate:
-    """The durations of recent rounds, seconds, except the first of an incarnation, in which everything warms up."""
+    """The durations of recent rounds, seconds, except the first of an incarnation, in which everything warms up.
 
-    def __init__(self, window: int) -> None:
+    Args:
+        window: how many rounds count.
+        durations: those of earlier incarnations; changed from now on.
+    """
+
+    def __init__(self, window: int, durations: deque[float] | None = None) -> None:
         self._warm = False
-        self._durations: deque[float] = deque(maxlen=window)
+        self._durations: deque[float] = deque(maxlen=window) if durations is None else durations
 
     def add(self, seconds: float) -> None:
         """Add a round that closed with most neighbors present."""

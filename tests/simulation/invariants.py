@@ -156,7 +156,7 @@ class Checker:
         """A process is gone."""
         self.world.ended(process)
         del self.shadows[process]
-        if process.ended_as == "completed":
+        if process.ended_as in ("completed", "alone"):
             self.final[process.peer_id] = [
                 process.workspace.models.model(s) for s in range(len(process.workspace.models))
             ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import ConfigError, PeerError, UsageError
+from coordinator_free_bootstrap.errors import AloneError, ConfigError, PeerError, UsageError
 from coordinator_free_bootstrap.rates import parse_rate
 from coordinator_free_bootstrap.validation import refuse_without
 from peer.api.arguments import named_in_python
@@ -83,7 +83,7 @@ def run(
             the program has set it up.
 
     Raises:
-        PeerError: as `peer run` says, by class: `ConfigError`, `TaskError`, `IdentityError`, `DivergedError`, ...
+        PeerError: as `peer run` says, by class: `ConfigError`, `TaskError`, `IdentityError`, `AloneError`, `DivergedError`, ...
         UsageError: this thread has a running event loop, as in Jupyter; use ``await peer.run_async(...)``.
 
     >>> import peer, tempfile
@@ -165,6 +165,11 @@ async def _to_end(peer_id: int, graph: Graph, task: Task | None, options: LocalO
         raise ConfigError(
             f"peer {peer_id}: refused by every neighbor, because its manifest, graph, schema or release is another; "
             f"{settings.state_dir / 'history.jsonl'} and the log have each neighbor's reason"
+        )
+    if status == "alone":
+        raise AloneError(
+            f"peer {peer_id}: trained without neighbors; the log has the reason, and peer.Run({str(settings.state_dir)!r}) "
+            "what it left"
         )
     return status, settings.state_dir
 

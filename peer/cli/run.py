@@ -109,8 +109,8 @@ def run(
     """Run one peer until the run is completed or SIGTERM asks it to leave.
 
     With the same --state-dir it resumes from its last checkpoint. Before the start it trains one step and evaluates, so
-    that a fault of the task is reported at once. Outside the windows of --when and --when-command it leaves with a goodbye,
-    no neighbor waits for it, and it resumes in the next window.
+    that a fault of the task is reported at once. Outside the windows of --when and --when-command it leaves with a goodbye:
+    its neighbors wait once, for the suspicion time, and it resumes in the next window. Exit code 51: it has trained alone.
 
     Example: peer run --id 3 --neighbors graph.json
     """
@@ -119,7 +119,7 @@ def run(
     exit_on_signals()
     with importing():
         from coordinator_free_bootstrap import load_graph
-        from coordinator_free_bootstrap.errors import PeerError
+        from coordinator_free_bootstrap.errors import AloneError, PeerError
         from coordinator_free_bootstrap.rates import parse_rate
         from peer.observe.logs import setup_logging
         from peer.observe.trackers.export import LiveExport
@@ -181,6 +181,6 @@ def run(
         code = error.exit_code
     if code and stay == "error":
         wait_for_signal("stopped by an error that a restart does not repair")
-    elif not code and stay == "completed" and is_completed(StateDir(settings.state_dir)):
+    elif code in (0, AloneError.exit_code) and stay == "completed" and is_completed(StateDir(settings.state_dir)):
         wait_for_signal("run completed")
     raise typer.Exit(code)

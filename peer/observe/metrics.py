@@ -25,6 +25,7 @@ _COUNTED = {
     "control_messages_sent": "Messages sent, without models",
     "duplicates_dropped": "Arrivals dropped because they were folded before",
     "stale_dropped": "Arrivals dropped because they were too old",
+    "rounds_alone": "Rounds of an exchange in which no neighbor took part",
 }
 _READ = {
     "loss": ("peer_loss", "Loss of the evaluation model on the peer's test set"),

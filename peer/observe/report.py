@@ -38,6 +38,7 @@ TOTALS = (
     "passes_sent",
     "sketch_bytes_sent",
     "models_unused",
+    "rounds_alone",
 )
 WITHOUT_EXCHANGE = "local"  # the algorithm whose peers fold nothing
 NUMBER_MAX = 1e300  # of an algorithm's state; JSON has integers that float64 has not
@@ -116,15 +117,18 @@ def _total(key: str) -> Callable[[Run], int]:
 
 
 def state(run: Run) -> str:
-    """Return ``running``, ``diverged`` (a peer's models are not finite), ``incomplete`` or ``complete`` (every peer ended).
+    """Return ``running``, ``diverged`` (a peer's models are not finite), ``incomplete``, ``alone`` or ``complete``.
 
-    A run is incomplete if a peer crashed, never started, or was refused by every neighbor.
+    A run is incomplete if a peer crashed, never started, or was refused by every neighbor; ``alone`` if every peer ended, but
+    one of them without neighbors in most of its rounds; complete if every peer ended well.
     """
     statuses = {peer.status for peer in run.peers}
     for found in ("running", "diverged"):
         if found in statuses:
             return found
-    return "incomplete" if statuses & {"dead", "silent", "missing", "failed", "refused"} else "complete"
+    if statuses & {"dead", "silent", "missing", "failed", "refused"}:
+        return "incomplete"
+    return "alone" if "alone" in statuses else "complete"
 
 
 def refusals(run: Run) -> dict[str, int]:
@@ -136,7 +140,9 @@ def refusals(run: Run) -> dict[str, int]:
 
 
 def was_alone(run: Run, peer: PeerRun) -> bool:
-    """Return whether a peer completed rounds without folding any model, in an algorithm that exchanges models."""
+    """Return whether a peer ended as alone, or completed rounds without folding any model in an algorithm that exchanges models."""
+    if peer.status == "alone":
+        return True
     exchanges = run.algorithm not in (None, WITHOUT_EXCHANGE)
     return exchanges and bool(peer.state.rounds) and peer.state.total("models_folded") == 0
 
@@ -155,7 +161,10 @@ def warnings(run: Run) -> list[str]:
     for code, count in refusals(run).items():
         by = [peer.peer_id for peer in run.peers if code in peer.state.refusals]
         found.append(f"{count} message{'s' if count != 1 else ''} refused by peer {listed(by)}: {code}")
-    alone = [peer for peer in run.peers if was_alone(run, peer)]
+    alone = [peer for peer in run.peers if was_alone(run, peer) and not peer.state.total("models_folded")]
+    for peer in run.peers:
+        if (rounds_alone := peer.state.total("rounds_alone")) and peer not in alone:
+            found.append(f"peer {peer.peer_id}: {rounds_alone} of {peer.state.rounds} rounds without any neighbor")
     if never := [peer.peer_id for peer in alone if not peer.state.met_neighbor]:
         found.append(f"peer {listed(never)}: alone: no neighbor was ever alive, so all rounds were without exchange")
     if unheard := [peer.peer_id for peer in alone if peer.state.met_neighbor]:

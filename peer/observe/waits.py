@@ -62,7 +62,7 @@ def behind(peer: PeerState, peers: Mapping[int, PeerState], graph: Graph, now: f
         neighbor
         for neighbor in graph.neighbors(peer.peer_id)
         if peer.neighbors.get(neighbor) not in GONE
-        and peers[neighbor].status not in ("missing", "completed", "left")
+        and peers[neighbor].status not in ("missing", "completed", "left", "alone")
         and peers[neighbor].rounds_completed < own
     ]
     if not late:

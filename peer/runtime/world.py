@@ -47,7 +47,7 @@ CLOSE_S = 10.0  # then a part of gRPC that does not end is left alone, so that t
 
 
 class AsyncioWorld:
-    """Implements `peer.host.World`; `run` returns the end status of its peer: ``completed`` or ``left``."""
+    """Implements `peer.host.World`; `run` returns the end status of its peer, of `peer.core.effects.Status`."""
 
     def __init__(self, parts: Assembled, tls: MutualTls | None = None) -> None:
         self.parts = parts

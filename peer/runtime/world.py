@@ -236,14 +236,21 @@ class AsyncioWorld:
         try:
             reply = await self._links[neighbor].hello(self.host.hello_to(neighbor))
         except NeighborUnavailable as error:
+            self._log_certificates(neighbor)
             self.post(ev.HandshakeFailed(neighbor, None, str(error)))
         except RemoteProtocolError as error:
+            self._log_certificates(neighbor)
             self.post(ev.HandshakeFailed(neighbor, error.code, error.sentence))
         else:
             failpoints.reach("hello.end")
             if reply.cannot_dial:
                 self._edges.offer_to(neighbor)
             self.host.hello_answered(neighbor, reply)
+
+    def _log_certificates(self, neighbor: int) -> None:
+        """Log where a certificate that ended during the run is why a call failed: TLS tells one end only."""
+        if self._tls and (problem := self._tls.problem_with(neighbor)):
+            self.log(do.Log("error", f"peer {neighbor} cannot be called: {problem}", neighbor, "certificate"))
 
     def raise_incarnation(self, above: int) -> int | None:
         """Claim a higher incarnation on disk."""

@@ -188,10 +188,10 @@ class Engine:
             elif run.stage in (Stage.JOINING, Stage.EXCHANGING) and not run.leaving and self._gives_up(now):
                 self._leave(now)
             elif run.stage is Stage.JOINING and self._may_start(now):
-                if unmet := run.unmet():
+                if absent := self._absent_at_start(now):
                     waited_s = now - (run.started_at or 0.0)
                     run.log(
-                        "warning", f"starting without {unmet}, not met in {waited_s:.0f} s; run.start sets this wait"
+                        "warning", f"starting without {absent}, not met in {waited_s:.0f} s; run.start sets this wait"
                     )
                 self.sender.post_passes(run.round.index - 1)
                 self._between_rounds(now)
@@ -212,9 +212,19 @@ class Engine:
         count = len(run.neighbors)
         if run.steps == 0 and not count:
             return True
-        met = count - len(run.unmet())
+        met = count - len(self._absent_at_start(now))
         enough = met == count or (start.rule == "quorum" and met >= start.quorum * count)
         return enough or (now >= self._start_deadline() and not self.company.is_awaited())
+
+    def _absent_at_start(self, now: float) -> list[int]:
+        """Return the neighbors that a start waits for: not met yet, or gone again, but not for longer than a restart takes."""
+        run = self.state
+        gone = [n for n, neighbor in run.neighbors.items() if neighbor.was_lost and now < self._may_return_until(neighbor)]
+        return sorted({*run.unmet(), *gone})
+
+    def _may_return_until(self, neighbor: Neighbor) -> float:
+        """Return how long a neighbor that has died or left is expected back: as long as a restart may take."""
+        return 0.0 if self.state.has_finished(neighbor) else neighbor.liveness.heard_at + self._absence_s()
 
     def _start_deadline(self) -> float:
         """Return when the wait for neighbors is over: after a restart soon, and sooner once one is met or the run is over.
@@ -378,7 +388,7 @@ class Engine:
         if now >= (run.started_at or 0.0) + self._wait_told_s:  # the sum that the timer was set to
             left_s = max(0.0, self._start_deadline() - now)
             run.log(
-                "info", f"waiting for neighbors {run.unmet()}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go"
+                "info", f"waiting for neighbors {self._absent_at_start(now)}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go"
             )
             self._wait_told_s = max(2 * waited_s, run.manifest.timeouts.suspicion_s)
 
@@ -454,7 +464,7 @@ class Engine:
         if done or not neighbor.connected:
             return 0.0
         if neighbor.liveness.state is NeighborState.LEFT:
-            return neighbor.liveness.heard_at + self._absence_s()
+            return self._may_return_until(neighbor)
         return self._linger_latest if neighbor.liveness.is_live else self._linger_until
 
     # ---- checkpoints and leaving ----------------------------------------------------------------------------------------
@@ -526,6 +536,7 @@ class Engine:
             times.append(max(now, until))
         if run.stage is Stage.JOINING:
             times += [self._start_deadline(), (run.started_at or 0.0) + self._wait_told_s]
+            times += [at for at in map(self._may_return_until, run.neighbors.values()) if at > now]
         elif run.stage is Stage.LINGERING:
             times += [at for at in map(self._needed_until, run.neighbors.values()) if at > now]
         elif run.stage is Stage.EXCHANGING:

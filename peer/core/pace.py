@@ -300,17 +300,22 @@ class Lockstep(Pace):
         their return, and all others would skip those rounds to catch up.
         """
         run = self.run
-        due = run.round.began_at + self.rate.duration_min_s()
+        due = run.round.began_at + self._least_s()
         if run.steps == 0 or run.round.step + 1 < run.steps or now >= due or not self._is_partitioned():
             return False
         if not self.holds_rate:
             self.holds_rate = True
-            seconds = self.rate.duration_min_s()
+            seconds = self._least_s()
             run.log(
                 "info",
                 f"partitioned from half of the neighbors or more; keeping the previous round rate, {seconds:.1f} s",
             )
         return True
+
+    def _least_s(self) -> float:
+        """Return how long a round lasts at least: as long as usual; where only one is known, it has warmed up as well."""
+        first_s = min(self.rate.first_s, self.run.manifest.timeouts.suspicion_s)
+        return self.rate.duration_min_s() or first_s
 
     def _is_partitioned(self) -> bool:
         """Return whether this is likely a partition's small side: one was lost, and half of the neighbors or more are absent.
@@ -358,12 +363,12 @@ class Lockstep(Pace):
         return unused, missing
 
     def round_closes(self, now: float) -> None:
-        """Measure the round rate, except in rounds that a lost neighbor, a partition or the deadline made long."""
+        """Measure the round rate, except in rounds alone, or that a lost neighbor, a partition or the deadline made long."""
         run = self.run
         if self._is_partitioned():
             return
         self.holds_rate = False
-        if not run.round.lost_neighbor and not run.deadline_over(now):
+        if run.round.company and not run.round.lost_neighbor and not run.deadline_over(now):
             self.rate.add(now - run.round.began_at)
 
     def next_time(self, now: float) -> Sequence[float]:
@@ -372,7 +377,7 @@ class Lockstep(Pace):
         if run.deadline_over(now):
             return ()
         times = [run.deadline]
-        if self.holds_rate and (until := run.round.began_at + self.rate.duration_min_s()) > now:
+        if self.holds_rate and (until := run.round.began_at + self._least_s()) > now:
             times.append(until)
         return times
 
@@ -383,17 +388,22 @@ class RoundRate:
     Args:
         window: how many rounds count.
         durations: those of earlier incarnations; changed from now on.
+
+    Attributes:
+        first_s: the duration of the first round, 0 before it.
     """
 
     def __init__(self, window: int, durations: deque[float] | None = None) -> None:
         self._warm = False
+        self.first_s = 0.0
         self._durations: deque[float] = deque(maxlen=window) if durations is None else durations
 
     def add(self, seconds: float) -> None:
         """Add a round that closed with most neighbors present."""
         if self._warm:
             self._durations.append(seconds)
-        self._warm = True
+        else:
+            self._warm, self.first_s = True, seconds
 
     def duration_min_s(self) -> float:
         """Return the least duration of a round apart from the others: the upper quartile, 0 before the first round.

@@ -13,7 +13,7 @@ from coordinator_free_bootstrap.schedule import edge_is_up, is_active
 from peer.core import effects as do
 from peer.core.arrivals import Arrivals
 from peer.core.decisions import AlgorithmState, Decisions
-from peer.core.liveness import Liveness
+from peer.core.liveness import Liveness, NeighborState
 from peer.core.messages import Outcome, Select
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import Outbox, Place
@@ -231,9 +231,5 @@ class State:
         return bool(self.neighbors) and all(neighbor.refusal for neighbor in self.neighbors.values())
 
     def unmet(self) -> list[int]:
-        """Return the neighbors that a start waits for: not met yet, or gone again before their end."""
-        return [
-            n
-            for n, neighbor in self.neighbors.items()
-            if not neighbor.liveness.is_live and not self.has_finished(neighbor)
-        ]
+        """Return the neighbors that this peer has not met yet."""
+        return [n for n, neighbor in self.neighbors.items() if neighbor.liveness.state is NeighborState.UNKNOWN]

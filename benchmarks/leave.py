@@ -1,8 +1,8 @@
 """A peer that ends in mid-run and is restarted: what its neighbors lose after SIGTERM, and after kill -9.
 
-Real processes with TLS. The hub of a star ends, or a leaf behind a firewall, whose edge is a tunnel that it opens; with and without
-declared limits of all links. *Rounds alone* are a neighbor's rounds in which no neighbor took part; *rounds skipped* are those that the
-restarted peer catches up with.
+Real processes with TLS. The hub of a star ends, or a leaf behind a firewall, whose edge is a tunnel that it opens; with and
+without declared limits of all links. *Rounds alone* are a neighbor's rounds in which it folded nothing; *rounds skipped* are
+those that the restarted peer catches up with.
 """
 
 from __future__ import annotations
@@ -31,10 +31,8 @@ SETTINGS = ["run.model_options.hidden=32", "run.algorithm=dfedavg", "run.start.d
 def star(peers: int, rounds: int, limit: int | None) -> Graph:
     """Return a star of which leaf `BEHIND` only dials; ``limit``: bytes per second of each peer's upload."""
     graph = loopback_graph("star", peers, [*SETTINGS, f"run.rounds={rounds}"])
-    nodes = []
-    for node in graph.nodes:
-        node = replace(node, upload_limit=limit) if limit else node
-        nodes.append(replace(node, address="", dials_only=True) if node.id == BEHIND else node)
+    nodes = [replace(node, upload_limit=limit) for node in graph.nodes]
+    nodes[BEHIND] = replace(nodes[BEHIND], address="", dials_only=True)
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -62,7 +60,9 @@ def row(case: str, graph: Graph, ends: int, at_round: int, away_s: float, limit_
         finally:
             bed.stop()
         lines = {peer: read_history(StateDir.of_peer(out, peer).history) for peer in graph.ids}
-        alone = [sum(line["kind"] == "round" and not line["folded"] for line in lines[n]) for n in graph.neighbors(ends)]
+        alone = [
+            sum(line["kind"] == "round" and not line["folded"] for line in lines[n]) for n in graph.neighbors(ends)
+        ]
         skipped = sum(line["to_round"] - line["from_round"] for line in lines[ends] if line["kind"] == "caught_up")
         codes = sorted({code for peer, code in bed.exit_codes.items()})
         return [gone, f"{min(alone)} to {max(alone)}", skipped, codes, f"{seconds:.0f}"]
@@ -74,7 +74,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--at", type=int, default=34, help="round of the end")
     parser.add_argument("--away", type=float, nargs="+", default=[0.0, 15.0], help="seconds until the restart")
-    parser.add_argument("--upload", type=int, default=200_000, help="bytes per second of each peer, in the runs with limits")
+    parser.add_argument(
+        "--upload", type=int, default=200_000, help="bytes per second of each peer, in the runs with limits"
+    )
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of a run at most")
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()

@@ -32,7 +32,9 @@ class Company:
             run.totals["rounds_alone"] += 1
             self._streak += 1
             if self._streak == 1:
-                run.log("warning", f"round {run.round.index} was without any neighbor: training alone ({self._absent()})")
+                run.log(
+                    "warning", f"round {run.round.index} was without any neighbor: training alone ({self._absent()})"
+                )
         elif self._streak:
             run.log("info", f"round {run.round.index} was with neighbors again, after {self._streak} rounds alone")
             self._streak = 0

@@ -219,7 +219,9 @@ class Engine:
     def _absent_at_start(self, now: float) -> list[int]:
         """Return the neighbors that a start waits for: not met yet, or gone again, but not for longer than a restart takes."""
         run = self.state
-        gone = [n for n, neighbor in run.neighbors.items() if neighbor.was_lost and now < self._may_return_until(neighbor)]
+        gone = [
+            n for n, neighbor in run.neighbors.items() if neighbor.was_lost and now < self._may_return_until(neighbor)
+        ]
         return sorted({*run.unmet(), *gone})
 
     def _may_return_until(self, neighbor: Neighbor) -> float:
@@ -388,7 +390,8 @@ class Engine:
         if now >= (run.started_at or 0.0) + self._wait_told_s:  # the sum that the timer was set to
             left_s = max(0.0, self._start_deadline() - now)
             run.log(
-                "info", f"waiting for neighbors {self._absent_at_start(now)}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go"
+                "info",
+                f"waiting for neighbors {self._absent_at_start(now)}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go",
             )
             self._wait_told_s = max(2 * waited_s, run.manifest.timeouts.suspicion_s)
 

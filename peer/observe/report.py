@@ -140,7 +140,7 @@ def refusals(run: Run) -> dict[str, int]:
 
 
 def was_alone(run: Run, peer: PeerRun) -> bool:
-    """Return whether a peer ended as alone, or completed rounds without folding any model in an algorithm that exchanges models."""
+    """Return whether a peer ended as alone, or completed rounds of an exchange without folding any model."""
     if peer.status == "alone":
         return True
     exchanges = run.algorithm not in (None, WITHOUT_EXCHANGE)

@@ -86,6 +86,8 @@ def run(
         PeerError: as `peer run` says, by class: `ConfigError`, `TaskError`, `IdentityError`, `AloneError`, `DivergedError`, ...
         UsageError: this thread has a running event loop, as in Jupyter; use ``await peer.run_async(...)``.
 
+    A peer that trained alone in most rounds logs an error, and ``state`` among the metrics of what it left is ``alone``.
+
     >>> import peer, tempfile
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> graph = peer.Graph.make("line", peers=2, run={"rounds": 2})
@@ -133,16 +135,18 @@ async def run_async(
             if stay == "error":
                 await _until_cancelled(f"stopped by an error: {error}")
             raise
-        if stay == status:
+        if stay == status or (stay == "completed" and status == "alone"):
             await _until_cancelled("run completed")
         return Run(place, task=task_object)
 
 
 async def _to_end(peer_id: int, graph: Graph, task: Task | None, options: LocalOptions) -> tuple[str, Path]:
     """Run a peer to its end, in the windows of its schedule if it has one; return how it ended, and its state directory."""
+    from peer.deploy.ending import is_completed
     from peer.observe.trackers.export import LiveExport
     from peer.runtime.process import opened, run_to_end
     from peer.runtime.windows import run_in_windows
+    from peer.store.state_dir import StateDir
 
     schedule = _schedule(options)
     exports = options.pop("export", ())
@@ -166,10 +170,10 @@ async def _to_end(peer_id: int, graph: Graph, task: Task | None, options: LocalO
             f"peer {peer_id}: refused by every neighbor, because its manifest, graph, schema or release is another; "
             f"{settings.state_dir / 'history.jsonl'} and the log have each neighbor's reason"
         )
-    if status == "alone":
+    if status == "alone" and not is_completed(StateDir(settings.state_dir)):
         raise AloneError(
-            f"peer {peer_id}: trained without neighbors; the log has the reason, and peer.Run({str(settings.state_dir)!r}) "
-            "what it left"
+            f"peer {peer_id}: no neighbor was live for run.start.deadline_s, and run.start.rule is never_alone; call peer.run "
+            "again when its neighbors are back: it resumes"
         )
     return status, settings.state_dir
 

@@ -37,7 +37,7 @@ def star(peers: int, rounds: int, limit: int | None) -> Graph:
 
 
 def row(case: str, graph: Graph, ends: int, at_round: int, away_s: float, limit_s: float) -> list[object]:
-    """Run one case; ``ends``: the peer that ends in round ``at_round``, and is started again after ``away_s`` seconds."""
+    """Run one case; ``ends``: the peer that ends in round ``at_round``, and is started again ``away_s`` seconds later, or once it has ended."""
     with directory() as out:
         warm_up(graph, None)
         bed = Testbed(graph, out, insecure=False)
@@ -48,9 +48,10 @@ def row(case: str, graph: Graph, ends: int, at_round: int, away_s: float, limit_
             while not place.exists() or last_round(place)[0] < at_round:
                 bed.poll(0.02)
             bed.signal(ends, SIGNALS[case])
+            back_at = time.monotonic() + away_s
             while ends in bed.processes:
                 bed.poll(0.02)
-            gone, back_at = bed.exit_codes[ends], time.monotonic() + away_s
+            gone = bed.exit_codes[ends]
             while time.monotonic() < back_at:
                 bed.poll(0.02)
             bed.start([ends])
@@ -73,7 +74,9 @@ def main() -> None:
     parser.add_argument("--peers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--at", type=int, default=34, help="round of the end")
-    parser.add_argument("--away", type=float, nargs="+", default=[0.0, 15.0], help="seconds until the restart")
+    parser.add_argument(
+        "--away", type=float, nargs="+", default=[0.0, 15.0], help="seconds from the signal to the restart"
+    )
     parser.add_argument(
         "--upload", type=int, default=200_000, help="bytes per second of each peer, in the runs with limits"
     )

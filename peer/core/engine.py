@@ -397,7 +397,7 @@ class Engine:
 
     def _close_step(self, now: float) -> None:
         run, t, step = self.state, self.state.round.index, self.state.round.step
-        present = [n for n in self.pace.expected() if run.has_delivered(n) and run.edge_is_up(n, t)]
+        present = [n for n in self.pace.awaited() if run.has_delivered(n) and run.edge_is_up(n, t)]
         self.company.step_closes()
         unused, missing = self.pace.step_closes()
         for stream in unused:

@@ -178,6 +178,7 @@ Event = (
     Tick
     | HandshakeDone
     | HandshakeFailed
+    | HelloRefused
     | IncarnationRaised
     | HeartbeatReceived
     | SelectReceived

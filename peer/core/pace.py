@@ -51,7 +51,7 @@ class Pace:
                 if neighbor.is_reachable and self._is_near(neighbor):
                     yield n
 
-    def _awaited(self) -> Iterator[int]:
+    def awaited(self) -> Iterator[int]:
         """Yield the neighbors that the present step waits for, ascending: those that it counts on."""
         return self._expected()
 
@@ -64,7 +64,7 @@ class Pace:
         """Return the neighbor whose models are folded next: -1 if none is left, None if any may be."""
         if not self.folds_in_order:
             return None
-        return next((n for n in self._awaited() if not self.run.has_delivered(n)), -1)
+        return next((n for n in self.awaited() if not self.run.has_delivered(n)), -1)
 
     def ahead(self) -> list[int]:
         """Return the live neighbors for which our round is over, if it is: for most of them, or long ago for some.
@@ -207,7 +207,7 @@ class Lockstep(Pace):
         self.rate = RoundRate(run.manifest.lockstep.rate_window_rounds, run.round_seconds)
         self.holds_rate = False  # rounds are drawn out while this peer is partitioned
 
-    def _awaited(self) -> Iterator[int]:
+    def awaited(self) -> Iterator[int]:
         """Also for one that left before the end, for the suspicion time: a restart costs no more than after a kill."""
         if self.run.steps:
             for n, neighbor in self.run.neighbors.items():
@@ -246,7 +246,7 @@ class Lockstep(Pace):
         if run.selection() is None:
             return []
         scheduled, place = run.scheduled(), (run.round.index, 0)
-        return [n for n in self._awaited() if n in scheduled and not run.neighbors[n].announced(place)]
+        return [n for n in self.awaited() if n in scheduled and not run.neighbors[n].announced(place)]
 
     def selections(self) -> list[Select]:
         """Those of the present round, in its first step."""
@@ -286,7 +286,7 @@ class Lockstep(Pace):
         """
         run, place = self.run, self.run.round.place
         return run.deadline_over(now) or all(
-            run.has_delivered(n) and not run.neighbors[n].outbox.owes(place) for n in self._awaited()
+            run.has_delivered(n) and not run.neighbors[n].outbox.owes(place) for n in self.awaited()
         )
 
     def has_company(self) -> bool:
@@ -342,7 +342,7 @@ class Lockstep(Pace):
         """Those that have not delivered."""
         if self.run.stage is not Stage.EXCHANGING:
             return []
-        return [n for n in self._awaited() if not self.run.has_delivered(n)]
+        return [n for n in self.awaited() if not self.run.has_delivered(n)]
 
     def owed_to(self) -> list[int]:
         """Those whose outbox still holds a message of the step."""
@@ -353,7 +353,7 @@ class Lockstep(Pace):
 
     def step_closes(self) -> tuple[list[int], list[int]]:
         """Models of this step that are not folded are not used; who did not deliver is late."""
-        run, expected = self.run, self.expected()
+        run, expected = self.run, list(self.awaited())
         for n in expected:
             run.neighbors[n].late = not run.has_delivered(n)
         present = {n for n in expected if not run.neighbors[n].late}

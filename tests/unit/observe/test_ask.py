@@ -98,7 +98,9 @@ def test_the_line_has_round_stage_neighbors_and_what_the_peer_waits_for(changes,
 
 def test_a_peer_that_trains_alone_is_said_to():
     view = said({"neighbors": {"1": "left", "2": "dead"}, "totals": {"rounds_alone": 5}})
-    assert line_of(view, 3).endswith("0 of 2 neighbors alive (1 left, 2 dead); no neighbor is live; 5 of 7 rounds alone so far")
+    assert line_of(view, 3).endswith(
+        "0 of 2 neighbors alive (1 left, 2 dead); no neighbor is live; 5 of 7 rounds alone so far"
+    )
     assert "peer 3: no neighbor is live; 5 of 7 rounds alone so far" in text_of(view)
     back = said({"totals": {"rounds_alone": 5}})
     assert "alone" not in line_of(back, 3) and "alone" not in text_of(back)

@@ -23,7 +23,9 @@ def tls_of(own_ended, other_ended):
     """Return the TLS of peer 0 of two, whose certificates have ended or not."""
     found = []
     for peer_id, ended in enumerate((own_ended, other_ended)):
-        key, certificate = make_certificate("federation", peer_id, days=9 if ended else 90, now=ENDED if ended else None)
+        key, certificate = make_certificate(
+            "federation", peer_id, days=9 if ended else 90, now=ENDED if ended else None
+        )
         found.append(KeyPair(key, certificate, certificate.pem()))
     return MutualTls(pin(make_graph("line", 2), [pair.certificate for pair in found]), 0, found[0])
 
@@ -36,7 +38,9 @@ def tls_of(own_ended, other_ended):
         (False, False, ""),
     ],
 )
-@pytest.mark.parametrize("error", [NeighborUnavailable("closed"), RemoteProtocolError(Refusal.IDENTITY_MISMATCH, "other")])
+@pytest.mark.parametrize(
+    "error", [NeighborUnavailable("closed"), RemoteProtocolError(Refusal.IDENTITY_MISMATCH, "other")]
+)
 def test_hello_that_fails_names_a_certificate_that_has_ended(own_ended, other_ended, words, error, caplog):
     async def hello(_):
         raise error

@@ -37,7 +37,7 @@ def star(peers: int, rounds: int, limit: int | None) -> Graph:
 
 
 def row(case: str, graph: Graph, ends: int, at_round: int, away_s: float, limit_s: float) -> list[object]:
-    """Run one case; ``ends``: the peer that ends in round ``at_round``, and is started again ``away_s`` seconds later, or once it has ended."""
+    """Run one case; ``ends``: the peer that ends in round ``at_round``, and starts again ``away_s`` s later at the earliest."""
     with directory() as out:
         warm_up(graph, None)
         bed = Testbed(graph, out, insecure=False)

@@ -1,21 +1,41 @@
-"""Whether a peer learns with its neighbors or alone: rounds without any neighbor, and the start rule that allows none. Pure."""
+"""Whether a peer learns with its neighbors or alone: who is expected back, rounds without any neighbor, `never_alone`. Pure."""
 
 from __future__ import annotations
 
+from peer.core.neighbor import Neighbor
 from peer.core.pace import Pace
 from peer.core.stages import Stage
 from peer.core.state import State
 
+ABSENCE_SUSPICIONS = 6  # a restart takes less than so many suspicion times, 30 s by default
+
 
 class Company:
-    """The part of the engine that counts rounds without any neighbor, and waits instead where the manifest says so."""
+    """The part of the engine that counts rounds without any neighbor, and waits instead where the manifest says so.
+
+    Attributes:
+        absence_s: how long a restart may take: so long a restarted peer waits for others, and a finished one for it.
+    """
 
     def __init__(self, run: State, pace: Pace) -> None:
         self._run = run
         self._pace = pace
+        self.absence_s = min(run.manifest.start.deadline_s, ABSENCE_SUSPICIONS * run.manifest.timeouts.suspicion_s)
         self._streak = 0  # rounds without any neighbor up to now
         self._alone_since: float | None = None  # no neighbor is live since then, though some have not finished
         self._wait_told = False
+
+    # ---- who is expected back -------------------------------------------------------------------------------------------
+
+    def may_return_until(self, neighbor: Neighbor) -> float:
+        """Return how long a neighbor that has died or left is expected back: as long as a restart may take."""
+        return 0.0 if self._run.has_finished(neighbor) else neighbor.liveness.heard_at + self.absence_s
+
+    def absent_at_start(self, now: float) -> list[int]:
+        """Return the neighbors that a start waits for: not met yet, or gone again, but not for longer than a restart takes."""
+        neighbors = self._run.neighbors.items()
+        gone = [n for n, neighbor in neighbors if neighbor.was_lost and now < self.may_return_until(neighbor)]
+        return sorted({*self._run.unmet(), *gone})
 
     # ---- counting -------------------------------------------------------------------------------------------------------
 

@@ -41,8 +41,6 @@ from peer.core.sender import Sender
 from peer.core.stages import OPEN, WORK, WORKING, Stage, Trigger
 from peer.core.state import Round, State
 
-ABSENCE_SUSPICIONS = 6  # a restart takes less than so many suspicion times, 30 s by default
-
 COUNTED = (
     "models_sent",
     "models_folded",
@@ -188,7 +186,7 @@ class Engine:
             elif run.stage in (Stage.JOINING, Stage.EXCHANGING) and not run.leaving and self._gives_up(now):
                 self._leave(now)
             elif run.stage is Stage.JOINING and self._may_start(now):
-                if absent := self._absent_at_start(now):
+                if absent := self.company.absent_at_start(now):
                     waited_s = now - (run.started_at or 0.0)
                     run.log(
                         "warning", f"starting without {absent}, not met in {waited_s:.0f} s; run.start sets this wait"
@@ -212,21 +210,9 @@ class Engine:
         count = len(run.neighbors)
         if run.steps == 0 and not count:
             return True
-        met = count - len(self._absent_at_start(now))
+        met = count - len(self.company.absent_at_start(now))
         enough = met == count or (start.rule == "quorum" and met >= start.quorum * count)
         return enough or (now >= self._start_deadline() and not self.company.is_awaited())
-
-    def _absent_at_start(self, now: float) -> list[int]:
-        """Return the neighbors that a start waits for: not met yet, or gone again, but not for longer than a restart takes."""
-        run = self.state
-        gone = [
-            n for n, neighbor in run.neighbors.items() if neighbor.was_lost and now < self._may_return_until(neighbor)
-        ]
-        return sorted({*run.unmet(), *gone})
-
-    def _may_return_until(self, neighbor: Neighbor) -> float:
-        """Return how long a neighbor that has died or left is expected back: as long as a restart may take."""
-        return 0.0 if self.state.has_finished(neighbor) else neighbor.liveness.heard_at + self._absence_s()
 
     def _start_deadline(self) -> float:
         """Return when the wait for neighbors is over: after a restart soon, and sooner once one is met or the run is over.
@@ -237,12 +223,8 @@ class Engine:
         wait_s = run.manifest.start.deadline_s
         if run.resumed:
             met = bool(run.live()) or run.round.index >= run.manifest.rounds
-            wait_s = run.manifest.timeouts.suspicion_s if met else min(wait_s, self._absence_s())
+            wait_s = run.manifest.timeouts.suspicion_s if met else min(wait_s, self.company.absence_s)
         return (run.started_at or 0.0) + wait_s
-
-    def _absence_s(self) -> float:
-        """Return how long a restart may take: so long a restarted peer waits for others, and a finished one for it."""
-        return min(self.state.manifest.start.deadline_s, ABSENCE_SUSPICIONS * self.state.manifest.timeouts.suspicion_s)
 
     def _between_rounds(self, now: float) -> None:
         """Begin a round, or catch up, or leave."""
@@ -326,7 +308,7 @@ class Engine:
             case Trigger.FINAL_DONE:
                 skipped = ("seconds", "folded", "rejected", "missing")
                 run.round.record = {key: value for key, value in run.round.record.items() if key not in skipped}
-                self._linger_until = now + self._absence_s()
+                self._linger_until = now + self.company.absence_s
                 self._linger_latest = now + run.manifest.timeouts.round_deadline_s
                 self.contacts.send_heartbeats(now)
 
@@ -389,10 +371,8 @@ class Engine:
         run, waited_s = self.state, now - (self.state.started_at or 0.0)
         if now >= (run.started_at or 0.0) + self._wait_told_s:  # the sum that the timer was set to
             left_s = max(0.0, self._start_deadline() - now)
-            run.log(
-                "info",
-                f"waiting for neighbors {self._absent_at_start(now)}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go",
-            )
+            absent = self.company.absent_at_start(now)
+            run.log("info", f"waiting for neighbors {absent}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go")
             self._wait_told_s = max(2 * waited_s, run.manifest.timeouts.suspicion_s)
 
     def _close_step(self, now: float) -> None:
@@ -467,7 +447,7 @@ class Engine:
         if done or not neighbor.connected:
             return 0.0
         if neighbor.liveness.state is NeighborState.LEFT:
-            return self._may_return_until(neighbor)
+            return self.company.may_return_until(neighbor)
         return self._linger_latest if neighbor.liveness.is_live else self._linger_until
 
     # ---- checkpoints and leaving ----------------------------------------------------------------------------------------
@@ -539,7 +519,7 @@ class Engine:
             times.append(max(now, until))
         if run.stage is Stage.JOINING:
             times += [self._start_deadline(), (run.started_at or 0.0) + self._wait_told_s]
-            times += [at for at in map(self._may_return_until, run.neighbors.values()) if at > now]
+            times += [at for at in map(self.company.may_return_until, run.neighbors.values()) if at > now]
         elif run.stage is Stage.LINGERING:
             times += [at for at in map(self._needed_until, run.neighbors.values()) if at > now]
         elif run.stage is Stage.EXCHANGING:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from coordinator_free_bootstrap.errors import Refusal
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.engine import Engine
@@ -151,6 +152,15 @@ def test_neighbor_that_left_gets_hellos_as_it_may_be_unable_to_call_us():
     assert of(driven.step(ev.Tick(), after=1.0), do.SendHello)
     effects = driven.step(ev.HandshakeFailed(1, None, "connection refused"))
     assert of(driven.step(ev.Tick(), after=SUSPICION_S), do.SendHello) and not of(effects, do.Log)
+
+
+def test_neighbor_that_is_just_leaving_refuses_a_hello_without_an_error():
+    driven = Driven("lockstep", peers=2)
+    driven.exchange()
+    leave(driven, 1)
+    effects = driven.step(ev.HandshakeFailed(1, Refusal.SHUTTING_DOWN, "peer 1 is leaving"))
+    assert not [line for line in of(effects, do.Log) if line.level == "error"]
+    assert not driven.state.neighbors[1].refusal and driven.state.neighbors[1].hello_at is not None
 
 
 def test_start_waits_for_a_neighbor_that_left_again_as_long_as_a_restart_may_take():

@@ -249,7 +249,7 @@ class AsyncioWorld:
 
     def _log_certificates(self, neighbor: int) -> None:
         """Log where a certificate that ended during the run is why a call failed: TLS tells one end only."""
-        if self._tls and (problem := self._tls.problem_with(neighbor)):
+        if isinstance(self._tls, MutualTls) and (problem := self._tls.problem_with(neighbor)):
             self.log(do.Log("error", f"peer {neighbor} cannot be called: {problem}", neighbor, "certificate"))
 
     def raise_incarnation(self, above: int) -> int | None:

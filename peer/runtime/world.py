@@ -77,6 +77,7 @@ class AsyncioWorld:
         small = self.host.format.whole_bytes <= SMALL_BYTES
         self._folds_here = self._views and small and self.host.receiving.screens_by_norm()
         self._wire_bytes_before = 0
+        self._certificates_told: set[tuple[int, str]] = set()
         self._ended = False
         self.host.connect(self)
 
@@ -248,8 +249,10 @@ class AsyncioWorld:
             self.host.hello_answered(neighbor, reply)
 
     def _log_certificates(self, neighbor: int) -> None:
-        """Log where a certificate that ended during the run is why a call failed: TLS tells one end only."""
-        if isinstance(self._tls, MutualTls) and (problem := self._tls.problem_with(neighbor)):
+        """Log once where a certificate that ended during the run is why a call failed: TLS tells one end only."""
+        problem = self._tls.problem_with(neighbor) if isinstance(self._tls, MutualTls) else ""
+        if problem and (neighbor, problem) not in self._certificates_told:
+            self._certificates_told.add((neighbor, problem))
             self.log(do.Log("error", f"peer {neighbor} cannot be called: {problem}", neighbor, "certificate"))
 
     def raise_incarnation(self, above: int) -> int | None:

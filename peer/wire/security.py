@@ -101,8 +101,7 @@ class MutualTls:
         now = datetime.now(UTC)
         if problem := self._pair.certificate.problem_at(now):
             return f"own certificate: {problem}, and pin it at the neighbors, who refuse this peer until then"
-        entry = self._known[neighbor]
-        known = [Certificate.from_text(text, f"peer {neighbor}") for text in entry.certificates]
+        known = [Certificate.from_pem(pem, f"peer {neighbor}") for pem in self._roots[neighbor]]
         problems = [certificate.problem_at(now) for certificate in known]
         return f"certificate of peer {neighbor}: {problems[0]}" if problems and all(problems) else ""
 

@@ -51,12 +51,14 @@ def test_hello_that_fails_names_a_certificate_that_has_ended(own_ended, other_en
         post=posted.append,
         _links={1: SimpleNamespace(hello=hello)},
         _tls=tls_of(own_ended, other_ended),
+        _certificates_told=set(),
     )
     world.log = lambda line: AsyncioWorld.log(world, line)
     world._log_certificates = lambda neighbor: AsyncioWorld._log_certificates(world, neighbor)
     caplog.clear()
     with caplog.at_level(logging.ERROR):
-        asyncio.run(AsyncioWorld._hello(world, 1))
-    assert [type(event) for event in posted] == [ev.HandshakeFailed]
+        for _ in range(3):
+            asyncio.run(AsyncioWorld._hello(world, 1))
+    assert [type(event) for event in posted] == [ev.HandshakeFailed] * 3
     found = [line for line in caplog.messages if "certificate" in line]
     assert len(found) == bool(words) and all(line.startswith(f"peer 1 cannot be called: {words}") for line in found)

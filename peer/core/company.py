@@ -62,7 +62,7 @@ class Company:
     def verdict(self) -> str:
         """Return why this peer, all rounds done, has trained alone; "" if it has not.
 
-        Not where nothing is exchanged, and not where the algorithm chose no neighbor's model.
+        Not where nothing is exchanged, and not where the algorithm chose no neighbor's model, or tells numbers.
         """
         run, rounds = self._run, self._run.manifest.rounds
         totals = run.totals
@@ -70,8 +70,9 @@ class Company:
             return ""
         if 2 * totals["rounds_alone"] > rounds:
             return f"{totals['rounds_alone']} of {rounds} rounds were without any neighbor ({self._absent()})"
-        chose = totals["models_unused"] or totals["selections_sent"] or totals["models_adopted"]
-        if not totals["models_folded"] and (totals["models_rejected"] or not chose):
+        chose = totals["models_unused"] or totals["selections_sent"] or run.has_selected or totals["models_adopted"]
+        tells = totals["passes_sent"] and not (self._pace.sends_passes and totals["models_sent"])
+        if not totals["models_folded"] and (totals["models_rejected"] or not (chose or tells)):
             return f"no model of a neighbor was folded in {rounds} rounds ({totals['models_rejected']} were rejected)"
         return ""
 

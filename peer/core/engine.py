@@ -316,6 +316,7 @@ class Engine:
         """Post this round's selection once the last checkpoint is safe: one that declines completes a neighbor's round."""
         run = self.state
         if run.round.unannounced and run.persisting is None:
+            run.has_selected |= run.selection() is not None
             self.sender.post_selection()
             run.round.unannounced = False
 

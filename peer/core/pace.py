@@ -290,8 +290,9 @@ class Lockstep(Pace):
         )
 
     def has_company(self) -> bool:
-        """Whether one has delivered or passed."""
-        return any(map(self.run.has_delivered, self.run.neighbors))
+        """Whether one has delivered, passed, or said what it selected."""
+        place, neighbors = self.run.round.place, self.run.neighbors.items()
+        return any(self.run.has_delivered(n) or neighbor.announced(place) for n, neighbor in neighbors)
 
     def keeps_rate(self, now: float) -> bool:
         """A partitioned peer keeps its previous round rate, so that it does not run ahead of the others.

@@ -81,6 +81,7 @@ class State:
         self.round = Round()
         self.started_at: float | None = None
         self.has_begun = False  # a round has begun in this incarnation
+        self.has_selected = False  # its algorithm selects or asks: it may have chosen no neighbor's model
         self.resumed = resume is not None  # an earlier incarnation took part in the run: our disk or a neighbor says so
         self.leaving = False
         self.persisted_round = 0

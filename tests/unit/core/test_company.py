@@ -81,6 +81,8 @@ def verdict(driven, **totals):
         ),
         ({"models_unused": 80}, ""),  # of other clusters
         ({"selections_sent": 80}, ""),  # the algorithm asks, and asked none
+        ({"passes_sent": 80}, ""),  # peers exchange numbers only
+        ({"passes_sent": 8, "models_sent": 72}, "no model of a neighbor was folded in 40 rounds (0 were rejected)"),
         ({"models_adopted": 2}, ""),  # it came late and took over what the others had learned
     ],
 )

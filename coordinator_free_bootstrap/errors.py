@@ -169,6 +169,12 @@ class DivergedError(PeerError):
     exit_code = 50
 
 
+class AloneError(PeerError):
+    """A peer trained without any neighbor in most rounds, folded no model, or waited too long for a neighbor."""
+
+    exit_code = 51
+
+
 class RunFailed(PeerError):
     """A peer of a run on this machine failed; the message has its exit code and its last error."""
 

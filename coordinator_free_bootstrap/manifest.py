@@ -24,9 +24,10 @@ class _Section(BaseModel):
 class StartRule(_Section):
     """When a peer starts its first round; each peer decides by itself."""
 
-    rule: Literal["all", "quorum", "deadline"] = Field(
+    rule: Literal["all", "quorum", "deadline", "never_alone"] = Field(
         "all",
-        description="wait for all neighbors, a quorum of them, or the deadline, which ends the wait in every case",
+        description="wait for all neighbors or a quorum of them, until the deadline; 'deadline': also where all neighbors "
+        "refuse this peer; 'never_alone': then for any one, also later in the run, and end after deadline_s without one",
     )
     quorum: float = Field(0.5, gt=0, le=1, description="share of the neighbors for the rule 'quorum'")
     deadline_s: float = Field(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import ConfigError, PeerError, UsageError
+from coordinator_free_bootstrap.errors import AloneError, ConfigError, PeerError, UsageError
 from coordinator_free_bootstrap.rates import parse_rate
 from coordinator_free_bootstrap.validation import refuse_without
 from peer.api.arguments import named_in_python
@@ -87,8 +87,10 @@ def run(
             the program has set it up.
 
     Raises:
-        PeerError: as `peer run` says, by class: `ConfigError`, `TaskError`, `IdentityError`, `DivergedError`, ...
+        PeerError: as `peer run` says, by class: `ConfigError`, `TaskError`, `IdentityError`, `AloneError`, `DivergedError`, ...
         UsageError: this thread has a running event loop, as in Jupyter; use ``await peer.run_async(...)``.
+
+    A peer that trained alone in most rounds logs an error, and ``state`` among the metrics of what it left is ``alone``.
 
     >>> import peer, tempfile
     >>> from concurrent.futures import ThreadPoolExecutor
@@ -142,7 +144,7 @@ async def run_async(
                 if stay == "error":
                     await _until_cancelled(f"stopped by an error: {error}")
                 raise
-            if stay == status:
+            if stay == status or (stay == "completed" and status == "alone"):
                 await _until_cancelled("run completed")
             return Run(place, task=task_object or task_file)
 
@@ -151,9 +153,11 @@ async def _to_end(
     peer_id: int, graph: Graph, task: Task | None, options: LocalOptions, metrics: MetricsPage | None
 ) -> tuple[str, Path]:
     """Run a peer to its end, in the windows of its schedule if it has one; return how it ended, and its state directory."""
+    from peer.deploy.ending import is_completed
     from peer.observe.trackers.export import LiveExport
     from peer.runtime.process import opened, run_to_end
     from peer.runtime.windows import run_in_windows
+    from peer.store.state_dir import StateDir
 
     schedule = _schedule(options)
     exports = options.pop("export", ())
@@ -176,6 +180,11 @@ async def _to_end(
         raise ConfigError(
             f"peer {peer_id}: refused by every neighbor, because its manifest, graph, schema or release is another; "
             f"{settings.state_dir / 'history.jsonl'} and the log have each neighbor's reason"
+        )
+    if status == "alone" and not is_completed(StateDir(settings.state_dir)):
+        raise AloneError(
+            f"peer {peer_id}: no neighbor was live for run.start.deadline_s, and run.start.rule is never_alone; call peer.run "
+            "again when its neighbors are back: it resumes"
         )
     return status, settings.state_dir
 

@@ -123,7 +123,8 @@ def run(
 
     With the same --state-dir it resumes from its last checkpoint; the state of another run is refused. Before the start it
     trains one step and evaluates, so that a fault of the task is reported at once. Outside the windows of --when and
-    --when-command it leaves with a goodbye, no neighbor waits for it, and it resumes in the next window.
+    --when-command it leaves with a goodbye: its neighbors wait once, for the suspicion time, and it resumes in the next window.
+    Exit code 51: it has trained alone.
 
     Example: peer run --id 3 --neighbors graph.json
     """
@@ -134,7 +135,7 @@ def run(
     setup_logging(peer_id, level=log_level, style=log_format)
     with told("importing PyTorch and gRPC"), importing():
         from coordinator_free_bootstrap import load_graph
-        from coordinator_free_bootstrap.errors import PeerError
+        from coordinator_free_bootstrap.errors import AloneError, PeerError
         from coordinator_free_bootstrap.rates import parse_rate
         from peer.observe.trackers.export import LiveExport
         from peer.runtime.assembly import LocalSettings
@@ -198,7 +199,7 @@ def run(
     with serving:  # a peer that stays still answers /metrics
         if code and stay == "error":
             wait_for_signal("stopped by an error that a restart does not repair")
-        elif not code and stay == "completed" and is_completed(StateDir(settings.state_dir)):
+        elif code in (0, AloneError.exit_code) and stay == "completed" and is_completed(StateDir(settings.state_dir)):
             wait_for_signal("run completed")
     raise typer.Exit(code)
 

@@ -69,6 +69,7 @@ class CatchUp:
     def adopt(self, sources: list[int], now: float) -> None:
         """Skip to the earliest round of the sources' models, with their average."""
         run, skipped = self._state, self._state.round.index
+        run.totals["models_adopted"] += len(sources)
         self.adopting = True
         run.round.index, run.round.step = min([*(self._pulled[n] for n in sources), run.manifest.rounds]), 0
         run.emit(do.Work("adopt", skipped, present=tuple(sources)))

@@ -6,7 +6,7 @@ from coordinator_free_bootstrap.errors import Refusal
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.backoff import RETRY_FIRST_S, RETRY_MAX_S, backoff_s
-from peer.core.liveness import Change, NeighborState, check_all, next_check
+from peer.core.liveness import LIVE, Change, NeighborState, check_all, next_check
 from peer.core.messages import Heartbeat, Phase
 from peer.core.neighbor import Neighbor
 from peer.core.pace import Pace
@@ -57,9 +57,10 @@ class Contacts:
             return
         is_new = hello.incarnation > neighbor.incarnation or not neighbor.connected
         was_known = neighbor.connected
+        neighbor.refusal = ""
         if event.answered:
             neighbor.hello_at, neighbor.hello_in_flight, neighbor.hello_failures = None, False, 0
-            neighbor.unreachable, neighbor.refusal = False, ""
+            neighbor.unreachable = False
         if is_new:
             self._hang_up(neighbor)
             neighbor.note_restart(hello.incarnation, hello.round_index, run.round.place)
@@ -75,6 +76,8 @@ class Contacts:
             change = neighbor.liveness.heard(now, restarted_as)
         # A hello from an incarnation that we know says that it holds us dead: no sign that it hears us.
         self.changed(neighbor, change)
+        if neighbor.is_reachable:
+            neighbor.returns_until = None
         self._hello_if_absent(neighbor, now)
         if is_new:
             neighbor.outbox.repost(self._pace.repost_from(neighbor))
@@ -105,6 +108,8 @@ class Contacts:
         if event.refusal is not None:
             neighbor.refusal = event.reason if event.refusal in MISCONFIGURED else ""
             neighbor.hello_at = now + self._timeouts.suspicion_s
+            if event.refusal is Refusal.SHUTTING_DOWN:  # it is leaving, and says hello when it is back
+                return
             message = f"peer {neighbor.id} refused the handshake: {event.reason}"
             self._run.log_neighbor("error", message, neighbor.id, "handshake")
             return
@@ -115,6 +120,11 @@ class Contacts:
                 f"in the graph file and that its port is open to this peer: {event.reason}"
             )
             self._run.log_neighbor("warning", message, neighbor.id, "unreachable")
+
+    def hello_refused(self, event: ev.HelloRefused) -> None:
+        """Note that a neighbor does not agree on the run, as our own hello would find out; its host has logged it."""
+        if event.refusal in MISCONFIGURED:
+            self._run.neighbors[event.neighbor].refusal = event.reason
 
     def incarnation_raised(self, event: ev.IncarnationRaised) -> None:
         """Go on under a higher incarnation, in which neighbors get everything again."""
@@ -137,14 +147,25 @@ class Contacts:
         if phase is not None:
             neighbor.phase = phase
         if phase is Phase.LEAVING:
-            self.changed(neighbor, neighbor.liveness.left(now))
-            neighbor.outbox.clear()
+            self._note_leave(neighbor, now)
             return
         change = neighbor.liveness.heard(now)
         if change is not None:
             neighbor.outbox.retry_now()
         self.changed(neighbor, change)
         self._hello_if_absent(neighbor, now)
+
+    def _note_leave(self, neighbor: Neighbor, now: float) -> None:
+        """Note a goodbye. Before the end of its run it is most likely a restart: it costs what a death costs, once."""
+        change = neighbor.liveness.left(now)
+        neighbor.outbox.clear()
+        if change is not None and not self._run.has_finished(neighbor):
+            self._run.round.lost_neighbor = True
+            if change.before in LIVE:
+                neighbor.returns_until = now + self._timeouts.suspicion_s
+            if neighbor.hello_at is None and not neighbor.hello_in_flight:
+                neighbor.hello_at = now + self._timeouts.heartbeat_s  # it may be unable to call us when it is back
+        self.changed(neighbor, change)
 
     def heartbeat_answered(self, event: ev.HeartbeatAnswered, now: float) -> None:
         """Note whether a neighbor can be reached."""
@@ -198,6 +219,8 @@ class Contacts:
             for n, change in check_all(table, now, self._timeouts.heartbeat_s).items():
                 self.changed(self._run.neighbors[n], change)
         for neighbor in self._run.neighbors.values():
+            if neighbor.returns_until is not None and now >= neighbor.returns_until:
+                neighbor.returns_until, self._run.round.lost_neighbor = None, True
             if neighbor.hello_at is not None and now >= neighbor.hello_at and not neighbor.hello_in_flight:
                 neighbor.hello_in_flight, neighbor.hello_at, neighbor.hello_sent_at = True, None, now
                 self._run.emit(do.SendHello(neighbor.id))
@@ -224,6 +247,8 @@ class Contacts:
         times = [] if due is None else [max(now, due)]
         soon = now + self._timeouts.heartbeat_s / 20
         for neighbor in self._run.neighbors.values():
+            if neighbor.returns_until is not None:
+                times.append(max(now, neighbor.returns_until))
             if neighbor.hello_at is not None and not neighbor.hello_in_flight:
                 times.append(neighbor.hello_at)
             if neighbor.is_reachable:

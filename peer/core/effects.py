@@ -8,7 +8,7 @@ from typing import Any, Literal
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, Select
 
-Status = Literal["completed", "left", "refused"]
+Status = Literal["completed", "left", "refused", "alone"]
 WorkKind = Literal["assign", "train", "end_step", "close", "adopt", "final"]
 
 
@@ -165,7 +165,7 @@ class SetTimer:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The peer has ended: ``completed``, ``left``, or ``refused`` by all neighbors."""
+    """The peer has ended: ``completed``, ``left``, ``refused`` by all neighbors, or ``alone`` in most rounds or for too long."""
 
     status: Status
 

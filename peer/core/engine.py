@@ -17,7 +17,7 @@ Theory of operation. A peer goes through the stages of `peer.core.stages`:
 Everything a neighbor claims is checked here before it is believed; the bytes of models are checked by the wire and the host.
 
 The parts: `Contacts` (handshakes, heartbeats, failures), `Receiver` (arrivals), `Sender` (offers), `CatchUp` (skipping rounds),
-and the round itself, here.
+`Company` (rounds alone), and the round itself, here.
 They share one `State` with one `Neighbor` record per neighbor, and ask one `Pace` and one algorithm.
 """
 
@@ -30,16 +30,16 @@ from coordinator_free_bootstrap.errors import LocalProtocolError
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.catch_up import CatchUp
+from peer.core.company import Company
 from peer.core.contacts import Contacts
 from peer.core.liveness import NeighborState
 from peer.core.messages import Hello, Outcome, Phase
+from peer.core.neighbor import Neighbor
 from peer.core.pace import pace_of
 from peer.core.receiver import Receiver
 from peer.core.sender import Sender
 from peer.core.stages import OPEN, WORK, WORKING, Stage, Trigger
 from peer.core.state import Round, State
-
-ABSENCE_SUSPICIONS = 6  # a restart takes less than so many suspicion times, 30 s by default
 
 COUNTED = (
     "models_sent",
@@ -53,6 +53,7 @@ COUNTED = (
     "sketch_bytes_sent",
     "models_unused",
     "models_rejected",
+    "rounds_alone",
 )
 
 
@@ -70,6 +71,7 @@ class Engine:
         self.receiver = Receiver(self.state, self.pace, self.contacts)
         self.sender = Sender(self.state, self.pace, self.contacts)
         self.catch_up = CatchUp(self.state, self.pace, self.contacts, self.sender)
+        self.company = Company(self.state, self.pace)
         self.rejects_sender = self.receiver.rejects_sender
         self.rejects_control = self.receiver.rejects_control
         self._linger_until = 0.0  # how long a finished peer stays for dead neighbors
@@ -77,6 +79,7 @@ class Engine:
         self._wait_told_s = state.manifest.timeouts.suspicion_s  # how long a wait must last to be logged (again)
         self._missing: list[int] = []  # neighbors missing in the last round: logged when it changes
         self._counted_before = Counter(self.state.totals)
+        self._leaves_as: do.Status = "left"
 
     @property
     def stage(self) -> Stage:
@@ -116,6 +119,7 @@ class Engine:
         if run.leaving:
             self._leave(now)
         self.contacts.check(now)
+        self.company.note(now)
         self._advance(now)
         self._log_wait(now)
         self.sender.send_due(now)
@@ -132,6 +136,8 @@ class Engine:
                 self.contacts.handshake_done(event, now)
             case ev.HandshakeFailed():
                 self.contacts.handshake_failed(event, now)
+            case ev.HelloRefused():
+                self.contacts.hello_refused(event)
             case ev.IncarnationRaised():
                 self.contacts.incarnation_raised(event)
             case ev.HeartbeatReceived():
@@ -177,11 +183,13 @@ class Engine:
                 reasons = "; ".join(f"peer {n}: {neighbor.refusal}" for n, neighbor in run.neighbors.items())
                 run.log("error", f'refused by all neighbors; run.start.rule = "deadline" would train alone: {reasons}')
                 self._stop("refused", now)
+            elif run.stage in (Stage.JOINING, Stage.EXCHANGING) and not run.leaving and self._gives_up(now):
+                self._leave(now)
             elif run.stage is Stage.JOINING and self._may_start(now):
-                if unmet := run.unmet():
+                if absent := self.company.absent_at_start(now):
                     waited_s = now - (run.started_at or 0.0)
                     run.log(
-                        "warning", f"starting without {unmet}, not met in {waited_s:.0f} s; run.start sets this wait"
+                        "warning", f"starting without {absent}, not met in {waited_s:.0f} s; run.start sets this wait"
                     )
                 self.sender.post_passes(run.round.index - 1)
                 self._between_rounds(now)
@@ -202,9 +210,9 @@ class Engine:
         count = len(run.neighbors)
         if run.steps == 0 and not count:
             return True
-        met = count - len(run.unmet())
-        need = {"all": count, "quorum": start.quorum * count, "deadline": float("inf")}
-        return met >= need[start.rule] or met == count or now >= self._start_deadline()
+        met = count - len(self.company.absent_at_start(now))
+        enough = met == count or (start.rule == "quorum" and met >= start.quorum * count)
+        return enough or (now >= self._start_deadline() and not self.company.is_awaited())
 
     def _start_deadline(self) -> float:
         """Return when the wait for neighbors is over: after a restart soon, and sooner once one is met or the run is over.
@@ -215,12 +223,8 @@ class Engine:
         wait_s = run.manifest.start.deadline_s
         if run.resumed:
             met = bool(run.live()) or run.round.index >= run.manifest.rounds
-            wait_s = run.manifest.timeouts.suspicion_s if met else min(wait_s, self._absence_s())
+            wait_s = run.manifest.timeouts.suspicion_s if met else min(wait_s, self.company.absence_s)
         return (run.started_at or 0.0) + wait_s
-
-    def _absence_s(self) -> float:
-        """Return how long a restart may take: so long a restarted peer waits for others, and a finished one for it."""
-        return min(self.state.manifest.start.deadline_s, ABSENCE_SUSPICIONS * self.state.manifest.timeouts.suspicion_s)
 
     def _between_rounds(self, now: float) -> None:
         """Begin a round, or catch up, or leave."""
@@ -304,7 +308,7 @@ class Engine:
             case Trigger.FINAL_DONE:
                 skipped = ("seconds", "folded", "rejected", "missing")
                 run.round.record = {key: value for key, value in run.round.record.items() if key not in skipped}
-                self._linger_until = now + self._absence_s()
+                self._linger_until = now + self.company.absence_s
                 self._linger_latest = now + run.manifest.timeouts.round_deadline_s
                 self.contacts.send_heartbeats(now)
 
@@ -312,6 +316,7 @@ class Engine:
         """Post this round's selection once the last checkpoint is safe: one that declines completes a neighbor's round."""
         run = self.state
         if run.round.unannounced and run.persisting is None:
+            run.has_selected |= run.selection() is not None
             self.sender.post_selection()
             run.round.unannounced = False
 
@@ -334,7 +339,19 @@ class Engine:
             run.round.offered = True
         if not self.pace.step_is_over(now) or run.arrivals.folding or self.pace.keeps_rate(now):
             return
-        self._close_step(now)
+        if not self.company.is_awaited():
+            self._close_step(now)
+
+    def _gives_up(self, now: float) -> bool:
+        """Leave where the wait for any neighbor is over."""
+        if reason := self.company.given_up(now):
+            self.state.log("error", f"alone: {reason}")
+            self.state.leaving, self._leaves_as = True, "alone"
+        return bool(reason)
+
+    def waiting_for(self) -> list[int]:
+        """Return the neighbors whose models the present step waits for; all, where it waits for any of them."""
+        return list(self.state.neighbors) if self.company.is_awaited() else self.pace.waiting_for()
 
     def _log_wait(self, now: float) -> None:
         """Log what a long wait is for, ever more rarely."""
@@ -355,14 +372,14 @@ class Engine:
         run, waited_s = self.state, now - (self.state.started_at or 0.0)
         if now >= (run.started_at or 0.0) + self._wait_told_s:  # the sum that the timer was set to
             left_s = max(0.0, self._start_deadline() - now)
-            run.log(
-                "info", f"waiting for neighbors {run.unmet()}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go"
-            )
+            absent = self.company.absent_at_start(now)
+            run.log("info", f"waiting for neighbors {absent}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go")
             self._wait_told_s = max(2 * waited_s, run.manifest.timeouts.suspicion_s)
 
     def _close_step(self, now: float) -> None:
         run, t, step = self.state, self.state.round.index, self.state.round.step
-        present = [n for n in self.pace.expected() if run.has_delivered(n) and run.edge_is_up(n, t)]
+        present = [n for n in self.pace.awaited() if run.has_delivered(n) and run.edge_is_up(n, t)]
+        self.company.step_closes()
         unused, missing = self.pace.step_closes()
         for stream in unused:
             run.answer(stream, Outcome.UNUSED)
@@ -392,6 +409,7 @@ class Engine:
     def _end_round(self, now: float) -> None:
         run = self.state
         self.pace.round_closes(now)
+        self.company.round_closes()
         record, seconds = run.round.record, run.round.record.pop("seconds")
         seconds["other"] = max(0.0, now - run.round.began_at - sum(seconds.values()))
         alive = sum(1 for n in run.neighbors.values() if n.liveness.state is NeighborState.ALIVE)
@@ -411,17 +429,27 @@ class Engine:
         return counted
 
     def _linger(self, now: float) -> None:
-        """Stay for neighbors that may still need our last models: until each has finished, left, or been dead for long.
+        """Stay for neighbors that may still need our last models: until each has finished, or been away for long.
 
         At most for one round deadline, in which a live neighbor closes the last round; a longer stay would depend on claims.
         """
-        run, done = self.state, (Phase.FINISHED, Phase.LEAVING)
-        late = [n for n, neighbor in run.neighbors.items() if neighbor.connected and neighbor.phase not in done]
-        waits = any(
-            now < (self._linger_latest if run.neighbors[n].liveness.is_live else self._linger_until) for n in late
-        )
+        run = self.state
+        waits = any(now < self._needed_until(neighbor) for neighbor in run.neighbors.values())
         if run.persisting is None and not waits:
-            self._stop("completed", now)
+            if reason := self.company.verdict():
+                run.log("error", f"trained alone: {reason}")
+            self._stop("alone" if reason else "completed", now)
+
+    def _needed_until(self, neighbor: Neighbor) -> float:
+        """Return how long this peer, all rounds done, stays for a neighbor."""
+        done = neighbor.phase is Phase.FINISHED or (
+            neighbor.phase is Phase.LEAVING and self.state.has_finished(neighbor)
+        )
+        if done or not neighbor.connected:
+            return 0.0
+        if neighbor.liveness.state is NeighborState.LEFT:
+            return self.company.may_return_until(neighbor)
+        return self._linger_latest if neighbor.liveness.is_live else self._linger_until
 
     # ---- checkpoints and leaving ----------------------------------------------------------------------------------------
 
@@ -460,7 +488,7 @@ class Engine:
         elif behind and run.stage is not Stage.JOINING:
             self._write_checkpoint()
         else:
-            self._stop("left", now)
+            self._stop(self._leaves_as, now)
 
     def goodbye(self, now: float) -> list[do.Effect]:
         """Return the heartbeats that tell the neighbors that this peer leaves at once, in the middle of a round."""
@@ -469,16 +497,15 @@ class Engine:
         return self.state.effects
 
     def _stop(self, status: do.Status, now: float) -> None:
-        run = self.state
+        run, ended = self.state, self.state.stage is Stage.LINGERING
         run.leaving = True
         self.contacts.send_heartbeats(now)
         for stream in run.arrivals.open_streams():
             run.answer(stream, Outcome.UNUSED)
         run.take(Trigger.STOP)
-        completed = status == "completed"
-        record = run.round.record if completed else {}
+        record = run.round.record if ended else {}
         fields = {"rounds_completed": run.round.index} | record | self._counted()
-        run.emit(do.Record("end" if completed else "leave", fields))
+        run.emit(do.Record("end" if ended else "leave", fields))
         run.emit(do.Stop(status))
 
     # ---- time -----------------------------------------------------------------------------------------------------------
@@ -489,10 +516,13 @@ class Engine:
         if run.stage is Stage.STOPPED:
             return None
         times = self.contacts.next_time(now)
+        if run.stage in (Stage.JOINING, Stage.EXCHANGING) and (until := self.company.waits_until()) is not None:
+            times.append(max(now, until))
         if run.stage is Stage.JOINING:
             times += [self._start_deadline(), (run.started_at or 0.0) + self._wait_told_s]
+            times += [at for at in map(self.company.may_return_until, run.neighbors.values()) if at > now]
         elif run.stage is Stage.LINGERING:
-            times += [at for at in (self._linger_until, self._linger_latest) if at > now]
+            times += [at for at in map(self._needed_until, run.neighbors.values()) if at > now]
         elif run.stage is Stage.EXCHANGING:
             times.extend(self.pace.next_time(now))
         return min(times, default=None)

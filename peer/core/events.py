@@ -36,6 +36,15 @@ class HandshakeFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class HelloRefused:
+    """We refused a neighbor's hello."""
+
+    neighbor: int
+    refusal: Refusal
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class IncarnationRaised:
     """A neighbor knew a higher incarnation of this peer, whose disk was lost; this is the new one, already on disk."""
 
@@ -169,6 +178,7 @@ Event = (
     Tick
     | HandshakeDone
     | HandshakeFailed
+    | HelloRefused
     | IncarnationRaised
     | HeartbeatReceived
     | SelectReceived

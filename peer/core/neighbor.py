@@ -21,6 +21,7 @@ class Neighbor:
         round_index: the neighbor's round; it only grows within one incarnation.
         proven_round: the highest round of a model of this neighbor that passed screening.
         late: a round was closed at its deadline without the neighbor, and it has not delivered in time since.
+        returns_until: it left before the end of its run, perhaps to restart: rounds wait for it until this time.
     """
 
     id: int
@@ -32,8 +33,9 @@ class Neighbor:
     proven_round: int = -1
     phase: Phase = Phase.STARTING
     late: bool = False
+    returns_until: float | None = None
     unreachable: bool = False  # heard, but it has not answered since
-    refusal: str = ""  # why it refused our last hello for good; "" if it did not
+    refusal: str = ""  # why one of us refused the other's last hello for good; "" if none did
 
     hello_at: float | None = 0.0  # when to send a hello; None: not needed, or in flight
     hello_sent_at: float = float("-inf")
@@ -54,6 +56,11 @@ class Neighbor:
     def is_reachable(self) -> bool:
         """Whether messages can be sent: it is live and the handshake is complete."""
         return self.connected and self.liveness.state in LIVE
+
+    @property
+    def was_lost(self) -> bool:
+        """Whether it took part in the run, in this or an earlier incarnation of this peer, and is not live now."""
+        return self.incarnation > 0 and not self.liveness.is_live
 
     def note_round(self, round_index: int) -> None:
         """Note the round of a message."""

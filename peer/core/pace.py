@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.decisions import Rejection
-from peer.core.liveness import NeighborState
 from peer.core.messages import ModelHeader, Select
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import Place
@@ -52,6 +51,10 @@ class Pace:
                 if neighbor.is_reachable and self._is_near(neighbor):
                     yield n
 
+    def awaited(self) -> Iterator[int]:
+        """Yield the neighbors that the present step waits for, ascending: those that it counts on."""
+        return self._expected()
+
     def _is_near(self, neighbor: Neighbor) -> bool:
         """Return whether a neighbor is at most one round ahead and not too far behind; a late one may be one round behind."""
         behind = self.run.round.index - neighbor.round_index
@@ -61,7 +64,7 @@ class Pace:
         """Return the neighbor whose models are folded next: -1 if none is left, None if any may be."""
         if not self.folds_in_order:
             return None
-        return next((n for n in self._expected() if not self.run.has_delivered(n)), -1)
+        return next((n for n in self.awaited() if not self.run.has_delivered(n)), -1)
 
     def ahead(self) -> list[int]:
         """Return the live neighbors for which our round is over, if it is: for most of them, or long ago for some.
@@ -158,6 +161,10 @@ class Pace:
         """Prepare a neighbor's outbox for the offers of a step."""
         neighbor.outbox.supersede(self.run.round.index)
 
+    def has_company(self) -> bool:
+        """Return whether a neighbor takes part in the present step: in async pace, whether one is live."""
+        return bool(self.run.live())
+
     def step_is_over(self, now: float) -> bool:
         """Return whether the present step may close, as far as the exchange goes."""
         return True
@@ -197,8 +204,15 @@ class Lockstep(Pace):
         super().__init__(run)
         self.folds_in_order = run.manifest.fold_order != "arrival"
         self.stale_rounds_max = run.manifest.stale_rounds_max if run.manifest.stale == "fold" else 0
-        self.rate = RoundRate(run.manifest.lockstep.rate_window_rounds)
+        self.rate = RoundRate(run.manifest.lockstep.rate_window_rounds, run.round_seconds)
         self.holds_rate = False  # rounds are drawn out while this peer is partitioned
+
+    def awaited(self) -> Iterator[int]:
+        """Also for one that left before the end, for the suspicion time: a restart costs no more than after a kill."""
+        if self.run.steps:
+            for n, neighbor in self.run.neighbors.items():
+                if (neighbor.is_reachable or neighbor.returns_until is not None) and self._is_near(neighbor):
+                    yield n
 
     def catches_up(self) -> bool:
         """Between any two rounds."""
@@ -232,7 +246,7 @@ class Lockstep(Pace):
         if run.selection() is None:
             return []
         scheduled, place = run.scheduled(), (run.round.index, 0)
-        return [n for n in self.expected() if n in scheduled and not run.neighbors[n].announced(place)]
+        return [n for n in self.awaited() if n in scheduled and not run.neighbors[n].announced(place)]
 
     def selections(self) -> list[Select]:
         """Those of the present round, in its first step."""
@@ -272,8 +286,13 @@ class Lockstep(Pace):
         """
         run, place = self.run, self.run.round.place
         return run.deadline_over(now) or all(
-            run.has_delivered(n) and not run.neighbors[n].outbox.owes(place) for n in self._expected()
+            run.has_delivered(n) and not run.neighbors[n].outbox.owes(place) for n in self.awaited()
         )
+
+    def has_company(self) -> bool:
+        """Whether one has delivered, passed, or said what it selected."""
+        place, neighbors = self.run.round.place, self.run.neighbors.items()
+        return any(self.run.has_delivered(n) or neighbor.announced(place) for n, neighbor in neighbors)
 
     def keeps_rate(self, now: float) -> bool:
         """A partitioned peer keeps its previous round rate, so that it does not run ahead of the others.
@@ -282,35 +301,49 @@ class Lockstep(Pace):
         their return, and all others would skip those rounds to catch up.
         """
         run = self.run
-        due = run.round.began_at + self.rate.duration_min_s()
+        due = run.round.began_at + self._least_s()
         if run.steps == 0 or run.round.step + 1 < run.steps or now >= due or not self._is_partitioned():
             return False
         if not self.holds_rate:
             self.holds_rate = True
-            seconds = self.rate.duration_min_s()
+            seconds = self._least_s()
             run.log(
                 "info",
                 f"partitioned from half of the neighbors or more; keeping the previous round rate, {seconds:.1f} s",
             )
         return True
 
+    def _least_s(self) -> float:
+        """Return how long a round lasts at least: as long as usual; where only one is known, it has warmed up as well."""
+        first_s = min(self.rate.first_s, self.run.manifest.timeouts.suspicion_s)
+        return self.rate.duration_min_s() or first_s
+
     def _is_partitioned(self) -> bool:
-        """Return whether half of the neighbors or more are dead or far behind: then this is likely a partition's small side."""
+        """Return whether this is likely a partition's small side: one was lost, and half of the neighbors or more are absent.
+
+        Those that were never met are absent too, but nothing changes at the start of a run: it has no rate yet.
+        """
         absent = [neighbor for neighbor in self.run.neighbors.values() if self._is_absent(neighbor)]
-        return bool(absent) and 2 * len(absent) >= len(self.run.neighbors)
+        lost = any(neighbor.liveness.is_live or neighbor.was_lost for neighbor in absent)
+        return lost and 2 * len(absent) >= len(self.run.neighbors)
 
     def _is_absent(self, neighbor: Neighbor) -> bool:
-        """Return whether a neighbor is dead or far behind; neighbors ahead of us are ignored here."""
+        """Return whether a neighbor is missed: it is dead, has left, was never met, or is far behind.
+
+        Not one that has finished, which need not come back, nor one that is ahead of us.
+        """
+        if self.run.has_finished(neighbor):
+            return False
         if neighbor.liveness.is_live:
             behind = self.run.round.index - neighbor.round_index
             return behind > self.run.manifest.lockstep.wait_rounds_behind and not neighbor.late
-        return neighbor.liveness.state is NeighborState.DEAD
+        return True
 
     def waiting_for(self) -> list[int]:
         """Those that have not delivered."""
         if self.run.stage is not Stage.EXCHANGING:
             return []
-        return [n for n in self.expected() if not self.run.has_delivered(n)]
+        return [n for n in self.awaited() if not self.run.has_delivered(n)]
 
     def owed_to(self) -> list[int]:
         """Those whose outbox still holds a message of the step."""
@@ -321,7 +354,7 @@ class Lockstep(Pace):
 
     def step_closes(self) -> tuple[list[int], list[int]]:
         """Models of this step that are not folded are not used; who did not deliver is late."""
-        run, expected = self.run, self.expected()
+        run, expected = self.run, list(self.awaited())
         for n in expected:
             run.neighbors[n].late = not run.has_delivered(n)
         present = {n for n in expected if not run.neighbors[n].late}
@@ -331,12 +364,12 @@ class Lockstep(Pace):
         return unused, missing
 
     def round_closes(self, now: float) -> None:
-        """Measure the round rate, except in rounds that a lost neighbor, a partition or the deadline made long."""
+        """Measure the round rate, except in rounds alone, or that a lost neighbor, a partition or the deadline made long."""
         run = self.run
         if self._is_partitioned():
             return
         self.holds_rate = False
-        if not run.round.lost_neighbor and not run.deadline_over(now):
+        if run.round.company and not run.round.lost_neighbor and not run.deadline_over(now):
             self.rate.add(now - run.round.began_at)
 
     def next_time(self, now: float) -> Sequence[float]:
@@ -345,23 +378,33 @@ class Lockstep(Pace):
         if run.deadline_over(now):
             return ()
         times = [run.deadline]
-        if self.holds_rate and (until := run.round.began_at + self.rate.duration_min_s()) > now:
+        if self.holds_rate and (until := run.round.began_at + self._least_s()) > now:
             times.append(until)
         return times
 
 
 class RoundRate:
-    """The durations of recent rounds, seconds, except the first of an incarnation, in which everything warms up."""
+    """The durations of recent rounds, seconds, except the first of an incarnation, in which everything warms up.
 
-    def __init__(self, window: int) -> None:
+    Args:
+        window: how many rounds count.
+        durations: those of earlier incarnations; changed from now on.
+
+    Attributes:
+        first_s: the duration of the first round, 0 before it.
+    """
+
+    def __init__(self, window: int, durations: deque[float] | None = None) -> None:
         self._warm = False
-        self._durations: deque[float] = deque(maxlen=window)
+        self.first_s = 0.0
+        self._durations: deque[float] = deque(maxlen=window) if durations is None else durations
 
     def add(self, seconds: float) -> None:
         """Add a round that closed with most neighbors present."""
         if self._warm:
             self._durations.append(seconds)
-        self._warm = True
+        else:
+            self._warm, self.first_s = True, seconds
 
     def duration_min_s(self) -> float:
         """Return the least duration of a round apart from the others: the upper quartile, 0 before the first round.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -33,7 +33,8 @@ class Round:
     offered: bool = False  # the step's offers are in the outboxes
     agreed: AlgorithmState | None = None  # what all selections of the round add to the algorithm's state, once known
     asked: frozenset[int] | None = None  # whose models this peer takes; None: everyone's, or not known before `assign`
-    lost_neighbor: bool = False  # one died in it, or is missing that was there in the round before
+    lost_neighbor: bool = False  # one died or left in it, or is missing that was there in the round before
+    company: bool = False  # a neighbor took part in it
     record: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -80,11 +81,13 @@ class State:
         self.round = Round()
         self.started_at: float | None = None
         self.has_begun = False  # a round has begun in this incarnation
+        self.has_selected = False  # its algorithm selects or asks: it may have chosen no neighbor's model
         self.resumed = resume is not None  # an earlier incarnation took part in the run: our disk or a neighbor says so
         self.leaving = False
         self.persisted_round = 0
         self.persisting: int | None = None  # the round of the checkpoint being written
         self.storage_error = ""
+        self.round_seconds: deque[float] = deque(maxlen=self.manifest.lockstep.rate_window_rounds)  # see `RoundRate`
         self.totals: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
         self.effects: list[do.Effect] = []
@@ -101,6 +104,7 @@ class State:
             "algorithm_state": copy.deepcopy(self.algorithm_state),
             "folded": self.arrivals.as_rows(),
             "incarnations": [[n, neighbor.incarnation] for n, neighbor in self.neighbors.items()],
+            "round_seconds": list(self.round_seconds),
             "totals": dict(self.totals),
             "refusals": dict(self.refusals),
         }
@@ -112,6 +116,7 @@ class State:
         for n, incarnation in saved["incarnations"]:
             if n in self.neighbors:
                 self.neighbors[n].incarnation = int(incarnation)
+        self.round_seconds.extend(saved.get("round_seconds", ()))
         self.totals.update(saved["totals"])
         self.refusals.update(saved["refusals"])
 
@@ -174,7 +179,15 @@ class State:
     def scheduled(self) -> list[int]:
         """Return the neighbors that offer models in the present round, by the shared seed."""
         t = self.round.index
-        return [n for n in self.neighbors if self.edge_is_up(n, t) and self.trains_in(n, t)]
+        return self._scheduled(t)
+
+    def _scheduled(self, round_index: int) -> list[int]:
+        return [n for n in self.neighbors if self.edge_is_up(n, round_index) and self.trains_in(n, round_index)]
+
+    def is_due(self, round_index: int) -> bool:
+        """Return whether a round brings this peer models of a neighbor, by the shared seed."""
+        receives = self.algorithm.idle_folds or self.trains_in(self.peer_id, round_index)
+        return self.algorithm.steps(round_index) > 0 and receives and bool(self._scheduled(round_index))
 
     def offers_to(self, neighbor: int) -> bool:
         """Return whether models go to a neighbor in the present round; both ends derive the same answer."""
@@ -209,6 +222,10 @@ class State:
     def live(self) -> list[Neighbor]:
         """Return the neighbors that are alive or suspect."""
         return [neighbor for neighbor in self.neighbors.values() if neighbor.liveness.is_live]
+
+    def has_finished(self, neighbor: Neighbor) -> bool:
+        """Return whether a neighbor has done all rounds, so that it need not come back."""
+        return neighbor.round_index >= self.manifest.rounds
 
     def refused_by_all(self) -> bool:
         """Return whether every neighbor has refused our hello, so that this peer would train alone."""

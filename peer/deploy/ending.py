@@ -44,9 +44,14 @@ def wait_for_signal(reason: str) -> None:
 
 
 def is_completed(place: StateDir) -> bool:
-    """Return whether the summary of a state directory says completed; False if it cannot be read."""
+    """Return whether the summary of a state directory says that all rounds are done; False if it cannot be read."""
     try:
         summary = json.loads(content_of(place.summary))
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(summary, dict) and summary.get("status") == "completed"
+    if not isinstance(summary, dict):
+        return False
+    rounds = summary.get("rounds_completed")
+    return summary.get("status") == "completed" or (
+        summary.get("status") == "alone" and rounds is not None and rounds == summary.get("rounds_total")
+    )

@@ -92,8 +92,8 @@ class SimulatedPeer:
         self.network.later(self._heartbeat, self.network.peers[neighbor], heartbeat)
 
     def _heartbeat(self, other: SimulatedPeer, heartbeat: Heartbeat) -> None:
-        refusal = other.host.answer_heartbeat(heartbeat)
-        self.host.post(ev.HeartbeatAnswered(other.peer_id, refusal, lost=bool(other.status)))
+        """Also to one that has just ended: its goodbye is on the way, and a process answers until it has arrived."""
+        self.host.post(ev.HeartbeatAnswered(other.peer_id, other.host.answer_heartbeat(heartbeat)))
 
     def send_control(self, neighbor: int, message: Control) -> None:
         """Send a selection or a pass."""

@@ -154,6 +154,8 @@ class PeerHost:
         problem = check_hello(mine, hello, neighbors=neighbors, last_incarnation=known.incarnation if known else 0)
         if problem is not None:
             self.refuse(hello.sender, *problem)
+            if known:
+                self.post(ev.HelloRefused(hello.sender, *problem))
             return HelloReply(mine, *problem)
         self._note_remarks(mine, hello)
         self.post(ev.HandshakeDone(hello, answered=False))
@@ -355,7 +357,7 @@ class PeerHost:
     def status(self) -> dict[str, Any]:
         """Return what this peer is doing, as JSON-ready values."""
         run, now = self.state, self.world.now()
-        waiting_for, owed_to = self.engine.pace.waiting_for(), self.engine.pace.owed_to()
+        waiting_for, owed_to = self.engine.waiting_for(), self.engine.pace.owed_to()
         neighbors = run.neighbors.items()
         met = {n: neighbor.liveness.silence_s(now) if neighbor.connected else None for n, neighbor in neighbors}
         return {

@@ -33,7 +33,7 @@ from peer.wire.failures import CLOSED
 from peer.wire.proxy import HttpProxy
 from peer.wire.security import MutualTls, SecureChannel, load_tls
 
-ENDED = ("completed", "left", "diverged", "refused", "failed")
+ENDED = ("completed", "left", "diverged", "refused", "alone", "failed")
 
 
 async def status_of(

@@ -35,7 +35,7 @@ INTERVAL_S = 1.0  # between two statuses of a peer
 RETRY_S = 2.0  # after a peer that does not answer
 STATUS_EVERY_S = 10.0  # an unchanged status is written that seldom
 RECORD_CHARACTERS_MAX = 1 << 20
-LINES = {"completed": "end", "left": "leave"}  # ending -> kind of its line of the history
+LINES = {"completed": "end", "left": "leave", "alone": "end"}  # ending -> kind of its line of the history
 
 
 class PeerNotes:
@@ -134,8 +134,9 @@ class PeerNotes:
         word = ending_of(status) if status is not None else None
         if status is None or word is None:
             return False
+        over = status.round_index >= status.rounds_total
         if word in LINES:
-            self._line(LINES[word], rounds_completed=status.round_index)
+            self._line(LINES[word] if word != "alone" or over else "leave", rounds_completed=status.round_index)
         summary = {
             "peer_id": self.peer_id,
             "status": word,
@@ -150,7 +151,7 @@ class PeerNotes:
             "ended_at": _now(),
         }
         write_json(self.place.summary, summary)
-        self.ended, self.completed, self._last = True, word == "completed", None
+        self.ended, self.completed, self._last = True, word == "completed" or (word == "alone" and over), None
         return True
 
     def _line(self, kind: str, **fields: Any) -> None:

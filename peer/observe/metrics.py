@@ -26,6 +26,7 @@ _COUNTED = {
     "control_messages_sent": "Messages sent, without models",
     "duplicates_dropped": "Arrivals dropped because they were folded before",
     "stale_dropped": "Arrivals dropped because they were too old",
+    "rounds_alone": "Rounds of an exchange in which no neighbor took part",
 }
 _READ = {
     "loss": ("peer_loss", "Loss of the evaluation model on the peer's test set"),
@@ -35,7 +36,7 @@ _READ = {
 
 
 # starting: the process loads task and data; waiting: outside its windows of work; then how the run ended, as in summaries.
-STATES = ("starting", "waiting", "running", "completed", "left", "refused", "diverged", "failed")
+STATES = ("starting", "waiting", "running", "completed", "alone", "left", "refused", "diverged", "failed")
 
 
 class RunState:

@@ -314,8 +314,9 @@ def run_state(peers: Iterable[PeerState], rounds: int | None) -> str:
     """Return the state of a whole run.
 
     ``running``: a peer runs. ``diverged``: a peer's models are not finite. ``complete``: every peer has completed all rounds.
-    ``stopped``: every peer was asked to leave before that. ``incomplete``: anything else, such as a peer that was killed or
-    failed, has never started, was refused, or left while others completed the run.
+    ``alone``: the same, but one was without neighbors in most of them. ``stopped``: every peer was asked to leave before that.
+    ``incomplete``: anything else, such as a peer that was killed or failed, has never started, was refused, or left while others
+    completed the run.
 
     Args:
         peers: their states.
@@ -329,7 +330,9 @@ def run_state(peers: Iterable[PeerState], rounds: int | None) -> str:
     if statuses == {"left"}:
         return "stopped"
     all_rounds = rounds is None or all(peer.rounds_completed >= rounds for peer in peers)
-    return "complete" if statuses == {"completed"} and all_rounds else "incomplete"
+    if not statuses <= {"completed", "alone"} or not all_rounds:
+        return "incomplete"
+    return "alone" if "alone" in statuses else "complete"
 
 
 def states(peers: dict[int, PeerState]) -> Counter[str]:

@@ -46,7 +46,7 @@ class PeerStatus(BaseModel):
         deadline_s: seconds until the round closes without the models that are missing then; None if it waits for nobody.
         metric: of the task, and its last value; `more_metrics`: its others.
         routes: how each neighbor is called: direct, proxy, tunnel or relay.
-        outcome: how the run of this peer ended: completed, left, refused, diverged or failed; None while it goes on.
+        outcome: how the run of this peer ended: completed, left, refused, alone, diverged or failed; None while it goes on.
         exit_code: of the process, with `outcome`.
         true_cluster: where the peer tells it.
     """

@@ -40,6 +40,7 @@ TOTALS = (
     "passes_sent",
     "sketch_bytes_sent",
     "models_unused",
+    "rounds_alone",
 )
 WITHOUT_EXCHANGE = "local"  # the algorithm whose peers fold nothing
 KNOWN_REFUSALS = frozenset(Refusal)
@@ -138,7 +139,9 @@ def refusals(run: Run) -> dict[str, int]:
 
 
 def was_alone(run: Run, peer: PeerRun) -> bool:
-    """Return whether a peer completed rounds without folding any model, in an algorithm that exchanges models."""
+    """Return whether a peer ended as alone, or completed rounds of an exchange without folding any model."""
+    if peer.status == "alone":
+        return True
     exchanges = run.algorithm not in (None, WITHOUT_EXCHANGE)
     return exchanges and bool(peer.state.rounds) and peer.state.total("models_folded") == 0
 
@@ -166,7 +169,10 @@ def warnings(run: Run) -> list[str]:
             f"peer {listed(without)}: no value of {printable(run.metric.name, 64)}, which was not measured or is not defined on "
             f"its test samples; mean, deviation and worst are over {with_value}"
         )
-    alone = [peer for peer in run.peers if was_alone(run, peer)]
+    alone = [peer for peer in run.peers if was_alone(run, peer) and not peer.state.total("models_folded")]
+    for peer in run.peers:
+        if (rounds_alone := peer.state.total("rounds_alone")) and peer not in alone:
+            found.append(f"peer {peer.peer_id}: {rounds_alone} of {peer.state.rounds} rounds without any neighbor")
     if never := [peer.peer_id for peer in alone if not peer.state.met_neighbor]:
         found.append(f"peer {listed(never)}: alone: no neighbor was ever alive, so all rounds were without exchange")
     if unheard := [peer.peer_id for peer in alone if peer.state.met_neighbor]:

@@ -53,6 +53,8 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
         f"{values['algorithm'] or 'unknown algorithm'} on {task}, k = {values['clusters']}: {state_text(values)}",
     )
     yield "rounds", str(values["rounds"]) if total is None else f"{values['rounds']} of {total}"
+    if values["rounds_alone"]:
+        yield "rounds alone", f"{values['rounds_alone']} without any neighbor (sum over peers)"
     yield metric.label, ", ".join(statistics) + of_peers(values["accuracy_peers"], values)
     for found in values.get("more_metrics", {}).values():
         other = Metric.from_json(found)
@@ -151,7 +153,7 @@ def peers_table(rows: list[dict[str, Any]], metric: Metric) -> Table:
 
 def _styled(status: str, exit_code: int | None) -> str:
     text = _plain(ending(status, exit_code))
-    return f"[bold red]{text}[/]" if status in ("diverged", "refused", "failed") else text
+    return f"[bold red]{text}[/]" if status in ("diverged", "refused", "alone", "failed") else text
 
 
 def shown(value: Any) -> str:

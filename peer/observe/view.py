@@ -24,7 +24,7 @@ from peer.observe.timeline import timeline
 from peer.observe.waits import waits
 
 TIMELINE_MAX = 500  # newest entries
-DOWN = ("dead", "silent", "diverged", "refused", "failed")
+DOWN = ("dead", "silent", "diverged", "refused", "alone", "failed")
 LINKS = ("dead", "left", "suspect", "unknown", "alive")  # states of a neighbor, the worst first
 ROUTES = ("relay", "tunnel", "proxy", "direct")  # how the ends of an edge reach each other, the least direct first
 JSON = dict[str, Any]
@@ -161,6 +161,7 @@ class View:
             "models_sent": peer.total("models_sent"),
             "models_folded": peer.total("models_folded"),
             "rounds_with_missing": len(peer.missing),
+            "rounds_alone": peer.total("rounds_alone"),
             "refusals": peer.refusals,
             "starts": len(peer.incarnations),
             "checkpoint": peer.checkpoint.get("round_index"),

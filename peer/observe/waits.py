@@ -62,7 +62,7 @@ def behind(peer: PeerState, peers: Mapping[int, PeerState], graph: Graph, now: f
         neighbor
         for neighbor in graph.neighbors(peer.peer_id)
         if peer.neighbors.get(neighbor) not in GONE
-        and peers[neighbor].status not in ("missing", "completed", "left")
+        and peers[neighbor].status not in ("missing", "completed", "left", "alone")
         and peers[neighbor].rounds_completed < own
     ]
     if not late:
@@ -83,11 +83,14 @@ def behind(peer: PeerState, peers: Mapping[int, PeerState], graph: Graph, now: f
 def until_s(status: PeerStatus) -> float | None:
     """Return the seconds until what a peer waits for is over.
 
-    If all that it waits for are suspect, that is when the last one is marked dead; else when the round closes without them.
+    If all that it waits for are suspect or have left, that is when the last one is given up; else when the round closes
+    without them.
     """
     waited = list(map(str, status.waiting_for))
     left = [
-        status.suspicion_s - (status.silent_s.get(n) or 0.0) for n in waited if status.neighbors.get(n) == "suspect"
+        status.suspicion_s - (status.silent_s.get(n) or 0.0)
+        for n in waited
+        if status.neighbors.get(n) in ("suspect", "left")
     ]
     only_suspects = bool(left) and len(left) == len(waited) and not status.owed_to
     limits = [limit for limit in (status.deadline_s, max(left) if only_suspects else None) if limit is not None]
@@ -102,5 +105,9 @@ def reasons(status: PeerStatus) -> list[str]:
         if status.neighbors.get(n) == "suspect":
             silent, limit = status.silent_s.get(n) or 0.0, status.suspicion_s
             text = f"models of {n}, silent for {silent:.1f} s and marked dead after {limit:g} s"
+        elif status.neighbors.get(n) == "left":
+            text += f", which left {status.silent_s.get(n) or 0.0:.1f} s ago and may be restarting"
+        elif status.neighbors.get(n) in ("dead", "unknown"):
+            text += f", which is {status.neighbors[n]}: run.start.rule is never_alone"
         found.append(text)
     return found + [f"{n} to accept our models" for n in status.owed_to]

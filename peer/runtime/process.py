@@ -89,7 +89,7 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
 
 
 async def run_to_end(world: AsyncioWorld, on_listening: Callable[[int], None] | None = None) -> str:
-    """Run one peer to its end and write its results; return ``completed``, ``left`` or ``refused``.
+    """Run one peer to its end and write its results; return ``completed``, ``left``, ``refused`` or ``alone``.
 
     A cancelled call asks the peer to leave: it tells its neighbors, writes a checkpoint, and ends.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import ConfigError, DivergedError, LocalProtocolError, PeerError
+from coordinator_free_bootstrap.errors import AloneError, ConfigError, DivergedError, LocalProtocolError, PeerError
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.schema import Schema
@@ -20,7 +20,13 @@ from peer.store.model_file import save_model
 from peer.store.state_dir import StateDir
 from peer.tasks.task import Task
 
-_EXIT_CODES = {"completed": 0, "left": 0, "refused": ConfigError.exit_code, "diverged": DivergedError.exit_code}
+_EXIT_CODES = {
+    "completed": 0,
+    "left": 0,
+    "refused": ConfigError.exit_code,
+    "diverged": DivergedError.exit_code,
+    "alone": AloneError.exit_code,
+}
 
 
 def outcome_of(error: BaseException) -> str:
@@ -73,6 +79,7 @@ def write_results(
         "exit_code": exit_code_of(status),
         "incarnation": run.incarnation,
         "rounds_completed": run.round.index,
+        "rounds_total": manifest.rounds,
         "algorithm": name,
         "cluster_index": run.algorithm_state.get("cluster_index"),
         "true_cluster": main_cluster(workspace.true_cluster),

@@ -47,7 +47,7 @@ CLOSE_S = 10.0  # then a part of gRPC that does not end is left alone, so that t
 
 
 class AsyncioWorld:
-    """Implements `peer.host.World`; `run` returns the end status of its peer: ``completed`` or ``left``."""
+    """Implements `peer.host.World`; `run` returns the end status of its peer, of `peer.core.effects.Status`."""
 
     def __init__(self, parts: Assembled, tls: MutualTls | None = None) -> None:
         self.parts = parts
@@ -78,6 +78,7 @@ class AsyncioWorld:
         small = self.host.format.whole_bytes <= SMALL_BYTES
         self._folds_here = self._views and small and self.host.receiving.screens_by_norm()
         self._wire_bytes_before = 0
+        self._certificates_told: set[tuple[int, str]] = set()
         self._ended = False
         self.host.connect(self)
 
@@ -237,14 +238,23 @@ class AsyncioWorld:
         try:
             reply = await self._links[neighbor].hello(self.host.hello_to(neighbor))
         except NeighborUnavailable as error:
+            self._log_certificates(neighbor)
             self.post(ev.HandshakeFailed(neighbor, None, str(error)))
         except RemoteProtocolError as error:
+            self._log_certificates(neighbor)
             self.post(ev.HandshakeFailed(neighbor, error.code, error.sentence))
         else:
             failpoints.reach("hello.end")
             if reply.cannot_dial:
                 self._edges.offer_to(neighbor)
             self.host.hello_answered(neighbor, reply)
+
+    def _log_certificates(self, neighbor: int) -> None:
+        """Log once where a certificate that ended during the run is why a call failed: TLS tells one end only."""
+        problem = self._tls.problem_with(neighbor) if isinstance(self._tls, MutualTls) else ""
+        if problem and (neighbor, problem) not in self._certificates_told:
+            self._certificates_told.add((neighbor, problem))
+            self.log(do.Log("error", f"peer {neighbor} cannot be called: {problem}", neighbor, "certificate"))
 
     def raise_incarnation(self, above: int) -> int | None:
         """Claim a higher incarnation on disk."""

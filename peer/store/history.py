@@ -35,6 +35,7 @@ COUNTERS = frozenset(
             "payload_bytes_sent",
         ),
         *("wire_bytes_sent", "control_messages_sent", "selections_sent", "passes_sent", "sketch_bytes_sent"),
+        "rounds_alone",
     }
 )
 _RESULTS = frozenset(

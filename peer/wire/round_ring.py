@@ -30,7 +30,7 @@ FIELDS_TOLD = frozenset(
         ),
         *("folded", "missing", "neighbors_alive", "models_sent", "models_folded", "models_unused", "models_rejected"),
         *("duplicates_dropped", "stale_dropped", "payload_bytes_sent", "wire_bytes_sent", "control_messages_sent"),
-        *("selections_sent", "passes_sent", "sketch_bytes_sent"),
+        *("selections_sent", "passes_sent", "sketch_bytes_sent", "rounds_alone"),
     }
 )
 

@@ -102,6 +102,15 @@ class MutualTls:
         credentials = grpc.ssl_channel_credentials(roots, self._pair.private_key, self._pair.chain)
         return SecureChannel(credentials, dns_name(self._federation, neighbor))
 
+    def problem_with(self, neighbor: int) -> str:
+        """Return why no TLS connection to a neighbor can be made now: the own or its certificate is not valid; "" if both are."""
+        now = datetime.now(UTC)
+        if problem := self._pair.certificate.problem_at(now):
+            return f"own certificate: {problem}, and pin it at the neighbors, who refuse this peer until then"
+        known = [Certificate.from_pem(pem, f"peer {neighbor}") for pem in self._roots[neighbor]]
+        problems = [certificate.problem_at(now) for certificate in known]
+        return f"certificate of peer {neighbor}: {problems[0]}" if problems and all(problems) else ""
+
     def identify(self, context: Any) -> Subject:
         """Return the authenticated caller, from gRPC's authentication context alone.
 

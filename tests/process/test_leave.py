@@ -6,12 +6,13 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tools import invariants
 from tools.beds import Bed
-from tools.running import PATIENCE_S
+from tools.running import PATIENCE_S, behind_nat
 
 from coordinator_free_bootstrap import make_graph, parse_manifest
 from peer.core import events as ev
@@ -24,6 +25,12 @@ pytestmark = pytest.mark.process
 
 Make = Callable[..., Bed]
 POINTS = ("hello.end", "send.frame")
+HUB = {
+    "rounds": 20,
+    "algorithm": "dfedavg",
+    "model_options": {"hidden": 16},
+    "timeouts": {"heartbeat_s": 0.5, "suspicion_s": 60.0, "round_deadline_s": 120.0},
+}
 SLOW = (
     "train.begin",
     "train.step",
@@ -53,6 +60,24 @@ def test_peer_that_leaves_at_any_point_of_a_round_is_marked_left_and_resumes(bed
             assert run.saw(neighbor, 1, "left") and not run.saw(neighbor, 1, "suspect")
     invariants.completed(run)
     invariants.check(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("action", ["leave", "kill"])
+@pytest.mark.parametrize("who", [0, 1], ids=["hub", "leaf behind a firewall"])
+def test_restart_of_a_peer_with_tunnels_and_limits_costs_no_round(bed: Make, who: int, action: str) -> None:
+    """TLS, a leaf that only dials, and upload limits; the suspicion time is far longer than the restart takes."""
+    graph = behind_nat(make_graph("star", 4, manifest=parse_manifest(HUB, "test")), 1)
+    graph = replace(graph, nodes=tuple(replace(node, upload_limit=400_000) for node in graph.nodes))
+    run = bed(graph=graph, insecure=False, failpoints={who: f"train.begin={action}@6"}, goodbye_s=60.0)
+    assert run.until_ended(who) == (0 if action == "leave" else -9)
+    run.arm(who, "")
+    run.do("restart", who)
+    assert not any(run.finish()["exit_codes"].values())
+    invariants.completed(run)
+    for peer_id in run.graph.ids:
+        rounds = run.last_rounds(peer_id).values()
+        assert len(rounds) == HUB["rounds"] and not any(line["rounds_alone"] or line["missing"] for line in rounds)
 
 
 def test_all_peers_leave_at_once_and_resume(bed: Make) -> None:

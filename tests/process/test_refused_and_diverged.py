@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tools.running import until
 from tools.warm_parent import Forked
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
-from coordinator_free_bootstrap.errors import ConfigError, DivergedError
+from coordinator_free_bootstrap.errors import AloneError, ConfigError, DivergedError
 from peer.core.effects import WriteCheckpoint
 from peer.experiment.simulated import simulate
 from peer.observe.report import build_report
@@ -104,15 +103,33 @@ def test_simulated_run_that_diverges_ends_with_the_same_error() -> None:
         simulate(graph_of([1, 2], learning_rate=1e30), None)
 
 
-def test_peers_of_different_manifests_end_with_a_configuration_error(tmp_path: Path) -> None:
-    """Who is refused first may end before it has refused the other, which then waits for it until the start deadline."""
-    ports = free_ports(2)
-    peers = [start(tmp_path, i, graph_of(ports, rounds=4 + i, start={"deadline_s": 600.0})) for i in (0, 1)]
-    until(lambda: any(p.poll() is not None for p in peers), "a peer ends", logs=[p.err for p in peers])
-    for peer in peers:
-        peer.terminate()
-    results = [ended(peer) for peer in peers]
-    refused = [errors for code, errors in results if code == ConfigError.exit_code]
-    assert refused, results
-    for errors in refused:
+@pytest.mark.parametrize("rule", ["all", "never_alone"])
+def test_peers_of_different_manifests_both_end_with_a_configuration_error(tmp_path: Path, rule: str) -> None:
+    """Also the one that refuses: it has noted that its only neighbor does not agree, though that has ended meanwhile."""
+    ports, start_rule = free_ports(2), {"rule": rule, "deadline_s": 600.0}
+    peers = [start(tmp_path, i, graph_of(ports, rounds=4 + i, start=start_rule)) for i in (0, 1)]
+    for code, errors in map(ended, peers):
+        assert code == ConfigError.exit_code, errors
         assert "refused by all neighbors" in errors and "run.rounds" in errors and "4" in errors and "5" in errors
+
+
+def test_peer_that_trained_alone_says_so_everywhere_and_ends_with_its_own_exit_code(tmp_path: Path) -> None:
+    code, errors = ended(start(tmp_path, 0, graph_of(free_ports(2), start={"deadline_s": 0.1})))
+    assert code == AloneError.exit_code == 51
+    assert "round 0 was without any neighbor: training alone (peer 1 unknown)" in errors
+    assert "trained alone: 4 of 4 rounds were without any neighbor" in errors
+    summary = json.loads((tmp_path / "peer-0" / "summary.json").read_text())
+    assert (summary["status"], summary["exit_code"], summary["totals"]["rounds_alone"]) == ("alone", 51, 4)
+    assert (tmp_path / "peer-0" / "models" / "personalized.safetensors").is_file()
+    values = build_report(tmp_path).values
+    assert (values["state"], values["rounds_alone"]) == ("alone", 4)
+    (row,) = values["peers"]
+    assert (row["status"], row["exit_code"], row["alone"], row["rounds_alone"]) == ("alone", 51, True, 4)
+
+
+def test_peer_that_must_not_train_alone_ends_without_a_round(tmp_path: Path) -> None:
+    never = {"rule": "never_alone", "deadline_s": 0.5}
+    code, errors = ended(start(tmp_path, 0, graph_of(free_ports(2), start=never)))
+    assert code == AloneError.exit_code
+    assert "alone: no neighbor was live for 0.5 s, and run.start.rule is never_alone (peer 1 unknown)" in errors
+    assert json.loads((tmp_path / "peer-0" / "summary.json").read_text())["rounds_completed"] == 0

@@ -156,7 +156,8 @@ class Checker:
         """A process is gone."""
         self.world.ended(process)
         del self.shadows[process]
-        if process.ended_as == "completed":
+        gave_up = process.ended_as == "alone" and self.world.manifest.start.rule == "never_alone"
+        if process.ended_as in ("completed", "alone") and not gave_up:
             self.final[process.peer_id] = [
                 process.workspace.models.model(s) for s in range(len(process.workspace.models))
             ]

@@ -70,6 +70,8 @@ class Stage(World):
                 return f"pulls from {neighbor}"
             case do.Record("neighbor", fields):
                 return f"holds {fields['neighbor']} {fields['state']}"
+            case do.Record("round", {"rounds_alone": 1}):
+                return "closed alone"
             case do.Record("round", {"missing": [*missing]}) if missing:
                 return f"closed without {missing}"
             case do.Stop(status):
@@ -100,6 +102,8 @@ class Script:
         deadline = float(changes.pop("round_deadline_s", 600))
         if "relay_steps" in changes:
             changes["options"] = {"warmup_rounds": 1, "relay_steps": changes.pop("relay_steps")}
+        if "start_rule" in changes:
+            changes["start"] = {"rule": changes.pop("start_rule"), "deadline_s": changes.pop("start_deadline_s")}
         timeouts = {
             "heartbeat_s": 0.5,
             "suspicion_s": 2.0,

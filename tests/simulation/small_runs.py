@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from coordinator_free_bootstrap import make_graph
+from peer.core import events as ev
 from tests.oracle.reference import run_reference
 from tests.simulation.fedspd_reference import run_fedspd
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, manifest
 from tests.simulation.trainer import QuadraticLearner
-from tests.simulation.world import World
+from tests.simulation.world import EPOCH_S, Machine, World
 
 RUNS = {
     "plain": {},
@@ -90,6 +91,45 @@ def with_a_kill(seed: int, names: tuple[str, ...] = KILLED) -> World:
     graph = make_graph("erdos-renyi", 6, seed=seed, manifest=run, p=0.5)
     world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.05, 0.4)))
     return _with_kills(world, seed % 6, kills=2, earliest_s=1.0)
+
+
+def with_a_leave(seed: int, names: tuple[str, ...] = KILLED) -> World:
+    """Let one peer leave twice, and start it again within the suspicion time of the others."""
+    run = manifest(**RUNS[names[seed % 4]], clusters=2, seed=seed, rounds=6)
+    graph = make_graph("erdos-renyi", 6, seed=seed, manifest=run, p=0.5)
+    world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.05, 0.4)))
+    rng, machine = world.random("leaver"), world.machines[seed % 6]
+    for moment in (1.0 + rng.random(), 2.4 + rng.random()):
+        world.after(moment, leave, machine)
+        world.after(moment + rng.uniform(0.3, 1.0), machine.start)
+    world.run()
+    assert machine.lives > 1 and world.checker.marks["record leave"]
+    return world
+
+
+def leave(machine: Machine) -> None:
+    """Ask a peer to leave, if it runs."""
+    if machine.process is not None:
+        machine.process.host.post(ev.LeaveRequested())
+
+
+def hub_away(seed: int, away_s: float, *, politely: bool) -> World:
+    """Let the hub of a star leave, or kill it, in a round drawn by the seed, and start it again after so many seconds."""
+    run = manifest(algorithm="dfedavg", clusters=1, rounds=60, seed=seed)
+    world = World(Options(seed, make_graph("star", 4, manifest=run), train_s=(0.3, 0.5)))
+    hub, moment = world.machines[0], world.random("hub").uniform(4.0, 8.0)
+    for machine in world.machines.values():
+        world.after(0.0, machine.start)
+    world.after(moment, leave if politely else Machine.crash, hub)
+    world.after(moment + away_s, hub.start)
+    world.run_until(EPOCH_S + 300, lambda: all(machine.completed for machine in world.machines.values()))
+    assert hub.lives == 2 and all(machine.completed for machine in world.machines.values())
+    return world
+
+
+def rounds_alone(world: World, peer_id: int) -> int:
+    """Return how many of a peer's rounds were without any neighbor."""
+    return sum(line["rounds_alone"] for line in world.checker.history[peer_id])
 
 
 def with_forgotten_pushes(seed: int) -> World:

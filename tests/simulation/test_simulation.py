@@ -21,7 +21,10 @@ from tests.simulation.small_runs import (
     RUNS,
     assert_equals_reference,
     async_with_kills,
+    hub_away,
+    rounds_alone,
     with_a_kill,
+    with_a_leave,
     with_forgotten_pushes,
     without_faults,
 )
@@ -109,6 +112,28 @@ def test_kill_and_restart_of_a_selecting_peer_changes_no_bit(seed):
 @pytest.mark.parametrize("seed", range(12))
 def test_kill_and_restart_of_an_asking_peer_changes_no_bit(seed):
     assert_equals_reference(with_a_kill(seed, KILLED_ASKING))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_leave_and_restart_of_a_peer_changes_no_bit(seed):
+    """A leave is waited for as a death is, and costs as little: nothing."""
+    assert_equals_reference(with_a_leave(seed))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_leave_and_restart_of_a_selecting_peer_changes_no_bit(seed):
+    assert_equals_reference(with_a_leave(seed, KILLED_SELECTING))
+
+
+@pytest.mark.parametrize("away_s", [0.5, 1.9, 6.0, 12.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_leave_of_a_hub_costs_its_neighbors_no_more_rounds_than_a_kill(seed, away_s):
+    left, killed = (hub_away(seed, away_s, politely=politely) for politely in (True, False))
+    assert left.checker.marks["record leave"] == 1 and not killed.checker.marks["record leave"]
+    for neighbor in (1, 2, 3):
+        alone, at_a_kill = rounds_alone(left, neighbor), rounds_alone(killed, neighbor)
+        assert abs(alone - at_a_kill) <= 3, f"{alone} rounds alone, after a kill {at_a_kill}"
+        assert alone > 0 or away_s < 2
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -125,7 +125,7 @@ class World:
         """A process is gone."""
         machine = self.machines[process.peer_id]
         machine.process, machine.down_since = None, self.now
-        machine.completed = machine.completed or process.ended_as == "completed"
+        machine.completed = machine.completed or process.ended_as in ("completed", "alone")
         if process.ended_as == "left" and self.healed_at is not None:
             self.after(1.0, machine.start)
 

@@ -35,7 +35,16 @@ def test_an_own_address_of_another_host_is_an_error(address, word):
 
 @pytest.mark.parametrize(
     ("content", "completed"),
-    [('{"status": "completed"}', True), ('{"status": "left"}', False), ("[]", False), ("{", False), (None, False)],
+    [
+        ('{"status": "completed"}', True),
+        ('{"status": "left"}', False),
+        ('{"status": "alone", "rounds_completed": 9, "rounds_total": 9}', True),
+        ('{"status": "alone", "rounds_completed": 3, "rounds_total": 9}', False),  # it gave up: a restart goes on
+        ('{"status": "alone"}', False),
+        ("[]", False),
+        ("{", False),
+        (None, False),
+    ],
 )
 def test_a_run_is_completed_only_if_its_summary_says_so(tmp_path, content, completed):
     if content is not None:

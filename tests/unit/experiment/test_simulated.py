@@ -11,6 +11,9 @@ from coordinator_free_bootstrap.errors import ShardError
 from peer.experiment.network import frozen_objects
 from peer.experiment.simulated import SimulatedSettings, simulate
 from peer.observe.report import build_report
+from peer.observe.run_files import Run
+from peer.observe.tail import RunTail
+from peer.observe.view import View
 from peer.tasks import Shard, Task
 from tests.tools.simulated import peers_of, run
 
@@ -42,6 +45,33 @@ def test_the_report_reads_the_run_directory(tmp_path):
     assert report.values["models_sent"] == 3 * 2 * len(graph.edges) == report.values["models_folded"]
     assert report.values["consensus_distance"][0] >= 0
     assert all(peer.status == "completed" for peer in peers.values())
+
+
+@pytest.mark.parametrize("pace", ["lockstep", "async"])
+def test_no_neighbor_is_suspected_in_a_run_without_faults(pace, tmp_path):
+    simulate(graph_of(peers=8, rounds=4, pace=pace), tmp_path)
+    states = {line["state"] for peer in Run.read(tmp_path).peers for line in peer.history if line["kind"] == "neighbor"}
+    assert states <= {"alive", "left"} and "alive" in states
+    view = RunTail(tmp_path)
+    view.refresh()
+    edges = View(view.log, view.graph).everything()["edges"]
+    assert {edge["state"] for edge in edges} <= {"alive", "left"}, "the page draws others as broken"
+
+
+@pytest.mark.parametrize("algorithm", ["local", "dpfl", "ifca", "fedspd", "blend"])
+def test_peers_without_faults_are_never_alone(algorithm, tmp_path):
+    options = {"budget": 1} if algorithm == "dpfl" else {}
+    peers = simulate(graph_of(algorithm=algorithm, options=options, rounds=2), tmp_path)
+    assert {peer.status for peer in peers.values()} == {"completed"}
+    assert build_report(tmp_path).values["rounds_alone"] == 0
+
+
+def test_peers_that_reject_every_model_end_as_alone(tmp_path):
+    peers = simulate(graph_of(algorithm="dfedavg", screening={"norm_bound": 1e-6}), tmp_path)
+    assert {peer.status for peer in peers.values()} == {"alone"}
+    values = build_report(tmp_path).values
+    assert values["state"] == "alone" and {row["exit_code"] for row in values["peers"]} == {51}
+    assert any("alone: folded no model of a neighbor" in warning for warning in values["warnings"])
 
 
 def test_a_regression_is_reported_with_its_metric(tmp_path):

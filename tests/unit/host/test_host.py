@@ -125,6 +125,25 @@ def test_each_refusal_is_counted_once_and_logged_and_recorded_a_few_times_a_minu
     assert [kind for kind, _ in world.named("record")] == ["refused"] * LINES_PER_MINUTE_MAX
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"wire_version": 99}, "wire versions differ"),
+        ({"frozen_digest": "other"}, "frozen weights differ"),
+        ({"schema_digest": "other"}, "model schemas differ"),
+        ({"incarnation": 0}, ""),  # a neighbor's mistake, which says nothing about the run
+    ],
+)
+def test_peer_that_refuses_a_hello_notes_that_the_neighbor_does_not_agree(changes: dict[str, Any], reason: str) -> None:
+    host, world = host_of()
+    host.post(ev.Tick())
+    assert host.answer_hello(hello_from(host, 1, **changes)).refusal is not None
+    assert host.state.neighbors[1].refusal.startswith(reason) and bool(host.state.neighbors[1].refusal) is bool(reason)
+    assert host.engine.stage is Stage.JOINING and not world.named("stop")
+    host.answer_hello(hello_from(host, 2, **changes))
+    assert world.named("stop") == ([("refused",)] if reason else [])
+
+
 def test_refusal_of_the_engine_is_counted_once() -> None:
     host, world = host_of()
     connect(host, 1, 2)

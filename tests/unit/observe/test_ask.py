@@ -83,6 +83,10 @@ def app():
             "; has waited 4.0 s for models of 1, in round 6; for models of 2, silent for 3.2 s and marked dead after 5 s",
         ),
         ({"owed_to": [1], "waiting_s": 4.0}, "; has waited 4.0 s for 1 to accept our models"),
+        (
+            {"waiting_for": [2], "waiting_s": 4.0, "neighbors": {"1": "alive", "2": "left"}},
+            "; has waited 4.0 s for models of 2, in round 7, which left 3.2 s ago and may be restarting",
+        ),
         ({"storage_error": "no space\n\u202eleft"}, "; no space\\n\\u202eleft"),
     ],
 )
@@ -90,6 +94,16 @@ def test_the_line_has_round_stage_neighbors_and_what_the_peer_waits_for(changes,
     line = line_of(said(changes), 3)
     assert line.startswith("round 7 of 60, exchanging; 1 of 2 neighbors alive")
     assert line.endswith(end)
+
+
+def test_a_peer_that_trains_alone_is_said_to():
+    view = said({"neighbors": {"1": "left", "2": "dead"}, "totals": {"rounds_alone": 5}})
+    assert line_of(view, 3).endswith(
+        "0 of 2 neighbors alive (1 left, 2 dead); no neighbor is live; 5 of 7 rounds alone so far"
+    )
+    assert "peer 3: no neighbor is live; 5 of 7 rounds alone so far" in text_of(view)
+    back = said({"totals": {"rounds_alone": 5}})
+    assert "alone" not in line_of(back, 3) and "alone" not in text_of(back)
 
 
 def test_before_it_has_met_a_neighbor_none_is_alive():

@@ -132,6 +132,28 @@ def test_warnings_name_diverged_refused_and_lonely_peers_first(run_directory):
     assert shown.startswith("warning: peer 1: diverged")
 
 
+def test_rounds_alone_are_counted_and_named_and_most_of_them_are_no_complete_run(run_directory):
+    for peer_id, alone, status in ((0, 2, "completed"), (1, 5, "alone")):
+        place = StateDir.of_peer(run_directory, peer_id)
+        with HistoryWriter(place.history, incarnation=(1 << 32) + peer_id) as history:
+            for round_index in range(6, 6 + alone):
+                lonely = {"models_folded": 0, "neighbors_alive": 0, "folded": [], "rounds_alone": 1}
+                history.write("round", **round_fields(peer_id, round_index) | lonely)
+            history.write("end", rounds_completed=6 + alone)
+        code = {"completed": 0, "alone": 51}[status]
+        write_json(place.summary, {"peer_id": peer_id, "status": status, "exit_code": code})
+    values = report_of(run_directory)
+    assert values["state"] == "alone" and values["rounds_alone"] == 7
+    assert values["warnings"] == [
+        "peer 0: 2 of 8 rounds without any neighbor",
+        "peer 1: 5 of 11 rounds without any neighbor",
+    ]
+    assert [row["rounds_alone"] for row in values["peers"]] == [2, 5, 0, 0]
+    assert [row["alone"] for row in values["peers"]] == [False, True, False, False]
+    shown = text_of(report_view(values))
+    assert "rounds alone" in shown and "alone, exit code 51" in shown
+
+
 def test_a_diverged_peer_without_an_end_line_is_known_from_its_summary(run_directory):
     place = write_peer(run_directory / "x", 2, end=False)
     write_json(place.summary, {"peer_id": 2, "status": "diverged", "incarnation": (1 << 32) + 2})

@@ -27,6 +27,7 @@ MISCONFIGURED = frozenset(  # refusals that no retry cures: the two peers do not
         Refusal.IDENTITY_MISMATCH,
     }
 )
+ROUNDS_TOLD = 10  # at most, in a heartbeat interval
 NOW = 0.0  # a time that has passed: due at once
 
 
@@ -64,6 +65,7 @@ class Contacts:
             neighbor.note_restart(hello.incarnation, hello.round_index, run.round.place)
         else:
             neighbor.note_round(hello.round_index)
+        self._note_lead(neighbor, hello.round_index)
         run.resumed |= 0 < hello.seen_incarnation < run.incarnation
         neighbor.phase = hello.phase
         restarted_as = hello.incarnation if is_new and was_known else None
@@ -125,8 +127,13 @@ class Contacts:
 
     def heartbeat_received(self, event: ev.HeartbeatReceived, now: float) -> None:
         """Note a neighbor's round and phase."""
-        heartbeat = event.heartbeat
-        self.heard(self._run.neighbors[heartbeat.sender], heartbeat.round_index, now, heartbeat.phase)
+        heartbeat, neighbor = event.heartbeat, self._run.neighbors[event.heartbeat.sender]
+        if not event.is_frame and heartbeat.round_index >= neighbor.round_index:
+            self._note_lead(neighbor, heartbeat.round_index)
+        self.heard(neighbor, heartbeat.round_index, now, heartbeat.phase)
+
+    def _note_lead(self, neighbor: Neighbor, round_index: int) -> None:
+        neighbor.lead = max(0, self._run.round.index - round_index)
 
     def heard(self, neighbor: Neighbor, round_index: int, now: float, phase: Phase | None = None) -> None:
         """Note a message that a neighbor sent on its own."""
@@ -206,10 +213,18 @@ class Contacts:
 
     def send_heartbeat(self, neighbor: Neighbor, now: float) -> None:
         """Send a heartbeat now."""
-        neighbor.sent_at, neighbor.heartbeat_in_flight = now, True
+        neighbor.sent_at = neighbor.told_at = now
+        neighbor.heartbeat_in_flight = True
         self._run.totals["control_messages_sent"] += 1
         heartbeat = Heartbeat(self._run.peer_id, self._run.incarnation, self._run.round.index, self.phase())
         self._run.emit(do.SendHeartbeat(neighbor.id, heartbeat))
+
+    def tell_round(self, now: float) -> None:
+        """Tell the neighbors the round that begins, a few times in a heartbeat interval at most."""
+        pause_s = self._timeouts.heartbeat_s / ROUNDS_TOLD
+        for neighbor in self._run.neighbors.values():
+            if neighbor.is_reachable and not neighbor.heartbeat_in_flight and now >= neighbor.told_at + pause_s:
+                self.send_heartbeat(neighbor, now)
 
     def send_heartbeats(self, now: float) -> None:
         """Send a heartbeat to every neighbor that can be reached."""

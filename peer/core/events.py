@@ -44,9 +44,13 @@ class IncarnationRaised:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReceived:
-    """A neighbor sent a heartbeat, or a frame of a model that stands for one."""
+    """A neighbor sent a heartbeat, or a frame of a model that stands for one.
+
+    ``is_frame``: it is a frame, so its round is the last one heard and not the present one.
+    """
 
     heartbeat: Heartbeat
+    is_frame: bool = False
 
 
 @dataclass(frozen=True, slots=True)

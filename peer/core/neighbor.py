@@ -19,6 +19,7 @@ class Neighbor:
         incarnation: the highest one seen, also before a restart of this peer; lower ones are over for good. 0: none.
         connected: the handshake with this incarnation is complete, since this peer started.
         round_index: the neighbor's round; it only grows within one incarnation.
+        lead: how many rounds we were ahead of it when it last told its round; 0 if it was ahead.
         proven_round: the highest round of a model of this neighbor that passed screening.
         late: a round was closed at its deadline without the neighbor, and it has not delivered in time since.
     """
@@ -29,6 +30,7 @@ class Neighbor:
     incarnation: int = 0
     connected: bool = False
     round_index: int = 0
+    lead: int = 0
     proven_round: int = -1
     phase: Phase = Phase.STARTING
     late: bool = False
@@ -40,6 +42,7 @@ class Neighbor:
     hello_failures: int = 0
     hello_in_flight: bool = False
     sent_at: float = float("-inf")  # when anything was last sent to this neighbor
+    told_at: float = float("-inf")  # when a heartbeat was last sent to this neighbor
     heartbeat_in_flight: bool = False
 
     pull_at: float = 0.0  # no pull before this time; later after each failure

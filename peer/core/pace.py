@@ -28,9 +28,10 @@ class Pace:
         stale_rounds_max: the oldest age, in rounds, of a model that is still folded.
         sends_passes: a neighbor is told when a step brings it no models.
         rounds_open: how many rounds' offers a selection that comes late can still get.
+        tells_rounds: a neighbor is told each round that this peer begins, by a heartbeat.
     """
 
-    sends_passes, rounds_open = False, 1
+    sends_passes, rounds_open, tells_rounds = False, 1, True
 
     def __init__(self, run: State) -> None:
         self.run = run
@@ -109,6 +110,14 @@ class Pace:
     def is_late(self, place: Place) -> bool:
         """Return whether a step is over (or being closed)."""
         return place < self.run.round.place
+
+    def age(self, header: ModelHeader) -> int:
+        """Return how many rounds old a model is: own round minus its round, minus what we were ahead when it was told.
+
+        In async pace peers of different speed drift apart for good. A slower neighbor's newest model is not old for that.
+        """
+        run = self.run
+        return max(0, run.round.index - header.round_index - run.neighbors[header.sender].lead)
 
     def is_unwanted(self, header: ModelHeader) -> bool:
         """Return whether the sender's models of this round are enough."""
@@ -191,7 +200,7 @@ class Pace:
 class Lockstep(Pace):
     """A round waits for its live neighbors."""
 
-    sends_passes, rounds_open = True, 2
+    sends_passes, rounds_open, tells_rounds = True, 2, False
 
     def __init__(self, run: State) -> None:
         super().__init__(run)
@@ -216,6 +225,10 @@ class Lockstep(Pace):
         """Also while the step itself is being closed."""
         closing = self.run.stage in (Stage.ENDING_STEP, Stage.CLOSING)
         return place < self.run.round.place or (place == self.run.round.place and closing)
+
+    def age(self, header: ModelHeader) -> int:
+        """By the one count that all peers share."""
+        return max(0, self.run.round.index - header.round_index)
 
     def is_unwanted(self, header: ModelHeader) -> bool:
         """Each neighbor sends what it announced."""

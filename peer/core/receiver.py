@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 from coordinator_free_bootstrap.errors import Refusal
@@ -25,7 +26,6 @@ class Receiver:
         self._pace = pace
         self._contacts = contacts
         self._buffers = Buffers(run)
-        self.next_time = self._buffers.next_time
 
     # ---- what cannot be accepted; nothing changes ----------------------------------------------------------------------
 
@@ -168,8 +168,23 @@ class Receiver:
         self._buffers.note(now)
         self._answer_unread()
         if self._run.stage in OPEN and not self._run.leaving:
-            self._fold_complete()
+            self._fold_complete(now)
             self._read_offered(now)
+
+    def next_time(self, now: float) -> Iterator[float]:
+        """Yield the times at which something is due here by itself."""
+        yield from self._buffers.next_time(now)
+        waits = self._run.arrivals.offered or self._run.arrivals.complete
+        if self._pace.folds_in_order and waits and now < self._run.ordered_until:
+            yield self._run.ordered_until
+
+    def _turn(self, now: float) -> int | None:
+        """Return the neighbor whose models are folded next, as `Pace.turn`.
+
+        Near the round deadline models are folded as they come: those that wait for a neighbor that does not deliver would be
+        lost with it.
+        """
+        return self._pace.turn() if now < self._run.ordered_until else None
 
     def _is_late(self, header: ModelHeader) -> bool:
         return self._pace.is_late((header.round_index, header.step))
@@ -218,7 +233,7 @@ class Receiver:
         arrivals = self._run.arrivals
         if not arrivals.offered:
             return
-        known, turn = self.selections_known(now), self._pace.turn()
+        known, turn = self.selections_known(now), self._turn(now)
         if turn is None:
             self._buffers.give_up_slow(now)
         for stream, header in self._buffers.in_order(by_round=turn is not None):
@@ -233,11 +248,11 @@ class Receiver:
                 self._buffers.begin(stream, header.sender, now)
                 self._run.emit(do.ReadArrival(stream))
 
-    def _fold_complete(self) -> None:
+    def _fold_complete(self, now: float) -> None:
         """Fold the complete arrivals whose turn has come."""
         arrivals = self._run.arrivals
         while arrivals.complete:
-            turn = self._pace.turn()
+            turn = self._turn(now)
             waiting = sorted(arrivals.complete.items(), key=fold_order)
             ready = [(s, h) for s, h in waiting if turn is None or h.sender == turn or self._is_late(h)]
             if not ready and len(waiting) == self._run.manifest.limits.concurrent_receives:

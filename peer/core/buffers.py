@@ -7,7 +7,7 @@ All neighbors share `limits.concurrent_receives` buffers, and a model keeps its 
 - a neighbor whose transfers take far longer than those of the others does not get the last free buffer;
 - if such transfers hold all buffers and another neighbor waits, the longest of them is given up. Its sender repeats it.
 
-With a single buffer a slow neighbor has it for a tenth of the time at most, and each time twice as long as before, so that an
+With a single buffer a slow neighbor has it for a twentieth of the time at most, and each time twice as long as before, so that an
 honest one succeeds in the end. What is slow is measured here, by the transfers of the other neighbors.
 """
 
@@ -21,8 +21,9 @@ from peer.core.state import State
 
 SLOW = 4.0  # a transfer is slow if it takes this many times the median of the other neighbors' last transfers
 REMEMBERED = 0.8  # of how long a neighbor's transfers took, at each quicker one
+FAILED = 4.0  # a transfer without a model counts this many times: it was of no use
 GIVEN_UP = 8.0  # a transfer that was given up counts as this many times what is slow
-PAUSE = 9.0  # with a single buffer, a slow neighbor leaves it to the others this many times as long as it had it
+PAUSE = 19.0  # with a single buffer, a slow neighbor leaves it to the others this many times as long as it had it
 
 
 class Buffers:
@@ -46,7 +47,8 @@ class Buffers:
         for stream in self._began.keys() - self._run.arrivals.reading.keys():
             sender, began_at = self._began.pop(stream)
             took_s = now - began_at
-            self._took_s[sender] = max(took_s, REMEMBERED * self._took_s.get(sender, 0.0))
+            counted_s = took_s if stream in self._run.arrivals.complete else FAILED * took_s
+            self._took_s[sender] = max(counted_s, REMEMBERED * self._took_s.get(sender, 0.0))
             self._read_at[sender] = now
             if self._most == 1 and self._is_slow(sender, now):
                 self._pause_until[sender], self._granted_s[sender] = now + PAUSE * took_s, 2 * took_s

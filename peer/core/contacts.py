@@ -65,7 +65,6 @@ class Contacts:
             neighbor.note_restart(hello.incarnation, hello.round_index, run.round.place)
         else:
             neighbor.note_round(hello.round_index)
-        self._note_lead(neighbor, hello.round_index)
         run.resumed |= 0 < hello.seen_incarnation < run.incarnation
         neighbor.phase = hello.phase
         restarted_as = hello.incarnation if is_new and was_known else None
@@ -127,13 +126,8 @@ class Contacts:
 
     def heartbeat_received(self, event: ev.HeartbeatReceived, now: float) -> None:
         """Note a neighbor's round and phase."""
-        heartbeat, neighbor = event.heartbeat, self._run.neighbors[event.heartbeat.sender]
-        if not event.is_frame and heartbeat.round_index >= neighbor.round_index:
-            self._note_lead(neighbor, heartbeat.round_index)
-        self.heard(neighbor, heartbeat.round_index, now, heartbeat.phase)
-
-    def _note_lead(self, neighbor: Neighbor, round_index: int) -> None:
-        neighbor.lead = max(0, self._run.round.index - round_index)
+        heartbeat = event.heartbeat
+        self.heard(self._run.neighbors[heartbeat.sender], heartbeat.round_index, now, heartbeat.phase)
 
     def heard(self, neighbor: Neighbor, round_index: int, now: float, phase: Phase | None = None) -> None:
         """Note a message that a neighbor sent on its own."""

@@ -44,13 +44,9 @@ class IncarnationRaised:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReceived:
-    """A neighbor sent a heartbeat, or a frame of a model that stands for one.
-
-    ``is_frame``: it is a frame, so its round is the last one heard and not the present one.
-    """
+    """A neighbor sent a heartbeat, or a frame of a model that stands for one."""
 
     heartbeat: Heartbeat
-    is_frame: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ class Neighbor:
         incarnation: the highest one seen, also before a restart of this peer; lower ones are over for good. 0: none.
         connected: the handshake with this incarnation is complete, since this peer started.
         round_index: the neighbor's round; it only grows within one incarnation.
-        lead: how many rounds we were ahead of it when it last told its round; 0 if it was ahead.
         proven_round: the highest round of a model of this neighbor that passed screening.
         late: a round was closed at its deadline without the neighbor, and it has not delivered in time since.
     """
@@ -30,7 +29,6 @@ class Neighbor:
     incarnation: int = 0
     connected: bool = False
     round_index: int = 0
-    lead: int = 0
     proven_round: int = -1
     phase: Phase = Phase.STARTING
     late: bool = False

@@ -112,12 +112,13 @@ class Pace:
         return place < self.run.round.place
 
     def age(self, header: ModelHeader) -> int:
-        """Return how many rounds old a model is: own round minus its round, minus what we were ahead when it was told.
+        """Return how many rounds old a model is: by our own count, or by its sender's if that is less.
 
-        In async pace peers of different speed drift apart for good. A slower neighbor's newest model is not old for that.
+        In async pace peers of different speed drift apart for good, and a slower neighbor's newest model is not old for that. A
+        sender is in the next round at least: no round waits for the answers.
         """
-        run = self.run
-        return max(0, run.round.index - header.round_index - run.neighbors[header.sender].lead)
+        senders_round = max(self.run.neighbors[header.sender].round_index, header.round_index + 1)
+        return max(0, min(self.run.round.index, senders_round) - header.round_index)
 
     def is_unwanted(self, header: ModelHeader) -> bool:
         """Return whether the sender's models of this round are enough."""

@@ -186,7 +186,7 @@ class Requests:
         sender, now = self._streams[number].header.sender, asyncio.get_running_loop().time()
         if now - self._frame_at.get(sender, 0.0) >= self._host.manifest.timeouts.heartbeat_s / 2:
             self._frame_at[sender] = now
-            self._post(ev.HeartbeatReceived(self._host.heartbeat_of(sender), is_frame=True))
+            self._post(ev.HeartbeatReceived(self._host.heartbeat_of(sender)))
 
     def answer(self, number: int, reply: PushReply) -> None:
         """Answer a push; a stream that is to be folded stays until `take`.

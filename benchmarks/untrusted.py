@@ -2,9 +2,9 @@
 
     python benchmarks/untrusted.py [--seeds 5] [--json FILE] [--markdown FILE]
 
-Four peers, all neighbors of each other, average one model of scikit-learn's digits (dfedavg, lockstep) in this process. Peer 3 trains as the
-others do and lies in what it sends: all signs turned, or a thousand times the model. The number is the accuracy of the personalized model,
-meaned over the three honest peers; then over seeds, with its 95 % interval. `local` sends nothing, so nobody can lie to it.
+Four peers, all neighbors of each other, average one model of scikit-learn's digits (dfedavg, lockstep) in this process. Peer 3
+trains as the others do and lies in what it sends: it turns all signs. The number is the accuracy after the last round, averaged
+over the three honest peers; then over seeds, with its 95 % interval. `local` sends nothing, so nobody can lie to it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,18 @@ from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 
 PEERS, LIAR = 4, 3
-RUN = {"rounds": 20, "split": "iid", "clusters": 1, "local_epochs": 2}
-STUDENT_T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}  # 97.5 %, by freedom
+RUN = {"rounds": 60, "split": "iid", "clusters": 1, "local_epochs": 2}
+STUDENT_T = {
+    1: 12.706,
+    2: 4.303,
+    3: 3.182,
+    4: 2.776,
+    5: 2.571,
+    6: 2.447,
+    7: 2.365,
+    8: 2.306,
+    9: 2.262,
+}  # 97.5 %, by freedom
 SCREENING: dict[str, dict[str, float]] = {
     "off (default)": {},
     "norm_bound 2": {"norm_bound": 2.0},
@@ -55,14 +65,7 @@ class SignFlip(Liar):
     factor = -1.0
 
 
-class Thousandfold(Liar):
-    """The liar sends a thousand times its model."""
-
-    name = "thousandfold"
-    factor = 1000.0
-
-
-ATTACKS: dict[str, type[DFedAvg]] = {"none": Liar, "sign flip": SignFlip, "x1000": Thousandfold}
+ATTACKS: dict[str, type[DFedAvg]] = {"none": Liar, "sign flip": SignFlip}
 
 
 def accuracy(seed: int, algorithm: Any, screening: dict[str, float]) -> float:
@@ -97,7 +100,9 @@ def main() -> None:
             attack: [100 * accuracy(seed, algorithm, screening) for seed in range(1, given.seeds + 1)]
             for attack, algorithm in attacks.items()
         }
-        print(name, {attack: round(statistics.fmean(values), 1) for attack, values in measured[name].items()}, flush=True)
+        print(
+            name, {attack: round(statistics.fmean(values), 1) for attack, values in measured[name].items()}, flush=True
+        )
     rows = [[name, *(cell(found.get(attack, found["none"])) for attack in ATTACKS)] for name, found in measured.items()]
     title = f"One lying neighbor of {PEERS - 1}, digits, {RUN['rounds']} rounds, {given.seeds} seeds: accuracy of honest peers, %"
     show(title, ["algorithm, run.screening", *(f"attack: {attack}" for attack in ATTACKS)], rows, given.markdown)

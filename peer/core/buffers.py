@@ -23,7 +23,9 @@ SLOW = 4.0  # a transfer is slow if it takes this many times the median of the o
 REMEMBERED = 0.8  # of how long a neighbor's transfers took, at each quicker one
 FAILED = 4.0  # a transfer without a model counts this many times: it was of no use
 GIVEN_UP = 8.0  # a transfer that was given up counts as this many times what is slow
-PAUSE = 19.0  # with a single buffer, a slow neighbor leaves it to the others this many times as long as it had it
+PAUSE = (
+    19.0  # with a single buffer, a slow neighbor first leaves it to the others this many times as long as it gets it
+)
 
 
 class Buffers:
@@ -51,7 +53,8 @@ class Buffers:
             self._took_s[sender] = max(counted_s, REMEMBERED * self._took_s.get(sender, 0.0))
             self._read_at[sender] = now
             if self._most == 1 and self._is_slow(sender, now):
-                self._pause_until[sender], self._granted_s[sender] = now + PAUSE * took_s, 2 * took_s
+                self._granted_s[sender] = 2 * took_s
+                self._pause_until[sender] = now + PAUSE * self._granted_s[sender]
 
     def in_order(self, *, by_round: bool) -> list[tuple[int, ModelHeader]]:
         """Return the offered models as they are to be read: by round and neighbor, or neighbors in rotation."""

@@ -32,6 +32,9 @@ class Neighbor:
     proven_round: int = -1
     phase: Phase = Phase.STARTING
     late: bool = False
+    stalls: int = 0  # transfers of its models in the present step that stopped or were too slow
+    misses: float = 0.0  # rounds that waited for it in vain, less what it made good (`peer.core.patience`)
+    waited_from: int = 0  # the first round that waits for it again
     unreachable: bool = False  # heard, but it has not answered since
     refusal: str = ""  # why it refused our last hello for good; "" if it did not
 

@@ -16,6 +16,7 @@ from peer.core.liveness import NeighborState
 from peer.core.messages import ModelHeader, Select
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import Place
+from peer.core.patience import FULL, Patience
 from peer.core.stages import Stage
 from peer.core.state import State
 
@@ -209,6 +210,13 @@ class Lockstep(Pace):
         self.stale_rounds_max = run.manifest.stale_rounds_max if run.manifest.stale == "fold" else 0
         self.rate = RoundRate(run.manifest.lockstep.rate_window_rounds)
         self.holds_rate = False  # rounds are drawn out while this peer is partitioned
+        self.patience = Patience(run)
+
+    def _expected(self) -> Iterator[int]:
+        """Not those that made rounds wait in vain."""
+        for n in super()._expected():
+            if self.patience.waits_for(self.run.neighbors[n]):
+                yield n
 
     def catches_up(self) -> bool:
         """Between any two rounds."""
@@ -285,6 +293,7 @@ class Lockstep(Pace):
         A peer that is killed after the checkpoint of its next round could not repeat an offer of this one.
         """
         run, place = self.run, self.run.round.place
+        self.patience.look(self.expected(), self.rate.duration_min_s(), now)
         return run.deadline_over(now) or all(
             run.has_delivered(n) and not run.neighbors[n].outbox.owes(place) for n in self._expected()
         )
@@ -338,6 +347,7 @@ class Lockstep(Pace):
         run, expected = self.run, self.expected()
         for n in expected:
             run.neighbors[n].late = not run.has_delivered(n)
+        self.patience.step_closes(expected)
         present = {n for n in expected if not run.neighbors[n].late}
         missing = sorted(set(run.scheduled()) - present) if run.steps else []
         headers = {**run.arrivals.reading, **run.arrivals.complete}
@@ -359,6 +369,9 @@ class Lockstep(Pace):
         if run.deadline_over(now):
             return ()
         times = [run.deadline]
+        patient_until = self.patience.until(self.rate.duration_min_s())
+        if now < patient_until < run.deadline and any(run.neighbors[n].misses >= FULL for n in self._expected()):
+            times.append(patient_until)
         if self.holds_rate and (until := run.round.began_at + self.rate.duration_min_s()) > now:
             times.append(until)
         return times

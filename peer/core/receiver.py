@@ -150,7 +150,10 @@ class Receiver:
     def lost(self, event: ev.ArrivalLost) -> None:
         """Forget a stream; a model that failed screening will not come again, so the round does not wait for it."""
         header = self._run.arrivals.forget(event.stream)
-        if header is None or event.refusal is None:
+        if header is None:
+            return
+        self._run.neighbors[header.sender].stalls += event.stalled
+        if event.refusal is None:
             return
         self._run.totals["models_rejected"] += 1
         self._run.round.record.setdefault("rejected", Counter())[event.refusal] += 1
@@ -286,4 +289,3 @@ class Receiver:
 
 def _said(select: Select) -> str:
     return f"cluster {select.selected} selected{', models declined' if select.declines else ''}"
-

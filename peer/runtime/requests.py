@@ -150,7 +150,8 @@ class Requests:
         number, _ = self._stream_of.pop(id(arrival), (0, None))
         if number in self._streams:
             self._forget(number)
-            self._post(ev.ArrivalLost(number, code if code is Refusal.NON_FINITE else None))
+            final = code if code is Refusal.NON_FINITE else None
+            self._post(ev.ArrivalLost(number, final, stalled=code is Refusal.TOO_SLOW))
 
     async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
         """Give a neighbor that catches up the present model of one slot."""

@@ -254,6 +254,8 @@ class Receiver:
     def _fold_complete(self, now: float) -> None:
         """Fold the complete arrivals whose turn has come."""
         arrivals = self._run.arrivals
+        if arrivals.complete:
+            self.selections_known(now)  # weights may depend on what is agreed
         while arrivals.complete:
             turn = self._turn(now)
             waiting = sorted(arrivals.complete.items(), key=fold_order)

@@ -7,6 +7,7 @@ their streams, until the engine has them read.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -168,6 +169,10 @@ class Requests:
     def refused(self, caller: int | None, code: Refusal, sentence: str) -> None:
         """Count a refusal that the server made."""
         self._host.refuse(caller, code, sentence)
+
+    def heard_frame_since(self, sender: int, since: float) -> bool:
+        """Return whether a frame of a neighbor's model has come, and stood for a heartbeat, since a time of the event loop."""
+        return self._frame_at.get(sender, -math.inf) >= since
 
     # ---- what the world does with streams -------------------------------------------------------------------------------
 

@@ -159,7 +159,8 @@ class ArrivalReader:
         await self._send_metadata(((ACCEPTED_METADATA, "1"),))
         clock, idle_s, read = self._clock, self._timeouts.idle_transfer_s, self._context.read
         header = arrival.header
-        latest = clock() + self._pacing.transfer_limit_s(header.sender, header.size_bytes, self._timeouts)
+        began, received = clock(), 0
+        latest = began + self._pacing.transfer_limit_s(header.sender, header.size_bytes, self._timeouts)
         try:
             async with asyncio.timeout_at(min(latest, clock() + idle_s)) as deadline:
                 while (frame := await read()) is not grpc.aio.EOF:
@@ -167,6 +168,8 @@ class ArrivalReader:
                     arrival.on_frame()
                     if self._writer is None:
                         continue  # given up: the deadline is not extended
+                    received += len(frame)
+                    latest = began + self._pacing.may_last_s(header.sender, header.size_bytes, received, self._timeouts)
                     deadline.reschedule(latest)  # waiting for the own limit is not idle time of the sender
                     await self._pacing.download.take(len(frame))
                     if self._writer is None:

@@ -305,8 +305,11 @@ class AsyncioWorld:
     def cancel_send(self, neighbor: int) -> None:
         """Cancel the message in flight."""
         task = self._sending.pop(neighbor, None)
-        if task is not None:
-            task.cancel()
+        if task is None:
+            return
+        task.cancel()
+        if self._links[neighbor].sends_model and (advice := self._pacing.advice(neighbor)):
+            self.host.world.log(do.Log("warning", f"a model on its way is given up: {advice}", neighbor, "slow"))
 
     def retry_if_stalled(self, neighbor: int, quiet_s: float) -> None:
         """Cancel a push that only waits."""

@@ -19,13 +19,13 @@ from peer.wire.pacing import UNLIMITED, Pacing
 ACCEPTED_METADATA = "peer-accepted"  # initial metadata of an accepted push; absent if it is refused
 
 
-def too_slow(timeouts: Timeouts) -> RemoteProtocolError:
-    """Return the error of a transfer that has stopped or exceeds its time limit."""
-    allowed = (
-        f"{timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s) without a byte, and then at least "
-        "32 KiB/s, or half of the share that a declared limit leaves"
+def too_slow(timeouts: Timeouts, moved_bytes: int, seconds: float) -> RemoteProtocolError:
+    """Return the error of a transfer that has stopped or exceeds its time limit; it says what to declare."""
+    sentence = (
+        f"the transfer stopped or is too slow: {moved_bytes} bytes in {seconds:.0f} s; declare the slow end's upload_limit or "
+        f"download_limit in the graph file; timeouts.idle_transfer_s is {timeouts.idle_transfer_s:g}"
     )
-    return RemoteProtocolError(Refusal.TOO_SLOW, f"the transfer stopped or is too slow; allowed: {allowed}")
+    return RemoteProtocolError(Refusal.TOO_SLOW, sentence)
 
 
 class ArrivalReader:
@@ -181,7 +181,7 @@ class ArrivalReader:
                     deadline.reschedule(min(latest, clock() + idle_s))
         except TimeoutError as error:
             if arrival.verdict is None:
-                raise too_slow(self._timeouts) from error
+                raise too_slow(self._timeouts, received, clock() - began) from error
         if arrival.verdict is None:
             await asyncio.sleep(CANCEL_DELAY_S)
             raise RemoteProtocolError(Refusal.MALFORMED, "the stream ends without an end frame")

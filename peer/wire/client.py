@@ -27,6 +27,7 @@ from peer.wire import convert, frames
 from peer.wire.access import REFUSAL_TRAILER
 from peer.wire.arrival_reader import ACCEPTED_METADATA
 from peer.wire.failures import UNTRUSTED, in_words
+from peer.wire.frame_sizes import FIRST_BYTES
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, TUNNELS, UNARY, channel_options
 from peer.wire.pacing import UNLIMITED, Pacing
@@ -206,13 +207,20 @@ class NeighborLink:
             if isinstance(error.__cause__, TimeoutError):
                 self._pacing.failed(self.peer_id)
             raise
+        finally:
+            pushed_bytes, self._push_bytes = self._push_bytes, 0
         self._received(data)
         reply = convert.unpack_push_reply(data)
         if reply.refusal is Refusal.TOO_SLOW:
             self._pacing.failed(self.peer_id)
-        elif self._push_bytes == header.size_bytes:
+        elif pushed_bytes == header.size_bytes:
             self._pacing.answered(self.peer_id, header.size_bytes, self._pushed_s())
         return reply
+
+    @property
+    def sends_model(self) -> bool:
+        """Whether more frames of a model are written than before its acceptance, and its answer has not come."""
+        return self._push_bytes > FIRST_BYTES
 
     def _pushed_s(self) -> float:
         return asyncio.get_running_loop().time() - self._push_began

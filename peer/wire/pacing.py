@@ -87,13 +87,23 @@ class Pacing:
         return min(timeouts.round_deadline_s, max(planned_s, steady_s))
 
     def is_limited(self, neighbor: int) -> bool:
-        """Return whether transfers with a neighbor have a limit: an own one, a declared one, or that of a link not known as fast."""
+        """Return whether transfers with a neighbor have a limit: an own or a declared one, or that of an unproven link."""
         slow = self.learned is not None and not self.learned.is_fast(neighbor)
         return slow or self.upload.limited or self.download.limited or neighbor in self._declared
 
     def buffered_s(self, neighbor: int) -> float:
         """Return how long written bytes may wait in buffers before they are sent; 0 on a link that is known as fast."""
         return 0.0 if self.learned is None else self.learned.buffered_s(neighbor)
+
+    def advice(self, neighbor: int) -> str:
+        """Return what to declare for the link to a neighbor; "" where it is fast, or a limit is declared."""
+        if self.learned is None or self.learned.is_fast(neighbor) or neighbor in self._declared or self.upload.limited:
+            return ""
+        rate = self.learned.bytes_per_second(neighbor)
+        return (
+            f"the link to peer {neighbor} has not shown more than {rate:.0f} bytes/s; if it is slow, declare upload_limit or "
+            "download_limit of its slow end in the graph file, or raise run.timeouts.suspicion_s"
+        )
 
     def options(self) -> Options:
         """Return options of channels and servers: gRPC reads no megabytes ahead of a peer that limits its downloads."""

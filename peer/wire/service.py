@@ -8,8 +8,9 @@ it, a status with the trailer of `access`. No refusal stops the server.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 import grpc
@@ -53,6 +54,7 @@ class PeerService:
         self._timeouts = timeouts
         self._stopping = stopping
         self._completing: set[asyncio.Future[PushReply]] = set()
+        self._pulling: defaultdict[int | None, asyncio.Lock] = defaultdict(asyncio.Lock)  # by neighbor
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return all methods for gRPC, with bytes in and out: a message that cannot be parsed is refused here, not in gRPC."""
@@ -116,12 +118,14 @@ class PeerService:
         return convert.pack_push_reply(reply)
 
     async def pull(self, _requests: AsyncIterator[bytes], context: Any) -> None:
-        """Send one model to a neighbor that pulls it."""
+        """Send one model to a neighbor that pulls it; pulls of one neighbor share the upload that one has."""
         caller: int | None = None
         try:
             caller = self._caller(context)
             with self._access.stream(caller, context):
-                problem = await self._send(caller, await first_message(context, self._timeouts), context)
+                request = await first_message(context, self._timeouts)
+                async with nullcontext() if caller is None else self._pulling[caller]:
+                    problem = await self._send(caller, request, context)
                 if problem is not None:
                     await self._access.abort(context, caller, problem)
         except RemoteProtocolError as error:

@@ -4,8 +4,8 @@ All neighbors share `limits.concurrent_receives` buffers, and a model keeps its 
 
 - a neighbor has one model read at a time, however many it offers;
 - where models are folded as they come, the neighbor that was read longest ago comes first;
-- a neighbor whose transfers take far longer than those of the others does not get the last free buffer;
-- if such transfers hold all buffers and another neighbor waits, the longest of them is given up. Its sender repeats it.
+- neighbors whose transfers take far longer than those of the others have all buffers but one at most;
+- if such transfers hold all buffers nevertheless and another neighbor waits, the longest is given up. Its sender repeats it.
 
 With a single buffer a slow neighbor has it for a twentieth of the time at most, and each time twice as long as before, so that an
 honest one succeeds in the end. What is slow is measured here, by the transfers of the other neighbors.
@@ -68,8 +68,10 @@ class Buffers:
         arrivals, free = self._run.arrivals, self._most - self._run.arrivals.buffers()
         if free < 1 or arrivals.is_reading_from(sender):
             return False
-        if turn is None and free == 1 and self._is_slow(sender, now):
-            return self._most == 1 and now >= self._pause_until.get(sender, 0.0) and not self._prompt_waits(now)
+        if turn is None and self._is_slow(sender, now):
+            if self._most == 1:
+                return now >= self._pause_until.get(sender, 0.0) and not self._prompt_waits(now)
+            return sum(self._is_slow(other, now) for other, _ in self._began.values()) < self._most - 1
         return free > 1 or in_turn or any(header.sender == turn for header in arrivals.reading.values())
 
     def begin(self, stream: int, sender: int, now: float) -> None:

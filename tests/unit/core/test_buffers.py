@@ -1,4 +1,4 @@
-"""Which neighbor gets a receive buffer: one each, in rotation, the last one only for prompt neighbors."""
+"""Which neighbor gets a receive buffer: one each, in rotation, never all for slow neighbors."""
 
 import pytest
 
@@ -71,15 +71,17 @@ def test_neighbors_are_read_in_rotation_whatever_rounds_they_claim():
     ("seconds", "complete", "slow"),
     [(0.3, True, False), (0.3, False, True), (HEARTBEAT_S, True, False), (HEARTBEAT_S + 0.1, True, True)],
 )
-def test_last_buffer_is_for_neighbors_that_are_not_slow(seconds, complete, slow):
+def test_one_buffer_is_for_neighbors_that_are_not_slow(seconds, complete, slow):
     """Four times the usual 0.1 s are less than a heartbeat interval, which is never slow; a failure counts four times."""
-    driven = Driven()
+    driven = Driven(peers=6)
     for sender in (2, 3, 4):
         driven.transfer(sender, 0.1)
-    driven.transfer(1, seconds, complete)
-    driven.offer(1)
-    assert driven.room(1), "two buffers are free"
+    for sender in (1, 5):
+        driven.transfer(sender, seconds, complete)
     driven.read(driven.offer(2))
+    assert driven.room(1), "one slow neighbor beside prompt ones, however many of these wait"
+    driven.end(driven.streams, 0.1)
+    driven.read(driven.offer(5))
     assert driven.room(1) != slow and driven.room(3)
 
 
@@ -111,7 +113,8 @@ def test_slow_transfers_that_hold_all_buffers_give_one_up_to_a_waiting_neighbor(
     assert (answer.stream, answer.refusal) == (first, Refusal.TOO_SLOW)
     assert driven.room(3)
     driven.offer(1)
-    assert not driven.room(1), "it is slow: the last buffer is not for it"
+    driven.now += 0.1
+    assert not driven.room(1), "it is slow, as neighbor 2 is, whose model is being read"
     for _ in range(20):
         driven.transfer(1, 0.1)
     assert driven.room(1), f"forgotten after prompt transfers, though {GIVEN_UP:g} times what is slow was counted"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,6 +12,8 @@ from coordinator_free_bootstrap import Graph as BaseGraph
 from coordinator_free_bootstrap import Kind, Manifest, digest, load_graph, make_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.mixing import rounds_to_agree, spectral_gap
 from peer.api.arguments import named_in_python
+
+TRIMMED_VALUES_MIN = 2  # of fewer values nothing is left when one at each end is trimmed
 
 
 class Graph(BaseGraph):
@@ -139,6 +142,7 @@ class Graph(BaseGraph):
             "rounds": self.manifest.rounds,
             "pace": self.manifest.pace,
             "task": self.manifest.task,
+            "screening": screening_in_words(self),
             "graph_digest": self.digest,
             "manifest_digest": digest(self.manifest),
         }
@@ -156,6 +160,24 @@ def _named(run: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: register(value) if key == "algorithm" and isinstance(value, type) else value for key, value in run.items()
     }
+
+
+def screening_in_words(graph: BaseGraph) -> str:
+    """Return the manifest's screening; where it is off, what to set if neighbors are not trusted."""
+    found = {key: value for key, value in graph.manifest.screening.model_dump().items() if value is not None}
+    if found:
+        return ", ".join(f"{key} {value:g}" for key, value in found.items())
+    if not graph.edges or graph.manifest.algorithm == "local":
+        return "off"
+    values = 1 + min(graph.degree(peer_id) for peer_id in graph.ids)  # of one coordinate: the own one and the arrivals
+    remedies = ["run.screening.clip=1"]
+    if values > TRIMMED_VALUES_MIN:
+        share = math.ceil(100 / values) / 100
+        remedies.insert(0, f"run.screening.trimmed_mean={share:g}, which trims one model at each end,")
+    return (
+        "off: one lying neighbor can make the models useless; where neighbors are not trusted, set "
+        f"{' or '.join(remedies)} (docs/choosing.md)"
+    )
 
 
 def given_keys(run: Mapping[str, Any]) -> Iterator[str]:

@@ -41,6 +41,11 @@ class Arrivals:
         """Return whether a model of a neighbor is being read."""
         return any(header.sender == neighbor for header in self.reading.values())
 
+    def is_complete_from(self, neighbor: int, place: Place) -> bool:
+        """Return whether a model of a neighbor's step waits for its turn in a buffer."""
+        headers = self.complete.values()
+        return any(h.sender == neighbor and (h.round_index, h.step) == place for h in headers)
+
     def senders_at(self, place: Place) -> set[int]:
         """Return the neighbors of whom a model of a step is offered or complete."""
         headers = [*self.offered.values(), *self.complete.values()]

@@ -28,6 +28,7 @@ MISCONFIGURED = frozenset(  # refusals that no retry cures: the two peers do not
         Refusal.IDENTITY_MISMATCH,
     }
 )
+ROUNDS_TOLD = 10  # at most, in a heartbeat interval
 NOW = 0.0  # a time that has passed: due at once
 
 
@@ -230,10 +231,18 @@ class Contacts:
 
     def send_heartbeat(self, neighbor: Neighbor, now: float) -> None:
         """Send a heartbeat now."""
-        neighbor.sent_at, neighbor.heartbeat_in_flight = now, True
+        neighbor.sent_at = neighbor.told_at = now
+        neighbor.heartbeat_in_flight = True
         self._run.totals["control_messages_sent"] += 1
         heartbeat = Heartbeat(self._run.peer_id, self._run.incarnation, self._run.round.index, self.phase())
         self._run.emit(do.SendHeartbeat(neighbor.id, heartbeat))
+
+    def tell_round(self, now: float) -> None:
+        """Tell the neighbors the round that begins, a few times in a heartbeat interval at most."""
+        pause_s = self._timeouts.heartbeat_s / ROUNDS_TOLD
+        for neighbor in self._run.neighbors.values():
+            if neighbor.is_reachable and not neighbor.heartbeat_in_flight and now >= neighbor.told_at + pause_s:
+                self.send_heartbeat(neighbor, now)
 
     def send_heartbeats(self, now: float) -> None:
         """Send a heartbeat to every neighbor that can be reached."""

@@ -269,6 +269,8 @@ class Engine:
         for neighbor in run.neighbors.values():
             neighbor.forget_before((t, 0), kept_from)
             neighbor.outbox.drop_before(t - 1)
+        if self.pace.tells_rounds:
+            self.contacts.tell_round(now)
         run.emit(do.DropSnapshots(t - 1))
         run.emit(do.Work("assign", t, active=run.round.active))
 
@@ -525,6 +527,8 @@ class Engine:
             times += [at for at in map(self._needed_until, run.neighbors.values()) if at > now]
         elif run.stage is Stage.EXCHANGING:
             times.extend(self.pace.next_time(now))
+        if run.stage in OPEN:
+            times.extend(self.receiver.next_time(now))
         return min(times, default=None)
 
 

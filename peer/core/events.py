@@ -92,10 +92,12 @@ class ArrivalLost:
     """A stream ended without a model to fold; its bytes are discarded.
 
     ``refusal``: the model was complete and failed screening. Its sender knows, and does not retry.
+    ``stalled``: the transfer stopped, or was too slow.
     """
 
     stream: int
     refusal: Refusal | None = None
+    stalled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ class Neighbor:
     phase: Phase = Phase.STARTING
     late: bool = False
     returns_until: float | None = None
+    stalls: int = 0  # transfers of its models in the present step that stopped or were too slow
+    misses: float = 0.0  # rounds that waited for it in vain, less what it made good (`peer.core.patience`)
+    waited_from: int = 0  # the first round that waits for it again
     unreachable: bool = False  # heard, but it has not answered since
     refusal: str = ""  # why one of us refused the other's last hello for good; "" if none did
 
@@ -42,6 +45,7 @@ class Neighbor:
     hello_failures: int = 0
     hello_in_flight: bool = False
     sent_at: float = float("-inf")  # when anything was last sent to this neighbor
+    told_at: float = float("-inf")  # when a heartbeat was last sent to this neighbor
     heartbeat_in_flight: bool = False
 
     pull_at: float = 0.0  # no pull before this time; later after each failure

@@ -15,6 +15,7 @@ from peer.core.decisions import Rejection
 from peer.core.messages import ModelHeader, Select
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import Place
+from peer.core.patience import FULL, Patience
 from peer.core.stages import Stage
 from peer.core.state import State
 
@@ -27,9 +28,10 @@ class Pace:
         stale_rounds_max: the oldest age, in rounds, of a model that is still folded.
         sends_passes: a neighbor is told when a step brings it no models.
         rounds_open: how many rounds' offers a selection that comes late can still get.
+        tells_rounds: a neighbor is told each round that this peer begins, by a heartbeat.
     """
 
-    sends_passes, rounds_open = False, 1
+    sends_passes, rounds_open, tells_rounds = False, 1, True
 
     def __init__(self, run: State) -> None:
         self.run = run
@@ -112,6 +114,15 @@ class Pace:
     def is_late(self, place: Place) -> bool:
         """Return whether a step is over (or being closed)."""
         return place < self.run.round.place
+
+    def age(self, header: ModelHeader) -> int:
+        """Return how many rounds old a model is: by our own count, or by its sender's if that is less.
+
+        In async pace peers of different speed drift apart for good, and a slower neighbor's newest model is not old for that. A
+        sender is in the next round at least: no round waits for the answers.
+        """
+        senders_round = max(self.run.neighbors[header.sender].round_index, header.round_index + 1)
+        return max(0, min(self.run.round.index, senders_round) - header.round_index)
 
     def is_unwanted(self, header: ModelHeader) -> bool:
         """Return whether the sender's models of this round are enough."""
@@ -198,7 +209,7 @@ class Pace:
 class Lockstep(Pace):
     """A round waits for its live neighbors."""
 
-    sends_passes, rounds_open = True, 2
+    sends_passes, rounds_open, tells_rounds = True, 2, False
 
     def __init__(self, run: State) -> None:
         super().__init__(run)
@@ -206,12 +217,20 @@ class Lockstep(Pace):
         self.stale_rounds_max = run.manifest.stale_rounds_max if run.manifest.stale == "fold" else 0
         self.rate = RoundRate(run.manifest.lockstep.rate_window_rounds, run.round_seconds)
         self.holds_rate = False  # rounds are drawn out while this peer is partitioned
+        self.patience = Patience(run)
+
+    def _expected(self) -> Iterator[int]:
+        """Not those that made rounds wait in vain."""
+        for n in super()._expected():
+            if self.patience.waits_for(self.run.neighbors[n]):
+                yield n
 
     def awaited(self) -> Iterator[int]:
         """Also for one that left before the end, for the suspicion time: a restart costs no more than after a kill."""
         if self.run.steps:
             for n, neighbor in self.run.neighbors.items():
-                if (neighbor.is_reachable or neighbor.returns_until is not None) and self._is_near(neighbor):
+                here = neighbor.is_reachable or neighbor.returns_until is not None
+                if here and self._is_near(neighbor) and self.patience.waits_for(neighbor):
                     yield n
 
     def catches_up(self) -> bool:
@@ -230,6 +249,10 @@ class Lockstep(Pace):
         """Also while the step itself is being closed."""
         closing = self.run.stage in (Stage.ENDING_STEP, Stage.CLOSING)
         return place < self.run.round.place or (place == self.run.round.place and closing)
+
+    def age(self, header: ModelHeader) -> int:
+        """By the one count that all peers share."""
+        return max(0, self.run.round.index - header.round_index)
 
     def is_unwanted(self, header: ModelHeader) -> bool:
         """Each neighbor sends what it announced."""
@@ -285,6 +308,7 @@ class Lockstep(Pace):
         A peer that is killed after the checkpoint of its next round could not repeat an offer of this one.
         """
         run, place = self.run, self.run.round.place
+        self.patience.look(self.expected(), self.rate.duration_min_s(), now)
         return run.deadline_over(now) or all(
             run.has_delivered(n) and not run.neighbors[n].outbox.owes(place) for n in self.awaited()
         )
@@ -357,6 +381,7 @@ class Lockstep(Pace):
         run, expected = self.run, list(self.awaited())
         for n in expected:
             run.neighbors[n].late = not run.has_delivered(n)
+        self.patience.step_closes(expected)
         present = {n for n in expected if not run.neighbors[n].late}
         missing = sorted(set(run.scheduled()) - present) if run.steps else []
         headers = {**run.arrivals.reading, **run.arrivals.complete}
@@ -378,6 +403,9 @@ class Lockstep(Pace):
         if run.deadline_over(now):
             return ()
         times = [run.deadline]
+        patient_until = self.patience.until(self.rate.duration_min_s())
+        if now < patient_until < run.deadline and any(run.neighbors[n].misses >= FULL for n in self._expected()):
+            times.append(patient_until)
         if self.holds_rate and (until := run.round.began_at + self._least_s()) > now:
             times.append(until)
         return times

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.buffers import Buffers, fold_order
 from peer.core.contacts import Contacts
 from peer.core.decisions import Rejection
 from peer.core.messages import Control, ModelHeader, Outcome, Select
@@ -23,6 +25,7 @@ class Receiver:
         self._run = run
         self._pace = pace
         self._contacts = contacts
+        self._buffers = Buffers(run)
 
     # ---- what cannot be accepted; nothing changes ----------------------------------------------------------------------
 
@@ -147,7 +150,10 @@ class Receiver:
     def lost(self, event: ev.ArrivalLost) -> None:
         """Forget a stream; a model that failed screening will not come again, so the round does not wait for it."""
         header = self._run.arrivals.forget(event.stream)
-        if header is None or event.refusal is None:
+        if header is None:
+            return
+        self._run.neighbors[header.sender].stalls += event.stalled
+        if event.refusal is None:
             return
         self._run.totals["models_rejected"] += 1
         self._run.round.record.setdefault("rejected", Counter())[event.refusal] += 1
@@ -162,10 +168,26 @@ class Receiver:
 
     def advance(self, now: float) -> None:
         """Answer, fold and read whatever the present stage allows."""
+        self._buffers.note(now)
         self._answer_unread()
         if self._run.stage in OPEN and not self._run.leaving:
-            self._fold_complete()
+            self._fold_complete(now)
             self._read_offered(now)
+
+    def next_time(self, now: float) -> Iterator[float]:
+        """Yield the times at which something is due here by itself."""
+        yield from self._buffers.next_time(now)
+        waits = self._run.arrivals.offered or self._run.arrivals.complete
+        if self._pace.folds_in_order and waits and now < self._run.ordered_until:
+            yield self._run.ordered_until
+
+    def _turn(self, now: float) -> int | None:
+        """Return the neighbor whose models are folded next, as `Pace.turn`.
+
+        Near the round deadline models are folded as they come: those that wait for a neighbor that does not deliver would be
+        lost with it.
+        """
+        return self._pace.turn() if now < self._run.ordered_until else None
 
     def _is_late(self, header: ModelHeader) -> bool:
         return self._pace.is_late((header.round_index, header.step))
@@ -174,7 +196,7 @@ class Receiver:
         """Return whether a model is too old to fold; age counts in whole rounds, and never into a later relay step."""
         relayed = self._run.algorithm.steps(header.round_index) != 1
         age_max = -1 if relayed else self._pace.stale_rounds_max
-        return self._is_late(header) and self._run.round.index - header.round_index > age_max
+        return self._is_late(header) and self._pace.age(header) > age_max
 
     def _answer_unread(self) -> None:
         """Answer the offered models that will never be read."""
@@ -210,35 +232,33 @@ class Receiver:
         self._run.answer(stream, Outcome.UNUSED)
 
     def _read_offered(self, now: float) -> None:
-        """Let offered models be read, those in turn first; one buffer stays free for the neighbor in turn.
-
-        Nor does the last free buffer go to a neighbor that is being read already: a slow one must not hold them all.
-        """
+        """Let offered models be read, those in turn first."""
         arrivals = self._run.arrivals
         if not arrivals.offered:
             return
-        known, turn = self.selections_known(now), self._pace.turn()
-        receives_max = self._run.manifest.limits.concurrent_receives
-        for stream, header in sorted(arrivals.offered.items(), key=_fold_order):
+        known, turn = self.selections_known(now), self._turn(now)
+        if turn is None:
+            self._buffers.give_up_slow(now)
+        for stream, header in self._buffers.in_order(by_round=turn is not None):
             if not self._pace.may_read(header, selections_known=known):
                 continue
             if arrivals.has_complete(header):  # sent again: answered once the first is folded, read if that one is lost
                 continue
-            free = receives_max - arrivals.buffers()
             # With -1 all have delivered: what is offered now is a retry of a model that failed screening.
             in_turn = turn in (None, -1, header.sender) or self._is_late(header)
-            turn_is_read = any(other.sender == turn for other in arrivals.reading.values())
-            takes_last = free == 1 < receives_max and arrivals.is_reading_from(header.sender)
-            if free >= (1 if in_turn or turn_is_read else 2) and not takes_last:
+            if self._buffers.has_room(header.sender, turn, now, in_turn=in_turn):
                 arrivals.reading[stream] = arrivals.offered.pop(stream)
+                self._buffers.begin(stream, header.sender, now)
                 self._run.emit(do.ReadArrival(stream))
 
-    def _fold_complete(self) -> None:
+    def _fold_complete(self, now: float) -> None:
         """Fold the complete arrivals whose turn has come."""
         arrivals = self._run.arrivals
+        if arrivals.complete:
+            self.selections_known(now)  # weights may depend on what is agreed
         while arrivals.complete:
-            turn = self._pace.turn()
-            waiting = sorted(arrivals.complete.items(), key=_fold_order)
+            turn = self._turn(now)
+            waiting = sorted(arrivals.complete.items(), key=fold_order)
             ready = [(s, h) for s, h in waiting if turn is None or h.sender == turn or self._is_late(h)]
             if not ready and len(waiting) == self._run.manifest.limits.concurrent_receives:
                 # A neighbor returned whose turn is earlier: no buffer is free for it unless one is folded first.
@@ -259,7 +279,7 @@ class Receiver:
         if targets is None:
             self._answer_unused(stream)
             return
-        rho = run.manifest.stale_weight ** max(0, run.round.index - header.round_index)
+        rho = run.manifest.stale_weight ** self._pace.age(header)
         targets = tuple(replace(target, weight=target.weight * rho) for target in targets)
         run.arrivals.folding[stream] = header
         run.totals["models_folded"] += 1
@@ -271,8 +291,3 @@ class Receiver:
 
 def _said(select: Select) -> str:
     return f"cluster {select.selected} selected{', models declined' if select.declines else ''}"
-
-
-def _fold_order(item: tuple[int, ModelHeader]) -> tuple[int, ...]:
-    stream, header = item
-    return (header.round_index, header.step, header.sender, header.index, stream)

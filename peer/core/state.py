@@ -19,6 +19,8 @@ from peer.core.neighbor import Neighbor
 from peer.core.outbox import Outbox, Place
 from peer.core.stages import Stage, Trigger, next_stage
 
+ORDERED_SHARE = 0.75  # of the time until the round deadline: the rest is for what came and could not be folded in order
+
 
 @dataclass
 class Round:
@@ -165,6 +167,11 @@ class State:
     def deadline(self) -> float:
         """When the present round closes without the models that are missing then."""
         return self.round.began_at + self.manifest.timeouts.round_deadline_s
+
+    @property
+    def ordered_until(self) -> float:
+        """Until when lockstep keeps the order of folds in the present round."""
+        return self.round.began_at + ORDERED_SHARE * self.manifest.timeouts.round_deadline_s
 
     def edge_is_up(self, neighbor: int, round_index: int) -> bool:
         """Return whether an edge carries models in a round (dynamic graphs)."""

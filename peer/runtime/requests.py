@@ -7,6 +7,7 @@ their streams, until the engine has them read.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -150,7 +151,8 @@ class Requests:
         number, _ = self._stream_of.pop(id(arrival), (0, None))
         if number in self._streams:
             self._forget(number)
-            self._post(ev.ArrivalLost(number, code if code is Refusal.NON_FINITE else None))
+            final = code if code is Refusal.NON_FINITE else None
+            self._post(ev.ArrivalLost(number, final, stalled=code is Refusal.TOO_SLOW))
 
     async def pull(self, caller: int | None, request: PullRequest) -> tuple[ModelHeader, Payload] | Refusal:
         """Give a neighbor that catches up the present model of one slot."""
@@ -167,6 +169,10 @@ class Requests:
     def refused(self, caller: int | None, code: Refusal, sentence: str) -> None:
         """Count a refusal that the server made."""
         self._host.refuse(caller, code, sentence)
+
+    def heard_frame_since(self, sender: int, since: float) -> bool:
+        """Return whether a frame of a neighbor's model has come, and stood for a heartbeat, since a time of the event loop."""
+        return self._frame_at.get(sender, -math.inf) >= since
 
     # ---- what the world does with streams -------------------------------------------------------------------------------
 

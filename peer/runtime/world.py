@@ -271,13 +271,14 @@ class AsyncioWorld:
 
     async def _heartbeat(self, neighbor: int, heartbeat: Heartbeat) -> None:
         link = self._links[neighbor]
-        sent_before = link.payload_bytes_sent
+        sent_before, began = link.payload_bytes_sent, self.now()
         try:
             self.post(ev.HeartbeatAnswered(neighbor, await link.heartbeat(heartbeat)))
         except NeighborUnavailable:
             # A slow relay has a whole small model in its buffers: no more bytes go out, and the heartbeat waits behind them.
             sending = neighbor in self._sending and not self._sending[neighbor].done()
-            moving = link.payload_bytes_sent > sent_before or (sending and self._pacing.is_limited(neighbor))
+            busy = sending or self.requests.heard_frame_since(neighbor, began)  # the answer waits behind its model
+            moving = link.payload_bytes_sent > sent_before or (busy and self._pacing.is_limited(neighbor))
             self.post(ev.HeartbeatAnswered(neighbor, lost=True, moving=moving))
         except RemoteProtocolError as error:
             self.post(ev.HeartbeatAnswered(neighbor, error.code))
@@ -315,12 +316,15 @@ class AsyncioWorld:
     def cancel_send(self, neighbor: int) -> None:
         """Cancel the message in flight."""
         task = self._sending.pop(neighbor, None)
-        if task is not None:
-            task.cancel()
+        if task is None:
+            return
+        task.cancel()
+        if self._links[neighbor].sends_model and (advice := self._pacing.advice(neighbor)):
+            self.host.world.log(do.Log("warning", f"a model on its way is given up: {advice}", neighbor, "slow"))
 
     def retry_if_stalled(self, neighbor: int, quiet_s: float) -> None:
         """Cancel a push that only waits."""
-        if self._links[neighbor].quiet_for_s() >= quiet_s:
+        if self._links[neighbor].quiet_for_s() >= quiet_s + self._pacing.buffered_s(neighbor):
             self.cancel_send(neighbor)
             self.post(ev.SendStalled(neighbor))
 

@@ -19,13 +19,13 @@ from peer.wire.pacing import UNLIMITED, Pacing
 ACCEPTED_METADATA = "peer-accepted"  # initial metadata of an accepted push; absent if it is refused
 
 
-def too_slow(timeouts: Timeouts) -> RemoteProtocolError:
-    """Return the error of a transfer that has stopped or exceeds its time limit."""
-    allowed = (
-        f"{timeouts.idle_transfer_s:g} s (timeouts.idle_transfer_s) without a byte, and then at least "
-        "32 KiB/s, or half of the share that a declared limit leaves"
+def too_slow(timeouts: Timeouts, moved_bytes: int, seconds: float) -> RemoteProtocolError:
+    """Return the error of a transfer that has stopped or exceeds its time limit; it says what to declare."""
+    sentence = (
+        f"the transfer stopped or is too slow: {moved_bytes} bytes in {seconds:.0f} s; declare the slow end's upload_limit or "
+        f"download_limit in the graph file; timeouts.idle_transfer_s is {timeouts.idle_transfer_s:g}"
     )
-    return RemoteProtocolError(Refusal.TOO_SLOW, f"the transfer stopped or is too slow; allowed: {allowed}")
+    return RemoteProtocolError(Refusal.TOO_SLOW, sentence)
 
 
 class ArrivalReader:
@@ -159,7 +159,8 @@ class ArrivalReader:
         await self._send_metadata(((ACCEPTED_METADATA, "1"),))
         clock, idle_s, read = self._clock, self._timeouts.idle_transfer_s, self._context.read
         header = arrival.header
-        latest = clock() + self._pacing.transfer_limit_s(header.sender, header.size_bytes, self._timeouts)
+        began, received = clock(), 0
+        latest = began + self._pacing.transfer_limit_s(header.sender, header.size_bytes, self._timeouts)
         try:
             async with asyncio.timeout_at(min(latest, clock() + idle_s)) as deadline:
                 while (frame := await read()) is not grpc.aio.EOF:
@@ -167,6 +168,8 @@ class ArrivalReader:
                     arrival.on_frame()
                     if self._writer is None:
                         continue  # given up: the deadline is not extended
+                    received += len(frame)
+                    latest = began + self._pacing.may_last_s(header.sender, header.size_bytes, received, self._timeouts)
                     deadline.reschedule(latest)  # waiting for the own limit is not idle time of the sender
                     await self._pacing.download.take(len(frame))
                     if self._writer is None:
@@ -178,7 +181,7 @@ class ArrivalReader:
                     deadline.reschedule(min(latest, clock() + idle_s))
         except TimeoutError as error:
             if arrival.verdict is None:
-                raise too_slow(self._timeouts) from error
+                raise too_slow(self._timeouts, received, clock() - began) from error
         if arrival.verdict is None:
             await asyncio.sleep(CANCEL_DELAY_S)
             raise RemoteProtocolError(Refusal.MALFORMED, "the stream ends without an end frame")

@@ -27,6 +27,7 @@ from peer.wire import convert, frames
 from peer.wire.access import REFUSAL_TRAILER
 from peer.wire.arrival_reader import ACCEPTED_METADATA
 from peer.wire.failures import UNTRUSTED, in_words
+from peer.wire.frame_sizes import FIRST_BYTES
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, TUNNELS, UNARY, channel_options
 from peer.wire.pacing import UNLIMITED, Pacing
@@ -90,6 +91,7 @@ class NeighborLink:
         self._place = place or f"at {address}{f' through the proxy {proxy}' if serving else ''}"
         self._options = [*channel_options(timeouts, serving, keeps_tunnels=keeps_tunnels), *pacing.options()]
         self._quiet_since: float | None = None
+        self._push_began, self._push_bytes = 0.0, 0  # of the push under way: when its frames began, and those written
         self._closing: set[asyncio.Task[None]] = set()
         self._reconnected_at: deque[float] = deque(maxlen=RECONNECTS_MAX)
         keep_frame_memory()
@@ -196,14 +198,35 @@ class NeighborLink:
             header: with the exact size and the encoding of ``payload``.
             payload: contiguous bytes; must not change until this returns.
         """
-        frame_bytes = self._pacing.frame_bytes(self.peer_id, self._limits.frame_bytes_max)
-        whole = header.size_bytes <= min(frame_bytes, frames.WHOLE_BYTES_MAX)
-        with self._failures("PushModel"):
-            data: bytes = await (
-                self._send_whole(header, payload) if whole else self._stream(header, payload, frame_bytes)
-            )
+        whole = header.size_bytes <= min(self._frame_bytes(), frames.WHOLE_BYTES_MAX)
+        self._push_began, self._push_bytes = asyncio.get_running_loop().time(), 0
+        try:
+            with self._failures("PushModel"):
+                data: bytes = await (self._send_whole(header, payload) if whole else self._stream(header, payload))
+        except NeighborUnavailable as error:
+            if isinstance(error.__cause__, TimeoutError):
+                self._pacing.failed(self.peer_id)
+            raise
+        finally:
+            pushed_bytes, self._push_bytes = self._push_bytes, 0
         self._received(data)
-        return convert.unpack_push_reply(data)
+        reply = convert.unpack_push_reply(data)
+        if reply.refusal is Refusal.TOO_SLOW:
+            self._pacing.failed(self.peer_id)
+        elif pushed_bytes == header.size_bytes:
+            self._pacing.answered(self.peer_id, header.size_bytes, self._pushed_s())
+        return reply
+
+    @property
+    def sends_model(self) -> bool:
+        """Whether more frames of a model are written than before its acceptance, and its answer has not come."""
+        return self._push_bytes > FIRST_BYTES
+
+    def _pushed_s(self) -> float:
+        return asyncio.get_running_loop().time() - self._push_began
+
+    def _frame_bytes(self) -> int:
+        return self._pacing.frame_bytes(self.peer_id, self._limits.frame_bytes_max)
 
     async def _send_whole(self, header: ModelHeader, payload: Payload) -> Any:
         """Send a model in one message, at two thirds of the processor time of a stream."""
@@ -215,16 +238,17 @@ class NeighborLink:
             await asyncio.sleep(0)  # hands the message to gRPC
             self._sent(message)
             self.payload_bytes_sent += header.size_bytes
+            self._push_bytes = header.size_bytes
             failpoints.reach("send.frame")
             failpoints.reach("send.end")
             return await self._answer(call)
         finally:
             call.cancel()
 
-    async def _stream(self, header: ModelHeader, payload: Payload, frame_bytes: int) -> Any:
+    async def _stream(self, header: ModelHeader, payload: Payload) -> Any:
         call = self._push()
         try:
-            await self._write_model(call, header, payload, frame_bytes)
+            await self._write_model(call, header, payload)
             return await self._answer(call)
         finally:
             call.cancel()
@@ -280,15 +304,17 @@ class NeighborLink:
         self._pacing.download.count(len(reply))
         return reply
 
-    async def _write_model(self, call: Any, header: ModelHeader, payload: Payload, frame_bytes: int) -> None:
+    async def _write_model(self, call: Any, header: ModelHeader, payload: Payload) -> None:
         """Write frames until the model is sent or the receiver refuses; the refusal is in its reply."""
-        model = frames.model_frames(payload, frame_bytes)
+        model = frames.model_frames(payload, self._frame_bytes)
         failpoints.reach("send.begin")
         try:
             await self._write(call, convert.pack_header(header), 0)
-            await self._write(call, *next(model))
-            if header.size_bytes > frame_bytes:
+            frame, size = next(model)
+            await self._write(call, frame, size)
+            if header.size_bytes > size:
                 accepted = ACCEPTED_METADATA in dict(await self._answer(call.initial_metadata()))
+                self._push_began = asyncio.get_running_loop().time()
                 async with asyncio.timeout(self._timeouts.idle_transfer_s) as deadline:
                     if accepted:
                         await self._write_ahead(call, model, deadline)
@@ -318,6 +344,9 @@ class NeighborLink:
     async def _write(self, call: Any, frame: bytes, payload_bytes: int) -> None:
         await self._pacing.upload.take(len(frame))
         await call.write(frame)
+        self._push_bytes += payload_bytes
+        if payload_bytes:
+            self._pacing.wrote(self.peer_id, self._push_bytes, self._pushed_s())
         self._sent(frame)
         self.payload_bytes_sent += payload_bytes
         if payload_bytes:

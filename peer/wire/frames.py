@@ -8,7 +8,7 @@ protobuf implementation reads these frames, and its frames are read here. No soc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -125,19 +125,20 @@ def _leading_end(frame: bytes, tag: int, start: int = 0) -> int:
     return start
 
 
-def model_frames(payload: Payload, frame_bytes: int) -> Iterator[tuple[bytes, int]]:
+def model_frames(payload: Payload, frame_bytes: int | Callable[[], int]) -> Iterator[tuple[bytes, int]]:
     """Yield each frame after the header, with its number of payload bytes; the last one also has the end.
 
     Args:
         payload: the encoded model, not empty; must not change until the last frame is made.
-        frame_bytes: payload bytes per chunk, a multiple of 4.
+        frame_bytes: payload bytes per chunk, a multiple of 4; or a function that is asked before each chunk.
     """
-    view = view_of(payload)
+    view, start = view_of(payload), 0
     digest = xxhash.xxh3_128()
-    for start in range(0, view.nbytes, frame_bytes):
-        chunk = view[start : start + frame_bytes]
+    while start < view.nbytes:
+        chunk = view[start : start + (frame_bytes if isinstance(frame_bytes, int) else frame_bytes())]
+        start += chunk.nbytes
         digest.update(chunk)
-        last = start + frame_bytes >= view.nbytes
+        last = start == view.nbytes
         yield chunk_frame(chunk, end_frame(digest.digest()) if last else b""), chunk.nbytes
 
 

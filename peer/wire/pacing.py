@@ -6,8 +6,11 @@ from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.manifest import Timeouts
 from coordinator_free_bootstrap.rates import RATE_EXPECTED, expected_rate, frame_bytes
 from coordinator_free_bootstrap.routes import relay_of
+from peer.wire.frame_sizes import FrameSizes
 from peer.wire.security import Options
 from peer.wire.tokens import TokenBucket
+
+RATE_STEADY = 2 << 10  # bytes/s, 16 kbit/s: a transfer of at least this average goes on until the round deadline
 
 
 class Pacing:
@@ -20,6 +23,7 @@ class Pacing:
 
     def __init__(self) -> None:
         self.upload, self.download = TokenBucket(), TokenBucket()
+        self.learned: FrameSizes | None = None  # None: all frames have the size that they may have
         self._frame_bytes: dict[int, int] = {}
         self._rates: dict[int, float] = {}  # the lower one of both directions
         self._declared: set[int] = set()  # neighbors with limits, or behind a relay
@@ -35,6 +39,7 @@ class Pacing:
             download: own limit, bytes per second; default: the declared one.
         """
         pacing, node = cls(), graph.node(peer_id)
+        pacing.learned = FrameSizes()
         upload, download = upload or node.upload_limit, download or node.download_limit
         pacing.upload = TokenBucket(upload) if upload else pacing.upload
         pacing.download = TokenBucket(download) if download else pacing.download
@@ -49,17 +54,56 @@ class Pacing:
         return pacing
 
     def frame_bytes(self, receiver: int, most: int) -> int:
-        """Return the payload bytes of a frame to a neighbor."""
-        return min(most, self._frame_bytes.get(receiver, most))
+        """Return the payload bytes of the next frame to a neighbor."""
+        declared = self._frame_bytes.get(receiver, most)
+        if declared < most or self.learned is None:
+            return min(most, declared)
+        return self.learned.next(receiver, most)
+
+    def wrote(self, receiver: int, size_bytes: int, seconds: float) -> None:
+        """Note how many bytes of a transfer were written, and how long that took so far."""
+        if self.learned is not None:
+            self.learned.wrote(receiver, size_bytes, seconds)
+
+    def answered(self, receiver: int, size_bytes: int, seconds: float) -> None:
+        """Note how long a transfer took with its reply."""
+        if self.learned is not None:
+            self.learned.answered(receiver, size_bytes, seconds)
+
+    def failed(self, receiver: int) -> None:
+        """Note that a transfer to a neighbor stopped, or was too slow for it."""
+        if self.learned is not None:
+            self.learned.failed(receiver)
 
     def transfer_limit_s(self, neighbor: int, size_bytes: int, timeouts: Timeouts) -> float:
         """Return the time limit of a whole transfer, seconds; it also ends a transfer of many tiny chunks."""
         rate = self._rates.get(neighbor, RATE_EXPECTED)
         return min(timeouts.round_deadline_s, timeouts.idle_transfer_s + size_bytes / rate)
 
+    def may_last_s(self, neighbor: int, size_bytes: int, received_bytes: int, timeouts: Timeouts) -> float:
+        """Return the time limit of a transfer of which some bytes have come: longer than planned on a slow link."""
+        planned_s = self.transfer_limit_s(neighbor, size_bytes, timeouts)
+        steady_s = timeouts.idle_transfer_s + received_bytes / RATE_STEADY
+        return min(timeouts.round_deadline_s, max(planned_s, steady_s))
+
     def is_limited(self, neighbor: int) -> bool:
-        """Return whether transfers with a neighbor have a limit, an own one or one that the neighbor or a relay declares."""
-        return self.upload.limited or self.download.limited or neighbor in self._declared
+        """Return whether transfers with a neighbor have a limit: an own or a declared one, or that of an unproven link."""
+        slow = self.learned is not None and not self.learned.is_fast(neighbor)
+        return slow or self.upload.limited or self.download.limited or neighbor in self._declared
+
+    def buffered_s(self, neighbor: int) -> float:
+        """Return how long written bytes may wait in buffers before they are sent; 0 on a link that is known as fast."""
+        return 0.0 if self.learned is None else self.learned.buffered_s(neighbor)
+
+    def advice(self, neighbor: int) -> str:
+        """Return what to declare for the link to a neighbor; "" where it is fast, or a limit is declared."""
+        if self.learned is None or self.learned.is_fast(neighbor) or neighbor in self._declared or self.upload.limited:
+            return ""
+        rate = self.learned.bytes_per_second(neighbor)
+        return (
+            f"the link to peer {neighbor} has not shown more than {rate:.0f} bytes/s; if it is slow, declare upload_limit or "
+            "download_limit of its slow end in the graph file, or raise run.timeouts.suspicion_s"
+        )
 
     def options(self) -> Options:
         """Return options of channels and servers: gRPC reads no megabytes ahead of a peer that limits its downloads."""

@@ -8,8 +8,9 @@ it, a status with the trailer of `access`. No refusal stops the server.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 import grpc
@@ -53,6 +54,7 @@ class PeerService:
         self._timeouts = timeouts
         self._stopping = stopping
         self._completing: set[asyncio.Future[PushReply]] = set()
+        self._pulling: defaultdict[int | None, asyncio.Lock] = defaultdict(asyncio.Lock)  # by neighbor
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return all methods for gRPC, with bytes in and out: a message that cannot be parsed is refused here, not in gRPC."""
@@ -116,12 +118,14 @@ class PeerService:
         return convert.pack_push_reply(reply)
 
     async def pull(self, _requests: AsyncIterator[bytes], context: Any) -> None:
-        """Send one model to a neighbor that pulls it."""
+        """Send one model to a neighbor that pulls it; pulls of one neighbor share the upload that one has."""
         caller: int | None = None
         try:
             caller = self._caller(context)
             with self._access.stream(caller, context):
-                problem = await self._send(caller, await first_message(context, self._timeouts), context)
+                request = await first_message(context, self._timeouts)
+                async with nullcontext() if caller is None else self._pulling[caller]:
+                    problem = await self._send(caller, request, context)
                 if problem is not None:
                     await self._access.abort(context, caller, problem)
         except RemoteProtocolError as error:
@@ -204,17 +208,20 @@ class PeerService:
             await abort(context, answer, "the pull is refused")
         header, payload = answer
         clock, idle_s = asyncio.get_running_loop().time, self._timeouts.idle_transfer_s
+        began, written = clock(), 0
         latest = clock() + self._pacing.transfer_limit_s(request.sender, header.size_bytes, self._timeouts)
-        frame_bytes = self._pacing.frame_bytes(request.sender, self._limits.frame_bytes_max)
+        receiver, most = request.sender, self._limits.frame_bytes_max
         try:
             async with asyncio.timeout_at(min(latest, clock() + idle_s)) as deadline:
                 await context.write(convert.pack_header(header))
-                for frame, _size in frames.model_frames(payload, frame_bytes):
+                for frame, size in frames.model_frames(payload, lambda: self._pacing.frame_bytes(receiver, most)):
                     await self._pacing.upload.take(len(frame))
                     await context.write(frame)
+                    written += size
+                    self._pacing.wrote(receiver, written, clock() - began)
                     deadline.reschedule(min(latest, clock() + idle_s))
         except TimeoutError:
-            return too_slow(self._timeouts)
+            return too_slow(self._timeouts, written, clock() - began)
         return None
 
     async def _acknowledge(

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import xxhash
 from generate import CORPUS, DELTA_BYTES, MODEL_BYTES, texts
-from target import ATTACKER, GOOD, Target, call, push, under_attack, until
+from target import ATTACKER, GOOD, INCARNATION, Target, call, push, under_attack, until
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core import events as ev
+from peer.core.messages import PullRequest
 from peer.core.stages import Stage
 from peer.wire import convert, frames
 from peer.wire.generated import peer_pb2
@@ -153,5 +154,34 @@ def test_neighbor_with_all_its_streams_open_does_not_block_another_one(tmp_path:
                 for task in held:
                     task.cancel()
                 await asyncio.gather(*held, return_exceptions=True)
+
+    asyncio.run(test())
+
+
+def test_pulls_of_one_neighbor_are_served_one_at_a_time(tmp_path: Path) -> None:
+    """All together they had a share of the upload for each open stream, and a model in memory for each."""
+
+    async def test() -> None:
+        async with asyncio.timeout(60), under_attack(tmp_path, {"model_options": {"hidden": 20_000}}) as target:
+            await target.connect(ATTACKER, GOOD)
+            await target.reach(Stage.EXCHANGING)
+            served: list[int] = []
+            answer_pull = target.host.answer_pull
+
+            def counted(request: PullRequest) -> Any:
+                served.append(request.sender)
+                return answer_pull(request)
+
+            target.host.answer_pull = counted  # type: ignore[method-assign]
+            path = f"/{SERVICE}/PullModel"
+            async with target.channel(ATTACKER) as attacking, target.channel(GOOD) as good:
+                request = convert.pack_pull(PullRequest(ATTACKER, INCARNATION, 0))
+                unread = [attacking.unary_stream(path)(request) for _ in range(4)]
+                await until(lambda: bool(served))
+                pulled = good.unary_stream(path)(convert.pack_pull(PullRequest(GOOD, INCARNATION, 0)))
+                assert sum([len(frame) async for frame in pulled]) > target.model().nbytes
+                assert sorted(served) == [ATTACKER, GOOD]
+                for call_ in unread:
+                    call_.cancel()
 
     asyncio.run(test())

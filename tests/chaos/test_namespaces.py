@@ -35,13 +35,13 @@ RUN = {
 class Net:
     """Peers in namespaces, with their state below `home`."""
 
-    def __init__(self, home: Path, stack: ExitStack) -> None:
+    def __init__(self, home: Path, stack: ExitStack, *, peers: int = PEERS, run: dict[str, Any] = RUN) -> None:
         self.home, self._stack, self._bridge = home, stack, Bridge(stack)
-        graph = make_graph("complete", PEERS, manifest=parse_manifest(RUN, "test"))
+        graph = make_graph("complete", peers, manifest=parse_manifest(run, "test"))
         graph = at_addresses(graph, f"10.99.0.{{id}}:{PORT}")  # .0 is a host address in a /16
         save_graph(create_keys(graph, home / "keys"), home / "graph.json")
         self.of = self._bridge.of
-        for i in range(PEERS):
+        for i in range(peers):
             self._bridge.plug(i, f"10.99.0.{i}/16")
 
     def run(self, peer_id: int) -> None:
@@ -120,3 +120,47 @@ def test_a_firewall_that_starts_during_the_run_delays_the_others_once(net: Net) 
     net.until(lambda: net.folds(0, 1) and net.folds(1, 0), "they exchange models over the tunnel that peer 1 opens")
     assert firewall(net, "-D") > 0, "the firewall dropped nothing"
     assert net.deaths(0, 1) == net.deaths(2, 1) == 1
+
+
+def shape(net: Net) -> Callable[[], int]:
+    """Limit both directions of peer 1's cable to 512 kbit/s; return a function that counts the packets that had to wait."""
+    ends = ((net.of(1), "wire"), (net.of("hub"), "to1"))
+    for namespace, device in ends:
+        tbf = ("root", "tbf", "rate", "512kbit", "burst", "3000", "latency", "2000ms")
+        command("ip", "netns", "exec", namespace, "tc", "qdisc", "add", "dev", device, *tbf)
+
+    def waited() -> int:
+        shown = [command("ip", "netns", "exec", n, "tc", "-s", "qdisc", "show", "dev", d) for n, d in ends]
+        return min(int(text.partition("overlimits ")[2].split()[0]) for text in shown)
+
+    return waited
+
+
+def lose(net: Net) -> Callable[[], int]:
+    """Drop a fifth of all packets to peer 1; return a function that counts them."""
+    run = partial(command, "ip", "netns", "exec", net.of(1), "iptables")
+    dice = ("-p", "tcp", "-m", "statistic", "--mode", "random", "--probability", "0.2", "-j", "DROP")
+    run("-A", "INPUT", "-i", "wire", *dice)
+    return lambda: int(run("-nvxL", "INPUT").splitlines()[2].split()[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [shape, lose])
+def test_slow_and_lossy_links_that_nobody_declared_carry_every_model(
+    tmp_path: Path, fault: Callable[[Net], Callable[[], int]]
+) -> None:
+    """One frame of such a model takes twice the suspicion time on the slow link: both ends marked each other dead."""
+    if reason := why_not("tc"):
+        pytest.skip(reason)
+    timeouts = {"heartbeat_s": 1.0, "suspicion_s": 5.0}
+    big = {"model_options": {"hidden": 2000}, "local_epochs": 1, "clusters": 1, "algorithm": "dfedavg", "split": "iid"}
+    run = {"rounds": 3, "start": {"rule": "all", "deadline_s": 60.0}, "timeouts": timeouts, **big}
+    with ExitStack() as stack:
+        net = Net(tmp_path, stack, peers=2, run=run)
+        count = fault(net)
+        for i in range(2):
+            net.run(i)
+        net.until(lambda: all(net.history(i, "end") for i in range(2)), "both complete the run")
+        for i in range(2):
+            assert [[row[0] for row in line["folded"]] for line in net.history(i, "round")] == [[1 - i]] * 3
+        assert count() > 10, "the fault never came"

@@ -313,7 +313,7 @@ class Process(Probe):
             return
         self.world.checker.mark(f"refused {code}")
         if self.streams.pop(push.stream, None) is not None:
-            self.host.post(ev.ArrivalLost(push.stream))
+            self.host.post(ev.ArrivalLost(push.stream, stalled=code is Refusal.TOO_SLOW))
         self.network.reply(push, PushReply(Outcome.REFUSED, code))
 
     def cut(self, push: Push) -> None:

@@ -1,6 +1,7 @@
 """`peer.Graph` gives what the command line gives: the same file, the same errors."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -69,3 +70,18 @@ def test_a_wrong_run_is_refused_with_the_sentence_of_the_command_line(run, error
 def test_a_wrong_shape_is_refused():
     with pytest.raises(GraphError, match="allowed: no parameter, because ring has none"):
         peer.Graph.make("ring", peers=4, degree=3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "peers", "run", "words"),
+    [
+        ("complete", 4, {}, "off: .* set run.screening.trimmed_mean=0.25, .* or run.screening.clip=1 "),
+        ("ring", 4, {}, "off: .* set run.screening.trimmed_mean=0.34, "),
+        ("star", 4, {}, "off: .* set run.screening.clip=1 "),  # two values: nothing is left when both are trimmed
+        ("ring", 4, {"screening": {"clip": 1.0}}, "clip 1"),
+        ("ring", 4, {"algorithm": "local"}, "off"),
+    ],
+)
+def test_check_says_what_to_set_where_neighbors_are_not_trusted(kind, peers, run, words):
+    screening = peer.Graph.make(kind, peers=peers, run=run).check()["screening"]
+    assert re.match(words, screening), screening

@@ -504,3 +504,92 @@ def test_a_push_that_still_moves_is_looked_at_again_after_the_same_time():
 @pytest.mark.parametrize(("name", "kind"), [("lockstep", Lockstep), ("async", Pace)])
 def test_manifest_names_the_pace(name, kind):
     assert type(Driven(name).pace) is kind
+
+
+# ---- neighbors of another speed, and neighbors that do not do their part -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pace", "own", "told", "age"),
+    [
+        ("async", 5, 5, 0),
+        ("async", 6, 6, 1),
+        ("async", 8, 8, 3),
+        ("async", 90, 6, 1),  # a slower neighbor, which is in its next round: its newest model
+        ("async", 90, 0, 1),  # nothing newer was heard of it
+        ("async", 90, 9, 4),  # it was under way for four of its rounds
+        ("async", 3, 90, 0),  # a faster one
+        ("lockstep", 90, 6, 85),  # all count the same rounds
+    ],
+)
+def test_age_of_a_model_of_round_5_is_counted_by_the_slower_end(pace, own, told, age):
+    driven = Driven(pace)
+    driven.state.round.index, driven.state.neighbors[1].round_index = own, told
+    assert driven.pace.age(header(1, 5)) == age
+
+
+@pytest.mark.parametrize("pace", ["lockstep", "async"])
+def test_async_tells_each_round_to_neighbors_and_lockstep_does_not(pace):
+    driven = Driven(pace)
+    effects = [effect for n in driven.state.neighbors for effect in driven.hello(n)]
+    for n in driven.state.neighbors:
+        effects += driven.step(ev.HeartbeatAnswered(n))
+    driven.now += 0.5
+    driven.work("assign"), driven.work("train")
+    effects = driven.work("close") + driven.step(ev.CheckpointWritten(1)) if pace == "async" else []
+    assert bool([e for e in of(effects, do.SendHeartbeat) if e.heartbeat.round_index == 1]) == (pace == "async")
+
+
+def test_models_behind_a_neighbor_that_delivers_nothing_are_folded_before_the_deadline():
+    driven = Driven("lockstep", timeouts=TIMEOUTS | {"round_deadline_s": 8.0}, clusters=1)
+    driven.exchange()
+    effects = driven.step(ev.ArrivalOffered(1, header(2)))
+    effects += driven.step(ev.ArrivalComplete(1))
+    began = driven.state.round.began_at
+    while driven.engine.stage is Stage.EXCHANGING and driven.now < began + 5.5:
+        driven.heartbeat(1), driven.heartbeat(2)
+        effects += driven.step(ev.Tick(), after=0.5)
+    assert not of(effects, do.FoldArrival), "the turn is that of neighbor 1"
+    driven.heartbeat(1)
+    (fold,) = of(driven.step(ev.Tick(), after=0.6), do.FoldArrival)
+    assert fold.header.sender == 2
+
+
+def missed_rounds(driven, count):
+    """Let neighbor 1 miss rounds while neighbor 2 passes; return the seconds that each lasted."""
+    lasted = []
+    for _ in range(count):
+        t, began = driven.engine.round_index, driven.now
+        driven.work("assign"), driven.work("train"), driven.take_all(1, 2)
+        while driven.engine.stage is Stage.EXCHANGING:
+            driven.heartbeat(1, t), driven.heartbeat(2, t), driven.passes(2, t)
+            driven.step(ev.Tick(), after=0.25)
+        lasted.append(driven.now - began)
+        driven.work("close"), driven.step(ev.CheckpointWritten(t + 1))
+    return lasted
+
+
+def test_neighbor_that_does_not_deliver_is_waited_for_ever_less_and_again_when_it_delivers():
+    driven = Driven("lockstep", timeouts=TIMEOUTS | {"round_deadline_s": 20.0}, rounds=100)
+    for n in driven.state.neighbors:
+        driven.hello(n)
+    for _ in range(4):
+        driven.round_of(1.0, 1, 2)
+    lasted = missed_rounds(driven, 12)
+    assert lasted[0] >= 20.0 and lasted[1] >= 20.0, "at first to the deadline"
+    assert sum(lasted[2:]) < 20.0, lasted
+    driven.step(ev.SendAnswered(1, Outcome.FOLDED))
+    for _ in range(60):
+        driven.round_of(1.0, 1, 2)
+    assert driven.state.neighbors[1].misses == 0 and 1 in driven.pace.expected()
+
+
+def test_neighbor_whose_transfers_stop_twice_is_not_waited_for_in_the_step():
+    driven = Driven("lockstep", clusters=1)
+    driven.exchange()
+    driven.take_all(1, 2), driven.passes(2)
+    for stream in (1, 2):
+        assert driven.engine.stage is Stage.EXCHANGING
+        driven.step(ev.ArrivalOffered(stream, header(1)))
+        driven.step(ev.ArrivalLost(stream, stalled=True))
+    assert driven.engine.stage is Stage.CLOSING

@@ -1,0 +1,62 @@
+"""Frame sizes to neighbors, learned from how fast their links are.
+
+A frame is the smallest thing that a receiver notices. On a slow or lossy link one of 1 MiB takes longer than the idle time of a
+transfer, or than the suspicion time, although bytes arrive all the time. So the first frames to a neighbor are small. They grow
+to what passes in `WANTED_S`, as far as a rate is proven: by a reply, or by more bytes than the buffers of both ends take at once.
+"""
+
+from __future__ import annotations
+
+from coordinator_free_bootstrap.rates import FRAME_BYTES_MIN
+
+FIRST_BYTES = 8 << 10  # a second at 64 kbit/s
+BUFFERED_BYTES = 8 << 20  # more than the kernel and HTTP/2 take at once without any of it being sent
+QUEUED_BYTES = 256 << 10  # what they take of a slow link
+WANTED_S = 0.5
+FAST_BYTES = 64 << 10  # in `WANTED_S`: 1 Mbit/s
+FAILED = 4  # by this much frames are smaller after a transfer that was too slow
+
+
+class FrameSizes:
+    """The payload bytes of the next frame to each neighbor."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[int, int] = {}
+
+    def next(self, receiver: int, most: int) -> int:
+        """Return the size of the next frame, a multiple of 4."""
+        return min(most, self._bytes.get(receiver, FIRST_BYTES))
+
+    def is_fast(self, receiver: int) -> bool:
+        """Return whether the link has proven that what its buffers hold passes soon."""
+        return self._bytes.get(receiver, FIRST_BYTES) >= FAST_BYTES
+
+    def bytes_per_second(self, receiver: int) -> float:
+        """Return the rate that is proven or assumed."""
+        return self._bytes.get(receiver, FIRST_BYTES) / WANTED_S
+
+    def buffered_s(self, receiver: int) -> float:
+        """Return how long full buffers take to be sent; 0 on a fast link."""
+        if self.is_fast(receiver):
+            return 0.0
+        return QUEUED_BYTES / self.bytes_per_second(receiver)
+
+    def wrote(self, receiver: int, size_bytes: int, seconds: float) -> None:
+        """Note how many bytes of a transfer were written, and how long that took so far."""
+        if size_bytes > BUFFERED_BYTES:
+            self._raise(receiver, size_bytes - BUFFERED_BYTES, seconds)
+
+    def answered(self, receiver: int, size_bytes: int, seconds: float) -> None:
+        """Note how long a transfer took with its reply: it was at least so fast."""
+        self._raise(receiver, size_bytes, seconds)
+
+    def failed(self, receiver: int) -> None:
+        """Note that a transfer stopped, or was too slow for the receiver."""
+        self._set(receiver, self._bytes.get(receiver, FIRST_BYTES) / FAILED)
+
+    def _raise(self, receiver: int, size_bytes: int, seconds: float) -> None:
+        wanted = WANTED_S * size_bytes / max(seconds, 1e-3)
+        self._set(receiver, max(wanted, self._bytes.get(receiver, FIRST_BYTES)))
+
+    def _set(self, receiver: int, size_bytes: float) -> None:
+        self._bytes[receiver] = max(FRAME_BYTES_MIN, int(size_bytes)) & ~3

@@ -1,0 +1,62 @@
+"""Frames to a neighbor are small until its link has shown a rate; and what a slow transfer may take."""
+
+import pytest
+
+from coordinator_free_bootstrap import Graph, Manifest, Node
+from coordinator_free_bootstrap.manifest import Timeouts
+from coordinator_free_bootstrap.rates import FRAME_BYTES_MIN
+from peer.wire.frame_sizes import BUFFERED_BYTES, FIRST_BYTES, FrameSizes
+from peer.wire.pacing import Pacing
+
+MOST = 1 << 20
+
+
+def test_frames_grow_to_half_a_second_of_the_rate_that_a_reply_proves():
+    sizes = FrameSizes()
+    assert sizes.next(1, MOST) == FIRST_BYTES and not sizes.is_fast(1)
+    sizes.answered(1, 300_000, 10.0)
+    assert sizes.next(1, MOST) == 15_000
+    sizes.answered(1, 300_000, 60.0)
+    assert sizes.next(1, MOST) == 15_000, "a reply that waited proves nothing"
+    sizes.answered(1, 300_000, 0.01)
+    assert sizes.next(1, MOST) == MOST and sizes.is_fast(1) and sizes.next(2, MOST) == FIRST_BYTES
+
+
+def test_what_the_buffers_take_at_once_proves_no_rate():
+    sizes = FrameSizes()
+    sizes.wrote(1, BUFFERED_BYTES, 0.01)
+    assert sizes.next(1, MOST) == FIRST_BYTES
+    sizes.wrote(1, BUFFERED_BYTES + 4_000_000, 2.0)
+    assert sizes.next(1, MOST) == 1_000_000
+
+
+def test_failed_transfers_make_frames_smaller_down_to_the_least():
+    sizes = FrameSizes()
+    sizes.answered(1, 300_000, 0.01)
+    found = []
+    while sizes.next(1, MOST) > FRAME_BYTES_MIN:
+        sizes.failed(1)
+        found.append(sizes.next(1, 1 << 40))
+    assert found == sorted(found, reverse=True) and all(size % 4 == 0 for size in found)
+
+
+def pacing(**limits):
+    return Pacing.of(Graph((Node(1, "a:1"), Node(2, "a:2", **limits)), ((1, 2),), Manifest()), 1)
+
+
+@pytest.mark.parametrize(("limits", "size"), [({}, FIRST_BYTES), ({"download_limit": 200_000}, 20_000)])
+def test_declared_limit_decides_where_there_is_one(limits, size):
+    own = pacing(**limits)
+    assert own.frame_bytes(2, MOST) == size
+    assert bool(own.advice(2)) == (not limits)
+    own.answered(2, 10_000_000, 0.1)
+    assert own.frame_bytes(2, MOST) == (20_000 if limits else MOST) and not own.advice(2)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "received", "goes_on"),
+    [(50, 0, True), (120, 1_000_000, True), (120, 100_000, False), (599, 2_000_000, True), (601, 2_900_000, False)],
+)
+def test_transfer_that_goes_on_steadily_may_last_until_the_round_deadline(seconds, received, goes_on):
+    """3 MB at 32 KiB/s and the idle time are 102 s; at 2 KiB/s each byte buys time."""
+    assert (seconds < pacing().may_last_s(2, 3_000_000, received, Timeouts())) == goes_on

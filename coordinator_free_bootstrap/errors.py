@@ -72,6 +72,7 @@ _CAUSES = {
     Refusal.MANIFEST_MISMATCH: "the manifests differ",
     Refusal.GRAPH_MISMATCH: "the graph files differ",
     Refusal.SCHEMA_MISMATCH: "the model schemas differ",
+    Refusal.MEANING_MISMATCH: "what gives the numbers their meaning differs",
     Refusal.FROZEN_MISMATCH: "the weights that are neither trained nor sent differ",
     Refusal.INITIAL_MODELS_MISMATCH: "the initial models differ",
     Refusal.OLD_INCARNATION: "a message of an older incarnation",

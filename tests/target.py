@@ -237,6 +237,7 @@ class _TerminatedTls:
     def __init__(self, tls: MutualTls) -> None:
         self.identify = tls.identify
         self.channel = tls.channel
+        self.ends = tls.ends
 
     def server_credentials(self) -> None:
         return None

@@ -36,6 +36,7 @@ POINTS = (
     "send.end",  # after the last frame, before the reply of the receiver is read
     "send.answer",  # before each wait for the admission or reply of a receiver
     "receive.frame",  # after each frame of a model
+    "receive.end",  # after the last frame, before the engine gets the event
     "fold.begin",
     "fold.end",
     "close.begin",

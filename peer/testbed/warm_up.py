@@ -31,8 +31,8 @@ def warm_up(graph: Graph, data_root: Path | None) -> None:
         from peer.tasks.datasets import DATASETS
         from peer.tasks.loading import preload
 
-        # numpy's set functions import numpy.ma when they are first called
-        for module in ("peer.runtime.process", "peer.observe.logs", "numpy.ma"):
+        # numpy's set functions and torch.get_default_device import these when they are first called
+        for module in ("peer.runtime.process", "peer.observe.logs", "numpy.ma", "torch.utils._device"):
             importlib.import_module(module)
     check_algorithm(graph)
     torch.set_num_threads(1)

@@ -99,6 +99,7 @@ class ArrivalReader:
             complete = await (
                 self._read_chunks(arrival) if self._whole is None else self._take_whole(arrival, self._whole)
             )
+            failpoints.reach("receive.end")
         except RemoteProtocolError as error:
             reason, code = error.sentence, error.code
             raise

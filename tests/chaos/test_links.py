@@ -113,7 +113,7 @@ def test_after_a_lost_acknowledgment_the_model_is_sent_again_and_folded_once(
 
     Peer 2, paused before it trains, keeps peer 1 in that round: a neighbor in a later round would need no second copy.
     """
-    run = bed(rounds=ROUNDS, proxy=True, failpoints={1: "receive.frame=pause@5", 2: "train.begin=pause@3"})
+    run = bed(rounds=ROUNDS, proxy=True, failpoints={1: "receive.end=pause@5", 2: "train.begin=pause@3"})
     run.until(lambda: run.fired(1) and run.fired(2), "peer 1 has read the third model of 0, and not answered it")
     run.do("cut", edges=[(0, 1)], mode="reset")
     run.do("heal")

@@ -289,22 +289,30 @@ class Testbed:
     def _do(self, name: str, **fields: Any) -> None:
         from peer.chaos.control import ask
 
+        self._refuse_after_the_end(name)
+        self._running()
+        given = {key: value for key, value in fields.items() if value}
+        try:
+            result = ask(self.directory, {"do": "event", "event": {"do": name, **given}})
+        except NeighborUnavailable:
+            self._refuse_after_the_end(name, POLL_S)  # the last peer has ended just now
+            raise
+        if result != "done":
+            raise UsageError(f"Testbed.{name}: {result}")
+
+    def _refuse_after_the_end(self, name: str, wait_s: float = 0.0) -> None:
+        """Raise UsageError if all peers have ended, as far as is known within ``wait_s``."""
         if self._last is None and self._process is not None:
-            self._look_for_the_end()
+            self._look_for_the_end(wait_s)
         if self._last is not None or self._is_over:
             raise UsageError(
                 f"Testbed.{name}: the run is over: every peer has ended; make another Testbed to run again"
             )
-        self._running()
-        given = {key: value for key, value in fields.items() if value}
-        result = ask(self.directory, {"do": "event", "event": {"do": name, **given}})
-        if result != "done":
-            raise UsageError(f"Testbed.{name}: {result}")
 
-    def _look_for_the_end(self) -> None:
+    def _look_for_the_end(self, wait_s: float) -> None:
         """Take an answer about the end that has come; what else has come stays for `wait`."""
-        waiting = []
-        while (answer := self._answer(0.0)) is not None:
+        waiting: list[str] = []
+        while self._last is None and (answer := self._answer(wait_s)) is not None:
             self._take(answer)
             waiting.append(json.dumps(answer))
         for line in waiting if self._last is None else ():

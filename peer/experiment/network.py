@@ -291,7 +291,6 @@ class VirtualNetwork:
         """Connect a host to this network."""
         peer = self.peers[host.peer_id] = SimulatedPeer(host, self)
         host.connect(peer)
-        host.workspace.should_stop = peer.should_stop
         return peer
 
     def leave(self) -> None:

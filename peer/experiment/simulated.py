@@ -186,6 +186,7 @@ def simulated_peers(
             spare_buffers=0,
         )
         peer = network.add(host)
+        host.workspace.should_stop = peer.should_stop
         resumed = {"resumed_from": checkpoint.round_index} if checkpoint else {}
         peer.recording.add("start", start_fields(host, task) | {"backend": "simulated"} | resumed)
     return network.peers

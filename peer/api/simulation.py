@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from coordinator_free_bootstrap import Graph
@@ -34,7 +35,8 @@ def simulate(
         graph: peers, edges and settings.
         task: a `Task` object, the name of a task, or ``path/to/file.py:object``. Default: the graph's.
         algorithm: a subclass of `Algorithm`, or the name of one. Default: the graph's.
-        out: folder of the run directory, replacing an earlier simulated run; None: the files vanish with the returned object.
+        out: folder of the run directory; it replaces a completed simulation, and goes on from an interrupted one with the same
+            graph and settings. None: the files vanish with the returned object.
         data_root: folder of the built-in data sets.
         device: of training: ``cpu``, ``cuda``, ``cuda:N``, ``mps`` or ``auto``.
         amp: ``"bf16"`` for mixed precision.
@@ -45,6 +47,10 @@ def simulate(
     Raises:
         ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.
         StorageError: the run directory cannot be written.
+        UsageError, CheckpointCorrupt: it has the state of real peers, or of another simulation that was interrupted.
+
+    Ctrl-C, or an error of the task, ends the run early; with ``out`` the completed rounds are kept, and the same call goes on
+    from the last checkpoint (manifest key ``checkpoint_rounds``). A second Ctrl-C does not wait for the peers to leave.
 
     >>> from peer.api.graph import Graph
     >>> graph = Graph.make("ring", peers=4, run={"rounds": 2})
@@ -66,7 +72,14 @@ def simulate(
     folder = ScratchFolder("simulated") if out is None else None
     directory = folder.path if folder is not None else Path(str(out)).absolute()
     settings = SimulatedSettings(
-        data_root=root, device=device, amp=amp, threads=threads, fold_threads=threads, stacked=stacked, task=task_object
+        data_root=root,
+        device=device,
+        amp=amp,
+        threads=threads,
+        fold_threads=threads,
+        stacked=stacked,
+        task=task_object,
+        tell=_say if folder is None else None,
     )
     before = torch.get_num_threads()
     try:
@@ -80,3 +93,7 @@ def simulate(
         torch.set_num_threads(before)
     run = Run(directory, task=task_object or place)
     return run if folder is None else run.remove_at_end(folder.remove)
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr)

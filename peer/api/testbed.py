@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from coordinator_free_bootstrap import Graph, dump_graph, errors
 from coordinator_free_bootstrap.errors import (
@@ -31,9 +31,20 @@ from peer.api.results import Run
 from peer.store.files import storage_errors
 from peer.store.system import require_unix
 
+if TYPE_CHECKING:
+    from peer.observe.peer_state import PeerState
+    from peer.observe.watch import TestbedWatcher
+
 LOG = "testbed.log"  # of the parent process
 POLL_S = 0.25
 STOP_S = 30.0
+ENDED = ("completed", "left")  # states of peers that have ended as they should
+NOT_LIVE = (
+    "dead",
+    "failed",
+    "diverged",
+    "refused",
+)  # and of those that complete no further round; a killed peer is dead
 
 
 class Testbed:
@@ -104,6 +115,20 @@ class Testbed:
         self._data_root = None if data_root is None else str(Path(data_root).resolve())
         self._process: subprocess.Popen[str] | None = None
         self._answers: queue.Queue[str] = queue.Queue()
+        self._last: dict[str, Any] | None = None  # the answer that says how the peers have ended
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        if self._process is None and not self._is_over:
+            state, rounds = "not started", 0
+        else:
+            from peer.observe.peer_state import run_state
+
+            watcher = self._watcher()
+            rounds = watcher.rounds_of_all()
+            state = run_state(watcher.tail.log.peers.values(), self.graph.manifest.rounds)
+        done = f"{rounds} of {self.graph.manifest.rounds} rounds"
+        return f"<peer.Testbed: {state}, {len(self.graph.nodes)} peers, {done}, {self.directory}>"
 
     def __enter__(self) -> Self:
         return self.start()
@@ -184,6 +209,50 @@ class Testbed:
         self._do("heal", edges=edges)
 
     @named_in_python()
+    def status(self) -> dict[int, PeerState]:
+        """Return the state of each peer as its files say now: ``bed.status()[3].status``, ``.rounds_completed``, ``.neighbors``.
+
+        Raises:
+            UsageError: the testbed was not started.
+            StorageError: a file cannot be read.
+        """
+        self._started()
+        return {peer_id: state.copy() for peer_id, state in sorted(self._watcher().tail.log.peers.items())}
+
+    @named_in_python()
+    def wait_round(self, rounds: int) -> dict[int, PeerState]:
+        """Wait until every peer that runs has completed so many rounds, and return the state of each; Ctrl-C ends the wait.
+
+        Raises:
+            UsageError: the run has fewer rounds.
+            RunFailed: no peer runs any more, and not all have completed so many rounds; or a peer failed.
+        """
+        total = self.graph.manifest.rounds
+        if not 0 <= rounds <= total:
+            raise UsageError(f"Testbed.wait_round: found {rounds}; allowed: from 0 to {total}, the rounds of the run")
+        self._started()
+        watcher = self._watcher()
+        while True:
+            over = self._last is not None or self._is_over
+            watcher.refresh()
+            peers = watcher.tail.log.peers
+            live = [state for state in peers.values() if state.status not in (*ENDED, *NOT_LIVE)]
+            asked = [*live, *(state for state in peers.values() if state.status in ENDED)]
+            if asked and all(state.rounds_completed >= rounds for state in asked):
+                return self.status()
+            if over:
+                states = ", ".join(
+                    f"peer {p} {state.status} after {state.rounds_completed}" for p, state in peers.items()
+                )
+                raise RunFailed(
+                    f"Testbed.wait_round: the run is over, and not all have completed {rounds} rounds: {states}"
+                )
+            if (answer := self._answer(POLL_S)) is not None:
+                self._take(answer)
+                if "failure" in answer:
+                    raise RunFailed(in_python(answer["failure"]))
+
+    @named_in_python()
     def wait(self) -> Run:
         """Wait until all peers have ended, and return what they left; a peer that `kill` ended has not failed.
 
@@ -194,12 +263,14 @@ class Testbed:
         """
         from peer.observe.watch import TestbedWatcher
 
-        watcher, answer = TestbedWatcher(self.directory, self.graph), None
+        self._running()
+        watcher, answer = TestbedWatcher(self.directory, self.graph), self._last
         with Progress("rounds", self.graph.manifest.rounds, shown=self._progress) as bar:
             while answer is None or "failed" not in answer:
                 answer = self._answer(POLL_S)
                 if answer is not None and "failure" in answer:
                     warnings.warn(in_python(answer["failure"]), RuntimeWarning, stacklevel=3)
+                self._take(answer)
                 watcher.refresh()
                 bar.update(watcher.rounds_of_all(), watcher.mean_metric())
         self._end()
@@ -218,11 +289,49 @@ class Testbed:
     def _do(self, name: str, **fields: Any) -> None:
         from peer.chaos.control import ask
 
+        self._refuse_after_the_end(name)
         self._running()
         given = {key: value for key, value in fields.items() if value}
-        result = ask(self.directory, {"do": "event", "event": {"do": name, **given}})
+        try:
+            result = ask(self.directory, {"do": "event", "event": {"do": name, **given}})
+        except NeighborUnavailable:
+            self._refuse_after_the_end(name, POLL_S)  # the last peer has ended just now
+            raise
         if result != "done":
             raise UsageError(f"Testbed.{name}: {result}")
+
+    def _refuse_after_the_end(self, name: str, wait_s: float = 0.0) -> None:
+        """Raise UsageError if all peers have ended, as far as is known within ``wait_s``."""
+        if self._last is None and self._process is not None:
+            self._look_for_the_end(wait_s)
+        if self._last is not None or self._is_over:
+            raise UsageError(
+                f"Testbed.{name}: the run is over: every peer has ended; make another Testbed to run again"
+            )
+
+    def _look_for_the_end(self, wait_s: float) -> None:
+        """Take an answer about the end that has come; what else has come stays for `wait`."""
+        waiting: list[str] = []
+        while self._last is None and (answer := self._answer(wait_s)) is not None:
+            self._take(answer)
+            waiting.append(json.dumps(answer))
+        for line in waiting if self._last is None else ():
+            self._answers.put(line)
+
+    def _take(self, answer: dict[str, Any] | None) -> None:
+        if answer is not None and "failed" in answer:
+            self._last = answer
+
+    def _watcher(self) -> TestbedWatcher:
+        from peer.observe.watch import TestbedWatcher
+
+        watcher = TestbedWatcher(self.directory, self.graph)
+        watcher.refresh()
+        return watcher
+
+    def _started(self) -> None:
+        if not self._is_over:
+            self._running()
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None:
@@ -259,6 +368,7 @@ class Testbed:
         process, self._process = self._process, None
         if process is None:
             return
+        self._is_over = True
         assert process.stdin is not None and process.stdout is not None
         process.stdin.close()
         try:

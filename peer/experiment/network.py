@@ -28,6 +28,7 @@ from peer.core.averaging import norm_squared
 from peer.core.encoding import Payload, decode, view_of
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
 from peer.core.model_store import SnapshotKey
+from peer.core.stages import Stage
 from peer.experiment.recording import Recording
 from peer.host import Checkpoint, PeerHost, ReceivedModel
 
@@ -59,6 +60,7 @@ class SimulatedPeer:
     folds: list[tuple[do.FoldArrival, ReceivedModel]] = field(default_factory=list)
     arrivals: dict[int, tuple[ModelHeader, Sent]] = field(default_factory=dict)
     sent: dict[SnapshotKey, Sent] = field(default_factory=dict)
+    checkpoint: Checkpoint | None = None  # the last one, if the network keeps them
 
     @property
     def peer_id(self) -> int:
@@ -198,7 +200,9 @@ class SimulatedPeer:
         self.network.works.append((self, effect))
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Nothing is lost, so nothing is written."""
+        """Keep it if the run may be interrupted; it is written when the run ends."""
+        if self.network.keeps_checkpoints:
+            self.checkpoint = checkpoint
         self.network.later(self.host.post, ev.CheckpointWritten(checkpoint.round_index))
 
     def raise_incarnation(self, above: int) -> int | None:
@@ -223,6 +227,11 @@ class SimulatedPeer:
     def stop(self, status: str) -> None:
         """Note how the run ended."""
         self.status = status
+
+    def should_stop(self) -> bool:
+        """Return whether to end a training, since its round is begun again by the next start."""
+        run = self.host.state
+        return self.network.leaving and run.stage is Stage.TRAINING and run.persisted_round == run.round.index
 
 
 def perform_in_turn(works: Sequence[tuple[SimulatedPeer, do.Work]]) -> Performed:
@@ -254,6 +263,7 @@ class VirtualNetwork:
         perform_all: does the work of many peers, in the given order.
         on_record: told each history line as it is written: peer, kind, fields.
         fold_threads: threads that fold at the same time, each for another receiver; never changes a bit.
+        keeps_checkpoints: keep the last checkpoint of each peer, which takes the memory of its models once more.
     """
 
     def __init__(
@@ -262,6 +272,7 @@ class VirtualNetwork:
         perform_all: PerformAll = perform_in_turn,
         on_record: Callable[[SimulatedPeer, str, dict[str, Any]], None] = lambda peer, kind, fields: None,
         fold_threads: int = 1,
+        keeps_checkpoints: bool = False,
     ) -> None:
         self.peers: dict[int, SimulatedPeer] = {}
         self.now = 1.0
@@ -272,12 +283,26 @@ class VirtualNetwork:
         self._timers: list[tuple[float, int]] = []  # a heap of (time, peer); a peer's later timer replaces none in it
         self._streams = 0
         self._fold_threads = fold_threads
+        self.keeps_checkpoints = keeps_checkpoints
+        self.leaving = False
+        self._told_to_leave = False
 
     def add(self, host: PeerHost) -> SimulatedPeer:
         """Connect a host to this network."""
         peer = self.peers[host.peer_id] = SimulatedPeer(host, self)
         host.connect(peer)
         return peer
+
+    def leave(self) -> None:
+        """Let every peer leave as soon as all have done the same work; safe in a signal handler."""
+        self.leaving = True
+
+    def _tell_to_leave(self) -> None:
+        """Ask the peers to leave, once; while calls are under way some would leave a round earlier than others."""
+        if self.leaving and not self._told_to_leave:
+            self._told_to_leave = True
+            for peer in self.peers.values():
+                self.later(peer.host.post, ev.LeaveRequested())
 
     def later(self, action: Callable[..., None], *arguments: Any) -> None:
         """Call a function after what is under way now."""
@@ -303,6 +328,8 @@ class VirtualNetwork:
                     left.popleft()
                 elif self._calls:
                     self._calls.popleft()()
+                elif self.leaving and not self._told_to_leave:
+                    self._tell_to_leave()
                 elif self.works:
                     self._work(pool)
                     idle = 0
@@ -318,7 +345,9 @@ class VirtualNetwork:
         else:
             for peer in waiting:
                 peer.fold_all()
-        for (peer, _), done in zip(works, self._perform_all(works), strict=True):
+        answers = self._perform_all(works)
+        self._tell_to_leave()  # first: a training that was ended must not be exchanged
+        for (peer, _), done in zip(works, answers, strict=True):
             self.later(peer.host.post, done)
 
     def _advance_clock(self, idle: int) -> None:

@@ -26,12 +26,12 @@ class Recording:
         }
         self.lines.append((kind, stamp | fields))
 
-    def write(self, place: StateDir, metric: Metric) -> None:
-        """Write all lines to a state directory, with keys that name the metric.
+    def write(self, place: StateDir, metric: Metric, incarnation: int) -> None:
+        """Append all lines to the history in a state directory, with keys that name the metric.
 
         Raises:
             StorageError: they cannot be written.
         """
-        with HistoryWriter(place.history, incarnation=1) as history:
+        with HistoryWriter(place.history, incarnation=incarnation) as history:
             for kind, fields in self.lines:
                 history.write(kind, **metric.named(fields))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordinator_free_bootstrap import Graph, digest
+from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.rates import check_limits, problems_of
 from peer.algorithms.registry import algorithm_named
 from peer.host import PeerHost, build_host
@@ -16,10 +16,9 @@ from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
 from peer.learning.learner import Learner
 from peer.runtime.resources import disk_note, require_memory
-from peer.runtime.saved_state import saved_state
+from peer.runtime.saved_state import saved_state, state_files
 from peer.store.checkpoint import CheckpointStore
 from peer.store.identity_files import IncarnationFile, StateLock
-from peer.store.origin import Origin
 from peer.store.state_dir import StateDir
 from peer.tasks.loading import load_task
 from peer.tasks.task import Task
@@ -138,15 +137,7 @@ def _with_state(
     lock: StateLock,
 ) -> Assembled:
     """Return a peer in the state of its directory, which is locked."""
-    checkpoints = CheckpointStore(
-        directory.checkpoints,
-        peer_id=peer_id,
-        manifest_digest=digest(graph.manifest),
-        graph_digest=graph.digest,
-        schema_digest=learner.schema.digest,
-        frozen_digest=learner.frozen_digest,
-    )
-    run = Origin(directory.origin, peer_id, graph, learner.schema, learner.frozen_digest)
+    checkpoints, run = state_files(directory, peer_id, graph, learner)
     saved = saved_state(directory, checkpoints, run, learner.schema.size, discard=settings.discard_state)
     incarnations = IncarnationFile(settings.state_dir)
     incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)

@@ -42,7 +42,14 @@ def exit_code_of(ending: str | BaseException) -> int:
 
 
 def write_results(
-    host: PeerHost, place: StateDir, status: str, seconds: float, *, algorithm: str | None = None, models: bool = True
+    host: PeerHost,
+    place: StateDir,
+    status: str,
+    seconds: float,
+    *,
+    algorithm: str | None = None,
+    models: bool = True,
+    error: BaseException | None = None,
 ) -> dict[str, Any]:
     """Write all models that travel or predict, the personalized one (of a completed run) and the summary; return the summary.
 
@@ -53,6 +60,7 @@ def write_results(
         seconds: that it took.
         algorithm: its name, if it is not the manifest's.
         models: false writes the summary alone.
+        error: that ended the run.
 
     Raises:
         StorageError: a file cannot be written.
@@ -76,7 +84,7 @@ def write_results(
     summary = {
         "peer_id": run.peer_id,
         "status": status,
-        "exit_code": exit_code_of(status),
+        "exit_code": exit_code_of(error or status),
         "incarnation": run.incarnation,
         "rounds_completed": run.round.index,
         "rounds_total": manifest.rounds,

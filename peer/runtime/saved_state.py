@@ -8,9 +8,11 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from coordinator_free_bootstrap import Graph, digest
 from coordinator_free_bootstrap.errors import CheckpointCorrupt
 from coordinator_free_bootstrap.strict_json import printable
 from peer.host import Checkpoint
+from peer.learning.learner import Learner
 from peer.store.checkpoint import CheckpointStore
 from peer.store.origin import Origin, listed
 from peer.store.state_dir import StateDir
@@ -38,8 +40,27 @@ class _EngineState(BaseModel):
     refusals: dict[str, int]
 
 
+def state_files(place: StateDir, peer_id: int, graph: Graph, learner: Learner) -> tuple[CheckpointStore, Origin]:
+    """Return the checkpoints in a state directory, as those of this run, and the run that the directory belongs to."""
+    checkpoints = CheckpointStore(
+        place.checkpoints,
+        peer_id=peer_id,
+        manifest_digest=digest(graph.manifest),
+        graph_digest=graph.digest,
+        schema_digest=learner.schema.digest,
+        frozen_digest=learner.frozen_digest,
+    )
+    return checkpoints, Origin(place.origin, peer_id, graph, learner.schema, learner.frozen_digest)
+
+
 def saved_state(
-    place: StateDir, checkpoints: CheckpointStore, run: Origin, parameters: int, *, discard: bool
+    place: StateDir,
+    checkpoints: CheckpointStore,
+    run: Origin,
+    parameters: int,
+    *,
+    discard: bool,
+    remedy: str = REMEDY,
 ) -> Checkpoint | None:
     """Return the checkpoint to resume from, None at a first start; afterwards the directory belongs to this run.
 
@@ -49,6 +70,7 @@ def saved_state(
         run: this run.
         parameters: d, float32 elements of a model.
         discard: move state that is not of this run, or not usable, aside.
+        remedy: what to do about such state, for the message.
 
     Raises:
         CheckpointCorrupt: the state is of another run or not usable, and ``discard`` is false; nothing was changed.
@@ -58,7 +80,7 @@ def saved_state(
         saved = _usable(place, checkpoints, run, parameters)
     except CheckpointCorrupt as error:
         if not discard:
-            raise CheckpointCorrupt(f"{error}; {REMEDY}") from error
+            raise CheckpointCorrupt(f"{error}; {remedy}") from error
         log.warning("%s; moved to %s", error, place.set_aside())
         place.create()
         saved = None

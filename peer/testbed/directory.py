@@ -53,9 +53,9 @@ def check_same_run(graph: Graph, directory: Path) -> None:
     before = earlier_graph(directory)
     if before is None:
         return
-    if _is_simulated(directory):
+    if is_simulated(directory):
         raise UsageError(
-            f"--out {directory}: found a simulated run, which has no state to go on from; add --fresh to replace it, or name "
+            f"--out {directory}: found a simulated run, which processes do not go on from; add --fresh to replace it, or name "
             "another folder"
         )
     if changed := differences_of_graphs(before, graph):
@@ -64,7 +64,7 @@ def check_same_run(graph: Graph, directory: Path) -> None:
         )
 
 
-def _is_simulated(directory: Path) -> bool:
+def is_simulated(directory: Path) -> bool:
     """Return whether a simulation has written the histories in a directory."""
     starts = (next(iter(parse_lines(first_line(StateDir(path).history))), {}) for path in directory.glob("peer-*"))
     return any(line.get("backend") == "simulated" for line in starts)

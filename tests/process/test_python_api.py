@@ -81,6 +81,39 @@ def test_a_cut_edge_needs_proxies_and_is_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_testbed_says_where_its_peers_are_and_that_it_is_over(tmp_path: Path) -> None:
+    graph = graph_of(peers=2, kind="line", rounds=60)
+    bed = peer.Testbed(graph, out=tmp_path / "bed", insecure=True, progress=False)
+    assert "not started, 2 peers, 0 of 60 rounds" in repr(bed)
+    with pytest.raises(UsageError, match="no running peers"):
+        bed.status()
+    with bed:
+        states = bed.wait_round(3)
+        assert states.keys() == {0, 1} and min(state.rounds_completed for state in states.values()) >= 3
+        with pytest.raises(UsageError, match="found 61; allowed: from 0 to 60"):
+            bed.wait_round(61)
+        bed.wait_round(60)
+        bed.wait()
+        for fault in (lambda: bed.kill(0), lambda: bed.restart(0), lambda: bed.cut((0, 1)), bed.heal):
+            with pytest.raises(UsageError, match="the run is over: every peer has ended"):
+                fault()
+    assert {state.status for state in bed.status().values()} == {"completed"}
+    assert "complete, 2 peers, 60 of 60 rounds" in repr(bed)
+    assert bed.wait_round(60).keys() == {0, 1}
+
+
+@pytest.mark.slow
+def test_a_round_that_cannot_come_is_not_waited_for(tmp_path: Path) -> None:
+    graph = graph_of(peers=2, kind="line", rounds=100_000)
+    with peer.Testbed(graph, out=tmp_path / "bed", insecure=True, progress=False) as bed:
+        bed.wait_round(2)
+        bed.kill(0, 1)
+        with pytest.raises(RunFailed, match=r"not all have completed 90000 rounds: peer 0 dead after \d+, peer 1 dead"):
+            bed.wait_round(90_000)
+        assert "2 peers" in repr(bed) and {state.status for state in bed.status().values()} == {"dead"}
+
+
+@pytest.mark.slow
 def test_the_end_of_the_block_stops_the_peers_and_the_run_can_be_resumed(tmp_path: Path) -> None:
     graph = graph_of(peers=2, kind="line", rounds=300)
     with peer.Testbed(graph, out=tmp_path / "bed", insecure=True) as bed:

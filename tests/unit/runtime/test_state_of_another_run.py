@@ -204,7 +204,7 @@ def test_a_simulation_does_not_replace_what_processes_have_learned(tmp_path: Pat
 def test_a_testbed_does_not_go_on_from_a_simulation(tmp_path: Path) -> None:
     """It has no checkpoints; before, a testbed began at round 0 and appended to the histories of the simulation."""
     simulate(graph_of(), tmp_path)
-    with pytest.raises(UsageError, match="found a simulated run, which has no state to go on from; add --fresh"):
+    with pytest.raises(UsageError, match="found a simulated run, which processes do not go on from; add --fresh"):
         check_same_run(graph_of(), tmp_path)
 
 

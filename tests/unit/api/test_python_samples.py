@@ -56,7 +56,7 @@ def test_the_model_file_has_the_scaling_and_the_classes(tmp_path):
     np.save(tmp_path / "rows.npy", raw)
     saved = SavedModel.read(path)
     inputs = saved.read_inputs(Manifest(task="digits"), tmp_path / "rows.npy", preprocessed=False)
-    assert np.array_equal(inputs, scaling.apply(raw))
+    assert np.array_equal(inputs.x, scaling.apply(raw))
 
 
 def test_samples_alone_go_to_a_default_graph():

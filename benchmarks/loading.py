@@ -92,12 +92,12 @@ def memory(pid: int | str = "self") -> dict[str, int]:
 def _hold(graph: Graph, peer_id: int, data_root: Path, ready: Connection) -> None:
     """Hold the data and the learner of one peer until asked to end."""
     from peer.learning.learner import Learner
-    from peer.tasks import builtin, datasets
+    from peer.tasks import datasets, dealing
     from peer.tasks.loading import load_task
 
     if not _PRELOADED:
         datasets._load.cache_clear()
-        builtin._split.cache_clear()
+        dealing._split.cache_clear()
     task = load_task(graph.manifest, len(graph.nodes), data_root=data_root)
     learner = Learner(task, task.load_shard(peer_id))
     learner.train(learner.initial_model(0), epochs=1, seed=0, learning_rate=0.1)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from peer.api.simulation import simulate as simulate
     from peer.api.testbed import Testbed as Testbed
     from peer.api.watching import watch as watch
+    from peer.tasks import Data as Data
     from peer.tasks import Preprocessing as Preprocessing
     from peer.tasks import Shard as Shard
     from peer.tasks import Task as Task
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "Algorithm": "peer.algorithms.base",
+    "Data": "peer.tasks",
     "Graph": "peer.api.graph",
     "Manifest": "coordinator_free_bootstrap.manifest",
     "Preprocessing": "peer.tasks",

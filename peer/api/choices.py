@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from peer.tasks.task import Task
 
 TaskChoice: TypeAlias = "Task | str | None"
+SamplesChoice: TypeAlias = "Task | str | Any | None"  # or samples, as `peer.Data` takes them
 AlgorithmChoice: TypeAlias = "type[Algorithm] | str | None"
 
 
-def chosen(graph: Graph, task: TaskChoice, algorithm: AlgorithmChoice) -> tuple[Graph, Task | None]:
+def chosen(graph: Graph, task: SamplesChoice, algorithm: AlgorithmChoice) -> tuple[Graph, Task | None]:
     """Return the graph with task and algorithm in its manifest, and the task if it is an object.
 
     A class is made known to this process under its name; the manifest names an object ``module:Class``.
@@ -24,18 +25,24 @@ def chosen(graph: Graph, task: TaskChoice, algorithm: AlgorithmChoice) -> tuple[
         ConfigError, TaskError: the task or the algorithm cannot be used.
     """
     from peer.algorithms.registry import register
+    from peer.tasks import Data, Task
     from peer.tasks.loading import as_task, same_task
 
     name = algorithm if algorithm is None or isinstance(algorithm, str) else register(algorithm)
     found = None
     keys: dict[str, Any] = {} if name is None else {"algorithm": name}
     if task is not None:
+        if not isinstance(task, str | Task | type):
+            task = Data(*task) if isinstance(task, tuple) and len(task) == 2 else Data(task)
         kind = type(task)
         label = task if isinstance(task, str) else f"{kind.__module__}:{kind.__qualname__}"
         keys["task"] = label
-        if not same_task(label, graph.manifest.task):  # options of another task are refused
+        if isinstance(task, Data):
+            keys["task_options"] = {}
+        elif not same_task(label, graph.manifest.task):  # options of another task are refused
             keys |= {"task_options": {}, "model": None, "model_options": {}}
         found = None if isinstance(task, str) else task
     graph = with_run(graph, keys)
     check_names(graph)
-    return graph, None if found is None else as_task(found, graph.manifest)
+    checked = None if found is None else as_task(found, graph.manifest)
+    return graph, checked.dealt(graph.manifest, len(graph.nodes)) if isinstance(checked, Data) else checked

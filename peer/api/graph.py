@@ -215,7 +215,7 @@ def check_run(
         ConfigError, TaskError: as `check_names`.
         UsageError: a given key has no effect.
     """
-    from peer.tasks.effect import warn_without_effect
+    from peer.tasks.given_keys import warn_without_effect
 
     check_names(graph)
     warn_without_effect(graph.manifest, frozenset(given), say, source)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from coordinator_free_bootstrap import Graph
+from coordinator_free_bootstrap.errors import UsageError
 from peer.api.arguments import named_in_python
-from peer.api.choices import AlgorithmChoice, TaskChoice, chosen
+from peer.api.choices import AlgorithmChoice, SamplesChoice, chosen
+from peer.api.graph import Graph as MadeGraph
 from peer.api.progress import Progress
 from peer.api.results import Run
 from peer.store.scratch import ScratchFolder
@@ -15,8 +18,8 @@ from peer.store.scratch import ScratchFolder
 
 @named_in_python()
 def simulate(
-    graph: Graph,
-    task: TaskChoice = None,
+    graph: Graph | Any,
+    task: SamplesChoice = None,
     *,
     algorithm: AlgorithmChoice = None,
     out: str | Path | None = None,
@@ -32,8 +35,10 @@ def simulate(
     In lockstep on a CPU the models are, bit for bit, those of a testbed of processes with the same graph.
 
     Args:
-        graph: peers, edges and settings.
-        task: a `Task` object, the name of a task, or ``path/to/file.py:object``. Default: the graph's.
+        graph: peers, edges and settings; samples alone, as `Data` takes them, are dealt at random to the 8 peers of
+            `Graph.make`'s default.
+        task: a `Task` object, the name of a task, or ``path/to/file.py:object``; or samples, such as ``(x, y)``, which become a
+            `Data`. Default: the graph's.
         algorithm: a subclass of `Algorithm`, or the name of one. Default: the graph's.
         out: folder of the run directory; it replaces a completed simulation, and goes on from an interrupted one with the same
             graph and settings. None: the files vanish with the returned object.
@@ -65,6 +70,10 @@ def simulate(
     from peer.tasks.effect import refuse_unused_options
     from peer.tasks.loading import absolute_task
 
+    if not isinstance(graph, Graph):
+        if task is not None:
+            raise UsageError(f"graph: found a {type(graph).__name__}; allowed: a peer.Graph, or samples without a task")
+        graph, task = MadeGraph.make(run={"split": "iid"}), graph
     graph, task_object = chosen(graph, task, algorithm)
     root = None if data_root is None else Path(data_root)
     refuse_unused_options(graph.manifest, data_root=root, shard=None, download=False)

@@ -124,7 +124,7 @@ def described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, s
 @app.command(epilog="Example: peer graph check graph.json --json")
 def check(path: GraphFile, as_json: AsJson = False) -> None:
     """Check a graph file and summarize it; each problem names the field and what is allowed."""
-    from peer.tasks.effect import warn_without_effect
+    from peer.tasks.given_keys import warn_without_effect
     from peer.wire.address import undialable
 
     graph = Graph.load(path)

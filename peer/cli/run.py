@@ -143,7 +143,7 @@ def run(
         from peer.runtime.schedule import Schedule, parse_window
         from peer.runtime.windows import run_peer_in_windows
         from peer.store.state_dir import StateDir
-        from peer.tasks.effect import warn_without_effect
+        from peer.tasks.given_keys import warn_without_effect
         from peer.wire.proxy import HttpProxy
 
     plaintext = insecure or insecure_anywhere

@@ -78,7 +78,7 @@ def testbed(
     from peer.cli.report import report
     from peer.observe.watch import LiveProgress
     from peer.page.process import beside, require_packages
-    from peer.tasks.effect import warn_without_effect
+    from peer.tasks.given_keys import warn_without_effect
     from peer.testbed.directory import clear, default_graph, with_settings
 
     refuse_without("without a graph file", graph_file is None, peers=peers, kind=kind)

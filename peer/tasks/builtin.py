@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import math
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
-from coordinator_free_bootstrap.errors import ShardError, TaskError
+from coordinator_free_bootstrap.errors import ShardError
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.tasks import models
 from peer.tasks.datasets import DATASETS, facts_of, group_column, load_pool
+from peer.tasks.dealing import Deal, outputs_for
+from peer.tasks.models import model_of
 from peer.tasks.pool import Pool
 from peer.tasks.shard import Shard
 from peer.tasks.shard_file import load_shard_file
-from peer.tasks.splits import PeerSplit, Samples, SplitInput, make_split
+from peer.tasks.splits import PeerSplit
 from peer.tasks.splits.mixtures import LETTERS
-from peer.tasks.splits.plan import UNKNOWN
 from peer.tasks.task import Task
 
 OPEN = ("target", "columns", "categories", "classes")  # in the order in which a reader of a table decides them
@@ -58,10 +53,7 @@ class NamedModelTask(Task):
     @staticmethod
     def build(manifest: Manifest, sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Return the model of a manifest with a built-in task; its data are not loaded."""
-        name, options = DATASETS[manifest.task].model
-        if manifest.model is not None and manifest.model != name:
-            name, options = manifest.model, {}
-        return models.make_model(name, sample_shape, outputs, {**options, **manifest.model_options})
+        return model_of(manifest, DATASETS[manifest.task].model, sample_shape, outputs)
 
 
 class BuiltinTask(NamedModelTask):
@@ -78,59 +70,22 @@ class BuiltinTask(NamedModelTask):
     """
 
     def __init__(self, manifest: Manifest, peers: int, data_root: Path | None, download: bool) -> None:
-        self._peers = peers
-        self._pool = load_pool(manifest.task, manifest.task_options, data_root, download, group_column(manifest))
-        # EMNIST by-class has 62 labels; the split by case merges them into the 26 letters.
-        classes = LETTERS if manifest.split == "letters_case" else self._pool.classes
-        super().__init__(manifest, self._pool.sample_shape, classes, _outputs(self._pool.y, classes))
+        pool = load_pool(manifest.task, manifest.task_options, data_root, download, group_column(manifest))
+        self._deal = Deal(pool, manifest, peers)
+        super().__init__(manifest, pool.sample_shape, self._deal.classes, self._deal.outputs)
 
     @property
     def pool_names(self) -> tuple[str, ...] | None:
         """Names of the labels of the whole data set, before a split renames those of some peers."""
-        return self._pool.class_names
+        return self._deal.pool.class_names
 
     def split(self) -> list[PeerSplit]:
         """Return the samples of all peers; computed once per process."""
-        if self._manifest.split == "shard":
-            raise TaskError("run.split: found 'shard' without own data; give --shard FILE, or choose another split")
-        options = json.dumps(self._manifest.split_options, sort_keys=True)
-        return _split(self._pool, self._peers, self._manifest.split, options, self._manifest.data_seed)
+        return self._deal.split()
 
     def load_shard(self, peer_id: int) -> Shard:
         """Return the samples of one peer from the pool."""
-        if not 0 <= peer_id < self._peers:
-            raise TaskError(f"peer id: found {peer_id}; allowed: peers 0..{self._peers - 1}, which share the data set")
-        mine = self.split()[peer_id]
-        parts = {name: self._gather(getattr(mine, name), mine) for name in ("train", "test", "validation")}
-        has_validation = len(mine.validation) > 0
-        truth = mine.train.cluster
-        return Shard(
-            train_x=parts["train"][0],
-            train_y=parts["train"][1],
-            test_x=parts["test"][0],
-            test_y=parts["test"][1],
-            val_x=parts["validation"][0] if has_validation else None,
-            val_y=parts["validation"][1] if has_validation else None,
-            true_cluster=None if (truth == UNKNOWN).all() else truth,
-            test_cluster=None if (mine.test.cluster == UNKNOWN).all() else mine.test.cluster,
-            turns=mine.train.turns,
-            preprocessing=self._pool.preprocessing,
-            class_names=self._pool.class_names if mine.label_map is None else None,  # renamed labels lose their names
-            metadata=self._metadata(peer_id),
-        )
-
-    def _gather(self, samples: Samples, split: PeerSplit) -> tuple[NDArray[Any], NDArray[Any]]:
-        labels = self._pool.y[samples.index]
-        if split.label_map is not None:
-            labels = split.label_map[labels]
-        return self._pool.gather(samples.index, samples.turns), labels
-
-    def _metadata(self, peer_id: int) -> dict[str, str]:
-        names = ("task", "task_options", "split", "split_options", "data_seed")
-        settings: dict[str, object] = {name: getattr(self._manifest, name) for name in names}
-        settings |= {"peers": self._peers, "peer": peer_id, "kind": self.kind, "classes": self.classes}
-        settings |= self._pool.about
-        return {key: value if isinstance(value, str) else json.dumps(value) for key, value in settings.items()}
+        return self._deal.shard(peer_id)
 
 
 class ShardTask(NamedModelTask):
@@ -155,7 +110,7 @@ class ShardTask(NamedModelTask):
             pool = load_pool(manifest.task, manifest.task_options, path, False, group_column(manifest))
             self._shard, classes = _whole(pool), pool.classes
         shape = self._shard.train_x.shape[1:]
-        super().__init__(manifest, shape, classes, _outputs(self._shard.train_y, classes))
+        super().__init__(manifest, shape, classes, outputs_for(self._shard.train_y, classes))
 
     @property
     def open_options(self) -> tuple[str, ...]:
@@ -165,10 +120,6 @@ class ShardTask(NamedModelTask):
     def load_shard(self, peer_id: int) -> Shard:
         """Return the shard; ``peer_id`` is not used."""
         return self._shard
-
-
-def _outputs(targets: NDArray[Any], classes: int | None) -> int:
-    return math.prod(targets.shape[1:]) if classes is None else classes
 
 
 def classes_of(shard: Shard, path: Path) -> int | None:
@@ -228,10 +179,3 @@ def _whole(pool: Pool) -> Shard:
         class_names=pool.class_names,
         metadata=dict(pool.about),
     )
-
-
-@functools.lru_cache(maxsize=4)
-def _split(pool: Pool, peers: int, name: str, options: str, data_seed: int) -> list[PeerSplit]:
-    labels = pool.y if pool.classes is not None else np.zeros(len(pool.y), dtype=np.int64)
-    data = SplitInput(labels, pool.train_count, peers, pool.source, pool.group)
-    return make_split(name, data, json.loads(options), data_seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from pathlib import Path
 
 from coordinator_free_bootstrap.errors import UsageError
@@ -76,23 +75,3 @@ def keys_without_effect(manifest: Manifest) -> dict[str, str]:
     if m.pace == "async" and m.limits.rounds_ahead != default.limits.rounds_ahead:
         found["run.limits.rounds_ahead"] = "run.pace is async"
     return found
-
-
-def warn_without_effect(
-    manifest: Manifest, given: Collection[str], say: Callable[[str], object], source: str = "--set "
-) -> None:
-    """Warn of each manifest key that has no effect.
-
-    Args:
-        manifest: of the run.
-        given: keys that the user set for this run, such as ``run.momentum``; they must have an effect.
-        say: is called with each warning.
-        source: where the user set them, for the message.
-
-    Raises:
-        UsageError: a key that the user set has no effect.
-    """
-    for key, why in keys_without_effect(manifest).items():
-        if any(name == key or name.startswith(f"{key}.") for name in given):
-            raise UsageError(f"{source}{key}: found a key without effect, because {why}; remove it")
-        say(f"{key} has no effect, because {why}")

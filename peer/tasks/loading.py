@@ -21,12 +21,13 @@ from peer.tasks.builtin import BuiltinTask, ShardTask
 from peer.tasks.datasets import DATASETS, group_column
 from peer.tasks.effect import refuse_unused_options
 from peer.tasks.models import check_model_name
+from peer.tasks.own_data import Data
 from peer.tasks.pool import refuse_unknown_options
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import Kind
 from peer.tasks.shard_file import load_shard_file
-from peer.tasks.splits import SPLITS
+from peer.tasks.splits import check_split
 from peer.tasks.task import Task
 from peer.tasks.torchvision_shim import import_for_user_code
 from peer.tasks.user_code import USER_ERRORS, described
@@ -62,11 +63,25 @@ def load_task(
         if shard_path is not None:
             return ShardTask(manifest, shard_path)
         return BuiltinTask(manifest, peers, data_root, download)
-    task = _from_file(manifest) if ":" in manifest.task else _from_entry_point(manifest)
+    task = _users_task(manifest)
+    if isinstance(task, Data):
+        task = task.dealt(manifest, peers)
     if shard_path is not None:
         task, shard = copy.copy(task), load_shard_file(shard_path)  # a copy: the user's object may be loaded again
         object.__setattr__(task, "load_shard", lambda peer_id: shard)  # also where the class is a frozen dataclass
     return task
+
+
+def deals_samples(manifest: Manifest) -> bool:
+    """Return whether a user's task is a `Data`, so that split and model of the manifest have an effect; loads the task."""
+    try:
+        return isinstance(_users_task(manifest), Data)
+    except TaskError:  # the file is on other machines, or says what is wrong when it is used
+        return False
+
+
+def _users_task(manifest: Manifest) -> Task:
+    return _from_file(manifest) if ":" in manifest.task else _from_entry_point(manifest)
 
 
 def find_task_file(task: str, model_file: Path) -> str:
@@ -118,10 +133,7 @@ def check_names(manifest: Manifest) -> None:
         return
     dataset = DATASETS[manifest.task]
     refuse_unknown_options("task_options", manifest.task_options, dataset.options, f"task {manifest.task!r}")
-    if manifest.split != "shard" and manifest.split not in SPLITS:
-        raise TaskError(unknown_name("run.split", manifest.split, [*SPLITS, "shard"]))
-    keys = SPLITS[manifest.split].options if manifest.split in SPLITS else ()
-    refuse_unknown_options("split_options", manifest.split_options, keys, f"split {manifest.split!r}")
+    check_split(manifest)
     group_column(manifest)
     check_model_name(manifest.model or dataset.model[0], manifest.model_options)
 

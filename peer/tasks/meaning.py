@@ -17,6 +17,7 @@ from peer.core.schema import Schema
 from peer.tasks.arrays import Inputs, is_stored, sample_shape
 from peer.tasks.builtin import BuiltinTask, NamedModelTask
 from peer.tasks.columns import DATE
+from peer.tasks.own_data import Data
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
@@ -58,7 +59,9 @@ def _classes(task: Task, shard: Shard) -> tuple[str, ...] | int | None:
     if task.kind == "regression":
         return None
     names = shard.class_names or task.class_names
-    if isinstance(task, BuiltinTask):  # a split may rename the labels of some peers on purpose; the data set is one
+    if isinstance(
+        task, BuiltinTask | Data
+    ):  # a split may rename the labels of some peers on purpose; the data set is one
         names = task.pool_names
     if names is not None and task.classes in (None, len(names)):
         return tuple(map(str, names))

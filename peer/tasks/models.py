@@ -16,10 +16,12 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.validation import near, unknown_name
 from peer.tasks.pool import refuse_unknown_options
 
 Shape = tuple[int, ...]
+Named = tuple[str, Mapping[str, object]]  # a model's name and options
 Builder = Callable[[Shape, int, Mapping[str, object]], nn.Module]
 
 
@@ -40,6 +42,18 @@ def make_model(name: str, input_shape: Shape, outputs: int, options: Mapping[str
         return _torchvision(name.removeprefix(TORCHVISION), input_shape, outputs, options)
     check_model_name(name, options)
     return MODELS[name].build(input_shape, outputs, options)
+
+
+def model_of(manifest: Manifest, default: Named, input_shape: Shape, outputs: int) -> nn.Module:
+    """Return a new model of the manifest, or the default, a name with options; ``model_options`` change its options.
+
+    Raises:
+        TaskError: as `make_model`.
+    """
+    name, options = default
+    if manifest.model is not None and manifest.model != name:
+        name, options = manifest.model, {}
+    return make_model(name, input_shape, outputs, {**options, **manifest.model_options})
 
 
 def check_model_name(name: str, options: Mapping[str, object]) -> None:

@@ -26,6 +26,7 @@ from peer.tasks.numerals import decimal_mark, is_numeral, number
 
 SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")  # of the tables in a folder
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
+TYPED = {"parquet": "Parquet", "pandas": "a frame of pandas"}  # tables that are no text, in place of an encoding
 TABLE_BYTES_MAX = 16 << 30  # rows are in memory, where they take ten times as much
 SAMPLE_ROWS = 200  # that the delimiter is detected from
 HEADER_ROWS = 2000  # that the first row is compared with
@@ -62,8 +63,8 @@ class Form:
 
     def __str__(self) -> str:
         """Return the form as text."""
-        if self.encoding == "parquet":
-            return "Parquet"
+        if self.encoding in TYPED:
+            return TYPED[self.encoding]
         between = DELIMITERS.get(str(self.delimiter), repr(self.delimiter))
         mark = "comma" if self.decimal == "," else "point"
         return f"{self.encoding}, {between}, decimal {mark}, {'header' if self.header else 'no header'}"
@@ -90,7 +91,7 @@ class Table:
 
     def place(self, row: int) -> str:
         """Return the source and the line of a row, for messages."""
-        return f"{self.source} {'row' if self.form.encoding == 'parquet' else 'line'} {self.lines[row]}"
+        return f"{self.source} {'row' if self.form.encoding in TYPED else 'line'} {self.lines[row]}"
 
     def column(self, index: int) -> list[str]:
         """Return the cells of a column."""
@@ -194,7 +195,7 @@ def _decoded(source: str, data: bytes, given: str | None, likely: str | None) ->
     marked = next((name for mark, name in _BYTE_ORDER_MARKS.items() if data.startswith(mark)), None)
     candidates = [given or marked or _wide(data) or "utf-8"]
     if candidates == ["utf-8"] and given is None:
-        candidates += [likely] if likely and likely != "parquet" and not likely.startswith("utf") else []
+        candidates += [likely] if likely and likely not in TYPED and not likely.startswith("utf") else []
         candidates += ["cp1252", "latin-1"]
     for encoding in candidates:
         try:
@@ -311,9 +312,14 @@ def _parquet(data: bytes, source: str) -> Table:
         frame: Any = pandas.read_parquet(io.BytesIO(data))
     except (OSError, ValueError, ImportError) as error:
         raise TaskError(f"{source} cannot be read: {error}") from error
+    return table_of_frame(frame, source, "parquet")
+
+
+def table_of_frame(frame: Any, source: str, encoding: str) -> Table:
+    """Return a frame of pandas as a table; ``encoding`` is a key of `TYPED`: where the frame comes from."""
     columns = [_texts(frame.iloc[:, n]) for n in range(frame.shape[1])]
     rows = [list(row) for row in zip(*columns, strict=True)]
-    form = Form(encoding="parquet", decimal=".", header=True)
+    form = Form(encoding=encoding, decimal=".", header=True)
     header = tuple(map(str, frame.columns))
     return Table(source=source, header=header, lines=range(1, len(rows) + 1), rows=rows, form=form)
 

@@ -43,10 +43,18 @@ def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) 
         TaskError: an option, the file, a column or a cell is wrong; the message names it.
     """
     path = _table_path(root, options.get("file"))
-    table = read_table(path, READER, _form(options))
+    return pool_of(read_table(path, READER, _form(options)), options, path)
+
+
+def pool_of(table: Table, options: Settings, path: Path) -> Pool:
+    """Return the rows of a table as samples; the options are those of `load_table`, and ``path`` names the table in messages.
+
+    Raises:
+        TaskError: as `load_table`.
+    """
     header = table.header
     if not table.rows or len(header) < 2:
-        raise TaskError(f"{READER}: {path}: found no data; allowed: a header, two or more columns, rows of data")
+        raise TaskError(f"{table.source}: found no data; allowed: a header, two or more columns, rows of data")
     target, by = options.get("target", header[-1]), options.get("by")
     if target not in header:
         raise TaskError(f"task_options.target: found {target!r}; allowed: a column of {path}: {', '.join(header)}")
@@ -59,9 +67,7 @@ def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) 
         )
     used = [*features, str(target), *([] if by is None else [str(by)])]
     if repeated := [name for name in used if header.count(name) > 1]:
-        raise TaskError(
-            f"{READER}: {path}: found {header.count(repeated[0])} columns named {repeated[0]!r}; rename them"
-        )
+        raise TaskError(f"{table.source}: found {header.count(repeated[0])} columns named {repeated[0]!r}; rename them")
     texts = _categories(options.get("categories", []), features, path)
     kept = _complete(table, used, {**texts, str(target): list(map(str, _listed(options.get("classes"))))}, options)
     columns = columns_of(kept, features, texts)

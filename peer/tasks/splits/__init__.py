@@ -12,14 +12,16 @@ from inspect import getdoc
 from typing import NamedTuple
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
 from coordinator_free_bootstrap.validation import unknown_name
+from peer.tasks.pool import refuse_unknown_options
 from peer.tasks.splits.labels import by_column, dirichlet, iid, label_flip, patho, two_class, writers
 from peer.tasks.splits.mixtures import letters_case, mixture, pair_mixture
 from peer.tasks.splits.plan import Options, PeerSplit, Samples, SplitFunction, SplitInput, finished
 from peer.tasks.splits.rotated import imbalance, oddeven_rotated, oddeven_steps, rotated_hard, rotated_soft
 
-__all__ = ["SPLITS", "PeerSplit", "Samples", "SplitInput", "make_split"]
+__all__ = ["SPLITS", "PeerSplit", "Samples", "SplitInput", "check_split", "make_split"]
 
 
 class OptionHelp(NamedTuple):
@@ -161,6 +163,18 @@ SPLITS: dict[str, Split] = {
         needs="--task femnist --data-root DIR",
     ),
 }
+
+
+def check_split(manifest: Manifest) -> None:
+    """Check the name of a split and the keys of its options; no sample is dealt.
+
+    Raises:
+        TaskError: an unknown name or option.
+    """
+    if manifest.split != "shard" and manifest.split not in SPLITS:
+        raise TaskError(unknown_name("run.split", manifest.split, [*SPLITS, "shard"]))
+    keys = SPLITS[manifest.split].options if manifest.split in SPLITS else ()
+    refuse_unknown_options("split_options", manifest.split_options, keys, f"split {manifest.split!r}")
 
 
 def make_split(name: str, data: SplitInput, options: Mapping[str, object], data_seed: int) -> list[PeerSplit]:

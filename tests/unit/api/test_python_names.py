@@ -16,7 +16,7 @@ from peer.testbed.ports import on_free_ports
 
 ROOT = Path(__file__).parents[3]
 NAMES = [
-    *("Algorithm", "Graph", "Manifest", "Preprocessing", "Run", "Shard", "Task", "Testbed"),
+    *("Algorithm", "Data", "Graph", "Manifest", "Preprocessing", "Run", "Shard", "Task", "Testbed"),
     *("run", "run_async", "simulate", "watch"),
 ]
 WITH_EXAMPLES = [

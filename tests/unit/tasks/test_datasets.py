@@ -315,7 +315,7 @@ def test_preload_loads_and_splits_once():
     preload(manifest, 8)
     first, second = (load_task(manifest, 8) for _ in range(2))
     assert first.split() is second.split()
-    assert first._pool is second._pool
+    assert first._deal.pool is second._deal.pool
     shards = [first.load_shard(i) for i in range(8)]
     assert all(len(s.train_x) >= 359 and len(s.test_x) == 90 for s in shards)
     assert np.array_equal(shards[0].turns, np.zeros(len(shards[0].train_x)))

@@ -33,7 +33,7 @@ def test_a_few_steps_on_one_shard_beat_chance(task, options, file, counts, class
     split = {"k": 4, "samples_per_peer": 500, "test_per_peer": 200}
     manifest = Manifest(task=task, task_options=options, model="mlr", split="rotated_hard", split_options=split)
     loaded = load_task(manifest, 4, data_root=DATA_ROOT)
-    pool = loaded._pool
+    pool = loaded._deal.pool
     assert (pool.train_count, len(pool.y) - pool.train_count) == counts
     assert loaded.classes == pool.classes == classes
     shards = [loaded.load_shard(i) for i in range(4)]

@@ -1,0 +1,43 @@
+"""Refuse the manifest keys that a user sets without effect, and warn of the others; a task's file may have to say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.tasks.datasets import DATASETS
+from peer.tasks.effect import keys_without_effect
+from peer.tasks.loading import deals_samples
+
+# of the built-in tasks and of `Data`; another task of a user has data and model of its own
+DATA_KEYS = frozenset(f"run.{key}" for key in ("model", "model_options", "split", "split_options", "data_seed"))
+
+
+def _deals(manifest: Manifest) -> bool:
+    """Return whether the task is a `Data`; its file is executed, as the run does."""
+    return manifest.task not in DATASETS and deals_samples(manifest)
+
+
+def warn_without_effect(
+    manifest: Manifest, given: Collection[str], say: Callable[[str], object], source: str = "--set "
+) -> None:
+    """Warn of each manifest key that has no effect.
+
+    Args:
+        manifest: of the run.
+        given: keys that the user set for this run, such as ``run.momentum``; they must have an effect.
+        say: is called with each warning.
+        source: where the user set them, for the message.
+
+    Raises:
+        UsageError: a key that the user set has no effect.
+    """
+    for key, why in keys_without_effect(manifest).items():
+        set_here = any(name == key or name.startswith(f"{key}.") for name in given)
+        if set_here and key in DATA_KEYS and _deals(manifest):
+            continue
+        if set_here:
+            raise UsageError(f"{source}{key}: found a key without effect, because {why}; remove it")
+        unless = " (unless it is a peer.Data)" if key in DATA_KEYS and manifest.task not in DATASETS else ""
+        say(f"{key} has no effect, because {why}{unless}")

@@ -74,7 +74,8 @@ def test_predictions_of_raw_rows_agree_with_the_accuracy_of_evaluate(tabular, tm
     assert evaluated["accuracy"] > 0.9
     pool = load_task(TABULAR, 2, data_root=place / "data.csv")
     index = pool.split()[0].test.index
-    raw, labels = pool._pool.x[index], pool._pool.y[index]
+    samples = pool._deal.pool
+    raw, labels = samples.x[index], samples.y[index]
     with (tmp_path / "raw.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["age", "volume"], *raw.tolist()])
     np.save(tmp_path / "raw.npy", raw)

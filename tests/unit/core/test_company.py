@@ -7,7 +7,7 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.messages import Pass
 from peer.core.stages import Stage
-from tests.unit.core.test_leave import leave, rounds_of_1_s
+from tests.unit.core.test_neighbor_leaves import leave, rounds_of_1_s
 from tests.unit.core.test_pace import SUSPICION_S, Driven, header, of
 
 NEVER_ALONE = {"rule": "never_alone", "deadline_s": 60.0}

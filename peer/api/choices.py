@@ -32,7 +32,7 @@ def chosen(graph: Graph, task: SamplesChoice, algorithm: AlgorithmChoice) -> tup
     found = None
     keys: dict[str, Any] = {} if name is None else {"algorithm": name}
     if task is not None:
-        if not isinstance(task, str | Task | type):
+        if hasattr(task, "__getitem__") and not isinstance(task, str | Task | type):
             task = Data(*task) if isinstance(task, tuple) and len(task) == 2 else Data(task)
         kind = type(task)
         label = task if isinstance(task, str) else f"{kind.__module__}:{kind.__qualname__}"

@@ -9,8 +9,9 @@ The Python API (docs/python.md) is the names in ``__all__``. They are imported w
 2
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from peer.rings import NAMES, name_of_api
 
 if TYPE_CHECKING:
     from coordinator_free_bootstrap.manifest import Manifest as Manifest
@@ -20,40 +21,25 @@ if TYPE_CHECKING:
     from peer.api.one_peer import run_async as run_async
     from peer.bed.api.testbed import Testbed as Testbed
     from peer.lab.simulation import simulate as simulate
-    from peer.tasks import Data as Data
     from peer.tasks import Preprocessing as Preprocessing
     from peer.tasks import Shard as Shard
     from peer.tasks import Task as Task
     from peer.view.api.results import Run as Run
     from peer.view.api.watching import watch as watch
+    from peer.zoo.tasks.own_data import Data as Data
 
 __version__ = "0.1.0"
 
-_PLACES = {
-    "Algorithm": "peer.algorithms.base",
-    "Data": "peer.tasks",
-    "Graph": "peer.api.graph",
-    "Manifest": "coordinator_free_bootstrap.manifest",
-    "Preprocessing": "peer.tasks",
-    "Run": "peer.view.api.results",
-    "Shard": "peer.tasks",
-    "Task": "peer.tasks",
-    "Testbed": "peer.bed.api.testbed",
-    "run": "peer.api.one_peer",
-    "run_async": "peer.api.one_peer",
-    "simulate": "peer.lab.simulation",
-    "watch": "peer.view.api.watching",
-}
-__all__ = sorted(_PLACES)  # noqa: PLE0605
+__all__ = sorted(NAMES)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
     """Import a name of the API when it is first used."""
-    if name not in _PLACES:
+    if name not in NAMES:
         raise AttributeError(f"module 'peer' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_PLACES[name]), name)
+    found = globals()[name] = name_of_api(name)
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES})
+    return sorted({*globals(), *NAMES})

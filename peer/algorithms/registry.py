@@ -5,16 +5,17 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 
 import peer.algorithms as package
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.graph import Graph
+from coordinator_free_bootstrap.installed import installed, loaded
 from coordinator_free_bootstrap.validation import unknown_name
 from peer.algorithms.base import Algorithm
 
-ENTRY_POINT_GROUP = "coordinator_free.algorithms"
-
+GROUP = "coordinator_free.algorithms"  # each entry point is a class, or a package whose modules have classes
+REMEDY = "correct or uninstall the package"
 
 _registered: dict[str, type[Algorithm]] = {}
 
@@ -47,34 +48,34 @@ def register(algorithm: type[Algorithm]) -> str:
 
 @functools.cache  # reading the metadata of all installed packages costs a forked peer 2 MB
 def _installed() -> dict[str, type[Algorithm]]:
+    found = _defined_in(package)
+    for entry in installed(GROUP):
+        value, where = loaded(entry, "algorithm")
+        added = _defined_in(value) if isinstance(value, ModuleType) else {entry.name: _checked(value, where)}
+        if both := sorted(added.keys() & found):
+            raise ConfigError(
+                f"{where}: found the name {both[0]!r} of another algorithm; allowed: another name; {REMEDY}"
+            )
+        found |= added
+    return found
+
+
+def _defined_in(folder: ModuleType) -> dict[str, type[Algorithm]]:
+    """Return the algorithms of the modules of a package."""
     found: dict[str, type[Algorithm]] = {}
-    for module in pkgutil.iter_modules(package.__path__):
-        for value in vars(importlib.import_module(f"{package.__name__}.{module.name}")).values():
-            if isinstance(value, type) and issubclass(value, Algorithm) and "name" in vars(value):
+    for each in pkgutil.iter_modules(folder.__path__):
+        module = importlib.import_module(f"{folder.__name__}.{each.name}")
+        for value in vars(module).values():
+            own = isinstance(value, type) and value.__module__ == module.__name__
+            if own and issubclass(value, Algorithm) and "name" in vars(value):
                 found[value.name] = value
-    built_in = frozenset(found)
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
-        found[entry.name] = _loaded(entry, built_in)
     return found
 
 
-def _loaded(entry: EntryPoint, built_in: frozenset[str]) -> type[Algorithm]:
-    """Return the algorithm of an installed package.
-
-    Raises:
-        ConfigError: it has the name of another algorithm, cannot be imported, or is not an algorithm.
-    """
-    where = f"algorithm {entry.name!r} of the package {entry.dist.name if entry.dist else 'unknown'}"
-    remedy = "correct or uninstall the package"
-    if entry.name in built_in:
-        raise ConfigError(f"{where}: found the name of a built-in algorithm; allowed: another name; {remedy}")
-    try:
-        found = entry.load()
-    except (Exception, SystemExit) as error:  # code of the package; it may raise any exception
-        raise ConfigError(f"{where}: cannot be imported: found {type(error).__name__}: {error}; {remedy}") from error
-    if not (isinstance(found, type) and issubclass(found, Algorithm)):
-        raise ConfigError(f"{where}: found a {type(found).__name__}; allowed: a subclass of peer.Algorithm; {remedy}")
-    return found
+def _checked(value: object, where: str) -> type[Algorithm]:
+    if isinstance(value, type) and issubclass(value, Algorithm):
+        return value
+    raise ConfigError(f"{where}: found a {type(value).__name__}; allowed: a subclass of peer.Algorithm; {REMEDY}")
 
 
 def algorithm_named(name: str) -> type[Algorithm]:

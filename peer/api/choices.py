@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from coordinator_free_bootstrap import Graph
 from peer.api.graph import check_names, with_run
+from peer.rings import name_of_api
 
 if TYPE_CHECKING:
     from peer.algorithms.base import Algorithm
@@ -25,7 +26,8 @@ def chosen(graph: Graph, task: SamplesChoice, algorithm: AlgorithmChoice) -> tup
         ConfigError, TaskError: the task or the algorithm cannot be used.
     """
     from peer.algorithms.registry import register
-    from peer.tasks import Data, Task
+    from peer.tasks import Task
+    from peer.tasks.dealt import DealtTask
     from peer.tasks.loading import as_task, same_task
 
     name = algorithm if algorithm is None or isinstance(algorithm, str) else register(algorithm)
@@ -33,11 +35,12 @@ def chosen(graph: Graph, task: SamplesChoice, algorithm: AlgorithmChoice) -> tup
     keys: dict[str, Any] = {} if name is None else {"algorithm": name}
     if task is not None:
         if hasattr(task, "__getitem__") and not isinstance(task, str | Task | type):
-            task = Data(*task) if isinstance(task, tuple) and len(task) == 2 else Data(task)
+            data = name_of_api("Data")
+            task = data(*task) if isinstance(task, tuple) and len(task) == 2 else data(task)
         kind = type(task)
         label = task if isinstance(task, str) else f"{kind.__module__}:{kind.__qualname__}"
         keys["task"] = label
-        if isinstance(task, Data):
+        if isinstance(task, DealtTask):
             keys["task_options"] = {}
         elif not same_task(label, graph.manifest.task):  # options of another task are refused
             keys |= {"task_options": {}, "model": None, "model_options": {}}
@@ -45,4 +48,4 @@ def chosen(graph: Graph, task: SamplesChoice, algorithm: AlgorithmChoice) -> tup
     graph = with_run(graph, keys)
     check_names(graph)
     checked = None if found is None else as_task(found, graph.manifest)
-    return graph, checked.dealt(graph.manifest, len(graph.nodes)) if isinstance(checked, Data) else checked
+    return graph, checked.dealt(graph.manifest, len(graph.nodes)) if isinstance(checked, DealtTask) else checked

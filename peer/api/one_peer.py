@@ -16,9 +16,10 @@ from coordinator_free_bootstrap.rates import parse_rate
 from coordinator_free_bootstrap.validation import refuse_without
 from peer.api.arguments import named_in_python
 from peer.api.choices import AlgorithmChoice, TaskChoice, chosen
-from peer.view.api.results import Run
+from peer.rings import name_of_api, part
 
 if TYPE_CHECKING:
+    from peer import Run
     from peer.observe.metrics_page import MetricsPage
     from peer.runtime.assembly import LocalSettings
     from peer.runtime.schedule import Schedule
@@ -146,7 +147,7 @@ async def run_async(
                 raise
             if stay == status or (stay == "completed" and status == "alone"):
                 await _until_cancelled("run completed")
-            return Run(place, task=task_object or task_file)
+            return name_of_api("Run")(place, task=task_object or task_file)
 
 
 async def _to_end(
@@ -157,12 +158,11 @@ async def _to_end(
     from peer.runtime.process import opened, run_to_end
     from peer.runtime.windows import run_in_windows
     from peer.store.state_dir import StateDir
-    from peer.view.trackers.export import LiveExport
 
     schedule = _schedule(options)
     exports = options.pop("export", ())
     settings = replace(_settings(peer_id, options, task), metrics=metrics)
-    live = LiveExport(settings.state_dir, [exports] if isinstance(exports, str) else exports)
+    live = part("LiveExport")(settings.state_dir, [exports] if isinstance(exports, str) else exports)
 
     async def ready() -> AsyncioWorld:
         return await asyncio.to_thread(opened, peer_id, graph, settings)

@@ -16,6 +16,7 @@ from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.rates import problems
 from coordinator_free_bootstrap.validation import counted
 from peer.api.graph import Graph, check_run
+from peer.cli.graph_pin import pin
 from peer.cli.json_output import AsJson, print_json
 from peer.cli.problem import Settings, TaskOption, set_keys, task_settings
 
@@ -237,3 +238,6 @@ def _positions(drawn: nx.Graph) -> Any:
 
     start = nx.circular_layout(drawn)  # starting from a circle draws a ring as a ring
     return nx.spring_layout(drawn, pos=start, seed=0, method="force") if len(drawn) > 2 else start
+
+
+app.command()(pin)

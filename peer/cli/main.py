@@ -5,46 +5,59 @@ from __future__ import annotations
 import sys
 import traceback
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
-import typer
+import click
+import typer.main
+from typer.core import TyperGroup
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, PeerError
+from coordinator_free_bootstrap.extras import missing_package
 from coordinator_free_bootstrap.strict_json import printable_lines
 from peer.api.arguments import named_on_command_line
-from peer.bed.verbs.chaos import HELP_OF_FAULTS, chaos
-from peer.bed.verbs.testbed import testbed
-from peer.cli import graph, task
-from peer.cli.graph_pin import pin
-from peer.cli.health import health
-from peer.cli.keygen import keygen
-from peer.cli.run import run
-from peer.cli.trace import traceback_wanted, with_traceback_option
-from peer.lab.verbs import experiment
-from peer.ops.verbs import deploy
-from peer.ops.verbs.doctor import doctor
+from peer.cli.trace import add_traceback_option, traceback_wanted
+from peer.rings import VERBS, verb
 from peer.store.system import StoppedBySignal
-from peer.view.verbs.evaluate import evaluate, predict
-from peer.view.verbs.export import export
-from peer.view.verbs.report import report
-from peer.view.verbs.status import status
-from peer.view.verbs.watch import watch
-from peer.zoo.verbs import data
-from peer.zoo.verbs.list import list_names
 
 ERROR_LINE_CHARACTERS_MAX = 2000
+_PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": "rich"}
+
+
+class Verbs(TyperGroup):
+    """The verbs of `peer.rings.VERBS`, each imported when it is asked for; every one has ``--traceback``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the verbs, in the order of ``--help``."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a verb; None if there is none of this name."""
+        if cmd_name in VERBS and cmd_name not in self.commands:
+            self.commands[cmd_name] = _command(cmd_name)
+        return self.commands.get(cmd_name)
+
+
+def _command(name: str) -> click.Command:
+    """Return a verb, or a group of verbs, with the option ``--traceback``."""
+    found = verb(name)
+    if not isinstance(found, typer.Typer):
+        single = typer.Typer(add_completion=False, **_PLAIN)
+        single.command()(found)
+        found = single
+    # a group has a name of its own; `get_command` would add the options of completion to it
+    command = typer.main.get_group(found) if found.info.name else typer.main.get_command(found)
+    command.name = name
+    add_traceback_option(command)
+    return command
+
 
 app = typer.Typer(
+    cls=Verbs,
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
     epilog="Exit codes: 0 success, 1 a peer failed, 2 usage, 10-13 config, graph, task, shard, 20 identity, "
     "30-31 storage, 40 no answer from a peer, 50 a model diverged, 70 internal error.",
+    **_PLAIN,
 )
-for verb in (run, health, testbed, chaos, status, watch, keygen, report, evaluate, predict, export, doctor):
-    app.command(epilog=HELP_OF_FAULTS if verb is chaos else None)(verb)
-app.command("list")(list_names)
-graph.app.command()(pin)
 
 
 def _print_version(wanted: bool) -> None:
@@ -80,17 +93,13 @@ def _options(
     context.with_resource(named_on_command_line())
 
 
-for name, group in (("graph", graph), ("data", data), ("task", task), ("experiment", experiment), ("deploy", deploy)):
-    app.add_typer(group.app, name=name)
-
-
 def main() -> None:
     """Run the command line; a `PeerError` prints its message to stderr and ends with its exit code.
 
     Any other exception is a bug of this program: its trace is printed, and the exit code is 70.
     """
     try:
-        with_traceback_option(app)()
+        app()
     except StoppedBySignal:
         sys.exit(0)
     except PeerError as error:
@@ -100,10 +109,19 @@ def main() -> None:
             traceback.print_exception(error)
         _say(str(error))
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if (missing := missing_package(error)) is None:
+            _end_with_bug(error)
+        _say(str(missing))
+        sys.exit(missing.exit_code)
     except Exception as error:  # nothing that a user gives may lead here
-        traceback.print_exception(error)
-        _say(f"found {type(error).__name__} in this program; this is a bug: please report it with the lines above")
-        sys.exit(LocalProtocolError.exit_code)
+        _end_with_bug(error)
+
+
+def _end_with_bug(error: Exception) -> NoReturn:
+    traceback.print_exception(error)
+    _say(f"found {type(error).__name__} in this program; this is a bug: please report it with the lines above")
+    sys.exit(LocalProtocolError.exit_code)
 
 
 def _say(sentence: str) -> None:

@@ -14,6 +14,7 @@ from coordinator_free_bootstrap.validation import refuse_without
 from peer.cli.problem import Amp, DataRoot, Download, Exports
 from peer.cli.proxy import ThroughProxy
 from peer.cli.trace import traceback_wanted
+from peer.rings import part
 from peer.runtime.imports import importing
 from peer.runtime.slow_start import told
 
@@ -143,7 +144,6 @@ def run(
         from peer.runtime.windows import run_peer_in_windows
         from peer.store.state_dir import StateDir
         from peer.tasks.given_keys import warn_without_effect
-        from peer.view.trackers.export import LiveExport
         from peer.wire.proxy import HttpProxy
 
     plaintext = insecure or insecure_anywhere
@@ -183,7 +183,7 @@ def run(
             logging.getLogger("peer").info("dialing neighbors through the HTTP proxy %s", settings.proxy)
         graph = load_graph(neighbors)
         warn_without_effect(graph.manifest, [], logging.getLogger("peer").warning)
-        with LiveExport(settings.state_dir, exports or ()) as live:
+        with part("LiveExport")(settings.state_dir, exports or ()) as live:
             if when or when_command:
                 schedule = Schedule([parse_window(text) for text in when or ()], when_command or "")
                 code = run_peer_in_windows(peer_id, graph, settings, schedule)

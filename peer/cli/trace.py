@@ -10,13 +10,11 @@ from typer.core import TyperGroup
 _wanted = {"traceback": False}  # of the verb that runs
 
 
-def with_traceback_option(app: typer.Typer) -> Any:
-    """Return the command of an app; every verb has the option ``--traceback``."""
+def add_traceback_option(command: Any) -> None:
+    """Give the option to a verb, or to every verb of a group."""
     carrier = typer.Typer(add_completion=False)
     carrier.command()(_option)
-    command = typer.main.get_command(app)
     _add(command, typer.main.get_command(carrier).params[0])
-    return command
 
 
 def traceback_wanted() -> bool:

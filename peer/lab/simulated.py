@@ -34,9 +34,9 @@ from peer.store.files import storage_errors
 from peer.store.state_dir import StateDir
 from peer.tasks.effect import used_data_root
 from peer.tasks.loading import load_task
+from peer.tasks.sources import source_named
 from peer.tasks.task import Task
 from peer.tasks.training_shard import training_shard
-from peer.zoo.tasks.datasets import DATASETS
 
 OnRound = Callable[[int, float | None], None]
 
@@ -178,7 +178,7 @@ def simulated_peers(
         learner = Learner(
             task, shard, device=device, batch_size=manifest.batch_size, model=memory, amp=settings.amp is not None
         )
-        if memory is None and manifest.task not in DATASETS:
+        if memory is None and source_named(manifest.task) is None:
             try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
         memory = learner.model
         algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)

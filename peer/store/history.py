@@ -38,6 +38,7 @@ COUNTERS = frozenset(
         "rounds_alone",
     }
 )
+PHASES = ("train", "wait", "fold", "evaluate", "other")  # of a round, in the field `seconds`
 _RESULTS = frozenset(
     {"accuracy", "metric_value", "loss", "train_loss", "cluster_index", "selected_cluster", "state"}
     | {"accuracy_shared", "metric_shared", "accuracy_train", "metric_train", "metrics"}

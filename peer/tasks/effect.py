@@ -6,14 +6,15 @@ from pathlib import Path
 
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.zoo.tasks.datasets import DATASETS
+from peer.tasks.sources import source_named
 
 OWN_TASK_OPTIONS = frozenset({"--shard"})
 
 
 def local_options(task: str) -> frozenset[str]:
     """Return which of ``--data-root``, ``--download`` and ``--shard`` a task uses."""
-    return DATASETS[task].local_options if task in DATASETS else OWN_TASK_OPTIONS
+    source = source_named(task)
+    return OWN_TASK_OPTIONS if source is None else source.local_options
 
 
 def refuse_unused_options(manifest: Manifest, *, data_root: Path | None, shard: Path | None, download: bool) -> None:
@@ -33,7 +34,8 @@ def refuse_unused_options(manifest: Manifest, *, data_root: Path | None, shard: 
     for option, given in (("--data-root", data_root is not None), ("--download", download)):
         if given and option not in used:
             raise UsageError(f"{option}: found an option that {what} does not use; remove {option}")
-    reads_files = manifest.task in DATASETS and DATASETS[manifest.task].reads_files
+    source = source_named(manifest.task)
+    reads_files = source is not None and source.reads_files
     if shard is not None and shard.suffix != ".safetensors" and not reads_files:
         raise UsageError(
             f"--shard: found {shard}; allowed for task {manifest.task!r}: a .safetensors file, as peer data split writes"
@@ -51,7 +53,7 @@ def keys_without_effect(manifest: Manifest) -> dict[str, str]:
     Only certain cases are listed: a key that is missing here may have no effect either.
     """
     m = manifest
-    own_task, default = m.task not in DATASETS, Manifest()
+    own_task, default = source_named(m.task) is None, Manifest()
     stale = m.stale or ("drop" if m.pace == "lockstep" else "fold")
     rows = [
         ("momentum", m.optimizer == "adam", "run.optimizer is adam"),

@@ -8,7 +8,7 @@ from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.tasks.effect import keys_without_effect
 from peer.tasks.loading import deals_samples
-from peer.zoo.tasks.datasets import DATASETS
+from peer.tasks.sources import source_named
 
 # of the built-in tasks and of `Data`; another task of a user has data and model of its own
 DATA_KEYS = frozenset(f"run.{key}" for key in ("model", "model_options", "split", "split_options", "data_seed"))
@@ -16,7 +16,7 @@ DATA_KEYS = frozenset(f"run.{key}" for key in ("model", "model_options", "split"
 
 def _deals(manifest: Manifest) -> bool:
     """Return whether the task is a `Data`; its file is executed, as the run does."""
-    return manifest.task not in DATASETS and deals_samples(manifest)
+    return source_named(manifest.task) is None and deals_samples(manifest)
 
 
 def warn_without_effect(
@@ -39,5 +39,5 @@ def warn_without_effect(
             continue
         if set_here:
             raise UsageError(f"{source}{key}: found a key without effect, because {why}; remove it")
-        unless = " (unless it is a peer.Data)" if key in DATA_KEYS and manifest.task not in DATASETS else ""
+        unless = " (unless it is a peer.Data)" if key in DATA_KEYS and source_named(manifest.task) is None else ""
         say(f"{key} has no effect, because {why}{unless}")

@@ -17,20 +17,16 @@ from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.validation import unknown_name
 from peer.core.metric import MORE_METRICS_MAX, Metric
+from peer.tasks.dealt import DealtTask
 from peer.tasks.effect import refuse_unused_options
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import Kind
 from peer.tasks.shard_file import load_shard_file
+from peer.tasks.sources import source_named, sources
 from peer.tasks.task import Task
 from peer.tasks.torchvision_shim import import_for_user_code
 from peer.tasks.user_code import USER_ERRORS, described
-from peer.zoo.tasks.builtin import BuiltinTask, ShardTask
-from peer.zoo.tasks.datasets import DATASETS, group_column
-from peer.zoo.tasks.models import check_model_name
-from peer.zoo.tasks.own_data import Data
-from peer.zoo.tasks.pool import refuse_unknown_options
-from peer.zoo.tasks.splits import check_split
 
 ENTRY_POINTS = "coordinator_free.tasks"
 TASK_FILE_BYTES_MAX = 16 << 20
@@ -59,12 +55,12 @@ def load_task(
         UsageError: an option is given that the task does not use.
     """
     refuse_unused_options(manifest, data_root=data_root, shard=shard_path, download=download)
-    if manifest.task in DATASETS:
+    if (source := source_named(manifest.task)) is not None:
         if shard_path is not None:
-            return ShardTask(manifest, shard_path)
-        return BuiltinTask(manifest, peers, data_root, download)
+            return source.of_device(manifest, shard_path)
+        return source.dealt(manifest, peers, data_root, download)
     task = _users_task(manifest)
-    if isinstance(task, Data):
+    if isinstance(task, DealtTask):
         task = task.dealt(manifest, peers)
     if shard_path is not None:
         task, shard = copy.copy(task), load_shard_file(shard_path)  # a copy: the user's object may be loaded again
@@ -73,9 +69,9 @@ def load_task(
 
 
 def deals_samples(manifest: Manifest) -> bool:
-    """Return whether a user's task is a `Data`, so that split and model of the manifest have an effect; loads the task."""
+    """Return whether a user's task is a `DealtTask`, so that split and model of the manifest have an effect; loads the task."""
     try:
-        return isinstance(_users_task(manifest), Data)
+        return isinstance(_users_task(manifest), DealtTask)
     except TaskError:  # the file is on other machines, or says what is wrong when it is used
         return False
 
@@ -128,14 +124,10 @@ def check_names(manifest: Manifest) -> None:
     """
     if ":" in manifest.task:
         return
-    if manifest.task not in DATASETS:
+    if (source := source_named(manifest.task)) is None:
         _entry_point(manifest.task)
-        return
-    dataset = DATASETS[manifest.task]
-    refuse_unknown_options("task_options", manifest.task_options, dataset.options, f"task {manifest.task!r}")
-    check_split(manifest)
-    group_column(manifest)
-    check_model_name(manifest.model or dataset.model[0], manifest.model_options)
+    else:
+        source.check(manifest)
 
 
 def preload(manifest: Manifest, peers: int, data_root: Path | None = None) -> None:
@@ -147,8 +139,8 @@ def preload(manifest: Manifest, peers: int, data_root: Path | None = None) -> No
         UsageError: a data root is given that the task does not use.
     """
     refuse_unused_options(manifest, data_root=data_root, shard=None, download=False)
-    if manifest.task in DATASETS and manifest.split != "shard":
-        BuiltinTask(manifest, peers, data_root, download=False).split()
+    if (source := source_named(manifest.task)) is not None and manifest.split != "shard":
+        source.preload(manifest, peers, data_root)
 
 
 def installed_tasks() -> list[str]:
@@ -159,7 +151,7 @@ def installed_tasks() -> list[str]:
 def _entry_point(name: str) -> importlib.metadata.EntryPoint:
     found = importlib.metadata.entry_points(group=ENTRY_POINTS, name=name)
     if not found:
-        known = [*DATASETS, *installed_tasks()]
+        known = [*sources(), *installed_tasks()]
         raise TaskError(f"{unknown_name('run.task', name, known)}; or your file as path/to/file.py:object")
     return next(iter(found))
 

@@ -16,11 +16,10 @@ from coordinator_free_bootstrap.meaning import CONSTANT, RAW, SCALED, Meaning
 from peer.core.schema import Schema
 from peer.tasks.arrays import Inputs, is_stored, sample_shape
 from peer.tasks.columns import DATE
+from peer.tasks.dealt import DealtTask
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
-from peer.zoo.tasks.builtin import BuiltinTask, NamedModelTask
-from peer.zoo.tasks.own_data import Data
 
 PATTERN_MAX = 4096  # inputs of which the record says one by one whether they are scaled
 TENSORS_MAX = 256  # that the record names
@@ -50,7 +49,7 @@ def meaning_of(task: Task, shard: Shard, schema: Schema, input_dtype: str) -> Me
         task_file=_file_digest(type(task)),
         tensors=tuple(f"{tensor.name} {list(tensor.shape)}" for tensor in schema.tensors[:TENSORS_MAX]),
         versions=f"torch {torch.__version__}, numpy {np.__version__}",
-        open=task.open_options if isinstance(task, NamedModelTask) else (),
+        open=task.open_options if isinstance(task, DealtTask) else (),
         **_scaling(task, shard),
     )
 
@@ -59,10 +58,8 @@ def _classes(task: Task, shard: Shard) -> tuple[str, ...] | int | None:
     if task.kind == "regression":
         return None
     names = shard.class_names or task.class_names
-    if isinstance(
-        task, BuiltinTask | Data
-    ):  # a split may rename the labels of some peers on purpose; the data set is one
-        names = task.pool_names
+    if isinstance(task, DealtTask):  # a split may rename the labels of some peers on purpose; the data set is one
+        names = task.pool_names or names
     if names is not None and task.classes in (None, len(names)):
         return tuple(map(str, names))
     return None if task.classes is None else int(task.classes)

@@ -17,6 +17,7 @@ from coordinator_free_bootstrap.validation import counted
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 GROUND = "white"  # below transparent pixels
 BYTE, WORD = 255, 65535  # the largest values of 8 and 16 bits
 VISIBLE = 8  # levels between the darkest and the lightest pixel; with fewer a picture on white cannot be seen

@@ -1,6 +1,7 @@
 """Imports run one way, without circles, among files and among folders; the protocol is pure (docs/architecture.md)."""
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# Lowest first. A module may import its own package and those that stand before it.
+# The kernel, lowest first. A module may import its own package and those that stand before it.
 FLOORS = (
     "coordinator_free_bootstrap",
     "peer.core",
@@ -21,17 +22,14 @@ FLOORS = (
     "peer.identity",
     "peer.wire",
     "peer.observe",
-    "peer.view.page",
     "peer.runtime",
-    "peer.bed.testbed",
-    "peer.bed.chaos",
-    "peer.lab",
-    "peer.ops.deploy",
+    "peer.rings",
     "peer.api",
     "peer.cli",
     "peer.__main__",
 )
-PURE = ("coordinator_free_bootstrap", "peer.core", "peer.algorithms", "peer.host")
+PURE = ("coordinator_free_bootstrap", "peer.core", "peer.algorithms", "peer.host", "peer.zoo.algorithms")
+FACE = "peer"  # its imports are for type checkers; it finds names by the table `peer.rings`
 IMPURE = {
     *("asyncio", "concurrent", "ctypes", "datetime", "fcntl", "grpc", "io", "logging", "multiprocessing", "os"),
     *("pathlib", "queue", "random", "sched", "secrets", "select", "selectors", "shutil", "signal", "socket", "ssl"),
@@ -77,13 +75,32 @@ def imported_modules(tree):
     return found
 
 
+def rings():
+    """Return which rings each ring may import, as the table in docs/architecture.md says."""
+    text = (ROOT / "docs/architecture.md").read_text()
+    rows = re.findall(r"^\| `peer\.(\w+)` \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE)
+    return {name: frozenset(re.findall(r"`(\w+)`", others)) for name, others in rows}
+
+
+RINGS = rings()
+
+
+def ring(name):
+    found = name.split(".")[1:2]
+    return found[0] if found and found[0] in RINGS else None
+
+
 def floor(name):
     found = [i for i, package in enumerate(FLOORS) if name == package or name.startswith(package + ".")]
     return found[-1] if found else None
 
 
 def upward(name, tree):
-    return sorted(other for other in imported_modules(tree) if (floor(other) or 0) > floor(name))
+    """Return the imports that a module may not have: from the kernel up or to a ring, from a ring to one it does not list."""
+    here, others = ring(name), imported_modules(tree)
+    if here is not None:
+        return sorted(other for other in others if ring(other) not in {None, here, *RINGS[here]})
+    return sorted(other for other in others if ring(other) or (floor(other) or 0) > floor(name))
 
 
 def circle(edges):
@@ -140,10 +157,20 @@ def impurities(name, tree):
 
 
 def test_every_module_has_a_floor():
-    assert [name for name in TREES if floor(name) is None and name != "peer"] == []
+    assert [name for name in TREES if floor(name) is None and ring(name) is None and name != FACE] == []
 
 
-@pytest.mark.parametrize("name", [name for name in TREES if name != "peer"])
+def test_the_rings_are_known_and_form_no_circle():
+    assert set(RINGS) == {"zoo", "lab", "bed", "view", "ops"}
+    assert circle(RINGS) == []
+
+
+def test_each_listed_import_between_rings_is_used():
+    used = {(ring(name), ring(other)) for name, tree in TREES.items() for other in imported_modules(tree)}
+    assert {(name, other) for name, others in RINGS.items() for other in others} <= used
+
+
+@pytest.mark.parametrize("name", [name for name in TREES if name != FACE])
 def test_imports_run_downward(name):
     assert upward(name, TREES[name]) == []
 
@@ -169,7 +196,10 @@ def test_the_protocol_is_pure(name):
         ("coordinator_free_bootstrap.graph", "from peer.core import schema"),
         ("peer.store.checkpoint", "from peer.runtime import world"),
         ("peer.learning.learner", "from peer.wire.limits import CallLimits"),
-        ("peer.zoo.tasks.builtin", "from peer.learning import learner"),
+        ("peer.tasks.loading", "from peer.learning import learner"),
+        ("peer.tasks.loading", "from peer.zoo.tasks import builtin"),
+        ("peer.cli.run", "def f():\n    from peer.view.trackers.export import LiveExport"),
+        ("peer.zoo.tasks.builtin", "from peer.view.report import report"),
         ("peer.store.state_dir", "from peer.identity.files import KeyFiles"),
         ("peer.runtime.world", "def f():\n    from peer.cli.main import main"),
     ],

@@ -1,8 +1,8 @@
 """The table of faults: each entry of `FAULTS` is one fault of chaos scripts, with its keys, its help and its executors.
 
 Script validation, ``peer chaos --help``, random scripts, the table in docs/reliability.md, and the executors of testbeds
-(`peer.bed.chaos.runner`) and of containers (`peer.ops.deploy.chaos`) all read this table. `peer.failpoints` has the same names for
-what happens inside a process.
+(`peer.bed.chaos.runner`) and of containers (`peer.ops.deploy.chaos`) all read this table. `peer.failpoints` has the same names
+for what happens inside a process.
 """
 
 from __future__ import annotations

@@ -29,14 +29,16 @@ def warm_up(graph: Graph, data_root: Path | None) -> None:
 
         from peer.algorithms.registry import check_algorithm
         from peer.tasks.loading import preload
-        from peer.zoo.tasks.datasets import DATASETS
+        from peer.tasks.sources import source_named
 
         # numpy's set functions and torch.get_default_device import these when they are first called
         for module in ("peer.runtime.process", "peer.observe.logs", "numpy.ma", "torch.utils._device"):
             importlib.import_module(module)
     check_algorithm(graph)
     torch.set_num_threads(1)
-    if graph.manifest.optimizer != "sgd" or graph.manifest.task not in DATASETS:  # a user's task may have an optimizer
+    if (
+        graph.manifest.optimizer != "sgd" or source_named(graph.manifest.task) is None
+    ):  # a user's task may have an optimizer
         torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first one imports torch._dynamo
     preload(graph.manifest, len(graph.nodes), data_root)
     gc.collect()

@@ -13,8 +13,10 @@ from peer.bed.chaos.faults import FAULTS
 HELP_OF_FAULTS = "\n\n".join(
     ["Faults (do), keys, [optional keys]:", *(f"{name} {fault.keys}: {fault.help}" for name, fault in FAULTS.items())]
 ).replace("[", "\\[")
+app = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
+@app.command(epilog=HELP_OF_FAULTS)
 def chaos(
     directory: Annotated[Path, typer.Argument(help="The --out directory of a running testbed.", readable=False)],
     script: Annotated[

@@ -17,7 +17,7 @@ from coordinator_free_bootstrap.templates import fill_template
 from peer.ops.deploy.task_file import WORKDIR
 from peer.ops.deploy.text import mount
 from peer.tasks.effect import local_options
-from peer.zoo.tasks.datasets import DATASETS
+from peer.tasks.sources import source_named
 
 DATA = "data"
 RESERVED = ("/", "/graph", "/keys", "/state", "/tmp", WORKDIR)  # of a peer's container
@@ -48,10 +48,11 @@ class GivenData:
             GraphError: another placeholder than ``{id}``, ``{id+N}`` or ``{id-N}``.
         """
         task = graph.manifest.task
-        if task in DATASETS and "--data-root" not in local_options(task):
+        named = source_named(task) is not None
+        if named and "--data-root" not in local_options(task):
             raise UsageError(f"--data: found an option that task {task!r} does not use; remove --data")
         source, _, path = text.partition(":")
-        data = cls(source, path or DATA, task in DATASETS)
+        data = cls(source, path or DATA, named)
         if data.builtin and "{" in data.path:
             raise UsageError(f"--data: found {text!r}; allowed for task {task!r}: one PATH for all peers")
         if not source.strip("/"):

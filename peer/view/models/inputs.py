@@ -20,10 +20,9 @@ from coordinator_free_bootstrap.validation import counted
 from peer.tasks.arrays import by_name
 from peer.tasks.columns import NUMBER, Columns
 from peer.tasks.in_numpy import in_numpy
-from peer.tasks.pictures import read_pixels, summary
+from peer.tasks.pictures import IMAGE_SUFFIXES, read_pixels, summary
 from peer.tasks.preprocessing import PIXELS, Preprocessing, precision
 from peer.tasks.table import NOTHING, Table, is_table, read_table
-from peer.zoo.tasks.files import IMAGE_SUFFIXES
 
 ALLOWED = "a .npy, .npz or .safetensors file, a .csv, .tsv or .parquet table, a picture, or a folder of pictures"
 ARRAY_SUFFIXES = frozenset({".npy", ".npz", ".safetensors"})

@@ -13,14 +13,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap import Manifest, canonical_json, parse_manifest
+from coordinator_free_bootstrap import Manifest, parse_manifest
 from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
 from peer.algorithms.personalize import confident_predictions, mixed_predictions
 from peer.core.averaging import Vector
-from peer.core.schema import Schema, TensorSpec
+from peer.core.schema import Schema
 from peer.learning.combined import CONFIDENT, Combined
 from peer.learning.flat import FlatModule, seeded
 from peer.learning.learner import EVALUATION_BATCH, Learner
+from peer.learning.model_about import CLUSTER, PERSONALIZED
 from peer.learning.samples import call
 from peer.store.model_file import load_model
 from peer.tasks.arrays import Inputs as Samples
@@ -29,47 +30,10 @@ from peer.tasks.loading import find_task_file, load_task
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import Shard
+from peer.tasks.sources import source_named
 from peer.tasks.task import Task
 from peer.tasks.user_code import USER_ERRORS, shard_of, user_code
 from peer.view.models.inputs import Inputs, checked_inputs, read_inputs, read_named_inputs, read_raw
-from peer.zoo.tasks.builtin import NamedModelTask
-from peer.zoo.tasks.datasets import DATASETS
-
-PERSONALIZED, CLUSTER = "personalized_model", "cluster"
-
-
-def model_metadata(learner: Learner, manifest: Manifest, peers: int) -> dict[str, str]:
-    """Return the metadata of a model file; `peer evaluate` and `peer predict` need only that file."""
-    task, shard = learner.task, learner.shard
-    preprocessing = shard.preprocessing or task.preprocessing
-    names = shard.class_names or task.class_names
-    about = {
-        "manifest": canonical_json(manifest),
-        "peers": str(peers),
-        "sample_shape": json.dumps(sample_shape(shard.train_x)),
-        "input_dtype": learner.input_dtype,
-        "kind": task.kind,
-        "outputs": str(learner.outputs),
-        "class_axis": str(task.class_axis),
-        "metric": task.metric_name,
-        "metric_better": "higher" if task.higher_is_better else "lower",
-        "frozen_digest": learner.frozen_digest,
-    }
-    if preprocessing is not None:
-        about["preprocessing"] = preprocessing.to_json()
-    if names is not None:
-        about["class_names"] = json.dumps(list(names))
-    return about
-
-
-def together(models: Sequence[Vector], schema: Schema) -> tuple[Vector, Schema]:
-    """Return several models as one vector, with the names that a ``torch.nn.ModuleList`` of them has: 0.weight, 1.weight, ..."""
-    specs = (
-        TensorSpec(f"{number}.{spec.name}", spec.shape, spec.role)
-        for number in range(len(models))
-        for spec in schema.tensors
-    )
-    return np.concatenate(models), Schema(tuple(specs))
 
 
 @dataclass(frozen=True)
@@ -331,7 +295,7 @@ class SavedModel:
                 return Preprocessing.from_json(self.metadata["preprocessing"])
             except TaskError as error:
                 raise StorageError(f"{self.path}: metadata: {error}; give a finished run's file") from error
-        return None if manifest.task in DATASETS else load_task(manifest, 1).preprocessing
+        return None if source_named(manifest.task) is not None else load_task(manifest, 1).preprocessing
 
     def read_inputs(self, manifest: Manifest, path: Path, *, preprocessed: bool) -> Inputs:
         """Return the samples of a file as inputs of the model; ``preprocessed``: they are inputs already.
@@ -340,13 +304,13 @@ class SavedModel:
             StorageError: the metadata lack shape, dtype or preprocessing.
             TaskError: the samples are wrong.
         """
-        if not preprocessed and manifest.task not in DATASETS and (task := load_task(manifest, 1)).encodes:
+        if not preprocessed and source_named(manifest.task) is None and (task := load_task(manifest, 1)).encodes:
             return self._encoded(task, path, self.preprocessing(manifest))
         if self.several_inputs:
             return self._read_named(path)
         preprocessing = None if preprocessed else self.preprocessing(manifest)
         if preprocessing is None and not preprocessed:
-            declare = "" if manifest.task in DATASETS else f"set `preprocessing` in {manifest.task}, or "
+            declare = "" if source_named(manifest.task) is not None else f"set `preprocessing` in {manifest.task}, or "
             raise StorageError(
                 f"{self.path}: found no preprocessing in the metadata, so raw samples cannot be scaled as in training; "
                 f"{declare}train with this release, or give --preprocessed if the samples are inputs of the model already"
@@ -397,12 +361,12 @@ class SavedModel:
         return replace(shard, preprocessing=known, **scaled)
 
     def _maker(self, manifest: Manifest) -> Callable[[], torch.nn.Module]:
-        if manifest.task not in DATASETS:
+        if (source := source_named(manifest.task)) is None:
             return load_task(manifest, 1).make_model
         outputs = self._json("outputs")
         if not isinstance(outputs, int) or outputs < 1:
             raise StorageError(f"{self.path}: outputs: found {outputs}; allowed: the number of outputs")
-        return partial(NamedModelTask.build, manifest, self.sample_shape(), outputs)
+        return partial(source.make_model, manifest, self.sample_shape(), outputs)
 
     def _text(self, key: str) -> str:
         if key not in self.metadata:

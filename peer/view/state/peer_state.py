@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from peer.store.history import COUNTERS
+from peer.store.history import COUNTERS, PHASES
 from peer.view.state.events import Event
 from peer.view.state.records import Record
 
-PHASES = ("train", "wait", "fold", "evaluate", "other")
 COUNTING = frozenset({"round", "end", "leave"})  # kinds of lines with counters
 PACE_WEIGHT = 0.2  # of the newest round in the running mean of seconds per round
 BETWEEN = ("running", "dead", "silent")  # states in which end line and summary are those of an earlier incarnation

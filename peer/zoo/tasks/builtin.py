@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,20 +11,21 @@ from torch import nn
 
 from coordinator_free_bootstrap.errors import ShardError
 from coordinator_free_bootstrap.manifest import Manifest
+from peer.tasks.dealt import DealtTask
 from peer.tasks.shard import Shard
 from peer.tasks.shard_file import load_shard_file
-from peer.tasks.task import Task
+from peer.tasks.sources import Source
 from peer.zoo.tasks.datasets import DATASETS, facts_of, group_column, load_pool
 from peer.zoo.tasks.dealing import Deal, outputs_for
-from peer.zoo.tasks.models import model_of
-from peer.zoo.tasks.pool import Pool
-from peer.zoo.tasks.splits import PeerSplit
+from peer.zoo.tasks.models import check_model_name, model_of
+from peer.zoo.tasks.pool import DataSet, Pool, refuse_unknown_options
+from peer.zoo.tasks.splits import PeerSplit, check_split
 from peer.zoo.tasks.splits.mixtures import LETTERS
 
 OPEN = ("target", "columns", "categories", "classes")  # in the order in which a reader of a table decides them
 
 
-class NamedModelTask(Task):
+class NamedModelTask(DealtTask):
     """A task with a model by name: `BuiltinTask` and `ShardTask`.
 
     Args:
@@ -48,12 +50,7 @@ class NamedModelTask(Task):
 
     def make_model(self) -> nn.Module:
         """Return the model of the manifest, or the default model of the data set."""
-        return self.build(self._manifest, self._sample_shape, self._outputs)
-
-    @staticmethod
-    def build(manifest: Manifest, sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """Return the model of a manifest with a built-in task; its data are not loaded."""
-        return model_of(manifest, DATASETS[manifest.task].model, sample_shape, outputs)
+        return SOURCES[self._manifest.task].make_model(self._manifest, self._sample_shape, self._outputs)
 
 
 class BuiltinTask(NamedModelTask):
@@ -179,3 +176,47 @@ def _whole(pool: Pool) -> Shard:
         class_names=pool.class_names,
         metadata=dict(pool.about),
     )
+
+
+@dataclass(frozen=True)
+class NamedData(Source):
+    """A data set of `DATASETS` as the kernel finds it by name."""
+
+    dataset: DataSet
+
+    @property
+    def local_options(self) -> frozenset[str]:
+        """As the entry says."""
+        return self.dataset.local_options
+
+    @property
+    def reads_files(self) -> bool:
+        """As the entry says."""
+        return self.dataset.reads_files
+
+    def check(self, manifest: Manifest) -> None:
+        """Check the names of split and model, and the keys of all options."""
+        task, dataset = manifest.task, self.dataset
+        refuse_unknown_options("task_options", manifest.task_options, dataset.options, f"task {task!r}")
+        check_split(manifest)
+        group_column(manifest)
+        check_model_name(manifest.model or dataset.model[0], manifest.model_options)
+
+    def dealt(self, manifest: Manifest, peers: int, data_root: Path | None, download: bool) -> BuiltinTask:
+        """Return the task with the samples that the peers of a run share."""
+        return BuiltinTask(manifest, peers, data_root, download)
+
+    def of_device(self, manifest: Manifest, path: Path) -> ShardTask:
+        """Return the task with a device's own file or folder."""
+        return ShardTask(manifest, path)
+
+    def preload(self, manifest: Manifest, peers: int, data_root: Path | None) -> None:
+        """Load and split the samples once; they stay in memory."""
+        BuiltinTask(manifest, peers, data_root, download=False).split()
+
+    def make_model(self, manifest: Manifest, sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """Return a new model of the manifest, or the default model of the data set."""
+        return model_of(manifest, self.dataset.model, sample_shape, outputs)
+
+
+SOURCES = {name: NamedData(dataset) for name, dataset in DATASETS.items()}

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.seeds import generator
 from coordinator_free_bootstrap.validation import counted
-from peer.tasks.pictures import Picture, read_pixels, summary
+from peer.tasks.pictures import IMAGE_SUFFIXES, Picture, read_pixels, summary
 from peer.tasks.preprocessing import PIXELS
 from peer.zoo.tasks.pool import DataSet, Facts, Pool, Settings
 
-IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
 TEST_SHARE = 0.2  # if the files have no test part
 
 

@@ -10,8 +10,8 @@ from torch import nn
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
+from peer.tasks.dealt import DealtTask
 from peer.tasks.shard import Shard
-from peer.tasks.task import Task
 from peer.zoo.tasks.containers import samples_of
 from peer.zoo.tasks.dealing import Deal, outputs_for
 from peer.zoo.tasks.models import Named, check_model_name, model_of
@@ -23,7 +23,7 @@ PICTURES: Named = ("dfca_cnn", {})
 PICTURE_SIDE_MIN = 4
 
 
-class Data(Task):
+class Data(DealtTask):
     """Samples in memory, dealt to the peers by ``run.split``; a fifth is held out for testing.
 
     Args:

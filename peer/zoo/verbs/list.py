@@ -11,6 +11,7 @@ from typing import Annotated, Literal, get_args
 import typer
 
 from peer.cli.json_output import AsJson, print_json
+from peer.rings import part
 
 What = Literal["tasks", "splits", "models", "algorithms", "encodings", "faults"]
 
@@ -135,11 +136,10 @@ def _encodings() -> list[Entry]:
 
 
 def _faults() -> list[Entry]:
-    from peer.bed.chaos.faults import FAULTS
 
     return [
         Entry(name, each.help, f"peer chaos out --now '{f'do={name} {each.example}'.strip()}'")
-        for name, each in FAULTS.items()
+        for name, each in part("FAULTS").items()
     ]
 
 

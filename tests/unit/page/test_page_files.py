@@ -27,7 +27,7 @@ def test_vendored_files_are_those_of_their_release():
 
 def test_the_packages_hold_files_in_subfolders():
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["peer"]
-    assert "page/static/**" in data
+    assert "view/page/static/**" in data
 
 
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)

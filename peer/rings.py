@@ -1,0 +1,64 @@
+"""What the kernel finds in the rings around it by name, when it is first used: verbs, names of the Python API, and two parts."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+# verb of the command line -> (module, its function, or its group of verbs `app`)
+VERBS = {
+    "run": ("peer.cli.run", "run"),
+    "health": ("peer.cli.health", "health"),
+    "testbed": ("peer.bed.verbs.testbed", "testbed"),
+    "chaos": ("peer.bed.verbs.chaos", "app"),
+    "status": ("peer.view.verbs.status", "status"),
+    "watch": ("peer.view.verbs.watch", "watch"),
+    "keygen": ("peer.cli.keygen", "keygen"),
+    "report": ("peer.view.verbs.report", "report"),
+    "evaluate": ("peer.view.verbs.evaluate", "evaluate"),
+    "predict": ("peer.view.verbs.evaluate", "predict"),
+    "export": ("peer.view.verbs.export", "export"),
+    "doctor": ("peer.ops.verbs.doctor", "doctor"),
+    "list": ("peer.zoo.verbs.list", "list_names"),
+    "graph": ("peer.cli.graph", "app"),
+    "data": ("peer.zoo.verbs.data", "app"),
+    "task": ("peer.cli.task", "app"),
+    "experiment": ("peer.lab.verbs.experiment", "app"),
+    "deploy": ("peer.ops.verbs.deploy", "app"),
+}
+
+# name in `peer` -> module
+NAMES = {
+    "Algorithm": "peer.algorithms.base",
+    "Data": "peer.zoo.tasks.own_data",
+    "Graph": "peer.api.graph",
+    "Manifest": "coordinator_free_bootstrap.manifest",
+    "Preprocessing": "peer.tasks",
+    "Run": "peer.view.api.results",
+    "Shard": "peer.tasks",
+    "Task": "peer.tasks",
+    "Testbed": "peer.bed.api.testbed",
+    "run": "peer.api.one_peer",
+    "run_async": "peer.api.one_peer",
+    "simulate": "peer.lab.simulation",
+    "watch": "peer.view.api.watching",
+}
+
+# what others use of a ring by name -> module: trackers of a running peer, and the faults that `peer list` shows
+PARTS = {"LiveExport": "peer.view.trackers.export", "FAULTS": "peer.bed.chaos.faults"}
+
+
+def verb(name: str) -> Any:
+    """Return a verb of the command line: a function, or a `typer.Typer` with verbs of its own."""
+    module, attribute = VERBS[name]
+    return getattr(import_module(module), attribute)
+
+
+def name_of_api(name: str) -> Any:
+    """Return what `import peer` offers under a name."""
+    return getattr(import_module(NAMES[name]), name)
+
+
+def part(name: str) -> Any:
+    """Return a part of a ring."""
+    return getattr(import_module(PARTS[name]), name)

@@ -7,7 +7,6 @@ import traceback
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, NoReturn
 
-import click
 import typer.main
 from typer.core import TyperGroup
 
@@ -26,18 +25,18 @@ _PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode":
 class Verbs(TyperGroup):
     """The verbs of `peer.rings.VERBS`, each imported when it is asked for; every one has ``--traceback``."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the verbs, in the order of ``--help``."""
         return list(VERBS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a verb; None if there is none of this name."""
         if cmd_name in VERBS and cmd_name not in self.commands:
             self.commands[cmd_name] = _command(cmd_name)
         return self.commands.get(cmd_name)
 
 
-def _command(name: str) -> click.Command:
+def _command(name: str) -> Any:
     """Return a verb, or a group of verbs, with the option ``--traceback``."""
     found = verb(name)
     if not isinstance(found, typer.Typer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
+from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def sources() -> Mapping[str, Source]:
     Raises:
         ConfigError: an installed package is wrong, or has a name that another one has.
     """
-    found: dict[str, Source] = {}
+    found: ChainMap[str, Source] = ChainMap()
     for entry in installed(GROUP):
         value, where = loaded(entry, "data sets")
         if not isinstance(value, Mapping) or not all(isinstance(each, Source) for each in value.values()):
@@ -79,7 +80,7 @@ def sources() -> Mapping[str, Source]:
             raise ConfigError(
                 f"{where}: found the name {both[0]!r} of another package; correct or uninstall the package"
             )
-        found |= value
+        found.maps.append(value)
     return found
 
 

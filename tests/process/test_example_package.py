@@ -70,7 +70,7 @@ print(peer.simulate(graph, progress=False).metrics["models_sent"])
         (
             "dfca",
             "from peer import Algorithm\nclass A(Algorithm):\n    name = 'dfca'\n",
-            "found the name of a built-in algorithm",
+            "of another algorithm",
         ),
         pytest.param("mine", "1 / 0\n", "cannot be imported: found ZeroDivisionError", marks=pytest.mark.slow),
         pytest.param("mine", "A = 3\n", "found a int; allowed: a subclass of peer.Algorithm", marks=pytest.mark.slow),

@@ -25,6 +25,7 @@ from peer.bed.chaos.runner import FaultRunner
 from peer.bed.chaos.script import Script
 from peer.bed.testbed.testbed import Testbed
 from peer.bed.testbed.warm_up import warm_up
+from peer.rings import VERBS
 from peer.store.system import end_with_parent
 from peer.view.live.watch import TestbedWatcher
 
@@ -45,6 +46,7 @@ IMPORTED = (  # what peers and commands need beside the imports of `warm_up`
         "peer.view.report.plots",
         "peer.bed.api.bed_run",
     ),
+    *(module for module, _ in VERBS.values()),
     "typer.rich_utils",
     *(
         "matplotlib.figure",

@@ -14,10 +14,12 @@ import typing
 from pathlib import Path
 
 import pytest
+import typer
 from tools.permissions import bound_by_permissions
 from typer.models import ParameterInfo
 
-from peer.cli.main import app, main
+from peer.cli.main import main
+from peer.rings import VERBS, verb
 
 OWN_TASK = """
 import numpy as np
@@ -177,20 +179,20 @@ CASES = [
 ]
 
 
-def files_of(app):
+def files_of_verbs():
     """Yield the name of each verb, and of each of its options and arguments that is a path, with what typer knows of it."""
-    for verb in app.registered_commands:
-        for name, parameter in inspect.signature(verb.callback, eval_str=True).parameters.items():
-            kind, *more = typing.get_args(parameter.annotation) or (None,)
-            if kind is Path or Path in typing.get_args(kind):
-                yield verb.callback.__name__, name, next(x for x in more if isinstance(x, ParameterInfo))
-    for group in app.registered_groups:
-        yield from files_of(group.typer_instance)
+    for found in map(verb, VERBS):
+        callbacks = [each.callback for each in found.registered_commands] if isinstance(found, typer.Typer) else [found]
+        for callback in callbacks:
+            for name, parameter in inspect.signature(callback, eval_str=True).parameters.items():
+                kind, *more = typing.get_args(parameter.annotation) or (None,)
+                if kind is Path or Path in typing.get_args(kind):
+                    yield callback.__name__, name, next(x for x in more if isinstance(x, ParameterInfo))
 
 
 def test_the_verb_and_not_typer_refuses_a_file_that_may_not_be_read():
     """Typer asks whether an ordinary user may read the file, and ends with code 2; root, as whom tests run, it does not stop."""
-    found = list(files_of(app))
+    found = list(files_of_verbs())
     assert len(found) > 50 and [(verb, name) for verb, name, info in found if info.readable] == []
 
 

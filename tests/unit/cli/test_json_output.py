@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from tools.verbs_of import leaves
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -136,16 +137,8 @@ def test_an_error_leaves_stdout_empty(trained):
     assert "KeyError" in done.stderr
 
 
-def verbs(group, name="peer"):
-    """Yield the name and the options of each verb."""
-    for key, each in getattr(group, "commands", {}).items():
-        yield from verbs(each, f"{name} {key}")
-    if not hasattr(group, "commands"):
-        yield name, group.params
-
-
 def test_every_verb_with_json_keeps_stdout_for_it():
-    found = {name: option for name, options in verbs(get_command(app)) for option in options if "--json" in option.opts}
+    found = {name: o for name, each in leaves(get_command(app)) for o in each.params if "--json" in o.opts}
     assert {
         "peer report",
         "peer status",

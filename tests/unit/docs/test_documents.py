@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tools.verbs_of import verbs_of
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -64,8 +65,8 @@ def complaint(line: str) -> str | None:
     """Return what of a command line the program does not have, or None."""
     command: Any = PROGRAM
     words = shlex.split(line)[1:]
-    while hasattr(command, "commands") and words and not words[0].startswith("-"):
-        if (found := command.commands.get(words[0])) is None:
+    while (verbs := verbs_of(command)) and words and not words[0].startswith("-"):
+        if (found := verbs.get(words[0])) is None:
             return f"no verb {words[0]!r}"
         command, words = found, words[1:]
     options = {

@@ -22,7 +22,7 @@ from peer.tasks import Shard
 from peer.tasks.loading import load_task, preload
 from peer.tasks.shard_file import save_shard
 from peer.tasks.torchvision_shim import import_torchvision
-from peer.zoo.tasks.builtin import NamedModelTask
+from peer.zoo.tasks.builtin import SOURCES, NamedData
 from peer.zoo.tasks.datasets import DATASETS, facts_of, load_pool
 from peer.zoo.tasks.pool import DataSet, Facts, Pool
 
@@ -287,7 +287,7 @@ def test_two_image_sets_are_joined_for_pair_mixture(tmp_path):
 def test_the_default_model_of_each_data_set_accepts_its_samples(name):
     shape, classes, regression = facts_of(Manifest(task=name))
     shape, outputs = shape or (5,), 1 if regression else classes or 3
-    model = NamedModelTask.build(Manifest(task=name), shape, outputs)
+    model = SOURCES[name].make_model(Manifest(task=name), shape, outputs)
     assert model.eval()(torch.zeros(2, *shape)).shape == (2, outputs)
 
 
@@ -305,6 +305,7 @@ def test_one_entry_adds_a_data_set(monkeypatch):
         reads_files=False,
     )
     monkeypatch.setitem(DATASETS, "toy", entry)
+    monkeypatch.setitem(SOURCES, "toy", NamedData(entry))
     task = load_task(Manifest(task="toy", split="iid"), 3)
     assert [len(task.load_shard(i).train_y) for i in range(3)] == [10, 10, 10]
     assert task.make_model()(torch.zeros(1, 1, 4, 4)).shape == (1, 2)

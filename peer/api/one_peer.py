@@ -147,7 +147,8 @@ async def run_async(
                 raise
             if stay == status or (stay == "completed" and status == "alone"):
                 await _until_cancelled("run completed")
-            return name_of_api("Run")(place, task=task_object or task_file)
+            made: Run = name_of_api("Run")(place, task=task_object or task_file)
+            return made
 
 
 async def _to_end(

@@ -74,7 +74,7 @@ def sources() -> Mapping[str, Source]:
     found: ChainMap[str, Source] = ChainMap()
     for entry in installed(GROUP):
         value, where = loaded(entry, "data sets")
-        if not isinstance(value, Mapping) or not all(isinstance(each, Source) for each in value.values()):
+        if not isinstance(value, dict) or not all(isinstance(each, Source) for each in value.values()):
             raise ConfigError(f"{where}: found a {type(value).__name__}; allowed: a dict from names to sources")
         if both := sorted(value.keys() & found):
             raise ConfigError(

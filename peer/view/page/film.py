@@ -12,8 +12,8 @@ from typing import Any
 
 from coordinator_free_bootstrap.strict_json import printable
 from peer.core.metric import Metric
+from peer.store.history import PHASES
 from peer.view.state.more_metrics import values_of
-from peer.view.state.peer_state import PHASES
 from peer.view.state.reducer import EventLog, RoundCell
 from peer.view.state.view import View, present, statistics
 

@@ -18,13 +18,14 @@ from coordinator_free_bootstrap.errors import Refusal, UsageError
 from coordinator_free_bootstrap.strict_json import finite, printable
 from coordinator_free_bootstrap.validation import counted
 from peer.core.metric import Metric
+from peer.store.history import PHASES
 from peer.view.report import soft_clusters
 from peer.view.report.collaboration import collaboration
 from peer.view.report.consensus import consensus_distances
 from peer.view.state.agreement import agreement
 from peer.view.state.durations import duration
 from peer.view.state.more_metrics import latest_values, more_metrics_of
-from peer.view.state.peer_state import PHASES, run_state, states
+from peer.view.state.peer_state import run_state, states
 from peer.view.state.places import listed
 from peer.view.state.run_files import PeerRun, Run, metric_curve
 

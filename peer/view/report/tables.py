@@ -12,7 +12,8 @@ from rich.table import Table
 from coordinator_free_bootstrap.identity import restart_count
 from coordinator_free_bootstrap.strict_json import printable
 from peer.core.metric import Metric
-from peer.view.state.peer_state import PHASES, ending
+from peer.store.history import PHASES
+from peer.view.state.peer_state import ending
 
 LINE_CHARACTERS_MAX = 1000
 ROWS_MAX = 40  # longer tables scroll out of a terminal; the JSON has all rows

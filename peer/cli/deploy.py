@@ -308,9 +308,8 @@ def chaos(
     try:
         import docker
 
-        client = docker.from_env(
-            timeout=300
-        )  # s; under load the engine is slow, and a timeout would leave a fault in place
+        # s; under load the engine is slow, and a timeout would leave a fault in place
+        client = docker.from_env(timeout=300)
         client.ping()
     except ImportError:
         raise UsageError("peer deploy chaos: needs the Docker SDK; pip install docker") from None

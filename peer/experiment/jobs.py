@@ -91,11 +91,12 @@ class Job:
             self.backend == "processes" or self.settings.device == "auto",
         )
         device = device_of(self.backend, self.settings.device).partition(":")[0] if own else named
+        # old results name no device: all are of CPUs
         parts += [
             self.backend,
             *([] if device == "cpu" else [device]),
             *([] if self.settings.amp is None else [self.settings.amp]),
-        ]  # old results name no device: all are of CPUs
+        ]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def rounds(self) -> int:

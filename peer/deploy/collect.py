@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import tempfile
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from coordinator_free_bootstrap import load_graph
 from coordinator_free_bootstrap.errors import StorageError
 from peer.deploy.ending import is_completed
 from peer.observe.report import Report, build_report
 from peer.store.identity_files import held_by
+from peer.store.scratch import temporary_folder
 from peer.store.state_dir import StateDir
 
 POLL_S = 1.0
@@ -51,7 +52,7 @@ def collect(directory: Path, out: Path, via: Path | None = None) -> Report:
     from peer.observe.plots import save_plots
 
     found = build_report(directory)
-    with tempfile.TemporaryDirectory() as name:
+    with TemporaryDirectory(dir=temporary_folder()) as name:
         stage = Path(name)
         shutil.copy(directory / "graph.json", stage)
         for peer in found.run.peers:

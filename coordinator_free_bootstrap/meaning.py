@@ -193,7 +193,8 @@ def changes(before: Values, now: Values) -> tuple[list[str], list[str]]:
     Returns:
         Phrases such as ``classes were [a, b], are now [b, a]``: those that refuse the models, and those that may be meant.
     """
-    refused, meant = [], []
+    refused: list[str] = []
+    meant: list[str] = []
     for each, a, b in _differing(before, now):
         if each.weight is _Weight.EXPLAIN:
             continue

@@ -18,17 +18,17 @@ from typer.testing import CliRunner
 import peer
 from coordinator_free_bootstrap.errors import UsageError
 from peer.cli.main import app
-from peer.experiment.jobs import read_result
-from peer.experiment.table import read_blocks
-from peer.observe.ask import _silent, view_of
-from peer.observe.places import state_directories
-from peer.observe.report import build_report
-from peer.observe.tail import RunTail
-from peer.observe.trackers.feed import Feed
-from peer.observe.watch import LiveProgress, TestbedWatcher, follow
-from peer.page.source import RunSource
+from peer.lab.jobs import read_result
+from peer.lab.table import read_blocks
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
+from peer.view.live.ask import _silent, view_of
+from peer.view.live.watch import LiveProgress, TestbedWatcher, follow
+from peer.view.page.source import RunSource
+from peer.view.report.report import build_report
+from peer.view.state.places import state_directories
+from peer.view.state.tail import RunTail
+from peer.view.trackers.feed import Feed
 
 JUNK = b"\x00\xff{ half of a li"
 SENTENCE = (

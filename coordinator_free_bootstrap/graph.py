@@ -36,9 +36,8 @@ _NETWORK = re.compile(r"[a-z0-9-]{1,63}")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _SCOPE = re.compile(r"[^\s/%\[\]]{1,15}")  # as long as Linux lets the name of an interface be
-_NUMBERS = re.compile(
-    r"(0[xX][0-9a-fA-F]*|[0-9]+)(\.(0[xX][0-9a-fA-F]*|[0-9]+)?)*"
-)  # resolvers read 0x7f.1 as 127.0.0.1
+# resolvers read 0x7f.1 as 127.0.0.1
+_NUMBERS = re.compile(r"(0[xX][0-9a-fA-F]*|[0-9]+)(\.(0[xX][0-9a-fA-F]*|[0-9]+)?)*")
 
 
 @dataclass(frozen=True, slots=True)

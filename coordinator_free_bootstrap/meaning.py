@@ -1,7 +1,8 @@
 """What gives the numbers of a model their meaning: classes, columns, scaling, metric. Neighbors compare it. Pure.
 
-Models are averaged number by number, so two peers must agree on what stands where. Each peer describes its task and data
-in a `Meaning`; its hello carries the text, and `compare` finds what differs. No mean and no deviation of a peer's data is in it.
+Models are averaged number by number, so two peers must agree on what stands where, and a peer with its saved models. Each peer
+describes its task and data in a `Meaning`; its hello carries the text, and `compare` finds what differs; `changes` compares it
+with that of a state directory. No mean and no deviation of a peer's data is in it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -168,14 +169,7 @@ def compare(ours: str, theirs: str, me: str, other: str) -> Comparison:
         return Comparison(f"{wrong} has no record of its classes and inputs", "give both the same release")
     refusals: list[tuple[_Field, str]] = []
     warnings, causes = [], []
-    for each in _FIELDS:
-        a, b = mine.get(each.name), foreign.get(each.name)
-        if isinstance(a, dict) or isinstance(b, dict):
-            each, a, b = _first_entry(each, a or {}, b or {})  # noqa: PLW2901
-        if _agree(each.name, a, b):
-            continue
-        if each.name == "scaled" and isinstance(a, str) and isinstance(b, str):
-            a, b = (_unscaled(one, another, _names(mine, "columns")) for one, another in ((a, b), (b, a)))
+    for each, a, b in _differing(mine, foreign):
         sentence = f"{each.what} differ: {me} has {_shown(a)}, {other} has {_shown(b)}{_note(a, b, me, other)}"
         if each.weight is _Weight.EXPLAIN:
             causes.append(sentence)
@@ -191,6 +185,36 @@ def compare(ours: str, theirs: str, me: str, other: str) -> Comparison:
     (first, sentence), *more = refusals
     too = f"; {', '.join(each.what for each, _ in more)} differ too" if more else ""
     return Comparison(sentence, _remedy(first, mine, foreign, me < other) + too, *said)
+
+
+def changes(before: Values, now: Values) -> tuple[list[str], list[str]]:
+    """Compare the record that saved models were trained with and that of a start.
+
+    Returns:
+        Phrases such as ``classes were [a, b], are now [b, a]``: those that refuse the models, and those that may be meant.
+    """
+    refused: list[str] = []
+    meant: list[str] = []
+    for each, a, b in _differing(before, now):
+        if each.weight is _Weight.EXPLAIN:
+            continue
+        is_refused = each.weight is _Weight.REFUSE and not _undeclared(a, b)
+        note = _note(a, b, "the state", "this start")
+        (refused if is_refused else meant).append(f"{each.what} were {_shown(a)}, are now {_shown(b)}{note}")
+    return refused, meant
+
+
+def _differing(mine: Values, other: Values) -> Iterator[tuple[_Field, Any, Any]]:
+    """Yield the fields that do not agree, with both values as they are shown."""
+    for each in _FIELDS:
+        a, b = mine.get(each.name), other.get(each.name)
+        if isinstance(a, dict) or isinstance(b, dict):
+            each, a, b = _first_entry(each, a or {}, b or {})  # noqa: PLW2901
+        if _agree(each.name, a, b):
+            continue
+        if each.name == "scaled" and isinstance(a, str) and isinstance(b, str):
+            a, b = (_unscaled(one, another, _names(mine, "columns")) for one, another in ((a, b), (b, a)))
+        yield each, a, b
 
 
 def summary(text: str) -> str:

@@ -12,9 +12,8 @@ from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.strict_json import shown, word
 
 _PROBLEMS_SHOWN = 10
-_OBJECT = frozenset(
-    {"model_type", "model_attributes_type", "dataclass_type", "dict_type"}
-)  # kinds of pydantic's errors
+# kinds of pydantic's errors
+_OBJECT = frozenset({"model_type", "model_attributes_type", "dataclass_type", "dict_type"})
 
 Location = tuple[int | str, ...]
 

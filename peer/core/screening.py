@@ -84,6 +84,5 @@ def trimmed_mean(models: Sequence[Vector], weights: Sequence[float], share: floa
         kept = np.take_along_axis(np.broadcast_to(weight, block.shape), order, axis=0)
         values = np.take_along_axis(block, order, axis=0)
         mean = (values.astype(np.float64) * kept).sum(axis=0) / kept.sum(axis=0, dtype=np.float64)
-        out[start : start + rows] = np.clip(
-            mean, values[0], values[-1]
-        )  # rounding must not leave the range of the values
+        # rounding must not leave the range of the values
+        out[start : start + rows] = np.clip(mean, values[0], values[-1])

@@ -71,9 +71,8 @@ TRANSITIONS: dict[Stage, dict[Trigger, Stage]] = {
     Stage.STOPPED: {},
 }
 
-WORK = {
-    trigger.value: trigger for trigger in Trigger if trigger.value in get_args(WorkKind)
-}  # what a `WorkDone` triggers
+# what a `WorkDone` triggers
+WORK = {trigger.value: trigger for trigger in Trigger if trigger.value in get_args(WorkKind)}
 OPEN = (Stage.TRAINING, Stage.EXCHANGING)  # arrivals are read and folded; the tensors of other work stand still
 WORKING = (Stage.ASSIGNING, Stage.ENDING_STEP, Stage.CLOSING, Stage.FINISHING)  # the models change
 

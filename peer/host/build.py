@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coordinator_free_bootstrap import Graph, digest
-from coordinator_free_bootstrap.errors import CheckpointCorrupt, ConfigError
-from coordinator_free_bootstrap.meaning import compare
+from coordinator_free_bootstrap.errors import ConfigError
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Learner
 from peer.algorithms.registry import algorithm_named
@@ -66,9 +65,7 @@ def build_host(
 
     Raises:
         ConfigError: the manifest's options or limits do not fit.
-        CheckpointCorrupt: the models of the checkpoint were trained on data with another meaning.
     """
-    _check_meaning(checkpoint, learner.meaning)
     manifest = graph.manifest
     algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)
     model_format = ModelFormat(algorithm.travelling(learner.schema), manifest.encoding)
@@ -121,16 +118,6 @@ def build_host(
         {int(slot): model for slot, model in published.items()},
         learner.meaning,
     )
-
-
-def _check_meaning(checkpoint: Checkpoint | None, meaning: str) -> None:
-    """Compare the data of this start with those that the models of a checkpoint were trained on."""
-    before = checkpoint.state.get("meaning", meaning) if checkpoint else meaning
-    if different := compare(str(before), meaning, "the checkpoint", "this start").difference:
-        raise CheckpointCorrupt(
-            f"the saved models were trained on other data: {different}; restore the data and the task file, or start with "
-            "another state directory"
-        )
 
 
 def _check_model_size(algorithm: Algorithm, model_format: ModelFormat) -> None:

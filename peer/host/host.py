@@ -85,7 +85,7 @@ class PeerHost:
         self.manifest = engine.state.manifest
         self.peer_id = engine.state.peer_id
         self.digests = digests
-        self.meaning = self._own_meaning = meaning  # the first one learns which classes neighbors know of
+        self.meaning = meaning  # it learns which classes neighbors know of
         self._remarks: dict[int, tuple[str, ...]] = {}  # of each neighbor, so that each is logged once
         self.metric = Metric()  # of the task; its world sets it
         self.more_metrics: tuple[Metric, ...] = ()
@@ -329,7 +329,7 @@ class PeerHost:
         arrays: dict[str, NDArray[Any]] = {f"slot/{slot}": models.share(slot) for slot in range(len(models))}
         arrays |= {f"published/{slot}": model for slot, model in self.sending.published_models().items()}
         arrays |= {f"array/{name}": array.copy() for name, array in self.workspace.arrays.items()}
-        return Checkpoint(effect.round_index, arrays, effect.state | {"meaning": self._own_meaning})
+        return Checkpoint(effect.round_index, arrays, effect.state)
 
     def record(self, kind: str, fields: dict[str, Any]) -> None:
         """Complete a line of the history and pass it to the world."""

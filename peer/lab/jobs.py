@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from typing import Any, Literal
 from coordinator_free_bootstrap import Graph, canonical_json
 from coordinator_free_bootstrap.errors import ConfigError, ShardError, TaskError, UsageError
 from coordinator_free_bootstrap.ordinary_file import text_of
+from coordinator_free_bootstrap.strict_json import printable
 from peer.algorithms.registry import algorithms
 from peer.core.metric import plain_keys
 from peer.lab.scaling import Scale, scaled_graph
@@ -24,6 +26,7 @@ from peer.tasks.effect import used_data_root
 from peer.tasks.loading import load_task
 from peer.tasks.user_code import shard_of
 
+log = logging.getLogger("peer")
 Backend = Literal["simulated", "processes"]
 DATA_KEYS = {"task", "task_options", "split", "split_options"}
 
@@ -91,11 +94,12 @@ class Job:
             self.backend == "processes" or self.settings.device == "auto",
         )
         device = device_of(self.backend, self.settings.device).partition(":")[0] if own else named
+        # old results name no device: all are of CPUs
         parts += [
             self.backend,
             *([] if device == "cpu" else [device]),
             *([] if self.settings.amp is None else [self.settings.amp]),
-        ]  # old results name no device: all are of CPUs
+        ]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def rounds(self) -> int:
@@ -225,15 +229,23 @@ def done_already(job: Job, out: Path) -> bool:
 def refresh_labels(jobs: Sequence[Job], out: Path) -> None:
     """Give results that exist the titles, places and published numbers that the file has now."""
     for job in jobs:
-        found, labels = read_result(job.place(out)), job.labels(job.case)
+        found, labels = read_result(job.place(out), warn=False), job.labels(job.case)
         if found is not None and found != found | labels:
             write_json(job.place(out), found | labels)
 
 
-def read_result(path: Path) -> dict[str, Any] | None:
-    """Return a result, or None if the file is missing or incomplete."""
+def read_result(path: Path, *, warn: bool = True) -> dict[str, Any] | None:
+    """Return a result; None if the file is missing, or is no result, which gives a warning."""
     try:
         value = json.loads(text_of(path))
-    except (OSError, ValueError, RecursionError):
+    except FileNotFoundError:
         return None
-    return plain_keys(value) if isinstance(value, dict) else None
+    except (OSError, ValueError, RecursionError) as error:
+        value, reason = None, printable(str(error))
+    else:
+        reason = "found no JSON object"
+    if isinstance(value, dict):
+        return plain_keys(value)
+    if warn:
+        log.warning("%s: could not be read and is left out (%s); peer experiment run makes it again", path, reason)
+    return None

@@ -9,7 +9,6 @@ import functools
 import hashlib
 import os
 import stat
-import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 from coordinator_free_bootstrap.errors import StorageError
 from coordinator_free_bootstrap.ordinary_file import opened
 from peer.store.files import storage_errors, write_atomic
+from peer.store.scratch import temporary_folder
 
 
 @dataclass(frozen=True, order=True)
@@ -66,7 +66,7 @@ def scratch() -> Path:
     Raises:
         StorageError: it cannot be made, or belongs to another user.
     """
-    folder = Path(tempfile.gettempdir()) / f"coordinator-free-{os.getuid()}"
+    folder = temporary_folder() / f"coordinator-free-{os.getuid()}"
     with storage_errors("make", folder):
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()

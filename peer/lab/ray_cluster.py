@@ -18,6 +18,7 @@ from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.validation import counted
 from peer.lab.demand import Demand
 from peer.lab.fingerprint import differences, fingerprint
+from peer.store.scratch import temporary_folder
 
 LOCAL, AUTO = "local", "auto"
 REACH_S = 10.0
@@ -85,7 +86,7 @@ def connected(address: str) -> Iterator[Any]:
     options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
     folder = None
     if address == LOCAL:
-        folder = tempfile.mkdtemp(prefix="ray-")
+        folder = tempfile.mkdtemp(prefix="ray-", dir=temporary_folder())
         options |= {"include_dashboard": False, "_temp_dir": folder}
     try:
         try:

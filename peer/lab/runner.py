@@ -85,6 +85,8 @@ def results_of(job: Job, directory: Path, command: str, on_round: OnRound) -> li
         raise RunFailed(
             f"{directory}: the run is {state_text(report.values)}; a result needs a complete one; run it again"
         )
+    if problems := report.run.log.problems:
+        raise RunFailed(f"{problems[0]}; a result needs all of them; run it again")
     curve = metric_curve(report.run)
     shared = {
         "experiment": job.experiment.file,

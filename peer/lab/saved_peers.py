@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from peer.bed.testbed.directory import is_simulated
 from peer.host import Checkpoint
 from peer.lab.network import SimulatedPeer
 from peer.learning.learner import Learner
-from peer.runtime.saved_state import saved_state, state_files
+from peer.runtime.saved_state import notes_of, saved_state, state_files
 from peer.store.identity_files import IncarnationFile
 from peer.store.state_dir import StateDir
 
+log = logging.getLogger("peer")
 REMEDY = "name another folder as out, or delete this one"
 _CHECKPOINTS = "peer-*/checkpoints/checkpoint-*"
 
@@ -54,7 +56,11 @@ class SavedPeers:
         checkpoints, run = state_files(place, peer_id, self._graph, learner)
         saved = saved_state(place, checkpoints, run, learner.schema.size, discard=False, remedy=REMEDY)
         above = int(saved.state["incarnation"]) if saved else 0
-        return IncarnationFile(place.root).claim(0, above=above), saved
+        incarnations = IncarnationFile(place.root)
+        incarnation = incarnations.claim(0, above=above)
+        for note in notes_of(checkpoints, run, incarnations):
+            log.warning("peer %d: %s", peer_id, note)
+        return incarnation, saved
 
     def save(self, peer: SimulatedPeer, learner: Learner) -> None:
         """Write a peer's last checkpoint; one that it has resumed from stays where it has no newer one.

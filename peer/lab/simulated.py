@@ -267,9 +267,8 @@ def _write_interrupted(
     ended = "left" if error is None or isinstance(error, KeyboardInterrupt) else outcome_of(error)
     for peer in peers.values():
         place = _write_history(peer, directory)
-        failed = (
-            error if not peer.status and ended != "left" else None
-        )  # an error may have come in the middle of a change
+        # an error may have come in the middle of a change
+        failed = error if not peer.status and ended != "left" else None
         models = settings.models and bool(peer.status)
         write_results(peer.host, place, peer.status or ended, seconds, models=models, error=failed)
         saved.save(peer, peer.host.workspace.learner)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -107,7 +108,7 @@ class Learner:
         """Names, shapes and roles of a model vector."""
         return self.model.schema
 
-    @property
+    @cached_property  # the user may change the task file while the peer runs
     def meaning(self) -> str:
         """What the numbers of a model mean for this task and shard, as neighbors compare it."""
         text = meaning_of(self.task, self.shard, self.schema, self.input_dtype).text()

@@ -16,7 +16,7 @@ from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
 from peer.learning.learner import Learner
 from peer.runtime.resources import disk_note, require_memory
-from peer.runtime.saved_state import saved_state, state_files
+from peer.runtime.saved_state import notes_of, saved_state, state_files
 from peer.store.checkpoint import CheckpointStore
 from peer.store.identity_files import IncarnationFile, StateLock
 from peer.store.state_dir import StateDir
@@ -144,9 +144,9 @@ def _with_state(
     require_memory(algorithm_named(graph.manifest.algorithm)(graph.manifest, peer_id, graph).held, learner.schema.size)
     host = build_host(peer_id, graph, learner, incarnation, saved, clock=time.monotonic)
     notes = list(problems_of(graph, peer_id, host.state.model_bytes, settings.upload_limit, settings.download_limit))
-    notes += [f"checkpoint {path.name} was not used: {reason}" for path, reason in checkpoints.rejected]
-    full = disk_note(directory.root, 4 * learner.schema.size * len(host.workspace.models))
-    notes += [problem for problem in (run.problem, incarnations.problem, full) if problem]
+    notes += notes_of(checkpoints, run, incarnations)
+    if full := disk_note(directory.root, 4 * learner.schema.size * len(host.workspace.models)):
+        notes.append(full)
     return Assembled(
         host=host,
         task=task,

@@ -14,6 +14,7 @@ from coordinator_free_bootstrap.strict_json import printable
 from peer.host import Checkpoint
 from peer.learning.learner import Learner
 from peer.store.checkpoint import CheckpointStore
+from peer.store.identity_files import IncarnationFile
 from peer.store.origin import Origin, listed
 from peer.store.state_dir import StateDir
 
@@ -50,7 +51,13 @@ def state_files(place: StateDir, peer_id: int, graph: Graph, learner: Learner) -
         schema_digest=learner.schema.digest,
         frozen_digest=learner.frozen_digest,
     )
-    return checkpoints, Origin(place.origin, peer_id, graph, learner.schema, learner.frozen_digest)
+    return checkpoints, Origin(place.origin, peer_id, graph, learner.schema, learner.frozen_digest, learner.meaning)
+
+
+def notes_of(checkpoints: CheckpointStore, run: Origin, incarnations: IncarnationFile) -> list[str]:
+    """Return what was not used of a state directory, and what differs in a way that may be meant, as sentences."""
+    unused = [f"checkpoint {path.name} was not used: {reason}" for path, reason in checkpoints.rejected]
+    return [*unused, *run.notes, *([incarnations.problem] if incarnations.problem else [])]
 
 
 def saved_state(

@@ -7,9 +7,11 @@ file is opened again.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,6 +21,7 @@ from pydantic_core import from_json
 
 from coordinator_free_bootstrap.ordinary_file import opened, ordinary_file
 from coordinator_free_bootstrap.strict_json import dumps, finite
+from coordinator_free_bootstrap.validation import counted
 from peer import failpoints
 from peer.store.files import storage_error, storage_errors
 from peer.store.system import OPEN_FLAGS, read_at
@@ -74,6 +77,7 @@ FIELDS = {  # kind -> fields that its lines may have, beside ``kind``, ``t``, ``
 }
 _DURABLE = frozenset({"start", "leave", "end"})  # flushed to the disk at once; the others when the kernel likes
 _TAIL_BLOCK_BYTES = 1 << 16
+log = logging.getLogger("peer")
 LINE_BYTES_MAX = 64 << 20  # of one line; a round with 100,000 neighbors has less
 
 
@@ -134,7 +138,7 @@ class HistoryWriter:
         try:
             os.ftruncate(self._handle, self._size)
         except OSError:
-            return  # `read_history` skips the fragment
+            return  # readers leave the fragment out
 
     def close(self) -> None:
         """Close the file; a second call has no effect."""
@@ -149,19 +153,56 @@ class HistoryWriter:
         self.close()
 
 
+@dataclass
+class Unread:
+    """The lines of a file that cannot be read, which readers leave out and name: their number, and the first of them.
+
+    Attributes:
+        path: of the file.
+        count: of such lines.
+        first: number of the first one, from 1.
+        reason: why it cannot be read.
+    """
+
+    path: Path
+    count: int = 0
+    first: int = 0
+    reason: str = ""
+
+    def add(self, number: int, reason: str) -> None:
+        """Count a line."""
+        if not self.count:
+            self.first, self.reason = number, reason
+        self.count += 1
+
+    def sentences(self) -> list[str]:
+        """Return a sentence about these lines, [] if there are none."""
+        if not self.count:
+            return []
+        lines = f"{counted(self.count, 'line')} could not be read and {'is' if self.count == 1 else 'are'} left out"
+        return [f"{self.path}: {lines}; the first is line {self.first}: {self.reason}"]
+
+
 def read_history(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines in file order; [] if there is no file. Fragments are skipped.
+    """Return the complete lines in file order; [] if there is no file. What cannot be read is left out, with a warning.
 
     Raises:
         StorageError: the file exists and cannot be read.
     """
+    found: list[dict[str, Any]] = []
+    unread, before = Unread(Path(path)), 0
     try:
         with opened(path) as file:
-            return [line for piece in _pieces(file) for line in parse_lines(piece)]
+            for piece in _pieces(file):
+                found += usable_lines(piece, before, unread)
+                before += piece.count(b"\n")
     except FileNotFoundError:
         return []
     except OSError as error:
         raise storage_error("read", Path(path), error) from error
+    for sentence in unread.sentences():
+        log.warning("%s", sentence)
+    return found
 
 
 def _pieces(file: BinaryIO) -> Iterator[bytes]:
@@ -194,15 +235,34 @@ def first_line(path: Path) -> bytes:
         raise storage_error("read", path, error) from error
 
 
-def parse_lines(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield each line of `data` that ends with a newline and is a JSON object with a ``kind``."""
-    for line in data.split(b"\n")[:-1]:
+def usable_lines(
+    data: bytes, before: int, unread: Unread, problem_of: Callable[[dict[str, Any]], str] = lambda _: ""
+) -> Iterator[dict[str, Any]]:
+    """Yield each line of `data` that ends with a newline and is a valid JSON object with a ``kind``.
+
+    Args:
+        data: of a file.
+        before: the number of lines before it in the file.
+        unread: counts the other lines; an empty one says nothing, and is not counted.
+        problem_of: returns what is wrong with an object, "" if it is valid.
+    """
+    for number, line in enumerate(data.split(b"\n")[:-1], before + 1):
+        if not line.strip():
+            continue
         try:
             record = _decode(line)
         except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict) and "kind" in record:
+            record = None
+        is_record = isinstance(record, dict) and "kind" in record
+        if problem := problem_of(record) if is_record else "found no JSON object with a kind":
+            unread.add(number, problem)
+        else:
             yield record
+
+
+def parse_lines(data: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the lines as `usable_lines` does, for a reader that looks for one of them."""
+    return usable_lines(data, 0, Unread(Path()))
 
 
 def _decode(line: bytes) -> Any:

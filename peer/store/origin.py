@@ -1,4 +1,4 @@
-"""What a state directory was made for: ``origin.json`` keeps peer, manifest, edges and model, so that another run has a name.
+"""What a state directory was made for: ``origin.json`` keeps peer, manifest, edges, model and the meaning of its numbers.
 
 Addresses, pins and observers are not kept: they may change while a run goes on.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 from coordinator_free_bootstrap import Graph, canonical_json
 from coordinator_free_bootstrap.errors import CheckpointCorrupt
+from coordinator_free_bootstrap.meaning import changes
 from coordinator_free_bootstrap.ordinary_file import content_of
 from coordinator_free_bootstrap.settings import diff
 from coordinator_free_bootstrap.validation import counted
@@ -19,7 +20,15 @@ from peer.store.files import seal, storage_error, unseal, write_atomic
 
 FILE_BYTES_MAX = 64 << 20  # as a graph file
 NAMED_MAX = 5  # differences in one message
-_FORM: dict[str, type] = {"peer_id": int, "run": dict, "peers": list, "edges": list, "tensors": dict, "frozen": str}
+_FORM: dict[str, type] = {
+    "peer_id": int,
+    "run": dict,
+    "peers": list,
+    "edges": list,
+    "tensors": dict,
+    "frozen": str,
+    "meaning": dict,
+}
 
 
 class Origin:
@@ -31,20 +40,24 @@ class Origin:
         graph: edges and manifest.
         schema: of the model.
         frozen_digest: of the weights that are not trained; "" if there are none.
+        meaning: of task and data, the text of `coordinator_free_bootstrap.meaning.Meaning`.
 
     Attributes:
         path: of the file.
-        problem: set by `differences`: why the file is not usable.
+        notes: set by `differences`: why the file is not usable, and what is otherwise in a way that may be meant.
     """
 
-    def __init__(self, path: Path, peer_id: int, graph: Graph, schema: Schema, frozen_digest: str) -> None:
+    def __init__(
+        self, path: Path, peer_id: int, graph: Graph, schema: Schema, frozen_digest: str, meaning: str
+    ) -> None:
         self.path = path
-        self.problem: str | None = None
+        self.notes: list[str] = []
         self._facts: dict[str, Any] = {
             "peer_id": peer_id,
             **_facts_of(graph),
             "tensors": {tensor.name: [tensor.role, *tensor.shape] for tensor in schema.tensors},
             "frozen": frozen_digest,
+            "meaning": json.loads(meaning),
         }
 
     def write(self) -> None:
@@ -61,7 +74,7 @@ class Origin:
         Raises:
             StorageError: the file exists and cannot be read.
         """
-        self.problem = None
+        self.notes = []
         try:
             before = unseal(content_of(self.path, FILE_BYTES_MAX))
         except FileNotFoundError:
@@ -69,11 +82,12 @@ class Origin:
         except OSError as error:
             raise storage_error("read", self.path, error) from error
         except CheckpointCorrupt as error:
-            self.problem = f"{self.path}: found a damaged file ({error}); it was written again"
+            self.notes = [f"{self.path}: found a damaged file ({error}); it was written again"]
             return []
         if not isinstance(before, dict) or any(not isinstance(before.get(key), kind) for key, kind in _FORM.items()):
-            self.problem = f"{self.path}: found no description of a run; it was written again"
+            self.notes = [f"{self.path}: found no description of a run; it was written again"]
             return []
+        self.notes = changes(before["meaning"], self._facts["meaning"])[1]
         return differences(before, self._facts)
 
 
@@ -88,7 +102,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
             found.append(f"model tensor {name} was {_tensor(was)}, is now {_tensor(is_now)}")
     if before["frozen"] != now["frozen"]:
         found.append("frozen weights of the model are others now")
-    return found
+    return found + changes(before["meaning"], now["meaning"])[0]
 
 
 def differences_of_graphs(before: Graph, now: Graph) -> list[str]:

@@ -10,6 +10,8 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -33,14 +35,9 @@ class ScratchFolder:
     """
 
     def __init__(self, purpose: Purpose) -> None:
-        try:
+        with _usable():
             sweep(Path(tempfile.gettempdir()))
             self.path, self._handle = _made(f"peer-{purpose}-")
-        except OSError as error:
-            raise StorageError(
-                f"no folder for temporary files can be used ({error.strerror or error}); make /tmp writable, or set TMPDIR to a "
-                "folder that is"
-            ) from error
 
     def remove(self) -> None:
         """Delete the folder; a second call has no effect."""
@@ -48,6 +45,27 @@ class ScratchFolder:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+
+def temporary_folder() -> Path:
+    """Return the system's folder for temporary files.
+
+    Raises:
+        StorageError: none can be written; the message names those that were tried.
+    """
+    with _usable():
+        return Path(tempfile.gettempdir())
+
+
+@contextmanager
+def _usable() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"no folder for temporary files can be used ({error.strerror or error}); mount one that can be written at /tmp, or "
+            "set TMPDIR to one"
+        ) from error
 
 
 def sweep(place: Path) -> list[Path]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tempfile
 import threading
 
-from coordinator_free_bootstrap.errors import StorageError, UsageError
+from coordinator_free_bootstrap.errors import UsageError
 
 OPEN_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)  # of every `os.open`
 START_METHOD = "fork" if sys.platform == "linux" else "spawn"  # of the processes of a testbed
@@ -28,20 +27,6 @@ def require_unix(what: str) -> None:
             f"{what}: found {sys.platform}, which lacks the file locks and signals that a peer needs; allowed: Linux and macOS; "
             "peer.simulate, peer report and peer status work here"
         ) from None
-
-
-def require_temporary_folder() -> None:
-    """Refuse a machine or container without a folder for temporary files; sockets and locks of a peer are there.
-
-    Raises:
-        StorageError: none can be written; the message names those that were tried.
-    """
-    try:
-        tempfile.gettempdir()
-    except OSError as error:
-        raise StorageError(
-            f"temporary files: {error.strerror}; mount a folder that can be written at /tmp, or set TMPDIR to one"
-        ) from error
 
 
 def try_lock(handle: int, *, shared: bool = False) -> bool:

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import ShardError
 
-DENSE_MAX = (
-    256 << 20
-)  # bytes of a sparse matrix as an array; rows of a larger one are made dense when a batch needs them
+# bytes of a sparse matrix as an array; rows of a larger one are made dense when a batch needs them
+DENSE_MAX = 256 << 20
 MISSING_TYPES = frozenset({"NoneType", "NAType", "NaTType"})  # the last two are those of pandas
 
 

@@ -24,11 +24,8 @@ TEST_SAMPLES_MIN = 1
 IGNORED = -100  # the label of an element that does not count, such as padding; the number is that of torch
 TORCH_INTEGERS = frozenset({"uint8", "int8", "int16", "int32", "int64"})
 ARRAYS = ("train_x", "train_y", "val_x", "val_y", "test_x", "test_y")
-PER_SAMPLE_MAX = {
-    "true_cluster": 4095,
-    "test_cluster": 4095,
-    "turns": 3,
-}  # clusters are counted in an array of this length
+# clusters are counted in an array of this length
+PER_SAMPLE_MAX = {"true_cluster": 4095, "test_cluster": 4095, "turns": 3}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -13,9 +13,8 @@ from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.graph import split_address
 
-SCHEMES = frozenset(
-    {"external", "unix", "unix-abstract", "vsock"}
-)  # words before a colon that a gRPC server takes for one
+# words before a colon that a gRPC server takes for one
+SCHEMES = frozenset({"external", "unix", "unix-abstract", "vsock"})
 
 
 def dialed(address: str) -> str:

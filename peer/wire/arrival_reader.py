@@ -137,9 +137,8 @@ class ArrivalReader:
         frame = frames.read_frame(message)
         if frame.chunk is not None and frame.header is not None:
             self._whole = frame
-            allowed = (
-                self._limits.frame_bytes_max + frames.HEADER_BYTES_MAX
-            )  # it stays in memory until the peer decides
+            # it stays in memory until the peer decides
+            allowed = self._limits.frame_bytes_max + frames.HEADER_BYTES_MAX
             if len(message) > allowed:
                 sentence = f"a whole model: found a message of {len(message)} bytes; allowed: at most {allowed}"
                 raise RemoteProtocolError(Refusal.TOO_LARGE, f"{sentence} (limits.frame_bytes_max, and 64 KiB)")

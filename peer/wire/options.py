@@ -43,10 +43,8 @@ def channel_options(timeouts: Timeouts, proxy: HttpProxy | None = None, *, keeps
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_FIRST),
         ("grpc.min_reconnect_backoff_ms", CONNECT_MS),
         ("grpc.max_reconnect_backoff_ms", max(RECONNECT_MS_MAX, round(timeouts.heartbeat_s * 1000))),
-        (
-            "grpc.use_local_subchannel_pool",
-            1,
-        ),  # so that `NeighborLink.reconnect` does not inherit the old channel's backoff
+        # so that `NeighborLink.reconnect` does not inherit the old channel's backoff
+        ("grpc.use_local_subchannel_pool", 1),
         ("grpc.dns_min_time_between_resolutions_ms", RESOLVE_MS_MIN),
         *_proxying(proxy),
         ("grpc.service_config", _service_config()),

@@ -89,9 +89,8 @@ class MutualTls:
             raise IdentityError(
                 "graph file: no neighbor and no observer has a certificate, so no caller could connect; run `peer graph pin`"
             )
-        roots += (
-            self._pair.certificate.pem()
-        )  # for `peer health`, which calls as the peer itself and may do nothing else
+        # for `peer health`, which calls as the peer itself and may do nothing else
+        roots += self._pair.certificate.pem()
         return grpc.ssl_server_credentials(
             [(self._pair.private_key, self._pair.chain)], roots, require_client_auth=True
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.running import on_loopback, until
+from tools.running import forked_peer, on_loopback, until
 from tools.warm_parent import Forked
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
@@ -25,10 +26,10 @@ def graph_of(**run: object) -> Graph:
     )
 
 
-def start(folder: Path, graph: Graph, peer_id: int, *options: object) -> Forked:
-    path, state = folder / f"graph-{peer_id}.json", folder / f"s{peer_id}"
-    save_graph(graph, path)
-    return Forked("run", "--id", peer_id, "--neighbors", path, "--insecure", "--state-dir", state, *options)
+def start(folder: Path, graph: Graph, files: Sequence[Path]) -> list[Forked]:
+    """Start a peer for each file of data."""
+    save_graph(graph, folder / "graph.json")
+    return [forked_peer(i, folder, "--insecure", "--shard", file) for i, file in enumerate(files)]
 
 
 def refusals(peers: list[Forked]) -> tuple[list[str], list[str]]:
@@ -59,7 +60,7 @@ def test_sites_with_other_classes_are_refused_and_with_the_setting_give_a_patien
     files = grades(tmp_path / "a.csv", "12", 0), grades(tmp_path / "b.csv", "23", 1)
     options: dict[str, object] = {"standardize": False}
     graph = graph_of(task="tabular", task_options=options, learning_rate=0.3, rounds=15)
-    refused, told = refusals([start(tmp_path, graph, i, "--shard", file) for i, file in enumerate(files)])
+    refused, told = refusals(start(tmp_path, graph, files))
     assert refused
     assert all("classes differ" in text and "[1, 2]" in text and "[2, 3]" in text for text in told), told
     assert all('--set \'run.task_options.classes=["1", "2", "3"]\'' in text for text in told), told
@@ -68,11 +69,11 @@ def test_sites_with_other_classes_are_refused_and_with_the_setting_give_a_patien
     agreed = replace(graph, manifest=parse_manifest(run, "test"))
     folder = tmp_path / "agreed"
     folder.mkdir()
-    peers = [start(folder, agreed, i, "--shard", file) for i, file in enumerate(files)]
+    peers = start(folder, agreed, files)
     assert [peer.wait(timeout=120) for peer in peers] == [0, 0]
     patients = np.array([[-2], [0], [2]], np.float32)
     for peer_id in (0, 1):
-        saved = SavedModel.read(folder / f"s{peer_id}" / "models" / "personalized.safetensors")
+        saved = SavedModel.read(folder / f"peer-{peer_id}" / "models" / "personalized.safetensors")
         assert [row["class"] for row in saved.predictions(agreed.manifest, patients)] == ["1", "2", "3"]
 
 
@@ -85,7 +86,7 @@ def test_tables_with_columns_in_another_order_are_refused_and_taken_by_name_with
         rows = (",".join([*(str(data[name][row]) for name in columns), risk[row]]) for row in range(160))
         files.append(tmp_path / f"{columns[0]}.csv")
         files[-1].write_text("\n".join([",".join([*columns, "risk"]), *rows]) + "\n")
-    refused, told = refusals([start(tmp_path, graph, i, "--shard", file) for i, file in enumerate(files)])
+    refused, told = refusals(start(tmp_path, graph, files))
     assert refused
     assert all(words in text for text in told for words in ("[age, bp]", "[bp, age]", "(the same in another order)")), (
         told
@@ -94,10 +95,10 @@ def test_tables_with_columns_in_another_order_are_refused_and_taken_by_name_with
 
     folder, graph = tmp_path / "agreed", graph_of(task="tabular", task_options={"columns": ["age", "bp"]}, rounds=8)
     folder.mkdir()
-    peers = [start(folder, graph, i, "--shard", file) for i, file in enumerate(files)]
+    peers = start(folder, graph, files)
     assert [peer.wait(timeout=120) for peer in peers] == [0, 0]
     for peer_id in (0, 1):
-        assert json.loads((folder / f"s{peer_id}" / "summary.json").read_text())["accuracy"] > 0.85
+        assert json.loads((folder / f"peer-{peer_id}" / "summary.json").read_text())["accuracy"] > 0.85
 
 
 TASK = """
@@ -128,17 +129,7 @@ def versions(folder: Path, *texts: str) -> list[Forked]:
         home.mkdir()
         (home / "task.py").write_text(text)
         save_graph(graph, home / "graph.json")
-        words = (
-            "run",
-            "--id",
-            peer_id,
-            "--neighbors",
-            home / "graph.json",
-            "--insecure",
-            "--state-dir",
-            home / "state",
-        )
-        peers.append(Forked(*words, cwd=home))
+        peers.append(forked_peer(peer_id, home, "--insecure", cwd=home))
     return peers
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tools.running import forked_peer
 from tools.warm_parent import Forked
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
@@ -27,10 +28,9 @@ def graph_of(ports: list[int], **run: object) -> Graph:
 
 
 def start(folder: Path, peer_id: int, graph: Graph) -> Forked:
-    path = folder / f"graph-{peer_id}.json"
-    save_graph(graph, path)
-    place = folder / f"peer-{peer_id}"
-    return Forked("run", "--id", peer_id, "--neighbors", path, "--state-dir", place, "--insecure")
+    name = f"graph-{peer_id}.json"
+    save_graph(graph, folder / name)
+    return forked_peer(peer_id, folder, "--insecure", graph=name)
 
 
 def ended(process: Forked) -> tuple[int, str]:

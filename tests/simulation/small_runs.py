@@ -1,6 +1,8 @@
-"""Small runs with at most one kind of fault: none, or kills of one peer that is soon restarted."""
+"""Small runs with at most one kind of fault: none, or ends of one peer that is soon restarted."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -85,25 +87,13 @@ KILLED_ASKING = (
 KILLED_SELECTING = ("fedspd", "fedspd, broadcast", "fedspd, metropolis", "fedspd, warm")
 
 
-def with_a_kill(seed: int, names: tuple[str, ...] = KILLED) -> World:
-    """Kill one peer twice and start it again within the suspicion time of the others."""
+def with_restarts(seed: int, names: tuple[str, ...] = KILLED, end: Callable[[Machine], None] = Machine.crash) -> World:
+    """End one peer twice, by a crash or a `leave`, and start it again within the suspicion time of the others."""
     run = manifest(**RUNS[names[seed % 4]], clusters=2, seed=seed, rounds=6)
     graph = make_graph("erdos-renyi", 6, seed=seed, manifest=run, p=0.5)
     world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.05, 0.4)))
-    return _with_kills(world, seed % 6, kills=2, earliest_s=1.0)
-
-
-def with_a_leave(seed: int, names: tuple[str, ...] = KILLED) -> World:
-    """Let one peer leave twice, and start it again within the suspicion time of the others."""
-    run = manifest(**RUNS[names[seed % 4]], clusters=2, seed=seed, rounds=6)
-    graph = make_graph("erdos-renyi", 6, seed=seed, manifest=run, p=0.5)
-    world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.05, 0.4)))
-    rng, machine = world.random("leaver"), world.machines[seed % 6]
-    for moment in (1.0 + rng.random(), 2.4 + rng.random()):
-        world.after(moment, leave, machine)
-        world.after(moment + rng.uniform(0.3, 1.0), machine.start)
-    world.run()
-    assert machine.lives > 1 and world.checker.marks["record leave"]
+    _restarted(world, seed % 6, times=2, earliest_s=1.0, end=end)
+    assert bool(world.checker.marks["record leave"]) == (end is leave)
     return world
 
 
@@ -148,15 +138,17 @@ def async_with_kills(seed: int) -> World:
     graph = make_graph("complete", 4, seed=seed, manifest=run)
     world = World(Options(seed, graph, weather=Weather(delay_s=0.01), train_s=(0.1, 0.4)))
     world.machines[seed % 4].slowness = 3.0
-    return _with_kills(world, seed % 4, kills=3, earliest_s=0.8)
+    _restarted(world, seed % 4, times=3, earliest_s=0.8)
+    return world
 
 
-def _with_kills(world: World, victim: int, kills: int, earliest_s: float) -> World:
-    """Play a run in which one peer is killed at random moments, and started again soon after each."""
+def _restarted(
+    world: World, victim: int, times: int, earliest_s: float, end: Callable[[Machine], None] = Machine.crash
+) -> None:
+    """Play a run in which one peer ends at random moments, and is started again soon after each."""
     rng, machine = world.random("victim"), world.machines[victim]
-    for moment in sorted(rng.uniform(earliest_s, 3.0) for _ in range(kills)):
-        world.after(moment, machine.crash)
+    for moment in sorted(rng.uniform(earliest_s, 3.0) for _ in range(times)):
+        world.after(moment, end, machine)
         world.after(moment + rng.uniform(0.05, 0.4), machine.start)
     world.run()
     assert machine.lives > 1
-    return world

@@ -11,8 +11,8 @@ from tests.simulation.runner import run_one
 from tests.simulation.small_runs import (
     assert_equals_reference,
     async_with_kills,
-    with_a_kill,
     with_forgotten_pushes,
+    with_restarts,
     without_faults,
 )
 
@@ -81,7 +81,7 @@ def run_seed(seed):
 
 PLAY = {
     "seed": run_seed,
-    "kill": lambda kill: assert_equals_reference(with_a_kill(kill)),
+    "kill": lambda kill: assert_equals_reference(with_restarts(kill)),
     "async kill": async_with_kills,
     "fedspd": lambda seed: assert_equals_reference(without_faults(SELECTING[seed % 4], seed)),
     "vanished": with_forgotten_pushes,

@@ -16,19 +16,20 @@ from tests.simulation.network import Weather
 from tests.simulation.options import ACTIONS, ACTIONS_LATER, ACTIONS_RARE, Options, draw, manifest
 from tests.simulation.runner import report, run_many, run_one, shrink
 from tests.simulation.small_runs import (
+    KILLED,
     KILLED_ASKING,
     KILLED_SELECTING,
     RUNS,
     assert_equals_reference,
     async_with_kills,
     hub_away,
+    leave,
     rounds_alone,
-    with_a_kill,
-    with_a_leave,
     with_forgotten_pushes,
+    with_restarts,
     without_faults,
 )
-from tests.simulation.world import EPOCH_S, World
+from tests.simulation.world import EPOCH_S, Machine, World
 
 FAULTS = {"loss", "cut", "replay", "corrupt", "delay", "swallowed", "keepalive", "loss_for_good", *ACTIONS}
 FAULTS |= {"tunnel_loss", "no_tunnel", "connection_refused", *ACTIONS_LATER, *ACTIONS_RARE}
@@ -99,30 +100,22 @@ def test_l6_lockstep_without_faults_equals_the_reference_bit_for_bit(name, seed)
     assert_equals_reference(without_faults(name, seed))
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_kill_and_restart_of_a_peer_changes_no_bit(seed):
-    assert_equals_reference(with_a_kill(seed))
+# a leave is waited for as a death is, and costs as little: nothing
+RESTARTS = {
+    "kill": (KILLED, Machine.crash, 24),
+    "kill, selecting": (KILLED_SELECTING, Machine.crash, 12),
+    "kill, asking": (KILLED_ASKING, Machine.crash, 12),
+    "leave": (KILLED, leave, 12),
+    "leave, selecting": (KILLED_SELECTING, leave, 4),
+}
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_kill_and_restart_of_a_selecting_peer_changes_no_bit(seed):
-    assert_equals_reference(with_a_kill(seed, KILLED_SELECTING))
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_kill_and_restart_of_an_asking_peer_changes_no_bit(seed):
-    assert_equals_reference(with_a_kill(seed, KILLED_ASKING))
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_leave_and_restart_of_a_peer_changes_no_bit(seed):
-    """A leave is waited for as a death is, and costs as little: nothing."""
-    assert_equals_reference(with_a_leave(seed))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_leave_and_restart_of_a_selecting_peer_changes_no_bit(seed):
-    assert_equals_reference(with_a_leave(seed, KILLED_SELECTING))
+@pytest.mark.parametrize(
+    ("case", "seed"), [(case, seed) for case, found in RESTARTS.items() for seed in range(found[2])]
+)
+def test_a_restart_of_a_peer_changes_no_bit(case, seed):
+    names, end, _ = RESTARTS[case]
+    assert_equals_reference(with_restarts(seed, names, end))
 
 
 @pytest.mark.parametrize("away_s", [0.5, 1.9, 6.0, 12.0])

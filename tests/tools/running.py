@@ -59,12 +59,24 @@ def running(*command: object, log: Path) -> Iterator[subprocess.Popen[bytes]]:
 @contextmanager
 def running_command(*words: object, log: Path, **options: Any) -> Iterator[Forked]:
     """Run the command `peer`, forked, with a log file and options of `Forked`; SIGTERM ends it with the block."""
-    process = Forked(*words, log=log, **options)
+    with _ended(Forked(*words, log=log, **options)) as process:
+        yield process
+
+
+@contextmanager
+def _ended(process: Forked) -> Iterator[Forked]:
     try:
         yield process
     finally:
         process.terminate()
         process.wait(PATIENCE_S)
+
+
+def forked_peer(peer_id: int, home: Path, *options: object, graph: str = "graph.json", **place: Any) -> Forked:
+    """Start a peer of a graph file in `home`, with its state below `home` as in a testbed; `place`: options of `Forked`."""
+    state = StateDir.of_peer(home, peer_id).root
+    words = ("run", "--id", peer_id, "--neighbors", home / graph, "--state-dir", state)
+    return Forked(*words, *options, **place)
 
 
 def running_peer(
@@ -85,17 +97,8 @@ def running_peer(
         environment: variables beside those of the tests.
         goodbye_s: as of `Forked`.
     """
-    words = (
-        "run",
-        "--id",
-        peer_id,
-        "--neighbors",
-        home / "graph.json",
-        "--state-dir",
-        StateDir.of_peer(home, peer_id).root,
-    )
     place = {"namespace": namespace, "environment": environment, "goodbye_s": goodbye_s}
-    return running_command(*words, *options, log=home / f"{peer_id}.log", **place)
+    return _ended(forked_peer(peer_id, home, *options, log=home / f"{peer_id}.log", **place))
 
 
 def until(

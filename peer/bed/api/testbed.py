@@ -39,12 +39,8 @@ LOG = "testbed.log"  # of the parent process
 POLL_S = 0.25
 STOP_S = 30.0
 ENDED = ("completed", "left")  # states of peers that have ended as they should
-NOT_LIVE = (
-    "dead",
-    "failed",
-    "diverged",
-    "refused",
-)  # and of those that complete no further round; a killed peer is dead
+# and of those that complete no further round; a killed peer is dead
+NOT_LIVE = ("dead", "failed", "diverged", "refused")
 
 
 class Testbed:

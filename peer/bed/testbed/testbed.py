@@ -93,9 +93,8 @@ class Testbed:
         self.on_start_failure = on_start_failure or ("stop" if graph.manifest.start.rule == "all" else "continue")
         self.cannot_start: set[int] = set()  # peers that failed at their first start, without a line of history
         self._starts: Counter[int] = Counter()
-        self.graph_of: Callable[[int], Graph] = lambda _peer_id: (
-            self.graph
-        )  # with fault proxies, each peer has other addresses
+        # with fault proxies, each peer has other addresses
+        self.graph_of: Callable[[int], Graph] = lambda _peer_id: self.graph
         self.failpoints: dict[int, str] = {}  # of peers started from now on
         self.parent_sockets: list[socket.socket] = []  # closed in every peer
         self._pipes: dict[int, set[int]] = {}  # descriptors of the parent for each forked peer; closed in later ones

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import tempfile
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from coordinator_free_bootstrap import load_graph
 from coordinator_free_bootstrap.errors import StorageError
 from peer.runtime.ending import is_completed
 from peer.store.identity_files import held_by
+from peer.store.scratch import temporary_folder
 from peer.store.state_dir import StateDir
 from peer.view.report.report import Report, build_report
 
@@ -51,7 +52,7 @@ def collect(directory: Path, out: Path, via: Path | None = None) -> Report:
     from peer.view.report.plots import save_plots
 
     found = build_report(directory)
-    with tempfile.TemporaryDirectory() as name:
+    with TemporaryDirectory(dir=temporary_folder()) as name:
         stage = Path(name)
         shutil.copy(directory / "graph.json", stage)
         for peer in found.run.peers:

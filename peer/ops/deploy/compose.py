@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from coordinator_free_bootstrap import Graph, dump_graph
 from coordinator_free_bootstrap.errors import UsageError
 from peer.ops.deploy.given_data import GivenData
 from peer.ops.deploy.keys import at_addresses
+from peer.ops.deploy.run_options import in_compose
 from peer.ops.deploy.task_file import WORKDIR, task_file
 from peer.ops.deploy.text import fill, verbatim, write
 
@@ -18,7 +19,14 @@ PEERS_MAX = 256  # deploy/Dockerfile makes a folder for the volumes of so many p
 MONITORING = ("prometheus.yml", "alerts.yml", "datasource.yml", "dashboards.yml", "dashboard.json")
 
 
-def compose_file(graph: Graph, *, build: str | None = None, shards: bool = False, data: GivenData | None = None) -> str:
+def compose_file(
+    graph: Graph,
+    *,
+    build: str | None = None,
+    shards: bool = False,
+    data: GivenData | None = None,
+    options: Sequence[str] = (),
+) -> str:
     """Return the compose file of a graph.
 
     Args:
@@ -26,6 +34,7 @@ def compose_file(graph: Graph, *, build: str | None = None, shards: bool = False
         build: build context of the image; None: use an existing image.
         shards: whether each peer trains on ``$SHARDS/peer-<id>.safetensors``.
         data: that the task reads.
+        options: further words of `peer run`, for all peers.
 
     Raises:
         UsageError: a peer id is beyond the folders of the image.
@@ -36,7 +45,7 @@ def compose_file(graph: Graph, *, build: str | None = None, shards: bool = False
     return fill(
         "compose.yml",
         peers=len(graph.nodes),
-        services="\n".join(_service(graph, peer_id, shards, data) for peer_id in graph.ids),
+        services="\n".join(_service(graph, peer_id, shards, data, options) for peer_id in graph.ids),
         build=context,
         keys_volumes=_lines(graph, lambda i: f"      - peer-{i}-keys:/federation/peer-{i}"),
         state_volumes=_lines(graph, lambda i: f"      - peer-{i}-state:/federation/peer-{i}:ro"),
@@ -45,7 +54,13 @@ def compose_file(graph: Graph, *, build: str | None = None, shards: bool = False
 
 
 def write_compose(
-    graph: Graph, out: Path, *, build: str | None = None, shards: bool = False, data: GivenData | None = None
+    graph: Graph,
+    out: Path,
+    *,
+    build: str | None = None,
+    shards: bool = False,
+    data: GivenData | None = None,
+    options: Sequence[str] = (),
 ) -> list[Path]:
     """Write the compose file, the graph file with the services' addresses, the task file and the monitoring; return the paths.
 
@@ -53,12 +68,13 @@ def write_compose(
         UsageError: see `compose_file`; the task file cannot be deployed, or a file cannot be written.
     """
     own = task_file(graph)
+    text = compose_file(graph, build=build, shards=shards, data=data, options=options)
     targets = [{"targets": [f"peer-{i}:9400"], "labels": {"peer_id": str(i)}} for i in graph.ids]
     monitoring = out / "deploy" / "monitoring"
     if own and data:
         _make_mount_points(graph, out / "deploy" / "task", data)
     return [
-        write(out / "docker-compose.yml", compose_file(graph, build=build, shards=shards, data=data)),
+        write(out / "docker-compose.yml", text),
         write(out / "deploy" / "graph.json", dump_graph(at_addresses(graph, ADDRESS))),
         *([write(out / "deploy" / "task" / own.path, own.content)] if own else []),
         write(monitoring / "peers.json", json.dumps(targets, indent=1) + "\n"),
@@ -66,10 +82,10 @@ def write_compose(
     ]
 
 
-def _service(graph: Graph, peer_id: int, shards: bool, data: GivenData | None) -> str:
+def _service(graph: Graph, peer_id: int, shards: bool, data: GivenData | None, more: Sequence[str]) -> str:
     options = f'--id, "{peer_id}", --neighbors, /graph/graph.json, --state-dir, /state, --certs, /keys'
     own = f', --shard, "/shards/peer-{peer_id}.safetensors"' if shards else ""
-    own += "".join(f", {json.dumps(word)}" for word in data.options) if data else ""
+    own += "".join(f", {json.dumps(word)}" for word in [*(data.options if data else ()), *in_compose(more)])
     volumes = [f'"peer-{peer_id}-state:/state"', f'"peer-{peer_id}-keys:/keys:ro"', '"graph:/graph:ro"']
     volumes += ['"${SHARDS:-./shards}:/shards:ro"'] if shards else []
     own_task = ":" in graph.manifest.task

@@ -16,6 +16,7 @@ from peer.identity.files import read_file
 from peer.ops.deploy.elsewhere import check_elsewhere, outside_services, own_ids
 from peer.ops.deploy.given_data import GivenData
 from peer.ops.deploy.keys import at_addresses, create_and_list_keys, key_files
+from peer.ops.deploy.run_options import in_kubernetes
 from peer.ops.deploy.task_file import BYTES_MAX, WORKDIR, TaskFile, task_file
 from peer.ops.deploy.text import check_image, fill, write
 
@@ -48,6 +49,7 @@ class Cluster:
         peers: first and last id of the peers in this cluster; the others are elsewhere, as the graph file says. None: all.
         expose: ``LoadBalancer`` or ``NodePort``: a Service for each peer that peers elsewhere dial; None: none.
         data: that the task reads: a PersistentVolumeClaim, or ``CLAIM/FOLDER`` in it, which may have ``{id}``.
+        options: further words of `peer run`, for all peers.
 
     Raises:
         UsageError: the Kubernetes API would refuse a value, or one has no effect.
@@ -71,6 +73,7 @@ class Cluster:
     peers: tuple[int, int] | None = None
     expose: str | None = None
     data: GivenData | None = None
+    options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_image(self.image)
@@ -211,6 +214,7 @@ def _more_options(cluster: Cluster) -> str:
     words = ["--device", "cuda"] if cluster.gpus else []
     words += ["--shard", "/shard.safetensors"] if cluster.shards else []
     words += cluster.data.options if cluster.data else []
+    words += in_kubernetes(cluster.options)
     return "".join(f" {shlex.quote(word)}" for word in words)
 
 

@@ -14,6 +14,7 @@ from coordinator_free_bootstrap.identity import Subject
 from peer.identity.files import read_file
 from peer.ops.deploy.given_data import GivenData
 from peer.ops.deploy.keys import at_addresses, create_and_list_keys, create_observer_key, key_files
+from peer.ops.deploy.run_options import in_compose
 from peer.ops.deploy.task_file import WORKDIR, TaskFile, task_file
 from peer.ops.deploy.text import check_image, fill, mount, write
 
@@ -37,6 +38,7 @@ class Stack:
         shards: folder on every node with ``peer-<id>.safetensors``; each peer can read its own.
         page_port: of the page, on a manager; 0: no page.
         data: that the task reads, on every node.
+        options: further words of `peer run`, for all peers.
 
     Raises:
         UsageError: Docker would refuse a value.
@@ -49,6 +51,7 @@ class Stack:
     shards: str | None = None
     page_port: int = 7480
     data: GivenData | None = None
+    options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_image(self.image)
@@ -158,7 +161,7 @@ class _Writer:
             "stack-peer.yml",
             id=peer_id,
             shard=", --shard, /shard.safetensors" if stack.shards else "",
-            data="".join(f", {json.dumps(word)}" for word in stack.data.options) if stack.data else "",
+            options="".join(f", {json.dumps(word)}" for word in self._options),
             folder=f"    working_dir: {WORKDIR} # where the paths of task file and data are valid\n"
             if self.own or stack.data
             else "",
@@ -167,6 +170,11 @@ class _Writer:
             configs=", ".join([*configs, certificate]),
             secret=secret,
         )
+
+    @property
+    def _options(self) -> list[str]:
+        data = self.stack.data
+        return [*(data.options if data else ()), *in_compose(self.stack.options)]
 
     def _node(self, peer_id: int) -> list[str]:
         nodes = self.stack.nodes

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from coordinator_free_bootstrap.errors import PeerError
+from coordinator_free_bootstrap.errors import PeerError, StorageError
 from coordinator_free_bootstrap.graph import Graph, split_address
 from coordinator_free_bootstrap.graph_file import load_graph
 from coordinator_free_bootstrap.routes import offered_at
@@ -27,6 +27,7 @@ from coordinator_free_bootstrap.validation import counted
 from peer.identity.expiry import ending_soon, ends_in
 from peer.store.files import write_atomic
 from peer.store.identity_files import StateLock
+from peer.store.scratch import temporary_folder
 from peer.wire.open_files import open_files_needed
 from peer.wire.ports import listener
 from peer.wire.proxy import HttpProxy
@@ -73,7 +74,14 @@ def examine(
         The checks, in a fixed order. A failed check raises nothing, and no file stays on the disk.
     """
     checks = [check_python(), check_torch(), check_device(device), check_threads(), check_clock()]
-    checks += check_disk(state_dir or Path(tempfile.gettempdir()))
+    temporary = None
+    try:
+        temporary = temporary_folder()  # where a peer has its sockets
+    except StorageError as error:
+        found, _, fix = str(error).partition("; ")
+        checks.append(Check("temporary files", "fail", found, fix))
+    if directory := state_dir or temporary:
+        checks += check_disk(directory)
     if graph_path is not None:
         checks += check_network(graph_path, peer_id, proxy, listen=listen, runs=runs)
     return checks

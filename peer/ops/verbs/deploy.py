@@ -23,6 +23,26 @@ Out = Annotated[Path, typer.Option(help="Folder for the files.", readable=False)
 Image = Annotated[str, typer.Option(help="Image name; all nodes must be able to pull it.")]
 
 
+Options = Annotated[
+    str,
+    typer.Option(
+        help="Further options of peer run for all peers, such as '--discard-state --log-level debug'.",
+        metavar="OPTIONS",
+    ),
+]
+
+
+def _words(text: str, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words of --options, checked against `peer run`."""
+    from peer.cli.run import run
+    from peer.ops.deploy.run_options import words_of
+
+    command = typer.Typer(add_completion=False)
+    command.command()(run)
+    known = {name for parameter in typer.main.get_command(command).params for name in parameter.opts}
+    return words_of(text, known, given)
+
+
 def _nodes(metavar: str, which: str) -> Any:
     """Return the option that restricts the peers to some nodes."""
     return typer.Option(metavar=metavar, help=f"Run peers only on nodes {which}. Repeat it: all must hold.")
@@ -57,6 +77,7 @@ def compose(
         typer.Option("--shards", help="Peers train on $SHARDS/peer-<id>.safetensors. Default for split 'shard'."),
     ] = False,
     data: Annotated[str | None, _data("DIR|VOLUME", "a folder or file of this machine, or a Docker volume")] = None,
+    options: Options = "",
 ) -> None:
     """Write a compose file for all peers of a graph, the graph file with the services' addresses, and monitoring.
 
@@ -65,14 +86,16 @@ def compose(
     from coordinator_free_bootstrap import load_graph
     from peer.ops.deploy.compose import compose_file, write_compose
     from peer.ops.deploy.given_data import data_here
+    from peer.ops.deploy.run_options import IN_CONTAINERS
 
+    words = _words(options, IN_CONTAINERS)
     graph = load_graph(path)
     shards = shards or graph.manifest.split == "shard"
     given = data_here(data, graph) if data else None
     if out is None:
-        typer.echo(compose_file(graph, build=build, shards=shards, data=given), nl=False)
+        typer.echo(compose_file(graph, build=build, shards=shards, data=given, options=words), nl=False)
     else:
-        _print_paths(write_compose(graph, out, build=build, shards=shards, data=given))
+        _print_paths(write_compose(graph, out, build=build, shards=shards, data=given, options=words))
 
 
 @app.command(
@@ -104,6 +127,7 @@ def swarm(
     ] = None,
     shards: Annotated[str | None, _shards("FOLDER", "Folder on every node")] = None,
     data: Annotated[str | None, _data("FOLDER|VOLUME", "a folder or file of every node, or a Docker volume")] = None,
+    options: Options = "",
     page_port: Annotated[
         int,
         typer.Option(
@@ -118,6 +142,7 @@ def swarm(
     """
     from coordinator_free_bootstrap import load_graph
     from peer.ops.deploy.given_data import data_on_nodes
+    from peer.ops.deploy.run_options import IN_CONTAINERS
     from peer.ops.deploy.swarm import Stack, write_swarm
 
     graph = load_graph(path)
@@ -129,6 +154,7 @@ def swarm(
         shards=shards,
         page_port=page_port,
         data=data_on_nodes(data, graph) if data else None,
+        options=_words(options, IN_CONTAINERS),
     )
     _print_paths(write_swarm(graph, out, stack))
 
@@ -180,6 +206,7 @@ def kubernetes(
     ] = None,
     shards: Annotated[str | None, _shards("CLAIM", "PersistentVolumeClaim")] = None,
     data: Annotated[str | None, _data("CLAIM[/FOLDER]", "a PersistentVolumeClaim, or a folder in it")] = None,
+    options: Options = "",
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer; needs an image with CUDA.")] = 0,
     gpu_resource: Annotated[
         str | None,
@@ -197,6 +224,7 @@ def kubernetes(
     from peer.ops.deploy.elsewhere import id_range
     from peer.ops.deploy.given_data import GivenData
     from peer.ops.deploy.kubernetes import Cluster, write_kubernetes
+    from peer.ops.deploy.run_options import IN_CONTAINERS
 
     graph = load_graph(path)
     cluster = Cluster(
@@ -217,6 +245,7 @@ def kubernetes(
         peers=id_range(peers) if peers else None,
         expose=expose,
         data=GivenData.of(data, graph) if data else None,
+        options=_words(options, IN_CONTAINERS),
     )
     _print_paths(write_kubernetes(graph, out, cluster))
 
@@ -227,7 +256,7 @@ def systemd(
     out: Out,
     program: Annotated[str, typer.Option(help="Path of the command peer on the devices.")] = "/opt/peer/bin/peer",
     memory: Annotated[str, typer.Option(help="MemoryMax of the systemd unit, such as 512M or 90%.")] = "90%",
-    options: Annotated[str, typer.Option(help="More options of peer run on all devices.")] = "",
+    options: Options = "",
     data: Annotated[str | None, _data("FOLDER", "a folder or file of every device")] = None,
 ) -> None:
     """Write a systemd unit and one archive per device with that peer's key; missing keys are generated.
@@ -236,11 +265,13 @@ def systemd(
     """
     from coordinator_free_bootstrap import load_graph
     from peer.ops.deploy.given_data import data_on_nodes
+    from peer.ops.deploy.run_options import PLACES, in_systemd
     from peer.ops.deploy.systemd import write_systemd
 
     graph = load_graph(path)
     given = data_on_nodes(data, graph) if data else None
-    _print_paths(write_systemd(graph, out, program=program, memory=memory, options=options, data=given))
+    words = in_systemd(_words(options, PLACES))
+    _print_paths(write_systemd(graph, out, program=program, memory=memory, options=words, data=given))
 
 
 @app.command(epilog="Example: peer deploy keys graph.json --keys keys --out pinned.json")
@@ -308,9 +339,8 @@ def chaos(
     try:
         import docker
 
-        client = docker.from_env(
-            timeout=300
-        )  # s; under load the engine is slow, and a timeout would leave a fault in place
+        # s; under load the engine is slow, and a timeout would leave a fault in place
+        client = docker.from_env(timeout=300)
         client.ping()
     except ImportError:
         raise UsageError("peer deploy chaos: needs the Docker SDK; pip install docker") from None

@@ -78,13 +78,13 @@ def doctor(
     )
     edges: dict[str, Any] = {}
     if neighbors is not None and peer_id is not None and all(c.name != "graph file" or c.level == "ok" for c in checks):
-        from coordinator_free_bootstrap.errors import PeerError
+        from coordinator_free_bootstrap.errors import PeerError, StorageError
 
         try:
             tested, edges = _edges(neighbors, peer_id, home or Path(), dialer, settings, runs=runs)
         except PeerError as error:
             fix = "give the folder with the key of this peer with --certs, its certificate with --cert, or --insecure"
-            tested = [Check("edges", "warn", f"not tested: {error}", fix)]
+            tested = [Check("edges", "warn", f"not tested: {error}", "" if isinstance(error, StorageError) else fix)]
         checks += tested
     healthy = all(check.level != "fail" for check in checks)
     if json:
@@ -146,9 +146,7 @@ def _edges(
     from peer.ops.doctor.edge_tests import edge_tests
     from peer.runtime.assembly import LocalSettings
     from peer.runtime.process import transport_security
-    from peer.store.system import require_temporary_folder
 
-    require_temporary_folder()
     graph, settings = load_graph(path), LocalSettings(home, **given)
     tls = transport_security(peer_id, graph, settings)
     tests = asyncio.run(edge_tests(graph, peer_id, tls, proxy=proxy, listen=settings.listen, runs=runs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -59,7 +60,10 @@ class Run:
     def _report(self) -> Report:
         from peer.view.report.report import build_report
 
-        return build_report(self.directory)
+        report = build_report(self.directory)
+        for problem in report.run.log.problems:
+            warnings.warn(problem, RuntimeWarning, stacklevel=4)
+        return report
 
     @cached_property
     def metrics(self) -> dict[str, Any]:

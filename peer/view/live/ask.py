@@ -110,7 +110,9 @@ def view_of(
     told = (heard or Hearsay()).take(news)
     news = [before if before.peer in places else after for before, after in zip(news, told, strict=True)]
     silent = [event.peer for event in news if event.kind == "silent" and event.peer in places]
-    log.append(merged(list(PeerTail(peer_id, places[peer_id]).read()) for peer_id in silent if peer_id is not None))
+    tails = [PeerTail(peer_id, places[peer_id]) for peer_id in silent if peer_id is not None]
+    log.append(merged(list(tail.read()) for tail in tails))
+    log.problems = [problem for tail in tails for problem in tail.problems]
     log.append(news)
     return View(log, graph)
 

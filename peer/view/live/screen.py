@@ -12,7 +12,7 @@ from rich.text import Text
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import counted
 from peer.core.metric import Metric
-from peer.view.report.tables import ROWS_MAX, shown
+from peer.view.report.tables import LINE_CHARACTERS_MAX, ROWS_MAX, shown
 from peer.view.state.durations import duration
 from peer.view.state.peer_state import ending
 from peer.view.state.view import View
@@ -21,7 +21,7 @@ NEWS_ROWS = 6  # newest entries of the timeline
 
 
 def run_screen(view: View, line: str, metric: Metric, *, news: bool = True) -> RenderableType:
-    """Return a line about all peers, a table with at most `ROWS_MAX` peers, and the newest entries of the timeline."""
+    """Return a line about all peers, a table of at most `ROWS_MAX`, what could not be read, and the newest of the timeline."""
     state = view.log.state()
     rows = [view.peer(peer, state) for peer in list(state.peers.values())[:ROWS_MAX]]
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), header_style="bold")
@@ -44,7 +44,9 @@ def run_screen(view: View, line: str, metric: Metric, *, news: bool = True) -> R
     if more > 0:
         table.caption = f"and {counted(more, 'more peer')}"
     entries = view.timeline(state)[-NEWS_ROWS:] if news else []
-    return Group(Text(line, no_wrap=True, overflow="ellipsis"), table, *(_news(entry, view) for entry in entries))
+    problems = [Text(printable(problem, LINE_CHARACTERS_MAX), style="yellow") for problem in view.log.problems]
+    line_text = Text(line, no_wrap=True, overflow="ellipsis")
+    return Group(line_text, table, *problems, *(_news(entry, view) for entry in entries))
 
 
 def _cells(row: dict[str, Any], metric: Metric, total: int | None, view: View) -> tuple[str, ...]:

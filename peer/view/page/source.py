@@ -29,6 +29,8 @@ class RunSource:
     def refresh(self) -> bool:
         """Read what is new; return whether there was anything."""
         new = self.tail.refresh()
-        if new and any(peer.lines for peer in self.tail.log.peers.values()):
-            self.film.warnings = warnings(Run.of(self.tail))
+        if new:
+            log = self.tail.log
+            started = any(peer.lines for peer in log.peers.values())
+            self.film.warnings = warnings(Run.of(self.tail)) if started else log.problems
         return new

@@ -148,8 +148,8 @@ def was_alone(run: Run, peer: PeerRun) -> bool:
 
 
 def warnings(run: Run) -> list[str]:
-    """Return what makes the numbers of a run doubtful, as sentences: diverged peers, refusals, peers that were alone."""
-    found = []
+    """Return what makes the numbers of a run doubtful, as sentences: unread lines, diverged peers, refusals, peers alone."""
+    found = [*run.log.problems]
     if diverged := [peer.peer_id for peer in run.peers if peer.status == "diverged"]:
         found.append(f"peer {listed(diverged)}: diverged: models that are not finite cannot be used")
     for peer in run.peers:

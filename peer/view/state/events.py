@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from coordinator_free_bootstrap.strict_json import printable
 from peer.view.state.records import OBSERVED_LINES, Record, problem_of
 
 
@@ -66,10 +67,10 @@ def merged(streams: Iterable[Iterable[Event]]) -> list[Event]:
     return list(heapq.merge(*streams, key=lambda event: event.at))
 
 
-def observed(line: Record) -> Event | None:
-    """Return the event of a line of ``watch.jsonl``; None if the line is not valid."""
+def problem_of_observed(line: Record) -> str:
+    """Return what is wrong with a line of ``watch.jsonl`` as a sentence, "" if it is valid."""
     kind = line.get("kind")
     model = OBSERVED_LINES.get(kind) if isinstance(kind, str) else None
-    if model is None or problem_of(line, model):
-        return None
-    return Event(seconds_of(line["time"]), line["peer_id"], str(kind), line)
+    if model is None:
+        return f"kind: found {printable(repr(kind), 80)}; allowed: {', '.join(OBSERVED_LINES)}"
+    return problem_of(line, model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -18,7 +17,6 @@ from peer.view.state.peer_status import ENTRIES_MAX, Count, MetricRecord, Number
 Record = dict[str, Any]
 Text = Annotated[str, Field(max_length=4096)]
 CLUSTERS_MAX = 4096
-PROBLEMS_MAX = 3  # per file; the others are counted
 CenterScores = Annotated[  # [center][true cluster]: sum of the test samples' scores, and their number
     list[Annotated[list[Annotated[list[Number], Field(min_length=2, max_length=2)]], Field(min_length=1)]],
     Field(min_length=1, max_length=CLUSTERS_MAX),
@@ -260,18 +258,7 @@ def compact(line: Record) -> Record:
 _OMITTED = COUNTERS | {"missing", "rejected", "folded", "state"}
 
 
-def usable(name: str, lines: Iterable[Record], problems: list[str]) -> list[Record]:
-    """Return the lines of a history file that are valid; a sentence for each of the first others is added to `problems`."""
-    found, wrong = [], 0
-    for line in lines:
-        problem = problem_of_line(line)
-        if not problem:
-            plain = plain_keys(line)
-            found.append(compact(plain) if plain["kind"] == "round" else plain)
-            continue
-        wrong += 1
-        if wrong <= PROBLEMS_MAX:
-            problems.append(f"{name}: a line is not used: {problem}")
-    if wrong > PROBLEMS_MAX:
-        problems.append(f"{name}: {wrong - PROBLEMS_MAX} more lines are not used")
-    return found
+def kept(line: Record) -> Record:
+    """Return a valid history line as it is kept in memory."""
+    plain = plain_keys(line)
+    return compact(plain) if plain["kind"] == "round" else plain

@@ -119,12 +119,16 @@ class EventLog:
 
     Args:
         ids: peers that are known without any event, as those of a graph file.
+
+    Attributes:
+        problems: what of the run's files could not be read, so that it has no events, as sentences.
     """
 
     def __init__(self, ids: Iterable[int] = ()) -> None:
         self.cursor = 0
         self.at = self.began = 0.0  # times of the latest and of the earliest event
         self.news: list[tuple[int, Event]] = []
+        self.problems: list[str] = []
         self.rounds: dict[int, dict[int, RoundCell]] = {}  # round_index -> peer id -> its last line of the round
         self._newest_of_round: dict[int, int] = {}
         self._times: list[float] = [0.0]  # latest time after the first n events

@@ -32,7 +32,7 @@ class PeerRun:
     Attributes:
         history: all complete and valid lines of all incarnations, in file order.
         state: the fold of all its events; what is not an attribute here is one of the state.
-        problems: a sentence for each line that is not used, and for a summary that is not.
+        problems: a sentence about the lines that could not be read, and about a summary that is not used.
     """
 
     peer_id: int
@@ -109,7 +109,8 @@ class Run:
 
     Attributes:
         graph: None if there is no graph file.
-        found: how the files were found, if it is not the directory of a testbed; and what is not used.
+        log: the events of all files; its `problems` say what could not be read.
+        found: how the files were found, if it is not the directory of a testbed; and which of them are not used.
     """
 
     directory: Path
@@ -136,7 +137,7 @@ class Run:
         """Return what was read so far; raises UsageError if there is no state directory."""
         directory, graph = tail.directory, tail.graph
         peers = tuple(PeerRun.from_log(tail.log, tail.peers[peer_id]) for peer_id in sorted(tail.peers))
-        notes = [*tail.notes, *(problem for peer in peers for problem in peer.problems)]
+        notes = [*tail.notes]
         looked = "history.jsonl and summary.json in it, in its folders and in theirs"
         if graph is None:
             if not peers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -13,12 +13,12 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.graph_file import load_graph
 from coordinator_free_bootstrap.ordinary_file import opened
 from peer.store.files import storage_error
-from peer.store.history import check_line, parse_lines
+from peer.store.history import Unread, check_line, usable_lines
 from peer.store.identity_files import held_by
 from peer.store.state_dir import StateDir
-from peer.view.state.events import Event, events_of, merged, observed, seconds_of
+from peer.view.state.events import Event, events_of, merged, problem_of_observed, seconds_of
 from peer.view.state.places import PLACES, listed, read_summary, state_directories
-from peer.view.state.records import ExitLine, TimelineLine, problem_of, usable
+from peer.view.state.records import ExitLine, Record, TimelineLine, kept, problem_of, problem_of_line
 from peer.view.state.reducer import EventLog
 
 TIMELINE = (
@@ -37,12 +37,32 @@ class FileTail:
     Attributes:
         offset: byte behind the last line that was read.
         replaced: how often another file took the place of the one that was read.
+        unread: the lines that `records` has left out.
     """
 
     path: Path
     offset: int = 0
     replaced: int = 0
+    unread: Unread = field(init=False)
     _head: bytes = b""
+    _lines: int = 0
+
+    def __post_init__(self) -> None:
+        self.unread = Unread(self.path)
+
+    def records(self, problem_of: Callable[[Record], str]) -> Iterator[list[Record]]:
+        """Yield the new lines that are valid, some at a time; the others are counted in `unread`.
+
+        Args:
+            problem_of: returns what is wrong with a line, "" if it is valid.
+
+        Raises:
+            StorageError: the file exists and cannot be read.
+        """
+        while data := self.read():
+            before = self._lines
+            self._lines += data.count(b"\n")
+            yield list(usable_lines(data, before, self.unread, problem_of))
 
     def read(self, most: int = READ_BYTES_MAX) -> bytes:
         """Return the next complete lines, of about ``most`` bytes; b"" if there are none now.
@@ -63,7 +83,8 @@ class FileTail:
     def _next(self, file: BinaryIO, most: int) -> bytes:
         head = file.read(HEAD_BYTES)
         if self.offset and (os.fstat(file.fileno()).st_size < self.offset or not head.startswith(self._head)):
-            self.offset, self._head = 0, b""
+            self.offset, self._head, self._lines = 0, b"", 0
+            self.unread = Unread(self.path)
             self.replaced += 1
         file.seek(self.offset)
         data = file.read(most)
@@ -78,22 +99,23 @@ class FileTail:
 
 @dataclass
 class PeerTail:
-    """The events in one peer's state directory: its history, its summary, its process.
-
-    Attributes:
-        problems: a sentence for each of the first lines that are not used, and for a summary that is not.
-    """
+    """The events in one peer's state directory: its history, its summary, its process."""
 
     peer_id: int
     place: StateDir
-    problems: list[str] = field(default_factory=list)
     at: float = 0.0
     _history: FileTail = field(init=False)
     _summary: tuple[int, int] | None = None  # time and size of the summary that was read
+    _summary_problems: list[str] = field(default_factory=list)
     _held: bool | None = None
 
     def __post_init__(self) -> None:
         self._history = FileTail(self.place.history)
+
+    @property
+    def problems(self) -> list[str]:
+        """A sentence about the lines that could not be read so far, and about a summary that is not used."""
+        return self._history.unread.sentences() + self._summary_problems
 
     def read(self, *, processes: bool = True) -> Iterator[Event]:
         """Yield what is new; ``processes`` also looks whether a process has the state directory."""
@@ -107,12 +129,11 @@ class PeerTail:
     def read_history(self) -> Iterator[Event]:
         """Yield the new lines of the history."""
         replaced = self._history.replaced
-        while data := self._history.read():
+        for lines in self._history.records(problem_of_line):
             if replaced != self._history.replaced:
                 replaced = self._history.replaced
                 yield Event(self.at, self.peer_id, "lost", {})
-            lines = usable(str(self.place.history), parse_lines(data), self.problems)
-            for event in events_of(self.peer_id, lines, self.at):
+            for event in events_of(self.peer_id, map(kept, lines), self.at):
                 self.at = event.at
                 yield event
 
@@ -121,13 +142,13 @@ class PeerTail:
             found = self.place.summary.stat()
         except OSError:
             if self._summary is not None:  # a new run of this peer has removed it
-                self._summary = None
+                self._summary, self._summary_problems = None, []
                 yield Event(self.at, self.peer_id, "summary", {})
             return
         if (found.st_mtime_ns, found.st_size) == self._summary:
             return
-        self._summary = found.st_mtime_ns, found.st_size
-        summary = read_summary(self.place.summary, self.problems)
+        self._summary, self._summary_problems = (found.st_mtime_ns, found.st_size), []
+        summary = read_summary(self.place.summary, self._summary_problems)
         if summary:
             ended = summary.get("ended_at")
             self.at = max(self.at, seconds_of(ended)) if ended else self.at
@@ -142,9 +163,9 @@ class RunTail:
         graph: of the run; None: ``graph.json`` in the directory, if there is one.
 
     Attributes:
-        log: the events so far.
+        log: the events so far, and what of the files could not be read.
         peers: by peer id, what was read of each.
-        notes: what is not used, as sentences.
+        notes: which state directories are not used, as sentences.
 
     Raises:
         UsageError: there is no such directory, and no graph.
@@ -172,15 +193,18 @@ class RunTail:
         return self._observed.offset > 0
 
     def refresh(self) -> bool:
-        """Read what is new; return whether there was anything."""
+        """Read what is new; return whether there was anything, also of what cannot be read."""
         if self.graph is None:
             self._find()
-        before = self.log.cursor
+        before = self.log.cursor, self.log.problems
         streams: list[Iterable[Event]] = [list(self._read_observed()), list(self._read_timeline())]
         exits = list(self._read_exits())
         streams += [list(peer.read(processes=not self.is_observed)) for peer in self.peers.values()]
         self.log.append(merged([*streams, exits]))  # last: at equal times an end comes after its peer's lines
-        return self.log.cursor > before
+        tails = (self._timeline, self._exits, self._observed)
+        self.log.problems = [problem for peer in self.peers.values() for problem in peer.problems]
+        self.log.problems += [sentence for tail in tails for sentence in tail.unread.sentences()]
+        return (self.log.cursor, self.log.problems) != before
 
     def _find(self) -> None:
         places = state_directories(self.directory, self.notes if not self.peers else None)
@@ -193,16 +217,15 @@ class RunTail:
                 self.peers[peer_id] = PeerTail(peer_id, place)
 
     def _read_timeline(self) -> Iterator[Event]:
-        while data := self._timeline.read():
-            lines = (line for line in parse_lines(data) if not problem_of(line, TimelineLine))
+        for lines in self._timeline.records(lambda line: problem_of(line, TimelineLine)):
             yield from events_of(None, lines)
 
     def _read_exits(self) -> Iterator[Event]:
-        while data := self._exits.read():
-            for line in parse_lines(data):
-                if not problem_of(line, ExitLine):
-                    yield Event(seconds_of(line["time"]), line["peer_id"], "exit", line)
+        for lines in self._exits.records(lambda line: problem_of(line, ExitLine)):
+            for line in lines:
+                yield Event(seconds_of(line["time"]), line["peer_id"], "exit", line)
 
     def _read_observed(self) -> Iterator[Event]:
-        while data := self._observed.read():
-            yield from (event for line in parse_lines(data) if (event := observed(line)) is not None)
+        for lines in self._observed.records(problem_of_observed):
+            for line in lines:
+                yield Event(seconds_of(line["time"]), line["peer_id"], line["kind"], line)

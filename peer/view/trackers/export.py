@@ -146,6 +146,8 @@ def follow(directory: Path, exports: Sequence[str]) -> None:
         everyone = list(feed.everyone.completed(ended=ended))
         if rows or everyone:
             each(trackers, lambda name, new=(rows, everyone): trackers[name].take(*new))  # type: ignore[misc]
+    for problem in feed.problems:
+        print(f"warning: {problem}", file=sys.stderr, flush=True)
     report = build_report(directory)
     each(trackers, lambda name: trackers[name].close(report))
     if failed:

@@ -46,6 +46,11 @@ class Feed:
         self.everyone.take(rows)
         return rows
 
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read so far, so that it is in no row, as sentences."""
+        return [problem for tail in self._tails.values() for problem in tail.problems]
+
     def about(self, rows: list[Row]) -> About:
         """Return the name and the settings of the run with these first rows: algorithm, task and time of the start."""
         manifest: Mapping[str, Any] = self._graph.manifest.model_dump(mode="json") if self._graph else {}

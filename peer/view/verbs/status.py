@@ -65,6 +65,8 @@ def status(
         view = _watch(lambda: ask(where, certs, dialer, heard), heard, view)
     else:
         Console(highlight=False).print(status_table(view))
+    if not watch:
+        _warn(view, set())
     if any(map(has_no_answer, view.log.peers.values())):
         raise typer.Exit(40)
 
@@ -85,6 +87,7 @@ def _watch(again: Callable[[], View], heard: Hearsay, view: View) -> View:
     console = Console(highlight=False)
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     last: dict[int, str] = {}
+    told: set[str] = set()
     answered_at = time.monotonic()
     try:
         if live:
@@ -94,6 +97,7 @@ def _watch(again: Callable[[], View], heard: Hearsay, view: View) -> View:
                 live.update(status_table(view), refresh=True)
             else:
                 last = _print_changes(view, last)
+            _warn(view, told)
             peers = view.log.peers.values()
             if not heard.anyone or any(peer.answered for peer in peers):
                 answered_at = time.monotonic()
@@ -106,6 +110,14 @@ def _watch(again: Callable[[], View], heard: Hearsay, view: View) -> View:
     finally:
         if live:
             live.stop()
+
+
+def _warn(view: View, told: set[str]) -> None:
+    """Say on stderr, once, what of the files of peers could not be read."""
+    for problem in view.log.problems:
+        if problem not in told:
+            told.add(problem)
+            typer.echo(f"warning: {problem}", err=True)
 
 
 def _print_changes(view: View, last: dict[int, str]) -> dict[int, str]:

@@ -1,6 +1,7 @@
 """A simulation that Ctrl-C or an error ends keeps its rounds, and the same call goes on from its checkpoints, bit for bit."""
 
 import json
+import logging
 import signal
 
 import numpy as np
@@ -212,6 +213,56 @@ def test_another_run_does_not_replace_an_interrupted_one(tmp_path, monkeypatch):
     assert done.metrics["state"] == "complete"
     again = peer.simulate(graph_of(rounds=2), Blobs(), out=tmp_path, progress=False)  # a completed run is replaced
     assert rounds_of(tmp_path) == each([0, 1]) and again.metrics["state"] == "complete"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (
+            {"class_names": ("cold", "warm")},
+            "classes were [warm, cold], are now [cold, warm] (the same in another order)",
+        ),
+        (
+            {"preprocessing": peer.Preprocessing(columns=("bp", "age", "size"))},
+            "input columns were [age, bp, size], are now [bp, age, size]",
+        ),
+    ],
+    ids=["classes", "columns"],
+)
+def test_an_interrupted_run_is_not_continued_with_another_task(tmp_path, monkeypatch, changed, words):
+    """Before, the models were refused as those of other data; processes refused the same by another sentence."""
+
+    def task(**fields):
+        made = Blobs()
+        made.class_names, made.preprocessing = ("warm", "cold"), peer.Preprocessing(columns=("age", "bp", "size"))
+        for name, value in fields.items():
+            setattr(made, name, value)
+        return made
+
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            peer.simulate(graph_of(), task(), out=tmp_path, progress=False)
+    with pytest.raises(CheckpointCorrupt) as caught:
+        peer.simulate(graph_of(), task(**changed), out=tmp_path, progress=False)
+    assert f"found the state of another run: {words}" in str(caught.value)
+    assert "name another folder as out, or delete this one" in str(caught.value)
+    assert peer.simulate(graph_of(), task(), out=tmp_path, progress=False).metrics["state"] == "complete"
+
+
+def test_what_may_be_meant_is_said_when_a_simulation_goes_on(tmp_path, monkeypatch, caplog):
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            peer.simulate(graph_of(), Blobs(), out=tmp_path, progress=False)
+    (tmp_path / "peer-2" / "origin.json").write_bytes(b"damaged")
+    again = Blobs()
+    again.facts = {"unit": "mm"}
+    with caplog.at_level(logging.WARNING):
+        assert peer.simulate(graph_of(), again, out=tmp_path, progress=False).metrics["state"] == "complete"
+    told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("peer ")]
+    assert sum("facts of the task (unit) were none declared, are now mm" in line for line in told) == 3
+    assert any("peer 2: " in line and "found a damaged file" in line for line in told)
 
 
 def test_without_out_and_with_a_handler_of_the_program_ctrl_c_is_theirs(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from coordinator_free_bootstrap.meaning import (
     MEANING_CHARS_MAX,
     Comparison,
     Meaning,
+    changes,
     compare,
     first_refusal,
     summary,
@@ -255,3 +256,26 @@ def test_long_lists_travel_as_a_digest_and_are_still_compared():
     assert len(ours.text()) < MEANING_CHARS_MAX
     assert f"{len(names)} values, digest" in found(ours, theirs).refusal
     assert found(ours, replace(ours)) == Comparison()
+
+
+def test_changes_of_a_state_name_each_field_with_both_values():
+    before, now = (
+        json.loads(record.text())
+        for record in (
+            MINE,
+            replace(MINE, classes=("high", "mid", "low"), divisor=255.0, loss="own", versions="torch 3", tensors=()),
+        )
+    )
+    refused, meant = changes(before, now)
+    assert refused == [
+        "classes were [high, low, mid], are now [high, mid, low] (the same in another order)",
+        "divisors of raw inputs were 1.0, are now 255.0",
+    ]
+    assert meant == ["losses were default, are now own"]
+    assert changes(before, before) == ([], [])
+
+
+def test_changes_of_what_only_one_record_declares_may_be_meant():
+    before, now = (json.loads(replace(MINE, classes=classes).text()) for classes in (3, ("high", "low", "mid")))
+    assert changes(before, now) == ([], ["classes were 3, are now [high, low, mid]"])
+    assert changes({}, now)[0] == []

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from coordinator_free_bootstrap.errors import CheckpointCorrupt, Refusal
+from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.meaning import Meaning
-from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.messages import Hello
 from peer.host import PeerHost
-from peer.host.build import _check_meaning
 from peer.host.line_limits import LINES_PER_MINUTE_MAX
 from tests.unit.host.test_host import RecordingWorld, hello_from, host_of
 
@@ -105,17 +101,3 @@ def test_the_same_record_says_nothing() -> None:
     host, world = host_with("1", "2", task_file="aaaa")
     assert host.answer_hello(hello_with(host, 1, "1", "2", task_file="aaaa")).refusal is None
     assert not [line for line in lines(world) if "differ" in line]
-
-
-def test_a_peer_whose_data_have_another_meaning_does_not_continue_its_models() -> None:
-    host, _ = host_of()
-    saved = host.checkpoint(do.WriteCheckpoint(0, host.state.checkpoint()))
-    assert saved.state["meaning"] == ""  # the learner of these tests has no data
-    texts = [replace(TABLE, columns=names, task_file=names[0]).text() for names in (("age", "bp"), ("bp", "age"))]
-    with pytest.raises(CheckpointCorrupt) as error:
-        _check_meaning(replace(saved, state={"meaning": texts[0]}), texts[1])
-    assert "input columns differ: the checkpoint has [age, bp], this start has [bp, age]" in str(error.value)
-    assert str(error.value).endswith("or start with another state directory")
-    for state in ({"meaning": texts[0]}, {}):  # one of an earlier release has none
-        _check_meaning(replace(saved, state=state), replace(TABLE, task_file="other").text())
-    _check_meaning(None, texts[1])

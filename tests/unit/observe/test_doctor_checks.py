@@ -3,6 +3,7 @@
 import json
 import resource
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,18 @@ def test_more_threads_than_cores_is_a_warning(monkeypatch):
 
 def test_a_disk_that_cannot_be_written_fails():
     assert levels(checks.check_disk(Path("/proc/self")))["disk writing"] == "fail"
+
+
+@pytest.mark.parametrize("state", [True, False], ids=["with a state directory", "without"])
+def test_a_machine_without_temporary_files_fails(app, tmp_path, monkeypatch, state):
+    """Before, without --state-dir the verb ended as a bug of this program, and with it nothing was said."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
+    done = CliRunner().invoke(app, ["--json", *(["--state-dir", str(tmp_path)] if state else [])])
+    rows = {row["name"]: row for row in json.loads(done.stdout)["checks"]}
+    assert done.exit_code == 1 and rows["temporary files"]["level"] == "fail"
+    assert "/nowhere" in rows["temporary files"]["found"] and "TMPDIR" in rows["temporary files"]["fix"]
+    assert ("disk space" in rows) == state
 
 
 def test_json_and_exit_codes(app, tmp_path):

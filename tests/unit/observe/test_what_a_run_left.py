@@ -202,14 +202,15 @@ WRONG_LINES = [
 
 
 @pytest.mark.parametrize("line", WRONG_LINES, ids=json.dumps)
-def test_a_wrong_history_line_is_a_note(run_directory, line):
+def test_a_wrong_history_line_is_a_warning(run_directory, line):
     """Before, each of these ended `peer report` or the live progress with a traceback, or gave wrong numbers."""
     before = report_of(run_directory)
     with open(StateDir.of_peer(run_directory, 1).history, "a") as file:
         file.write(json.dumps(line) + "\n")
     values = report_of(run_directory)
-    assert [note for note in values["notes"] if "a line is not used" in note and note.isprintable()]
-    assert values | {"notes": []} == before
+    (warning,) = values["warnings"]
+    assert "history.jsonl: 1 line could not be read and is left out; the first is line " in warning
+    assert warning.isprintable() and values | {"warnings": []} == before
     TestbedWatcher(run_directory, write_graph(run_directory)).refresh()
 
 
@@ -223,19 +224,19 @@ def test_pictures_are_drawn_of_a_run_with_all_wrong_lines(run_directory):
 def test_many_wrong_lines_are_counted(run_directory):
     with open(StateDir.of_peer(run_directory, 1).history, "a") as file:
         file.write(100 * '{"kind": "round"}\n')
-    notes = report_of(run_directory)["notes"]
-    assert len(notes) == 4 and notes[-1].endswith("history.jsonl: 97 more lines are not used")
+    (warning,) = report_of(run_directory)["warnings"]
+    assert "history.jsonl: 100 lines could not be read and are left out; the first is line " in warning
 
 
 @pytest.mark.parametrize(
     "summary", [[], {"status": 3}, {"accuracy": "x"}, {"refusals": {"a": "b"}}, {"digests": {"metric": 1}}]
 )
-def test_a_wrong_summary_is_a_note(run_directory, summary):
+def test_a_wrong_summary_is_a_warning(run_directory, summary):
     StateDir.of_peer(run_directory, 1).summary.write_text(json.dumps(summary))
-    assert any("summary.json: not used" in note for note in report_of(run_directory)["notes"])
+    assert any("summary.json: not used" in line for line in report_of(run_directory)["warnings"])
 
 
-def test_wrong_lines_of_a_timeline_are_skipped(run_directory):
+def test_wrong_lines_of_a_timeline_are_left_out_and_counted(run_directory):
     right = {
         "kind": "chaos",
         "time": "2026-11-22T17:00:00+00:00",
@@ -248,6 +249,8 @@ def test_wrong_lines_of_a_timeline_are_skipped(run_directory):
     text = "".join(json.dumps(line) + "\n" for line in [right, *wrong])
     (run_directory / "chaos.jsonl").write_text(text)
     assert len(timeline_of(Run.read(run_directory))) == 1
+    (warning,) = report_of(run_directory)["warnings"]
+    assert "chaos.jsonl: 4 lines could not be read and are left out; the first is line 2: " in warning
     assert save_fault_picture(Run.read(run_directory), run_directory / "report")
 
 

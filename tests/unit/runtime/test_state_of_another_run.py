@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tools.permissions import bound_by_permissions
+from torch import nn
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError, UsageError
@@ -22,6 +24,7 @@ from peer.core import effects as do
 from peer.lab.simulated import simulate
 from peer.runtime.assembly import Assembled, LocalSettings, assemble
 from peer.store.files import seal, unseal
+from peer.tasks import Preprocessing, Shard, Task
 
 RUN = {
     "rounds": 4,
@@ -85,6 +88,88 @@ def test_another_model_of_the_same_manifest_is_refused_with_its_tensor(tmp_path:
     (tmp_path / "origin.json").write_bytes(seal(facts))
     with pytest.raises(CheckpointCorrupt, match=rf"model tensor {name} was \[7, 7\], is now \["):
         start(tmp_path)
+
+
+class Patients(Task):
+    """A task as a user edits it between two starts of a peer."""
+
+    def __init__(self, columns: tuple[str, ...] = ("age", "bp"), classes: int | None = 2, **fields: Any) -> None:
+        self.columns, self.classes = columns, classes
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    def make_model(self) -> nn.Module:
+        return nn.Linear(2, 2 if self.kind == "classification" else 1)
+
+    def load_shard(self, peer_id: int) -> Shard:
+        x = np.random.default_rng(peer_id).normal(size=(60, 2)).astype(np.float32)
+        y = (x[:, 0] > 0).astype(int) if self.kind == "classification" else x[:, 0]
+        scaling = replace(Preprocessing.standardizing(x), columns=self.columns)
+        return Shard(train_x=x[:40], train_y=y[:40], test_x=x[40:], test_y=y[40:], preprocessing=scaling)
+
+
+class OwnLoss(Patients):
+    def loss(self, outputs: Any, y: Any) -> Any:
+        return nn.functional.cross_entropy(outputs, y, reduction="none")
+
+
+NAMED = Patients(class_names=("yes", "no"))
+TASKS: dict[str, tuple[Task, str]] = {
+    "classes": (Patients(class_names=("no", "yes")), "classes were [yes, no], are now [no, yes] (the same in another order)"),
+    "other classes": (
+        Patients(class_names=("yes", "maybe")),
+        "classes were [yes, no], are now [yes, maybe] (only the state has [no], only this start has [maybe])",
+    ),
+    "columns": (Patients(("bp", "age"), class_names=("yes", "no")), "input columns were [age, bp], are now [bp, age] (the same"),
+}  # fmt: skip
+
+
+def start_task(place: Path, task: Task, *, discard: bool = False) -> Assembled:
+    graph = graph_of(task="own.py:task", task_options={}, split="shard")
+    parts = assemble(0, graph, LocalSettings(place, discard_state=discard, task=task))
+    parts.lock.release()
+    return parts
+
+
+def trained_task(place: Path, task: Task) -> Path:
+    parts = start_task(place, task)
+    saved = parts.host.checkpoint(do.WriteCheckpoint(2, parts.host.state.checkpoint() | {"round_index": 2}))
+    return parts.checkpoints.save(2, saved.arrays, saved.state)
+
+
+@pytest.mark.parametrize("change", TASKS)
+def test_a_task_with_another_meaning_is_another_run_and_its_state_can_be_discarded(
+    tmp_path: Path, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, --discard-state did not cover it, and one could only name another folder."""
+    checkpoint = trained_task(tmp_path, NAMED)
+    task, sentence = TASKS[change]
+    with pytest.raises(CheckpointCorrupt) as caught:
+        start_task(tmp_path, task)
+    assert caught.value.exit_code == 31
+    assert f"found the state of another run: {sentence}" in str(caught.value) and "--discard-state" in str(caught.value)
+    assert start_task(tmp_path, NAMED).resumed_from == 2, "a refused start must leave the state as it was"
+    assert start_task(tmp_path, task, discard=True).resumed_from is None
+    assert (tmp_path / "discarded-1" / "checkpoints" / checkpoint.name).exists() and sentence in caplog.text
+    assert start_task(tmp_path, task).host.meaning == start_task(tmp_path, task).host.meaning != ""
+
+
+def test_what_may_be_meant_resumes_and_is_a_note_once(tmp_path: Path) -> None:
+    trained_task(tmp_path, NAMED)
+    changed = OwnLoss(class_names=("yes", "no"), facts={"unit": "mm"})
+    parts = start_task(tmp_path, changed)
+    assert parts.resumed_from == 2
+    assert "losses were default, are now own" in parts.notes
+    assert "facts of the task (unit) were none declared, are now mm" in parts.notes
+    assert not [note for note in start_task(tmp_path, changed).notes if "are now" in note]
+    with pytest.raises(CheckpointCorrupt, match=r"facts of the task \(unit\) were mm, are now cm"):
+        start_task(tmp_path, Patients(class_names=("yes", "no"), facts={"unit": "cm"}))
+
+
+def test_the_same_task_resumes_without_a_note(tmp_path: Path) -> None:
+    trained_task(tmp_path, NAMED)
+    parts = start_task(tmp_path, Patients(class_names=("yes", "no")))
+    assert parts.resumed_from == 2 and parts.notes == []
 
 
 def test_addresses_pins_names_and_observers_may_change(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from coordinator_free_bootstrap.errors import StorageError
 from peer.store import scratch
-from peer.store.scratch import ScratchFolder, sweep
+from peer.store.scratch import ScratchFolder, sweep, temporary_folder
 from peer.wire.endpoint import FOLDER_BYTES_MAX, SocketFolder
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "O_DIRECTORY"), reason="folders have no locks here")
@@ -110,6 +110,9 @@ def test_no_folder_for_temporary_files_is_a_sentence(monkeypatch: pytest.MonkeyP
     with pytest.raises(StorageError, match=r"No usable temporary directory .* set TMPDIR") as caught:
         SocketFolder()
     assert caught.value.exit_code == 30
+    with pytest.raises(StorageError) as same:
+        temporary_folder()
+    assert str(same.value) == str(caught.value)
 
 
 def test_a_folder_with_a_long_name_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,10 @@ class Job:
         """Return the path of the result of a case; without one, of this run's own case."""
         return out / self.experiment.file / slug((case or self.case).name) / f"seed-{self.seed}.json"
 
+    def directory(self, out: Path) -> Path:
+        """Return the path of the run directory."""
+        return self.place(out).with_suffix("")
+
     def labels(self, case: Case) -> dict[str, Any]:
         """Return what the file says of a result and no run changes: titles, the row's place, the paper's number."""
         return {

@@ -22,7 +22,7 @@ from coordinator_free_bootstrap.meaning import first_refusal
 from peer.algorithms.registry import algorithm_named
 from peer.experiment.interrupts import Interrupts
 from peer.experiment.network import SimulatedPeer, VirtualNetwork, perform_in_turn
-from peer.experiment.saved_peers import SavedPeers, refuse_state_of_peers
+from peer.experiment.saved_peers import GOES_ON, LEFT, RESUMING, SavedPeers, has_checkpoints, refuse_state_of_peers
 from peer.experiment.together import Together
 from peer.host import InitialModels, build_host
 from peer.learning.check import try_learner
@@ -121,7 +121,7 @@ def _resumable(
     saved = SavedPeers(graph, directory)
     peers = simulated_peers(graph, settings, network, saved)
     if saved.resumes:
-        tell(f"{directory}: resuming an interrupted run after {_rounds(peers, graph)}")
+        tell(RESUMING.format(directory=directory, rounds=_rounds(peers), total=graph.manifest.rounds))
     began = time.monotonic()
     with Interrupts(network.leave) as interrupts:
         try:
@@ -143,15 +143,16 @@ def _resumable(
     return peers
 
 
-def _rounds(peers: dict[int, SimulatedPeer], graph: Graph) -> str:
-    completed = min(peer.host.state.round.index for peer in peers.values())
-    return f"{completed} of {graph.manifest.rounds} rounds"
+def _rounds(peers: dict[int, SimulatedPeer]) -> int:
+    return min(peer.host.state.round.index for peer in peers.values())
 
 
 def _left(directory: Path, peers: dict[int, SimulatedPeer], graph: Graph, ended: str) -> str:
     """Return the sentence about a run that ended early: when, and what the same call does next."""
-    again = "the same call goes on from there" if SavedPeers(graph, directory).resumes else "the same call begins anew"
-    return f"{directory}: {ended} after {_rounds(peers, graph)}; {again}"
+    following = GOES_ON if has_checkpoints(directory) else "begins anew"
+    return LEFT.format(
+        directory=directory, ended=ended, rounds=_rounds(peers), total=graph.manifest.rounds, next=following
+    )
 
 
 def simulated_peers(

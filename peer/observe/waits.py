@@ -1,4 +1,4 @@
-"""Whom a peer waits for, why, and until when, and whether it is alone: from its last answer to an observer, else from the files."""
+"""Whom a peer waits for, why, and until when, and whether it is alone: of its last answer to an observer, else of files."""
 
 from __future__ import annotations
 

@@ -372,7 +372,9 @@ def test_rounds_alone_are_shown_where_status_and_report_name_them(tab, page, rec
         assert tab.text(waits).endswith("no neighbor is live; 2 of 6 rounds alone so far")
         assert "alone" not in tab.text('#table tr[data-peer="1"] [data-field=waits]')
         tab.script("document.querySelector('#table button[aria-label=\"Open peer 2\"]').click()")
-        tab.wait(lambda: tab.texts("#panel [data-field=rounds_alone]") == ["2 of 6 rounds"], "the peer's page counts them")
+        tab.wait(
+            lambda: tab.texts("#panel [data-field=rounds_alone]") == ["2 of 6 rounds"], "the peer's page counts them"
+        )
         tab.seek(4)
         tab.wait(lambda: tab.texts("#panel [data-field=rounds_alone]") == ["1 of 5 rounds"], "a replay counts up to it")
         assert tab.text(waits).endswith("without any neighbor")
@@ -380,4 +382,6 @@ def test_rounds_alone_are_shown_where_status_and_report_name_them(tab, page, rec
         tab.wait(lambda: tab.texts("#panel [data-field=rounds_alone]") == ["none"], "none before")
         recorded.write(2, "end", rounds_completed=6, accuracy=0.5, cluster_index=0)
         tab.find("body").send_keys("l")
-        tab.wait(lambda: tab.text(waits) == "2 of 6 rounds without any neighbor", "a peer that has ended keeps its note")
+        tab.wait(
+            lambda: tab.text(waits) == "2 of 6 rounds without any neighbor", "a peer that has ended keeps its note"
+        )

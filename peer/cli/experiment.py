@@ -131,7 +131,7 @@ def run(
     if ray is not None and left:
         run_on_ray(ray, left, out, keep=keep, command=command, progress=progress)
     elif left:
-        check_data(left)
+        console.print("\n".join(check_data(left)), soft_wrap=True)
         with progress:
             for job in left:
                 on_round = partial(progress.on_round, job)

@@ -48,7 +48,7 @@ export class Panel {
     const truth = film.truth(this.peer);
     mark(aside, "data-peer", id);
     const peer = peers[this.peer];
-    const spent = PHASES.map((phase) => `${phase} ${durationText(film.sum(phase, this.peer, cursor.position))}`).join(", ");
+    const spent = PHASES.map((phase) => `${phase} ${durationText(film.sum(phase, this.peer, cursor.position))}`.replaceAll(" ", "\u00a0")).join(", ");
     const facts = [
       ["status", statusText(peer)],
       ["completed rounds", whole(peer.round) + (peer.behind ? `, ${peer.behind} behind` : "")],

@@ -85,8 +85,9 @@ def alone(peer: PeerState) -> str:
     if peer.status != "running":
         return ""
     if peer.answered:
-        trains, states = peer.answer["phase"] == "running", peer.answer["neighbors"].values()
-        count, rounds = peer.answer["totals"].get("rounds_alone", 0), peer.answer["round_index"]
+        answer = peer.answer
+        trains, states = answer.get("phase") == "running", answer.get("neighbors", {}).values()
+        count, rounds = answer.get("totals", {}).get("rounds_alone", 0), answer.get("round_index", 0)
     else:
         trains, states = bool(peer.round.get("rounds_alone")), peer.neighbors.values()
         count, rounds = peer.total("rounds_alone"), peer.rounds_completed

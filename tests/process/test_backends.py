@@ -193,8 +193,8 @@ def experiment(tmp_path: Path) -> Path:
 @SLOW
 def test_an_interrupted_experiment_of_processes_goes_on_from_its_checkpoints(tmp_path: Path, experiment: Path) -> None:
     place = tmp_path / "out" / "small" / "dfca-gi" / "seed-1"
-    words = ("experiment", "run", experiment, "--seeds", "1", "--backend", "processes", "--out", tmp_path / "out")
-    words += ("--keep", "--set", "run.rounds=100000")  # far too many: it is interrupted
+    words: list[object] = ["experiment", "run", experiment, "--seeds", "1", "--backend", "processes", "--keep"]
+    words += ["--out", tmp_path / "out", "--set", "run.rounds=100000"]  # far too many: it is interrupted
     after = [0]
     for start in (1, 2):
         log = tmp_path / f"log-{start}"

@@ -17,9 +17,9 @@ from tools.warm_parent import executed
 
 from coordinator_free_bootstrap import Graph, load_graph, make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import PeerError
-from peer.experiment.simulated import simulate
-from peer.observe.report import build_report
-from peer.observe.run_files import Run
+from peer.lab.simulated import simulate
+from peer.view.report.report import build_report
+from peer.view.state.run_files import Run
 
 pytestmark = pytest.mark.process
 

@@ -9,13 +9,13 @@ from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, UsageError
 from peer.cli.main import app
-from peer.experiment.jobs import Job
-from peer.experiment.runner import run_job
-from peer.experiment.scaling import Scale
-from peer.experiment.spec import load_experiment
-from peer.experiment.unfinished import refuse_other_runs
-from peer.observe.run_files import Run
+from peer.lab.jobs import Job
+from peer.lab.runner import run_job
+from peer.lab.scaling import Scale
+from peer.lab.spec import load_experiment
+from peer.lab.unfinished import refuse_other_runs
 from peer.store.model_file import load_model
+from peer.view.state.run_files import Run
 
 ROUNDS = 4
 CASES = """
@@ -148,7 +148,7 @@ def test_the_command_goes_on_and_says_from_which_round(file, tmp_path, monkeypat
 
     arguments = ["experiment", "run", str(file), "--seeds", "1", "--keep", "--out", str(tmp_path / "out")]
     with monkeypatch.context() as patch:
-        patch.setattr("peer.experiment.progress.TableProgress.on_round", interrupt)
+        patch.setattr("peer.lab.progress.TableProgress.on_round", interrupt)
         assert CliRunner().invoke(app, arguments).exit_code != 0
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output

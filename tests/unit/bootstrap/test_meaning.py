@@ -15,6 +15,7 @@ from coordinator_free_bootstrap.meaning import (
     Meaning,
     compare,
     first_refusal,
+    goal,
     summary,
 )
 
@@ -255,3 +256,18 @@ def test_long_lists_travel_as_a_digest_and_are_still_compared():
     assert len(ours.text()) < MEANING_CHARS_MAX
     assert f"{len(names)} values, digest" in found(ours, theirs).refusal
     assert found(ours, replace(ours)) == Comparison()
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (MINE, "classification of risk with 3 classes [high, low, mid]; metric accuracy, higher is better"),
+        (Meaning(kind="classification", classes=2, metric="f1"), "classification with 2 classes; metric f1"),
+        (Meaning(kind="regression", targets="regression []", metric="mse, lower is better"), "regression; metric mse, lower"),
+        (Meaning(kind="regression", targets="regression [3]", target="a\nb", metric="mse"), "regression [3] of a\\nb;"),
+        (Meaning(kind="multilabel", classes=1, metric="f1"), "multilabel with 1 class; metric f1"),
+        (Meaning(kind="classification", classes=tuple(map(str, range(40_000)))), "classification with 40000 values, digest "),
+    ],
+)  # fmt: skip
+def test_what_a_run_learns_is_one_line(record, words):
+    assert goal(record.text()).startswith(words) and goal(record.text()).isprintable()

@@ -1,4 +1,4 @@
-"""Pictures of the page for the documentation: a run of twelve peers in which one is killed and restarted.
+"""Pictures of the page for the documentation: a run of eight peers in which one is killed and restarted.
 
     python benchmarks/page_pictures.py --run out/pictures --out docs/figures
 
@@ -19,7 +19,7 @@ sys.path += [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parent
 from chromium import Tab, browser, missing
 from tools.running import running, until
 
-PEERS, ROUNDS, KILLED, AT, BACK = 12, 60, 3, 12, 30
+PEERS, ROUNDS, KILLED, AT, BACK = 8, 100, 3, 12, 50
 FAULTS = f"""
 [[event]]
 at_round = {AT}

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from coordinator_free_bootstrap.strict_json import loads, printable, shown, word
+from coordinator_free_bootstrap.validation import counted
 
 LIST_CHARS_MAX = 1 << 16  # of one value of the record as JSON; of a longer one the record has length and digest
 MEANING_CHARS_MAX = 1 << 20  # of a whole record
@@ -222,6 +223,19 @@ def summary(text: str) -> str:
     values = _values(text) or {}
     told = [each for each in _FIELDS if each.weight is _Weight.REFUSE and values.get(each.name) is not None]
     return "; ".join(f"{each.name} {_shown(values[each.name])}" for each in told)
+
+
+def goal(text: str) -> str:
+    """Return what a run with this record takes its targets for, and its metric: ``regression; metric mse, lower is better``."""
+    values = _values(text) or {}
+    kind, form, classes, column = (values.get(name) for name in ("kind", "targets", "classes", "target"))
+    found = str(form) if kind == "regression" and form != "regression []" else str(kind)
+    found += "" if column is None else f" of {_shown(column)}"
+    if isinstance(classes, list):
+        found += f" with {counted(len(classes), 'class')} {_shown(classes)}"
+    elif classes is not None:  # they have no names, or more than the record holds
+        found += f" with {counted(classes, 'class') if isinstance(classes, int) else classes}"
+    return f"{printable(found)}; metric {_shown(values.get('metric'))}"
 
 
 def _values(text: str) -> Values | None:

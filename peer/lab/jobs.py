@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from coordinator_free_bootstrap import Graph, canonical_json
 from coordinator_free_bootstrap.errors import ConfigError, ShardError, TaskError, UsageError
+from coordinator_free_bootstrap.meaning import goal
 from coordinator_free_bootstrap.ordinary_file import text_of
 from coordinator_free_bootstrap.strict_json import printable
 from peer.algorithms.registry import algorithms
@@ -21,6 +22,7 @@ from peer.lab.scaling import Scale, scaled_graph
 from peer.lab.simulated import SimulatedSettings
 from peer.lab.spec import Case, Experiment, ServerOptions, check_algorithm
 from peer.learning.device import device_named
+from peer.learning.learner import Learner
 from peer.store.files import write_json
 from peer.tasks.effect import used_data_root
 from peer.tasks.loading import load_task
@@ -73,6 +75,10 @@ class Job:
     def place(self, out: Path, case: Case | None = None) -> Path:
         """Return the path of the result of a case; without one, of this run's own case."""
         return out / self.experiment.file / slug((case or self.case).name) / f"seed-{self.seed}.json"
+
+    def directory(self, out: Path) -> Path:
+        """Return the path of the run directory."""
+        return self.place(out).with_suffix("")
 
     def labels(self, case: Case) -> dict[str, Any]:
         """Return what the file says of a result and no run changes: titles, the row's place, the paper's number."""
@@ -181,8 +187,11 @@ def jobs_of(
     return jobs
 
 
-def check_data(jobs: Sequence[Job]) -> None:
+def check_data(jobs: Sequence[Job]) -> list[str]:
     """Load and deal the data of each case once: a wrong option or a missing file is an error before the first run.
+
+    Returns:
+        A line on what the runs take their targets for, and their metric; if that differs, one with the name of each first case.
 
     Raises:
         TaskError, ShardError: the data of a case cannot be loaded or dealt; the message names the case.
@@ -190,7 +199,7 @@ def check_data(jobs: Sequence[Job]) -> None:
     first_of: dict[str, Job] = {}
     for job in jobs:
         first_of.setdefault(job.case.name, job)  # seeds of a case have the same options and files
-    checked = set()
+    checked, found = set(), dict[str, str]()
     for job in first_of.values():
         graph = job.graph()
         manifest, root = graph.manifest, used_data_root(graph.manifest, job.settings.data_root)
@@ -199,9 +208,11 @@ def check_data(jobs: Sequence[Job]) -> None:
             continue
         checked.add(data)
         try:
-            shard_of(load_task(manifest, len(graph.nodes), data_root=root), graph.ids[0])
+            task = load_task(manifest, len(graph.nodes), data_root=root)
+            found.setdefault(goal(Learner(task, shard_of(task, graph.ids[0])).meaning), job.case.name)
         except (TaskError, ShardError) as error:
             raise type(error)(f"case {job.case.name!r}: {error}") from error
+    return [f"{name} learns {said}" if len(found) > 1 else f"learns {said}" for said, name in found.items()]
 
 
 def runs_left(jobs: Sequence[Job], out: Path) -> list[Job]:

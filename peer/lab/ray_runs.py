@@ -272,7 +272,7 @@ class _Table:
         if done.fetched:
             self._progress.say(f"{done.node}: got {done.fetched / 1e6:.1f} MB of data")
         if done.kept is not None:
-            unpack(done.kept, job.place(self._out).with_suffix(""))
+            unpack(done.kept, job.directory(self._out))
         write_results(job, self._out, results)
         self._progress.done(job, results)
 

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ from peer.algorithms.registry import algorithm_named
 from peer.lab.algorithm_server import run_algorithm_server
 from peer.lab.ifca_server import run_ifca_server
 from peer.lab.jobs import DATA_KEYS, Job, device_of
+from peer.lab.saved_peers import GOES_ON, LEFT, RESUMING
 from peer.lab.simulated import OnRound, simulate
 from peer.lab.spec import Case
+from peer.lab.unfinished import Unfinished, begin_anew, unfinished
 from peer.store.files import write_json
 from peer.tasks.effect import used_data_root
 from peer.view.report.report import build_report
@@ -40,8 +42,18 @@ KEPT = (
 LINKS = ("links_to_renamed_first", "links_to_renamed")  # of the collaboration graph
 
 
-def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound) -> list[dict[str, Any]]:
+def run_job(
+    job: Job,
+    out: Path,
+    *,
+    keep: bool,
+    command: str,
+    on_round: OnRound,
+    tell: Callable[[str], None] = lambda sentence: None,
+) -> list[dict[str, Any]]:
     """Run one job on this machine and write the result of each case that measures it.
+
+    A run that was interrupted goes on where it stopped, if its run directory has checkpoints: with ``keep``, or of processes.
 
     Args:
         job: the run.
@@ -49,14 +61,26 @@ def run_job(job: Job, out: Path, *, keep: bool, command: str, on_round: OnRound)
         keep: whether to keep the run directory, for `peer report`.
         command: the user's command line, stored in the results.
         on_round: called with the progress.
+        tell: called with a sentence at which round a run goes on, or has stopped.
 
     Raises:
-        PeerError: the run cannot start, or a peer of it failed.
+        PeerError: the run cannot start, or a peer of it failed; or its run directory has the state of another run.
     """
-    directory = job.place(out).with_suffix("")
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    results = results_of(job, directory, command, on_round)
+    directory = job.directory(out)
+    before = unfinished(job, directory)
+    if before is None:
+        begin_anew(directory)
+    if keep or before is not None:
+        job = replace(job, settings=replace(job.settings, tell=tell))
+    if before is not None and job.backend == "processes":  # a simulation tells it itself
+        tell(RESUMING.format(directory=directory, rounds=before.rounds, total=job.graph().manifest.rounds))
+    try:
+        results = results_of(job, directory, command, on_round, before)
+    except KeyboardInterrupt:
+        if job.backend == "processes" and (left := unfinished(job, directory)) is not None:
+            total = job.graph().manifest.rounds
+            tell(LEFT.format(directory=directory, ended="stopped", rounds=left.rounds, total=total, next=GOES_ON))
+        raise
     write_results(job, out, results)
     if not keep:
         shutil.rmtree(directory)
@@ -71,8 +95,12 @@ def write_results(job: Job, out: Path, results: Sequence[dict[str, Any]]) -> Non
         write_json(place, result)
 
 
-def results_of(job: Job, directory: Path, command: str, on_round: OnRound) -> list[dict[str, Any]]:
-    """Run one job in an empty run directory; return the results of `Job.measured_by`. The same here and as a Ray task.
+def results_of(
+    job: Job, directory: Path, command: str, on_round: OnRound, before: Unfinished | None = None
+) -> list[dict[str, Any]]:
+    """Run one job in an empty run directory, or in that of ``before``, an interrupted run of it, which goes on.
+
+    Return the results of `Job.measured_by`. The same here and as a Ray task.
 
     Raises:
         PeerError: the run cannot start, or a peer of it failed.
@@ -106,8 +134,8 @@ def results_of(job: Job, directory: Path, command: str, on_round: OnRound) -> li
         "curve": [[int(r) + 1, round(float(a), 5)] for r, a in zip(curve.round_index, curve.mean, strict=True)],
         "curve_train": training_curve(report.run.peers),
         "settled_round": settled_round(report.run.peers),
-        "run_seconds": time.monotonic() - began,
-        "cpu_seconds": None if job.backend == "processes" else time.process_time() - cpu_began,
+        "run_seconds": time.monotonic() - began + (before.seconds if before else 0.0),
+        "cpu_seconds": None if job.backend == "processes" or before else time.process_time() - cpu_began,
         "held_bytes": held_bytes(graph, report.run) if job.case.method == "peers" else None,
         "machine": machine(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),

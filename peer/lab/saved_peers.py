@@ -17,8 +17,16 @@ from peer.store.identity_files import IncarnationFile
 from peer.store.state_dir import StateDir
 
 log = logging.getLogger("peer")
+RESUMING = "{directory}: resuming an interrupted run after {rounds} of {total} rounds"
+LEFT = "{directory}: {ended} after {rounds} of {total} rounds; the same call or command {next}"
+GOES_ON = "goes on from there"
 REMEDY = "name another folder as out, or delete this one"
 _CHECKPOINTS = "peer-*/checkpoints/checkpoint-*"
+
+
+def has_checkpoints(directory: Path) -> bool:
+    """Return whether peers of a run directory have left checkpoints."""
+    return next(directory.glob(_CHECKPOINTS), None) is not None
 
 
 def refuse_state_of_peers(directory: Path) -> None:
@@ -40,7 +48,7 @@ class SavedPeers:
 
     def __init__(self, graph: Graph, directory: Path) -> None:
         self._graph, self._directory = graph, directory
-        self.resumes = next(directory.glob(_CHECKPOINTS), None) is not None
+        self.resumes = has_checkpoints(directory)
 
     def load(self, peer_id: int, learner: Learner) -> tuple[int, Checkpoint | None]:
         """Return the incarnation of a peer, and the checkpoint that it resumes from.

@@ -18,12 +18,12 @@ import numpy as np
 
 from coordinator_free_bootstrap import Graph, save_graph
 from coordinator_free_bootstrap.errors import ShardError
-from coordinator_free_bootstrap.meaning import first_refusal
+from coordinator_free_bootstrap.meaning import first_refusal, goal
 from peer.algorithms.registry import algorithm_named
 from peer.host import InitialModels, build_host
 from peer.lab.interrupts import Interrupts
 from peer.lab.network import SimulatedPeer, VirtualNetwork, perform_in_turn
-from peer.lab.saved_peers import SavedPeers, refuse_state_of_peers
+from peer.lab.saved_peers import GOES_ON, LEFT, RESUMING, SavedPeers, has_checkpoints, refuse_state_of_peers
 from peer.lab.together import Together
 from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
@@ -74,6 +74,7 @@ def simulate(
     directory: Path | None,
     settings: SimulatedSettings | None = None,
     on_round: OnRound = lambda completed, metric: None,
+    on_start: Callable[[str], None] = lambda goal: None,
 ) -> dict[int, SimulatedPeer]:
     """Run all peers of a graph to their end and return them.
 
@@ -82,6 +83,7 @@ def simulate(
         directory: where the run directory goes, replacing an earlier one; None writes nothing.
         settings: local choices.
         on_round: told, each time every peer has completed a round, how many and the mean of their metric.
+        on_start: told, before the first round, what the run takes its targets for, and its metric.
 
     Raises:
         ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.
@@ -105,8 +107,9 @@ def simulate(
         keeps_checkpoints=directory is not None and settings.tell is not None,
     )
     if directory is not None and settings.tell is not None:
-        return _resumable(graph, directory, settings, network, settings.tell)
+        return _resumable(graph, directory, settings, network, settings.tell, on_start)
     peers = simulated_peers(graph, settings, network)
+    on_start(goal(peers[graph.ids[0]].host.meaning))
     began = time.monotonic()
     network.run()
     if directory is not None:
@@ -115,13 +118,19 @@ def simulate(
 
 
 def _resumable(
-    graph: Graph, directory: Path, settings: SimulatedSettings, network: VirtualNetwork, tell: Callable[[str], None]
+    graph: Graph,
+    directory: Path,
+    settings: SimulatedSettings,
+    network: VirtualNetwork,
+    tell: Callable[[str], None],
+    on_start: Callable[[str], None],
 ) -> dict[int, SimulatedPeer]:
     """Run peers from the checkpoints in a directory, if there are any; write the run directory however the run ends."""
     saved = SavedPeers(graph, directory)
     peers = simulated_peers(graph, settings, network, saved)
+    on_start(goal(peers[graph.ids[0]].host.meaning))
     if saved.resumes:
-        tell(f"{directory}: resuming an interrupted run after {_rounds(peers, graph)}")
+        tell(RESUMING.format(directory=directory, rounds=_rounds(peers), total=graph.manifest.rounds))
     began = time.monotonic()
     with Interrupts(network.leave) as interrupts:
         try:
@@ -143,15 +152,16 @@ def _resumable(
     return peers
 
 
-def _rounds(peers: dict[int, SimulatedPeer], graph: Graph) -> str:
-    completed = min(peer.host.state.round.index for peer in peers.values())
-    return f"{completed} of {graph.manifest.rounds} rounds"
+def _rounds(peers: dict[int, SimulatedPeer]) -> int:
+    return min(peer.host.state.round.index for peer in peers.values())
 
 
 def _left(directory: Path, peers: dict[int, SimulatedPeer], graph: Graph, ended: str) -> str:
     """Return the sentence about a run that ended early: when, and what the same call does next."""
-    again = "the same call goes on from there" if SavedPeers(graph, directory).resumes else "the same call begins anew"
-    return f"{directory}: {ended} after {_rounds(peers, graph)}; {again}"
+    following = GOES_ON if has_checkpoints(directory) else "begins anew"
+    return LEFT.format(
+        directory=directory, ended=ended, rounds=_rounds(peers), total=graph.manifest.rounds, next=following
+    )
 
 
 def simulated_peers(

@@ -47,7 +47,7 @@ def simulate(
         amp: ``"bf16"`` for mixed precision.
         threads: PyTorch threads; more than one may change the last bits.
         stacked: train all peers' models of a round as one; None: on a GPU.
-        progress: show a progress bar, in a notebook or on the terminal's stderr.
+        progress: show what the targets were taken for and a progress bar, in a notebook or on stderr.
 
     Raises:
         ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.
@@ -93,7 +93,7 @@ def simulate(
     before = torch.get_num_threads()
     try:
         with Progress("rounds", graph.manifest.rounds, shown=progress) as bar:
-            run_all(graph, directory, settings, bar.update)
+            run_all(graph, directory, settings, bar.update, lambda goal: bar.say(f"learns {goal}"))
     except BaseException:
         if folder is not None:
             folder.remove()

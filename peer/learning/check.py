@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from coordinator_free_bootstrap.errors import PeerError, TaskError
-from coordinator_free_bootstrap.meaning import summary
+from coordinator_free_bootstrap.meaning import goal, summary
 from coordinator_free_bootstrap.validation import counted
 from peer.core.encoding import decode, encode, payload_size
 from peer.learning.flat import Vector
@@ -71,6 +71,7 @@ def check_task(
     counts = ", ".join(f"{learner.count(part)} {part}" for part in ("train", "validation", "test"))
     findings.append(Finding("shard", f"{counts} samples of {shape}"))
     findings.append(Finding("preprocessing", _PREPROCESSING if preprocessing is None else str(preprocessing)))
+    findings.append(Finding("learns", goal(learner.meaning)))
     findings.append(Finding("alike at all peers", summary(learner.meaning)))
     if preprocessing is not None and preprocessing.reading is not None:
         findings.append(Finding("read as", preprocessing.reading))

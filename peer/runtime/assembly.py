@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinator_free_bootstrap import Graph
+from coordinator_free_bootstrap.meaning import goal
 from coordinator_free_bootstrap.rates import check_limits, problems_of
 from peer.algorithms.registry import algorithm_named
 from peer.host import PeerHost, build_host
@@ -114,6 +115,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     if preprocessing is not None and preprocessing.reading is not None:
         log.info("data read as %s", preprocessing.reading)
     learner = Learner(task, shard, device=device, batch_size=manifest.batch_size, amp=settings.amp is not None)
+    log.info("learns %s", goal(learner.meaning))
     if settings.check_task:
         try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
     directory = StateDir(settings.state_dir)

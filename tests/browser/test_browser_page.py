@@ -356,3 +356,32 @@ def test_the_collaboration_graph_is_shown_where_peers_choose(tab, page, recorded
         tab.wait(lambda: tab.text("#panel [data-field=averages_models_of]") == "1", "the peer's page names its choice")
         tab.seek(1)
         assert not tab.find("#collaboration").is_displayed()
+
+
+def test_rounds_alone_are_shown_where_status_and_report_name_them(tab, page, recorded):
+    recorded.complete(4)
+    alone = {"rounds_alone": 1, "neighbors_alive": 0, "folded": [], "models_folded": 0}
+    for neighbor in recorded.graph.neighbors(2):
+        recorded.write(2, "neighbor", neighbor=neighbor, state="left")
+    for index in (4, 5):
+        recorded.write(2, "round", **{**recorded.line(2, index), **alone})
+    waits = '#table tr[data-peer="2"] [data-field=waits]'
+    with page(recorded.directory) as link:
+        tab.open(link())
+        assert tab.text("#warnings") == "peer 2: 2 of 6 rounds without any neighbor"
+        assert tab.text(waits).endswith("no neighbor is live; 2 of 6 rounds alone so far")
+        assert "alone" not in tab.text('#table tr[data-peer="1"] [data-field=waits]')
+        tab.script("document.querySelector('#table button[aria-label=\"Open peer 2\"]').click()")
+        tab.wait(
+            lambda: tab.texts("#panel [data-field=rounds_alone]") == ["2 of 6 rounds"], "the peer's page counts them"
+        )
+        tab.seek(4)
+        tab.wait(lambda: tab.texts("#panel [data-field=rounds_alone]") == ["1 of 5 rounds"], "a replay counts up to it")
+        assert tab.text(waits).endswith("without any neighbor")
+        tab.seek(3)
+        tab.wait(lambda: tab.texts("#panel [data-field=rounds_alone]") == ["none"], "none before")
+        recorded.write(2, "end", rounds_completed=6, accuracy=0.5, cluster_index=0)
+        tab.find("body").send_keys("l")
+        tab.wait(
+            lambda: tab.text(waits) == "2 of 6 rounds without any neighbor", "a peer that has ended keeps its note"
+        )

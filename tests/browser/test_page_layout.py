@@ -1,4 +1,4 @@
-"""The page at four widths, in light and dark: nothing overlaps, overflows or is covered, and what it says of the run's ends."""
+"""The page at five widths, in light and dark: nothing overlaps, overflows or is covered, and what it says of the run's ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from recorded import Recorded
 
 pytestmark = pytest.mark.browser
 
-SIZES = {"desktop": (1400, 900), "laptop": (1024, 768), "tablet": (768, 1024), "phone": (390, 844)}
+SIZES = {
+    "wide": (1920, 1080),
+    "desktop": (1400, 900),
+    "laptop": (1024, 768),
+    "tablet": (768, 1024),
+    "phone": (360, 780),
+}
 BOXES = """
 const box = e => { const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; };
 return [...document.querySelectorAll(arguments[0])].filter(e => e.getClientRects().length).map(box)
@@ -24,7 +30,7 @@ return [...document.querySelectorAll(arguments[0])].filter(e => block(e) && e.sc
 
 @pytest.fixture(params=SIZES)
 def size(request, tab):
-    """Give the tab one of the four sizes, a phone's with a phone's viewport."""
+    """Give the tab one of the sizes, a phone's with a phone's viewport."""
     width, height = SIZES[request.param]
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     tab.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -53,6 +59,19 @@ def long_run(directory: Path) -> Recorded:
     run.write(0, "round", **run.line(0, 25) | {"payload_bytes_sent": 987_654_321_000})
     run.write(1, "refused", neighbor=0, code="malformed", reason="a field out of range")
     return run
+
+
+def test_the_page_of_a_peer_is_as_wide_as_what_it_shows(tab, page, recorded, size):
+    recorded.complete(4)
+    with page(recorded.directory) as link:
+        tab.open(link())
+        tab.script("document.querySelector('#table .peer-link').click()")
+        tab.wait(lambda: tab.find("#panel").is_displayed(), "the page of the peer is open")
+        assert tab.script(CUT, "#panel, #panel *") == []
+        left, _, right, _ = boxes(tab, "#panel")[0]
+        assert all(left <= a and b <= right for a, _, b, _ in boxes(tab, "#panel th, #panel td, #panel dd"))
+        seconds = tab.script("return document.querySelector('#panel [data-field=seconds]').textContent")
+        assert seconds.count(" ") == 4, "a line ends between two phases, not before a unit"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -10,11 +12,14 @@ from typing import Any
 
 import pytest
 from tools.beds import Bed, Models, final_models, same_models
+from tools.running import running_command, until
 from tools.warm_parent import executed
 
 from coordinator_free_bootstrap import Graph, load_graph, make_graph, parse_manifest
+from coordinator_free_bootstrap.errors import PeerError
 from peer.lab.simulated import simulate
 from peer.view.report.report import build_report
+from peer.view.state.run_files import Run
 
 pytestmark = pytest.mark.process
 
@@ -172,7 +177,8 @@ def test_setting_acts_and_both_backends_agree(
             same_models({peer_id: models[peer_id]}, {peer_id: plain})
 
 
-def test_experiment_run_measures_the_same_with_either_backend(tmp_path: Path) -> None:
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
     file = tmp_path / "small.toml"
     file.write_text(
         'title = "small"\nsource = "this test"\npeers = 4\ntrain_samples = 240\ntest_samples = 80\n'
@@ -181,10 +187,43 @@ def test_experiment_run_measures_the_same_with_either_backend(tmp_path: Path) ->
         "split_options = { samples_per_peer = 60, test_per_peer = 20 }\n"
         '[[case]]\nname = "DFCA-GI"\nrun = { algorithm = "dfca" }\n'
     )
+    return file
+
+
+@SLOW
+def test_an_interrupted_experiment_of_processes_goes_on_from_its_checkpoints(tmp_path: Path, experiment: Path) -> None:
+    place = tmp_path / "out" / "small" / "dfca-gi" / "seed-1"
+    words: list[object] = ["experiment", "run", experiment, "--seeds", "1", "--backend", "processes", "--keep"]
+    words += ["--out", tmp_path / "out", "--set", "run.rounds=100000"]  # far too many: it is interrupted
+    after = [0]
+    for start in (1, 2):
+        log = tmp_path / f"log-{start}"
+        with running_command(*words, log=log) as command:
+            until(lambda: rounds_of_all(place) > after[-1] + 2, "all peers complete more rounds", logs=[log])
+            command.send_signal(signal.SIGINT)
+            until(lambda: command.poll() is not None, "the command ends", logs=[log])
+        said = log.read_text().replace("\n", " ")
+        stopped = re.search(rf"{place}: stopped after (\d+) of 100000 rounds; the same call or command goes on", said)
+        assert stopped, said
+        resumed = re.findall(rf"{place}: resuming an interrupted run after (\d+) of 100000 rounds", said)
+        assert resumed == [str(count) for count in after[1:]]
+        after.append(int(stopped[1]))
+    assert after[2] > after[1] + 2 > 2
+
+
+def rounds_of_all(directory: Path) -> int:
+    """Return how many rounds every peer of a run has completed; 0 before the run has begun."""
+    try:
+        return min(peer.rounds_completed for peer in Run.read(directory).peers)
+    except (PeerError, OSError):
+        return 0
+
+
+def test_experiment_run_measures_the_same_with_either_backend(tmp_path: Path, experiment: Path) -> None:
     results = {}
     for backend in ("processes", "simulated"):
         out = tmp_path / backend
-        done = executed("experiment", "run", file, "--seeds", "1", "--backend", backend, "--out", out)
+        done = executed("experiment", "run", experiment, "--seeds", "1", "--backend", backend, "--out", out)
         assert done.returncode == 0, done.stderr
         results[backend] = json.loads((out / "small" / "dfca-gi" / "seed-1.json").read_text())
     real, simulated = results["processes"], results["simulated"]

@@ -1,9 +1,9 @@
 """The parent process of a testbed that another program started: ``python -m peer.bed.api.bed_process``.
 
 Peers are forked, which is safe only in a process without threads; a notebook has many. The first line of stdin is the request,
-one JSON object; answers are JSON lines on stdout: ``{"started": true}``, a ``{"failure": sentence}`` for each peer that
-fails, and at the end ``{"failed": {id: [code, sentence]}}``; or ``{"error": ...}`` in place of the first or the last. At the end
-of stdin, when the program has ended, the testbed stops its peers.
+one JSON object; answers are JSON lines on stdout: ``{"started": true, "goal": sentence}``, a ``{"failure": sentence}`` for each
+peer that fails, and at the end ``{"failed": {id: [code, sentence]}}``; or ``{"error": ...}`` in place of the first or the last.
+At the end of stdin, when the program has ended, the testbed stops its peers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def _run(request: dict[str, Any], answers: Any) -> None:
     paths = {key: Path(request[key]) for key in ("out", "data_root") if request[key] is not None}
     settings = BedSettings(**{**request["settings"], **paths}, exports=tuple(request["exports"]))
     run = BedRun(parse_graph(request["graph"]), settings)
-    _say(answers, started=True)
+    log.info("learns %s", run.goal)
+    _say(answers, started=True, goal=run.goal)
 
     def tell(sentence: str) -> None:
         log.error(sentence)

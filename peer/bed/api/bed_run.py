@@ -51,6 +51,9 @@ class BedSettings:
 class BedRun:
     """A checked testbed: `run` starts its peers and returns when all have ended.
 
+    Attributes:
+        goal: what the run takes its targets for, and its metric.
+
     Raises:
         UsageError: the folder holds another run.
         PeerError: the task, the data or the script cannot be used.
@@ -62,7 +65,7 @@ class BedRun:
         check_same_run(graph, settings.out)
         self.script.check(graph, settings.source)
         warm_up(graph, settings.data_root)
-        check_task_first(graph, settings.data_root)
+        self.goal = check_task_first(graph, settings.data_root)
         self.bed = Testbed(
             graph,
             settings.out,

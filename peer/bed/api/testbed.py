@@ -63,7 +63,7 @@ class Testbed:
         on_start_failure: whether to ``"stop"`` the other peers when one cannot start, or to ``"continue"`` without it. Default:
             stop if ``run.start.rule`` is ``"all"``, so that they would wait for it.
         export: trackers that get the rounds while they come, such as ``tensorboard:LOGDIR``.
-        progress: show a progress bar in `wait`.
+        progress: show a progress bar in `wait`, and say in a line at the start what the targets were taken for.
 
     >>> import peer, tempfile
     >>> graph = peer.Graph.make("line", peers=2, run={"rounds": 3})
@@ -178,10 +178,12 @@ class Testbed:
         self._reader = threading.Thread(target=self._read, args=(self._process,), name="testbed answers", daemon=True)
         self._reader.start()
         try:
-            self._answer()
+            answer = self._answer()
         except BaseException:
             self._end()
             raise
+        if self._progress and answer is not None:
+            print(f"learns {answer['goal']}", file=sys.stderr)
         return self
 
     @named_in_python()

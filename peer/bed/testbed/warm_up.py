@@ -45,8 +45,10 @@ def warm_up(graph: Graph, data_root: Path | None) -> None:
     gc.freeze()
 
 
-def check_task_first(graph: Graph, data_root: Path | None) -> None:
+def check_task_first(graph: Graph, data_root: Path | None) -> str:
     """Try the task with the first peer's data, once for all peers: load the shard, train one step, evaluate.
+
+    Return what the run takes its targets for, and its metric.
 
     A forked process does it, because a user's code may start threads, which the parent of a testbed must not have.
 
@@ -59,7 +61,7 @@ def check_task_first(graph: Graph, data_root: Path | None) -> None:
     process.start()
     sender.close()
     try:
-        found: tuple[type[PeerError], str, str] | None = receiver.recv()
+        found: tuple[type[PeerError], str, str] | str = receiver.recv()
     except EOFError:  # it ended without a result
         process.join()
         raise TaskError(
@@ -67,15 +69,17 @@ def check_task_first(graph: Graph, data_root: Path | None) -> None:
             f"run peer task check {graph.manifest.task}"
         ) from None
     process.join()
-    if found is not None:
-        kind, text, trace = found
-        error = kind(text)
-        error.add_note(trace)
-        raise error
+    if isinstance(found, str):
+        return found
+    kind, text, trace = found
+    error = kind(text)
+    error.add_note(trace)
+    raise error
 
 
 def _check_task(graph: Graph, data_root: Path | None, sender: Connection) -> None:
-    """Send None, or the class, text and trace of the error."""
+    """Send what the targets were taken for, or the class, text and trace of the error."""
+    from coordinator_free_bootstrap.meaning import goal
     from peer.learning.check import try_learner
     from peer.learning.learner import Learner
     from peer.tasks.loading import load_task
@@ -91,4 +95,4 @@ def _check_task(graph: Graph, data_root: Path | None, sender: Connection) -> Non
     except PeerError as error:
         sender.send((type(error), str(error), "".join(traceback.format_exception(error))))
     else:
-        sender.send(None)
+        sender.send(goal(learner.meaning))

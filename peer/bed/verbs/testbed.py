@@ -108,6 +108,7 @@ def testbed(
         on_start_failure=on_start_failure,
     )
     run = BedRun(graph, local, load_script(chaos) if chaos else Script())
+    console.print(f"learns {run.goal}", soft_wrap=True, highlight=False)
 
     def tell(failure: str) -> None:
         console.print(failure, style="red", soft_wrap=True)

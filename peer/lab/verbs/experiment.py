@@ -76,8 +76,9 @@ def run(
 ) -> None:
     """Run the cases of an experiment for each seed; results that exist with the same settings are not repeated.
 
-    An interrupted command continues where it stopped when it is given again, with --ray too. With --ray, a run takes --threads
-    cores of a node, and with --device cuda the part of a GPU that it needs; a run whose node is lost starts again elsewhere.
+    An interrupted command continues with the case and seed that was running when it is given again, with --ray too; with --keep,
+    but not with --ray, from its last round, else from its first. With --ray, a run takes --threads cores of a node, and with
+    --device cuda the part of a GPU that it needs; a run whose node is lost starts again elsewhere.
     """
     from rich.console import Console
 
@@ -89,6 +90,7 @@ def run(
     from peer.lab.scaling import Scale
     from peer.lab.simulated import SimulatedSettings
     from peer.lab.spec import load_experiment
+    from peer.lab.unfinished import refuse_other_runs
 
     if backend not in ("simulated", "processes"):
         raise UsageError(f"--backend: found {backend!r}; allowed: simulated, processes")
@@ -124,15 +126,17 @@ def run(
             f"{counted(measured, 'result')} from {counted(len(left), 'run')}: some cases measure the same run"
         )
     command = shlex.join(["peer", *sys.argv[1:]])
+    refuse_other_runs(left, out)
     progress = TableProgress(console, left)
     if ray is not None and left:
         run_on_ray(ray, left, out, keep=keep, command=command, progress=progress)
     elif left:
-        check_data(left)
+        console.print("\n".join(check_data(left)), soft_wrap=True)
         with progress:
             for job in left:
                 on_round = partial(progress.on_round, job)
-                progress.done(job, run_job(job, out, keep=keep, command=command, on_round=on_round))
+                results = run_job(job, out, keep=keep, command=command, on_round=on_round, tell=progress.say)
+                progress.done(job, results)
     typer.echo(out / experiment.file)
 
 

@@ -96,7 +96,7 @@ def _service(graph: Graph, peer_id: int, shards: bool, data: GivenData | None, m
     return f"""  peer-{peer_id}:
     <<: *peer
     command: [run, {options},
-              --listen, "0.0.0.0:7400", --require-own-address, --stay, error,
+              --listen, "0.0.0.0:7400", --require-own-address, --stay, "${{PEER_STAY:-error}}",
               --metrics-port, "9400", --metrics-host, 0.0.0.0{own}]
     volumes: [{", ".join(volumes)}]{folder}
 """

@@ -47,6 +47,15 @@ class Progress:
             shown = self._label if metric is None else f"{self._label} {metric:.4g}"
             self._bar.update(self._task, completed=completed, description=shown)
 
+    def say(self, line: str) -> None:
+        """Show a line above the bar."""
+        if self._cell is not None:
+            from IPython.display import display
+
+            display(_Text(line))
+        elif self._bar is not None:
+            self._bar.console.print(line, soft_wrap=True)
+
     def _line(self, completed: int, metric: float | None) -> str:
         filled = _WIDTH * completed // max(1, self._total)
         bar = "#" * filled + "-" * (_WIDTH - filled)

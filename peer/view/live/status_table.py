@@ -108,14 +108,7 @@ def _note(view: View, state: RunState, peer: PeerState) -> str:
     row = view.peer(peer, state)
     if any(peer.neighbors.get(n) == "suspect" for n in row["waits_for"]):
         return _waited(peer, row["why"])
-    return _alone(peer)
-
-
-def _alone(peer: PeerState) -> str:
-    """Return a sentence on a peer that trains alone now, "" for others."""
-    answer, alone = peer.answer, peer.answer["totals"].get("rounds_alone", 0)
-    trains = answer["phase"] == "running" and not {"alive", "suspect"} & set(answer["neighbors"].values())
-    return f"no neighbor is live; {alone} of {answer['round_index']} rounds alone so far" if trains and alone else ""
+    return str(row["alone"])
 
 
 def sentence(view: View, state: RunState, peer: PeerState) -> str:
@@ -133,7 +126,7 @@ def sentence(view: View, state: RunState, peer: PeerState) -> str:
     others = [f"{n} {word}" for n, word in neighbors.items() if word != "alive"]
     line += f" ({', '.join(others)})" if others else ""
     line += f"; {_waited(peer, row['why'])}" if row["why"] else ""
-    line += f"; {alone}" if (alone := _alone(peer)) else ""
+    line += f"; {row['alone']}" if row["alone"] else ""
     line += f"; {printable(answer['storage_error'])}" if answer["storage_error"] else ""
     return line
 

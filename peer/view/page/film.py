@@ -153,6 +153,7 @@ class Film:
             "seconds": [round(max(0.0, cell.at - self._began), 3) for cell in cells],
             "sent": [cell.payload_bytes for cell in cells],
             "alive": [line.get("neighbors_alive") for line in lines],
+            "lonely": [line.get("rounds_alone") or 0 for line in lines],
             "folded": [folded(line, neighbors) for line in lines],
             "missing": [line.get("missing") or [] for line in lines],
         }

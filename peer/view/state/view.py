@@ -21,7 +21,7 @@ from peer.view.state.more_metrics import latest_values, more_metrics_of
 from peer.view.state.peer_state import PeerState, run_state, states
 from peer.view.state.reducer import EventLog, RunState
 from peer.view.state.timeline import timeline
-from peer.view.state.waits import waits
+from peer.view.state.waits import alone, waits
 
 TIMELINE_MAX = 500  # newest entries
 DOWN = ("dead", "silent", "diverged", "refused", "alone", "failed")
@@ -154,6 +154,7 @@ class View:
             "stage": wait.stage,
             "silent": printable(peer.silent),
             "alive": alive(peer),
+            "alone": alone(peer),
             "neighbors": {str(neighbor): state for neighbor, state in peer.neighbors.items()},
             "seconds": {phase: round(spent, 3) for phase, spent in peer.phase_seconds().items()},
             "seconds_per_round": None if peer.pace_s is None else round(peer.pace_s, 3),

@@ -1,4 +1,4 @@
-"""Whom a peer waits for, why, and until when: from its last answer to an observer, else from the rounds of its neighbors."""
+"""Whom a peer waits for, why, and until when, and whether it is alone: of its last answer to an observer, else of files."""
 
 from __future__ import annotations
 
@@ -78,6 +78,21 @@ def behind(peer: PeerState, peers: Mapping[int, PeerState], graph: Graph, now: f
     if suspect == late:
         until = min(until, timeouts.suspicion_s)
     return Wait("", tuple(late), tuple(why), round(max(0.0, until), 3))
+
+
+def alone(peer: PeerState) -> str:
+    """Return a sentence on a peer that trains without any neighbor now; "" for others."""
+    if peer.status != "running":
+        return ""
+    if peer.answered:
+        answer = peer.answer
+        trains, states = answer.get("phase") == "running", answer.get("neighbors", {}).values()
+        count, rounds = answer.get("totals", {}).get("rounds_alone", 0), answer.get("round_index", 0)
+    else:
+        trains, states = bool(peer.round.get("rounds_alone")), peer.neighbors.values()
+        count, rounds = peer.total("rounds_alone"), peer.rounds_completed
+    lonely = trains and count and not {"alive", "suspect"} & {*states}
+    return f"no neighbor is live; {count} of {rounds} rounds alone so far" if lonely else ""
 
 
 def until_s(status: PeerStatus) -> float | None:

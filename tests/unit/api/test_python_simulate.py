@@ -209,3 +209,14 @@ def test_a_notebook_shows_an_error_as_one_sentence_and_the_trace_on_request(monk
     monkeypatch.setenv("PEER_TRACEBACK", "1")
     shell.run_cell(wrong)
     assert len(shown[1]) > 5 and any("make_graph" in line or "graph.py" in line for line in shown[1])
+
+
+def test_a_run_says_at_its_start_what_it_took_the_targets_for(capsys):
+    graph = peer.Graph.make("ring", peers=4, run={"rounds": 1})
+    peer.simulate(graph, Blobs())
+    assert "learns classification with 2 classes; metric accuracy, higher is better\n" in capsys.readouterr().err
+    draw = np.random.default_rng(1)
+    peer.simulate((draw.normal(size=(160, 3)).astype(np.float32), draw.normal(size=160).astype(np.float32)))
+    assert "learns regression; metric mse, lower is better" in capsys.readouterr().err
+    peer.simulate(graph, Blobs(), progress=False)
+    assert capsys.readouterr().err == ""

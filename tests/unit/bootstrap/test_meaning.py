@@ -16,6 +16,7 @@ from coordinator_free_bootstrap.meaning import (
     changes,
     compare,
     first_refusal,
+    goal,
     summary,
 )
 
@@ -279,3 +280,18 @@ def test_changes_of_what_only_one_record_declares_may_be_meant():
     before, now = (json.loads(replace(MINE, classes=classes).text()) for classes in (3, ("high", "low", "mid")))
     assert changes(before, now) == ([], ["classes were 3, are now [high, low, mid]"])
     assert changes({}, now)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (MINE, "classification of risk with 3 classes [high, low, mid]; metric accuracy, higher is better"),
+        (Meaning(kind="classification", classes=2, metric="f1"), "classification with 2 classes; metric f1"),
+        (Meaning(kind="regression", targets="regression []", metric="mse, lower is better"), "regression; metric mse, lower"),
+        (Meaning(kind="regression", targets="regression [3]", target="a\nb", metric="mse"), "regression [3] of a\\nb;"),
+        (Meaning(kind="multilabel", classes=1, metric="f1"), "multilabel with 1 class; metric f1"),
+        (Meaning(kind="classification", classes=tuple(map(str, range(40_000)))), "classification with 40000 values, digest "),
+    ],
+)  # fmt: skip
+def test_what_a_run_learns_is_one_line(record, words):
+    assert goal(record.text()).startswith(words) and goal(record.text()).isprintable()

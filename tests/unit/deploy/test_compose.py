@@ -37,6 +37,15 @@ def test_every_node_is_a_service_with_its_own_volumes(ring):
         assert set(own) <= set(content["volumes"])
 
 
+def test_a_peer_that_fails_stays_unless_the_user_wants_its_exit_to_end_all(ring):
+    for peer_id in range(5):
+        row = services(compose_file(ring))[f"peer-{peer_id}"]
+        assert row["command"][row["command"].index("--stay") + 1] == "${PEER_STAY:-error}"
+        assert row["restart"] == "${PEER_RESTART:-on-failure}"
+    others = {name: row for name, row in services(compose_file(ring)).items() if not name.startswith("peer-")}
+    assert not any("restart" in row for row in others.values()), "a service that is restarted never ends the run"
+
+
 def test_every_service_is_hardened_and_only_observers_publish_ports(ring):
     for name, row in services(compose_file(ring)).items():
         if name in ("prometheus", "grafana"):

@@ -192,6 +192,7 @@ def test_the_command_runs_resumes_and_prints_a_table(small, tmp_path):
     first = CliRunner().invoke(app, arguments)
     assert first.exit_code == 0, first.output
     assert "FedAvg (server): not run: published number" in first.output
+    assert first.output.count("\nlearns classification with 10 classes [0, 1, 2") == 1
     results = sorted(out.rglob("seed-*.json"))
     assert len(results) == 4
     kept, cut = results[0].stat().st_mtime_ns, results[-1]

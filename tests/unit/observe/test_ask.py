@@ -102,7 +102,10 @@ def test_a_peer_that_trains_alone_is_said_to():
         "0 of 2 neighbors alive (1 left, 2 dead); no neighbor is live; 5 of 7 rounds alone so far"
     )
     assert "peer 3: no neighbor is live; 5 of 7 rounds alone so far" in text_of(view)
+    (row,) = view.everything()["peers"]
+    assert row["alone"] == "no neighbor is live; 5 of 7 rounds alone so far"
     back = said({"totals": {"rounds_alone": 5}})
+    assert [each["alone"] for each in back.everything()["peers"]] == [""]
     assert "alone" not in line_of(back, 3) and "alone" not in text_of(back)
 
 

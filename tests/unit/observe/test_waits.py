@@ -102,3 +102,14 @@ def test_a_peer_that_an_error_ended_has_its_exit_code():
         ("diverged", 50),
         ("running", None),
     ]
+
+
+def test_a_peer_that_no_observer_asks_is_alone_by_its_files():
+    left = [(4.0, 0, "neighbor", {"neighbor": n, "state": "left"}) for n in (1, 3)]
+    lonely = [(5.0 + t, 0, "round", {"round_index": 2 + t, "rounds_alone": 1}) for t in range(2)]
+    assert (
+        row(view_of(*rounds(2, 2, 2, 2), *left, *lonely))["alone"] == "no neighbor is live; 2 of 4 rounds alone so far"
+    )
+    back = (8.0, 0, "neighbor", {"neighbor": 1, "state": "alive"})
+    for later in ([back], [(8.0, 0, "round", {"round_index": 4})], [(8.0, 0, "end", {"rounds_completed": 4})]):
+        assert row(view_of(*rounds(2, 2, 2, 2), *left, *lonely, *later))["alone"] == ""

@@ -2,7 +2,7 @@
 
 import { decimal, known } from "./format.js";
 
-const NUMBERS = ["accuracy", "cluster", "seconds", "sent", "alive", "train", "wait", "fold", "evaluate", "other"];
+const NUMBERS = ["accuracy", "cluster", "seconds", "sent", "alive", "lonely", "train", "wait", "fold", "evaluate", "other"];
 const TEXTS = ["folded", "missing", "mixture", "collaborators"];
 export const PHASES = ["train", "wait", "fold", "evaluate", "other"];
 

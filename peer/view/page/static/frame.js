@@ -1,6 +1,6 @@
 // One peer at the cursor, and the whole run: of the newest state when live, of the histories' lines in a replay.
 
-import { counted, decimal, durationText, known } from "./format.js";
+import { counted, decimal, durationText, known, whole } from "./format.js";
 
 const DOWN = ["dead", "silent", "diverged", "refused", "alone", "failed"];
 const ENDED = ["completed", "left", "missing"];
@@ -66,6 +66,7 @@ function replayedPeer(film, peer, round) {
     cluster: orNone(film.latest("cluster", peer, round)),
     alive: orNone(film.latest("alive", peer, round)),
     neighbors: film.neighbors[peer].length,
+    rounds_alone: film.sum("lonely", peer, round),
     payload_bytes: film.latest("sent", peer, round),
     waits: pastWait(film, peer, at),
   };
@@ -79,9 +80,19 @@ function orNone(value) {
   return Number.isNaN(value) ? null : value;
 }
 
+/** Return how many rounds a peer was without any neighbor: `5 of 7 rounds`, or "" for none. */
+export function aloneText(peer) {
+  return peer.rounds_alone ? `${whole(peer.rounds_alone)} of ${counted(peer.round, "round")}` : "";
+}
+
 function presentWait(row) {
   if (row.silent) return `no answer: ${row.silent}`;
-  if (!row.why?.length) return row.status === "running" && row.stage ? row.stage : "";
+  if (row.status !== "running") return "";
+  return [awaited(row), row.alone].filter(Boolean).join("; ");
+}
+
+function awaited(row) {
+  if (!row.why?.length) return row.stage || "";
   const until = known(row.until_s) ? `; at most ${durationText(row.until_s)} more` : "";
   return `${row.stage ? "waits for" : "needs"} ${row.why.join("; ")}${until}`;
 }
@@ -90,7 +101,8 @@ function pastWait(film, peer, round) {
   if (round < 0) return "no round completed yet";
   const waited = film.value("wait", peer, round);
   const missing = film.texts.missing[peer][round] || [];
-  const text = Number.isNaN(waited) ? "" : `waited ${decimal(waited, 2)} s in this round`;
+  const alone = film.value("lonely", peer, round) ? "; without any neighbor" : "";
+  const text = (Number.isNaN(waited) ? "" : `waited ${decimal(waited, 2)} s in this round`) + alone;
   const late = `closed without models of peer ${missing.slice(0, 5).join(", ")}`;
   const more = missing.length > 5 ? ` and ${counted(missing.length - 5, "other")}` : "";
   return missing.length ? `${text}; ${late}${more}` : text;

@@ -3,7 +3,7 @@
 import { element, mark, place, vector } from "./dom.js";
 import { bytesText, counted, decimal, durationText, known, whole } from "./format.js";
 import { PHASES } from "./film.js";
-import { statusText } from "./frame.js";
+import { aloneText, statusText } from "./frame.js";
 import { colorClass, shapeName } from "./palette.js";
 import { sentenceOf } from "./timeline.js";
 import { foldedTotals } from "./traffic.js";
@@ -48,7 +48,7 @@ export class Panel {
     const truth = film.truth(this.peer);
     mark(aside, "data-peer", id);
     const peer = peers[this.peer];
-    const spent = PHASES.map((phase) => `${phase} ${durationText(film.sum(phase, this.peer, cursor.position))}`).join(", ");
+    const spent = PHASES.map((phase) => `${phase} ${durationText(film.sum(phase, this.peer, cursor.position))}`.replaceAll(" ", "\u00a0")).join(", ");
     const facts = [
       ["status", statusText(peer)],
       ["completed rounds", whole(peer.round) + (peer.behind ? `, ${peer.behind} behind` : "")],
@@ -56,6 +56,7 @@ export class Panel {
       ["cluster", known(peer.cluster) ? String(peer.cluster) : "–"],
       ["true cluster", known(truth) ? `${truth} (${shapeName(truth)})` : "not known"],
       ["neighbors alive", known(peer.alive) ? `${peer.alive} of ${peer.neighbors}` : "–"],
+      ["rounds alone", aloneText(peer) || "none"],
       ["sent", bytesText(peer.payload_bytes)],
       ["waits", peer.waits || "for none"],
       ["seconds", spent],

@@ -2,7 +2,7 @@
 
 import { element, mark, place, write } from "./dom.js";
 import { bytesText, known, whole } from "./format.js";
-import { isDown, statusText } from "./frame.js";
+import { aloneText, isDown, statusText } from "./frame.js";
 import { colorClass } from "./palette.js";
 import { Rows } from "./rows.js";
 
@@ -78,7 +78,7 @@ export class Table {
     write(cells.true_cluster, known(truth) ? String(truth) : "–");
     write(cells.alive, known(peer.alive) ? `${peer.alive}/${peer.neighbors}` : "–");
     write(cells.payload_bytes, bytesText(peer.payload_bytes));
-    write(cells.waits, peer.waits || "");
+    write(cells.waits, peer.waits || (peer.rounds_alone ? `${aloneText(peer)} without any neighbor` : ""));
     mark(cells.metric, "data-value", known(peer.metric) ? peer.metric : "");
     mark(row, "data-peer", id);
     mark(row, "data-status", peer.status);

@@ -352,7 +352,7 @@ class AsyncioWorld:
         timeouts, size_bytes = self.manifest.timeouts, self.host.format.whole_bytes
         slots, speed = self.host.algorithm.slots, self.requests.bytes_per_second
         one_s = self._pacing.transfer_limit_s(neighbor, size_bytes, timeouts)
-        if speed and not self._pacing.is_limited(neighbor):
+        if speed and not (self._pacing.is_limited(neighbor) or self._pacing.is_unproven(neighbor)):
             one_s = 4 * size_bytes / speed
         return min(timeouts.round_deadline_s, timeouts.suspicion_s + slots * one_s)
 

@@ -24,7 +24,7 @@ class Pacing:
     def __init__(self) -> None:
         self.upload, self.download = TokenBucket(), TokenBucket()
         self.learned: FrameSizes | None = None  # None: all frames have the size that they may have
-        self._frame_bytes: dict[int, int] = {}
+        self._fixed: dict[int, int] = {}  # frame bytes to neighbors that a declared limit makes slow, and not very slow
         self._rates: dict[int, float] = {}  # the lower one of both directions
         self._declared: set[int] = set()  # neighbors with limits, or behind a relay
 
@@ -47,18 +47,29 @@ class Pacing:
             there = graph.node(neighbor)
             if there.upload_limit or there.download_limit or relay_of(graph, peer_id, neighbor) is not None:
                 pacing._declared.add(neighbor)
-            pacing._frame_bytes[neighbor] = frame_bytes(graph, peer_id, neighbor, upload)
-            pacing._rates[neighbor] = min(
-                expected_rate(graph, peer_id, neighbor), expected_rate(graph, neighbor, peer_id)
-            )
+            rate = min(expected_rate(graph, peer_id, neighbor), expected_rate(graph, neighbor, peer_id))
+            declared = frame_bytes(graph, peer_id, neighbor, upload)
+            if rate < RATE_EXPECTED:
+                pacing.learned.begin(neighbor, declared)
+            elif declared < graph.manifest.limits.frame_bytes_max:
+                pacing._fixed[neighbor] = declared
+            pacing._rates[neighbor] = rate
         return pacing
 
     def frame_bytes(self, receiver: int, most: int) -> int:
         """Return the payload bytes of the next frame to a neighbor."""
-        declared = self._frame_bytes.get(receiver, most)
-        if declared < most or self.learned is None:
-            return min(most, declared)
+        if self.learned is None or receiver in self._fixed:
+            return min(most, self._fixed.get(receiver, most))
         return self.learned.next(receiver, most)
+
+    def is_unproven(self, receiver: int) -> bool:
+        """Return whether frames to a neighbor have to arrive one by one: its rate is learned, and not known as fast."""
+        return self.learned is not None and receiver not in self._fixed and not self.learned.is_fast(receiver)
+
+    def arrived(self, receiver: int, size_bytes: int, seconds: float) -> None:
+        """Note how long a frame took that was alone on its way, apart from the latency of the link."""
+        if self.learned is not None:
+            self.learned.arrived(receiver, size_bytes, seconds)
 
     def wrote(self, receiver: int, size_bytes: int, seconds: float) -> None:
         """Note how many bytes of a transfer were written, and how long that took so far."""
@@ -87,9 +98,8 @@ class Pacing:
         return min(timeouts.round_deadline_s, max(planned_s, steady_s))
 
     def is_limited(self, neighbor: int) -> bool:
-        """Return whether transfers with a neighbor have a limit: an own or a declared one, or that of an unproven link."""
-        slow = self.learned is not None and not self.learned.is_fast(neighbor)
-        return slow or self.upload.limited or self.download.limited or neighbor in self._declared
+        """Return whether transfers with a neighbor have a limit, an own one or one that the neighbor or a relay declares."""
+        return self.upload.limited or self.download.limited or neighbor in self._declared
 
     def buffered_s(self, neighbor: int) -> float:
         """Return how long written bytes may wait in buffers before they are sent; 0 on a link that is known as fast."""

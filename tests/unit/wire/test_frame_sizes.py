@@ -22,6 +22,39 @@ def test_frames_grow_to_half_a_second_of_the_rate_that_a_reply_proves():
     assert sizes.next(1, MOST) == MOST and sizes.is_fast(1) and sizes.next(2, MOST) == FIRST_BYTES
 
 
+def test_frames_that_arrive_soon_grow_fourfold_until_the_link_is_known_as_fast():
+    sizes, found = FrameSizes(), []
+    while not sizes.is_fast(1):
+        found.append(sizes.next(1, MOST))
+        sizes.arrived(1, found[-1], 0.001)
+    assert found == [FIRST_BYTES << shift for shift in (0, 2, 4, 6)]
+
+
+@pytest.mark.parametrize("rate", [8_000, 40_000, 300_000])
+def test_frames_that_arrive_one_by_one_find_the_rate_of_a_slow_link(rate):
+    """Also after a first one that a buffer took at once."""
+    sizes = FrameSizes()
+    sizes.arrived(1, sizes.next(1, MOST), 0.0)
+    for _ in range(8):
+        size = sizes.next(1, MOST)
+        sizes.arrived(1, size, size / rate)
+    assert not sizes.is_fast(1)
+    assert sizes.next(1, MOST) == pytest.approx(max(FRAME_BYTES_MIN, 0.5 * rate), abs=4)
+
+
+def test_short_last_frame_does_not_make_frames_smaller():
+    sizes = FrameSizes()
+    sizes.arrived(1, 100, 0.1)
+    assert sizes.next(1, MOST) == FIRST_BYTES
+
+
+def test_small_frames_of_the_manifest_prove_a_fast_link_all_the_same():
+    sizes = FrameSizes()
+    for _ in range(8):
+        sizes.arrived(1, sizes.next(1, 4096), 0.001)
+    assert sizes.is_fast(1) and sizes.next(1, 4096) == 4096
+
+
 def test_what_the_buffers_take_at_once_proves_no_rate():
     sizes = FrameSizes()
     sizes.wrote(1, BUFFERED_BYTES, 0.01)
@@ -33,6 +66,8 @@ def test_what_the_buffers_take_at_once_proves_no_rate():
 def test_failed_transfers_make_frames_smaller_down_to_the_least():
     sizes = FrameSizes()
     sizes.answered(1, 300_000, 0.01)
+    sizes.failed(1)
+    assert sizes.next(1, MOST) == FIRST_BYTES and not sizes.is_fast(1), "the rate has to be shown again"
     found = []
     while sizes.next(1, MOST) > FRAME_BYTES_MIN:
         sizes.failed(1)

@@ -79,6 +79,7 @@ class AsyncioWorld:
         self._folds_here = self._views and small and self.host.receiving.screens_by_norm()
         self._wire_bytes_before = 0
         self._certificates_told: set[tuple[int, str]] = set()
+        self._slow_told: set[int] = set()  # neighbors
         self._ended = False
         self.host.connect(self)
 
@@ -295,7 +296,12 @@ class AsyncioWorld:
 
     async def _push(self, neighbor: int, message: Callable[[], Any]) -> ev.SendAnswered:
         header, payload = message() if self._views else await self._on(self._fold, message)
-        return self.host.sending.push_answered(neighbor, header, await self._links[neighbor].push(header, payload))
+        reply = await self._links[neighbor].push(header, payload)
+        if reply.outcome is Outcome.UNUSED and self._pacing.is_too_slow(
+            neighbor, header.size_bytes, self.manifest.timeouts
+        ):
+            self._log_slow_link(neighbor, "came too late")
+        return self.host.sending.push_answered(neighbor, header, reply)
 
     async def _deliver(self, neighbor: int, call: Coroutine[Any, Any, ev.SendAnswered | Refusal | None]) -> None:
         try:
@@ -319,8 +325,15 @@ class AsyncioWorld:
         if task is None:
             return
         task.cancel()
-        if self._links[neighbor].sends_model and (advice := self._pacing.advice(neighbor)):
-            self.host.world.log(do.Log("warning", f"a model on its way is given up: {advice}", neighbor, "slow"))
+        if self._links[neighbor].sends_model:
+            self._log_slow_link(neighbor, "is given up on its way")
+
+    def _log_slow_link(self, neighbor: int, what: str) -> None:
+        """Log once what to do about a link that is too slow for a model."""
+        advice = self._pacing.advice(neighbor, self.host.state.model_bytes, self.manifest.timeouts)
+        if advice and neighbor not in self._slow_told:
+            self._slow_told.add(neighbor)
+            self.log(do.Log("warning", f"a model for peer {neighbor} {what}: {advice}", neighbor, "slow"))
 
     def retry_if_stalled(self, neighbor: int, quiet_s: float) -> None:
         """Cancel a push that only waits."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from coordinator_free_bootstrap.rates import FRAME_BYTES_MIN
 
+LEAST_BYTES = 512  # in `WANTED_S`: no slower link is expected
 FIRST_BYTES = 8 << 10  # a second at 64 kbit/s
 BUFFERED_BYTES = 8 << 20  # more than the kernel and HTTP/2 take at once without any of it being sent
 QUEUED_BYTES = 256 << 10  # what they take of a slow link
@@ -24,15 +25,15 @@ class FrameSizes:
     """The payload bytes of the next frame to each neighbor."""
 
     def __init__(self) -> None:
-        self._bytes: dict[int, int] = {}
+        self._bytes: dict[int, float] = {}  # that pass in `WANTED_S`
 
     def begin(self, receiver: int, size_bytes: int) -> None:
         """Begin with frames of another size, if they are smaller."""
-        self._set(receiver, min(FIRST_BYTES, size_bytes))
+        self._bytes[receiver] = min(FIRST_BYTES, size_bytes)
 
     def next(self, receiver: int, most: int) -> int:
         """Return the size of the next frame, a multiple of 4."""
-        return min(most, self._bytes.get(receiver, FIRST_BYTES))
+        return min(most, max(FRAME_BYTES_MIN, int(self._bytes.get(receiver, FIRST_BYTES)))) & ~3
 
     def is_fast(self, receiver: int) -> bool:
         """Return whether the link has proven that what its buffers hold passes soon."""
@@ -51,7 +52,8 @@ class FrameSizes:
     def arrived(self, receiver: int, size_bytes: int, seconds: float) -> None:
         """Note how long a frame took that was alone on its way, apart from the latency of the link."""
         wanted, present = WANTED_S * size_bytes / max(seconds, 1e-3), self._bytes.get(receiver, FIRST_BYTES)
-        self._set(receiver, wanted if seconds > WANTED_S else min(max(wanted, present), GROWTH_MAX * present))
+        grown = min(max(wanted, present), GROWTH_MAX * present)
+        self._bytes[receiver] = max(LEAST_BYTES, wanted) if seconds > WANTED_S else grown
 
     def wrote(self, receiver: int, size_bytes: int, seconds: float) -> None:
         """Note how many bytes of a transfer were written, and how long that took so far."""
@@ -64,11 +66,8 @@ class FrameSizes:
 
     def failed(self, receiver: int) -> None:
         """Note that a transfer stopped, was too slow for the receiver, or lost its connection: the rate is unknown again."""
-        self._set(receiver, min(FIRST_BYTES, self._bytes.get(receiver, FIRST_BYTES) / 2))
+        self._bytes[receiver] = max(FRAME_BYTES_MIN, min(FIRST_BYTES, self._bytes.get(receiver, FIRST_BYTES) / 2))
 
     def _raise(self, receiver: int, size_bytes: int, seconds: float) -> None:
         wanted = WANTED_S * size_bytes / max(seconds, 1e-3)
-        self._set(receiver, max(wanted, self._bytes.get(receiver, FIRST_BYTES)))
-
-    def _set(self, receiver: int, size_bytes: float) -> None:
-        self._bytes[receiver] = max(FRAME_BYTES_MIN, int(size_bytes)) & ~3
+        self._bytes[receiver] = max(wanted, self._bytes.get(receiver, FIRST_BYTES))

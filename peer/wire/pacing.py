@@ -105,14 +105,21 @@ class Pacing:
         """Return how long written bytes may wait in buffers before they are sent; 0 on a link that is known as fast."""
         return 0.0 if self.learned is None else self.learned.buffered_s(neighbor)
 
-    def advice(self, neighbor: int) -> str:
-        """Return what to declare for the link to a neighbor; "" where it is fast, or a limit is declared."""
+    def is_too_slow(self, neighbor: int, size_bytes: int, timeouts: Timeouts) -> bool:
+        """Return whether a model takes most of a round deadline at the rate that the link has shown."""
+        return self.learned is not None and 2 * size_bytes > timeouts.round_deadline_s * self.learned.bytes_per_second(
+            neighbor
+        )
+
+    def advice(self, neighbor: int, size_bytes: int, timeouts: Timeouts) -> str:
+        """Return what to do about a model that did not pass in time; "" where the link is fast, or a limit is declared."""
         if self.learned is None or self.learned.is_fast(neighbor) or neighbor in self._declared or self.upload.limited:
             return ""
-        rate = self.learned.bytes_per_second(neighbor)
+        rate, deadline_s = self.learned.bytes_per_second(neighbor), timeouts.round_deadline_s
         return (
-            f"the link to peer {neighbor} has not shown more than {rate:.0f} bytes/s; if it is slow, declare upload_limit or "
-            "download_limit of its slow end in the graph file, or raise run.timeouts.suspicion_s"
+            f"the link to peer {neighbor} has shown {rate:.0f} bytes/s, at which {size_bytes} bytes take "
+            f"{size_bytes / rate:.0f} s; run.timeouts.round_deadline_s is {deadline_s:g}: raise it, choose a smaller "
+            "run.encoding, or declare upload_limit or download_limit of the link's slow end in the graph file"
         )
 
     def options(self) -> Options:

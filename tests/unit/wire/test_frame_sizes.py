@@ -79,13 +79,41 @@ def pacing(**limits):
     return Pacing.of(Graph((Node(1, "a:1"), Node(2, "a:2", **limits)), ((1, 2),), Manifest()), 1)
 
 
+def advice(own):
+    return own.advice(2, 3_000_000, Timeouts())
+
+
+def test_advice_has_the_measured_rate_the_time_of_a_model_and_the_deadline():
+    own = pacing()
+    own.arrived(2, FIRST_BYTES, FIRST_BYTES / 4_000)
+    assert "has shown 4000 bytes/s, at which 3000000 bytes take 750 s; run.timeouts.round_deadline_s is 600" in advice(
+        own
+    )
+    assert own.is_too_slow(2, 3_000_000, Timeouts()) and not own.is_too_slow(2, 300_000, Timeouts())
+
+
+@pytest.mark.parametrize("limits", [{}, {"upload_limit": 8_000}, {"download_limit": 8_000}])
+def test_frames_to_a_slow_neighbor_arrive_one_by_one_also_where_it_declares_its_limit(limits):
+    own = pacing(**limits)
+    assert own.is_unproven(2) and own.frame_bytes(2, MOST) == (
+        FRAME_BYTES_MIN if limits.get("download_limit") else FIRST_BYTES
+    )
+    for _ in range(9):
+        own.arrived(2, own.frame_bytes(2, MOST), 0.001)
+    assert not own.is_unproven(2) and own.frame_bytes(2, MOST) == MOST
+
+
+def test_frames_at_a_moderate_declared_limit_do_not_wait_for_each_other():
+    assert not pacing(download_limit=200_000).is_unproven(2)
+
+
 @pytest.mark.parametrize(("limits", "size"), [({}, FIRST_BYTES), ({"download_limit": 200_000}, 20_000)])
 def test_declared_limit_decides_where_there_is_one(limits, size):
     own = pacing(**limits)
     assert own.frame_bytes(2, MOST) == size
-    assert bool(own.advice(2)) == (not limits)
+    assert bool(advice(own)) == (not limits)
     own.answered(2, 10_000_000, 0.1)
-    assert own.frame_bytes(2, MOST) == (20_000 if limits else MOST) and not own.advice(2)
+    assert own.frame_bytes(2, MOST) == (20_000 if limits else MOST) and not advice(own)
 
 
 @pytest.mark.parametrize(

@@ -272,14 +272,15 @@ class AsyncioWorld:
 
     async def _heartbeat(self, neighbor: int, heartbeat: Heartbeat) -> None:
         link = self._links[neighbor]
-        sent_before, began = link.payload_bytes_sent, self.now()
+        moved_before, began = link.payload_bytes_sent + link.payload_bytes_received, self.now()
         try:
             self.post(ev.HeartbeatAnswered(neighbor, await link.heartbeat(heartbeat)))
         except NeighborUnavailable:
             # A slow relay has a whole small model in its buffers: no more bytes go out, and the heartbeat waits behind them.
             sending = neighbor in self._sending and not self._sending[neighbor].done()
             busy = sending or self.requests.heard_frame_since(neighbor, began)  # the answer waits behind its model
-            moving = link.payload_bytes_sent > sent_before or (busy and self._pacing.is_limited(neighbor))
+            moved = link.payload_bytes_sent + link.payload_bytes_received > moved_before
+            moving = moved or (busy and self._pacing.is_limited(neighbor))
             self.post(ev.HeartbeatAnswered(neighbor, lost=True, moving=moving))
         except RemoteProtocolError as error:
             self.post(ev.HeartbeatAnswered(neighbor, error.code))
@@ -361,11 +362,16 @@ class AsyncioWorld:
             self.post(ev.PullDone(neighbor, False, reason=reason))
 
     def _pull_limit_s(self, neighbor: int) -> float:
-        """Return how long a pull of all slots may take: four times what the measured speed needs, if there is one."""
+        """Return how long a pull of all slots may take: four times what the measured speed needs, if there is one.
+
+        On a link that has not shown to be fast, as long as it goes on steadily, which the link watches.
+        """
         timeouts, size_bytes = self.manifest.timeouts, self.host.format.whole_bytes
         slots, speed = self.host.algorithm.slots, self.requests.bytes_per_second
+        if self._pacing.is_unproven(neighbor):
+            return timeouts.round_deadline_s
         one_s = self._pacing.transfer_limit_s(neighbor, size_bytes, timeouts)
-        if speed and not (self._pacing.is_limited(neighbor) or self._pacing.is_unproven(neighbor)):
+        if speed and not self._pacing.is_limited(neighbor):
             one_s = 4 * size_bytes / speed
         return min(timeouts.round_deadline_s, timeouts.suspicion_s + slots * one_s)
 

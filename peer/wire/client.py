@@ -36,7 +36,7 @@ from peer.core.messages import (
 from peer.wire import convert, frames
 from peer.wire.access import REFUSAL_TRAILER
 from peer.wire.arrival_probe import METHOD, ArrivalProbe
-from peer.wire.arrival_reader import ACCEPTED_METADATA
+from peer.wire.arrival_reader import ACCEPTED_METADATA, too_slow
 from peer.wire.failures import UNTRUSTED, in_words
 from peer.wire.frame_sizes import FIRST_BYTES
 from peer.wire.memory import keep_frame_memory
@@ -381,12 +381,17 @@ class NeighborLink:
         writer = frames.ChunkWriter(
             payload, frame_bytes_max=self._limits.frame_bytes_max, float32=header.encoding == "float32"
         )
-        complete = False
+        complete, received, clock = False, 0, asyncio.get_running_loop().time
+        began = clock()
         while not complete:
+            if clock() > began + self._pacing.may_last_s(self.peer_id, header.size_bytes, received, self._timeouts):
+                raise too_slow(self._timeouts, received, clock() - began)
             frame = await self._read(call)
-            await self._pacing.download.take(frame.chunk.nbytes if frame.chunk is not None else 0)
+            chunk_bytes = frame.chunk.nbytes if frame.chunk is not None else 0
+            await self._pacing.download.take(chunk_bytes)
             complete = writer.write(frame)
-            self.payload_bytes_received += frame.chunk.nbytes if frame.chunk is not None else 0
+            received += chunk_bytes
+            self.payload_bytes_received += chunk_bytes
         return header, payload
 
     async def _read_header(self, call: Any, size_bytes: int | None) -> ModelHeader:

@@ -47,9 +47,11 @@ class Pacing:
             there = graph.node(neighbor)
             if there.upload_limit or there.download_limit or relay_of(graph, peer_id, neighbor) is not None:
                 pacing._declared.add(neighbor)
-            rate = min(expected_rate(graph, peer_id, neighbor), expected_rate(graph, neighbor, peer_id))
+            sending = expected_rate(graph, peer_id, neighbor)
+            rate = min(sending, expected_rate(graph, neighbor, peer_id))
+            own = upload / (2 * graph.degree(peer_id)) if upload else RATE_EXPECTED
             declared = frame_bytes(graph, peer_id, neighbor, upload)
-            if rate < RATE_EXPECTED:
+            if sending < min(own, RATE_EXPECTED):  # an own limit needs no proof: its bucket spaces the frames
                 pacing.learned.begin(neighbor, declared)
             elif declared < graph.manifest.limits.frame_bytes_max:
                 pacing._fixed[neighbor] = declared

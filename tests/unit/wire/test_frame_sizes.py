@@ -103,6 +103,11 @@ def test_frames_to_a_slow_neighbor_arrive_one_by_one_also_where_it_declares_its_
     assert not own.is_unproven(2) and own.frame_bytes(2, MOST) == MOST
 
 
+def test_frames_at_an_own_limit_are_spaced_by_it_and_do_not_wait_for_each_other():
+    graph = Graph((Node(1, "a:1", upload_limit=8_000), Node(2, "a:2")), ((1, 2),), Manifest())
+    assert not Pacing.of(graph, 1).is_unproven(2) and Pacing.of(graph, 1).frame_bytes(2, MOST) == FRAME_BYTES_MIN
+
+
 def test_frames_at_a_moderate_declared_limit_do_not_wait_for_each_other():
     assert not pacing(download_limit=200_000).is_unproven(2)
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from common import show
 
 from coordinator_free_bootstrap.errors import TaskError
-from peer.experiment.demand import demand_of
-from peer.experiment.jobs import Job, jobs_of, runs_left, skipped
-from peer.experiment.runner import results_of
-from peer.experiment.scaling import Scale
-from peer.experiment.simulated import SimulatedSettings
-from peer.experiment.spec import Case, Experiment, load_experiment
+from peer.lab.demand import demand_of
+from peer.lab.jobs import Job, jobs_of, runs_left, skipped
+from peer.lab.runner import results_of
+from peer.lab.scaling import Scale
+from peer.lab.simulated import SimulatedSettings
+from peer.lab.spec import Case, Experiment, load_experiment
 
 FOLDER = Path(__file__).parents[1] / "experiments"
 FILES = (

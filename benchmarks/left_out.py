@@ -23,10 +23,10 @@ import numpy.typing as npt
 from common import show
 
 from coordinator_free_bootstrap.seeds import derive_seed, generator
-from peer.experiment.scaling import Scale, scaled_graph
-from peer.experiment.spec import load_experiment
+from peer.lab.scaling import Scale, scaled_graph
+from peer.lab.spec import load_experiment
 from peer.learning.learner import Learner
-from peer.tasks.builtin import BuiltinTask
+from peer.zoo.tasks.builtin import BuiltinTask
 
 Vector = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]

@@ -24,8 +24,8 @@ from transport import LIMITS, MEGABYTE, TIMEOUTS, receive_as_peer, schema_of
 
 from coordinator_free_bootstrap import Graph, Manifest, Node
 from coordinator_free_bootstrap.errors import NeighborUnavailable
-from peer.chaos.proxy import DirectedEdge, FaultProxy
-from peer.chaos.toxics import Toxics
+from peer.bed.chaos.proxy import DirectedEdge, FaultProxy
+from peer.bed.chaos.toxics import Toxics
 from peer.core.encoding import encode
 from peer.core.messages import Heartbeat, ModelHeader, Phase
 from peer.wire.client import NeighborLink

@@ -13,8 +13,8 @@ from wire_support import LIMITS, Recorder, header_of, serving
 
 from coordinator_free_bootstrap import Graph, Manifest, Node
 from coordinator_free_bootstrap.manifest import Timeouts
-from peer.chaos.proxy import DirectedEdge, FaultProxy
-from peer.chaos.toxics import Toxics
+from peer.bed.chaos.proxy import DirectedEdge, FaultProxy
+from peer.bed.chaos.toxics import Toxics
 from peer.core.messages import Heartbeat, Outcome, Phase
 from peer.wire.client import NeighborLink
 from peer.wire.pacing import Pacing

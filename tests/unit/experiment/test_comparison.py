@@ -6,8 +6,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from peer.experiment.comparison import cautions, difference, half_width
-from peer.experiment.table import markdown, read_blocks, rendered
+from peer.lab.comparison import cautions, difference, half_width
+from peer.lab.table import markdown, read_blocks, rendered
 
 
 def result(case, seed, measured, **changes):

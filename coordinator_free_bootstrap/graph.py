@@ -27,7 +27,7 @@ CERTIFICATE_CHARS_MAX = (
     8192  # base64; a certificate of `peer keygen` has about 700, one of a CA with RSA-4096 keys 3,000
 )
 OBSERVERS_MAX = 256
-RATE_MIN = 10_000  # bytes/s; below it a frame of 4 KiB to each of a few neighbors takes longer than the suspicion time
+RATE_MIN = 2_000  # bytes/s, 16 kbit/s; at it a frame of 4 KiB to one neighbor takes half of the default suspicion time
 
 _PIN = re.compile(r"sha256:[0-9a-f]{64}")
 _CERTIFICATE = re.compile(r"[A-Za-z0-9+/]+={0,2}")

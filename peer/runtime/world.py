@@ -79,6 +79,7 @@ class AsyncioWorld:
         self._folds_here = self._views and small and self.host.receiving.screens_by_norm()
         self._wire_bytes_before = 0
         self._certificates_told: set[tuple[int, str]] = set()
+        self._slow_told: set[int] = set()  # neighbors
         self._ended = False
         self.host.connect(self)
 
@@ -271,14 +272,15 @@ class AsyncioWorld:
 
     async def _heartbeat(self, neighbor: int, heartbeat: Heartbeat) -> None:
         link = self._links[neighbor]
-        sent_before, began = link.payload_bytes_sent, self.now()
+        moved_before, began = link.payload_bytes_sent + link.payload_bytes_received, self.now()
         try:
             self.post(ev.HeartbeatAnswered(neighbor, await link.heartbeat(heartbeat)))
         except NeighborUnavailable:
             # A slow relay has a whole small model in its buffers: no more bytes go out, and the heartbeat waits behind them.
             sending = neighbor in self._sending and not self._sending[neighbor].done()
             busy = sending or self.requests.heard_frame_since(neighbor, began)  # the answer waits behind its model
-            moving = link.payload_bytes_sent > sent_before or (busy and self._pacing.is_limited(neighbor))
+            moved = link.payload_bytes_sent + link.payload_bytes_received > moved_before
+            moving = moved or (busy and self._pacing.is_limited(neighbor))
             self.post(ev.HeartbeatAnswered(neighbor, lost=True, moving=moving))
         except RemoteProtocolError as error:
             self.post(ev.HeartbeatAnswered(neighbor, error.code))
@@ -295,7 +297,12 @@ class AsyncioWorld:
 
     async def _push(self, neighbor: int, message: Callable[[], Any]) -> ev.SendAnswered:
         header, payload = message() if self._views else await self._on(self._fold, message)
-        return self.host.sending.push_answered(neighbor, header, await self._links[neighbor].push(header, payload))
+        reply = await self._links[neighbor].push(header, payload)
+        if reply.outcome is Outcome.UNUSED and self._pacing.is_too_slow(
+            neighbor, header.size_bytes, self.manifest.timeouts
+        ):
+            self._log_slow_link(neighbor, "came too late")
+        return self.host.sending.push_answered(neighbor, header, reply)
 
     async def _deliver(self, neighbor: int, call: Coroutine[Any, Any, ev.SendAnswered | Refusal | None]) -> None:
         try:
@@ -319,8 +326,15 @@ class AsyncioWorld:
         if task is None:
             return
         task.cancel()
-        if self._links[neighbor].sends_model and (advice := self._pacing.advice(neighbor)):
-            self.host.world.log(do.Log("warning", f"a model on its way is given up: {advice}", neighbor, "slow"))
+        if self._links[neighbor].sends_model:
+            self._log_slow_link(neighbor, "is given up on its way")
+
+    def _log_slow_link(self, neighbor: int, what: str) -> None:
+        """Log once what to do about a link that is too slow for a model."""
+        advice = self._pacing.advice(neighbor, self.host.state.model_bytes, self.manifest.timeouts)
+        if advice and neighbor not in self._slow_told:
+            self._slow_told.add(neighbor)
+            self.log(do.Log("warning", f"a model for peer {neighbor} {what}: {advice}", neighbor, "slow"))
 
     def retry_if_stalled(self, neighbor: int, quiet_s: float) -> None:
         """Cancel a push that only waits."""
@@ -348,9 +362,14 @@ class AsyncioWorld:
             self.post(ev.PullDone(neighbor, False, reason=reason))
 
     def _pull_limit_s(self, neighbor: int) -> float:
-        """Return how long a pull of all slots may take: four times what the measured speed needs, if there is one."""
+        """Return how long a pull of all slots may take: four times what the measured speed needs, if there is one.
+
+        On a link that has not shown to be fast, as long as it goes on steadily, which the link watches.
+        """
         timeouts, size_bytes = self.manifest.timeouts, self.host.format.whole_bytes
         slots, speed = self.host.algorithm.slots, self.requests.bytes_per_second
+        if self._pacing.is_unproven(neighbor):
+            return timeouts.round_deadline_s
         one_s = self._pacing.transfer_limit_s(neighbor, size_bytes, timeouts)
         if speed and not self._pacing.is_limited(neighbor):
             one_s = 4 * size_bytes / speed

@@ -24,7 +24,7 @@ class Pacing:
     def __init__(self) -> None:
         self.upload, self.download = TokenBucket(), TokenBucket()
         self.learned: FrameSizes | None = None  # None: all frames have the size that they may have
-        self._frame_bytes: dict[int, int] = {}
+        self._fixed: dict[int, int] = {}  # frame bytes to neighbors that a declared limit makes slow, and not very slow
         self._rates: dict[int, float] = {}  # the lower one of both directions
         self._declared: set[int] = set()  # neighbors with limits, or behind a relay
 
@@ -47,18 +47,31 @@ class Pacing:
             there = graph.node(neighbor)
             if there.upload_limit or there.download_limit or relay_of(graph, peer_id, neighbor) is not None:
                 pacing._declared.add(neighbor)
-            pacing._frame_bytes[neighbor] = frame_bytes(graph, peer_id, neighbor, upload)
-            pacing._rates[neighbor] = min(
-                expected_rate(graph, peer_id, neighbor), expected_rate(graph, neighbor, peer_id)
-            )
+            sending = expected_rate(graph, peer_id, neighbor)
+            rate = min(sending, expected_rate(graph, neighbor, peer_id))
+            own = upload / (2 * graph.degree(peer_id)) if upload else RATE_EXPECTED
+            declared = frame_bytes(graph, peer_id, neighbor, upload)
+            if sending < min(own, RATE_EXPECTED):  # an own limit needs no proof: its bucket spaces the frames
+                pacing.learned.begin(neighbor, declared)
+            elif declared < graph.manifest.limits.frame_bytes_max:
+                pacing._fixed[neighbor] = declared
+            pacing._rates[neighbor] = rate
         return pacing
 
     def frame_bytes(self, receiver: int, most: int) -> int:
         """Return the payload bytes of the next frame to a neighbor."""
-        declared = self._frame_bytes.get(receiver, most)
-        if declared < most or self.learned is None:
-            return min(most, declared)
+        if self.learned is None or receiver in self._fixed:
+            return min(most, self._fixed.get(receiver, most))
         return self.learned.next(receiver, most)
+
+    def is_unproven(self, receiver: int) -> bool:
+        """Return whether frames to a neighbor have to arrive one by one: its rate is learned, and not known as fast."""
+        return self.learned is not None and receiver not in self._fixed and not self.learned.is_fast(receiver)
+
+    def arrived(self, receiver: int, size_bytes: int, seconds: float) -> None:
+        """Note how long a frame took that was alone on its way, apart from the latency of the link."""
+        if self.learned is not None:
+            self.learned.arrived(receiver, size_bytes, seconds)
 
     def wrote(self, receiver: int, size_bytes: int, seconds: float) -> None:
         """Note how many bytes of a transfer were written, and how long that took so far."""
@@ -87,22 +100,28 @@ class Pacing:
         return min(timeouts.round_deadline_s, max(planned_s, steady_s))
 
     def is_limited(self, neighbor: int) -> bool:
-        """Return whether transfers with a neighbor have a limit: an own or a declared one, or that of an unproven link."""
-        slow = self.learned is not None and not self.learned.is_fast(neighbor)
-        return slow or self.upload.limited or self.download.limited or neighbor in self._declared
+        """Return whether transfers with a neighbor have a limit, an own one or one that the neighbor or a relay declares."""
+        return self.upload.limited or self.download.limited or neighbor in self._declared
 
     def buffered_s(self, neighbor: int) -> float:
         """Return how long written bytes may wait in buffers before they are sent; 0 on a link that is known as fast."""
         return 0.0 if self.learned is None else self.learned.buffered_s(neighbor)
 
-    def advice(self, neighbor: int) -> str:
-        """Return what to declare for the link to a neighbor; "" where it is fast, or a limit is declared."""
+    def is_too_slow(self, neighbor: int, size_bytes: int, timeouts: Timeouts) -> bool:
+        """Return whether a model takes most of a round deadline at the rate that the link has shown."""
+        return self.learned is not None and 2 * size_bytes > timeouts.round_deadline_s * self.learned.bytes_per_second(
+            neighbor
+        )
+
+    def advice(self, neighbor: int, size_bytes: int, timeouts: Timeouts) -> str:
+        """Return what to do about a model that did not pass in time; "" where the link is fast, or a limit is declared."""
         if self.learned is None or self.learned.is_fast(neighbor) or neighbor in self._declared or self.upload.limited:
             return ""
-        rate = self.learned.bytes_per_second(neighbor)
+        rate, deadline_s = self.learned.bytes_per_second(neighbor), timeouts.round_deadline_s
         return (
-            f"the link to peer {neighbor} has not shown more than {rate:.0f} bytes/s; if it is slow, declare upload_limit or "
-            "download_limit of its slow end in the graph file, or raise run.timeouts.suspicion_s"
+            f"the link to peer {neighbor} has shown {rate:.0f} bytes/s, at which {size_bytes} bytes take "
+            f"{size_bytes / rate:.0f} s; run.timeouts.round_deadline_s is {deadline_s:g}: raise it, choose a smaller "
+            "run.encoding, or declare upload_limit or download_limit of the link's slow end in the graph file"
         )
 
     def options(self) -> Options:

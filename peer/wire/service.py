@@ -209,17 +209,17 @@ class PeerService:
         header, payload = answer
         clock, idle_s = asyncio.get_running_loop().time, self._timeouts.idle_transfer_s
         began, written = clock(), 0
-        latest = clock() + self._pacing.transfer_limit_s(request.sender, header.size_bytes, self._timeouts)
         receiver, most = request.sender, self._limits.frame_bytes_max
         try:
-            async with asyncio.timeout_at(min(latest, clock() + idle_s)) as deadline:
+            async with asyncio.timeout(idle_s) as deadline:
                 await context.write(convert.pack_header(header))
                 for frame, size in frames.model_frames(payload, lambda: self._pacing.frame_bytes(receiver, most)):
                     await self._pacing.upload.take(len(frame))
                     await context.write(frame)
                     written += size
                     self._pacing.wrote(receiver, written, clock() - began)
-                    deadline.reschedule(min(latest, clock() + idle_s))
+                    lasts_s = self._pacing.may_last_s(receiver, header.size_bytes, written, self._timeouts)
+                    deadline.reschedule(min(began + lasts_s, clock() + idle_s))
         except TimeoutError:
             return too_slow(self._timeouts, written, clock() - began)
         return None

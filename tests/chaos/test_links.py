@@ -8,12 +8,16 @@ one-way partition, bandwidth limit.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from tools import invariants
 from tools.beds import Bed, Models, same_models
 from tools.warm_parent import WarmParent
+
+from coordinator_free_bootstrap import Graph, make_graph, parse_manifest
 
 pytestmark = pytest.mark.chaos
 
@@ -91,6 +95,48 @@ def test_a_transfer_longer_than_the_suspicion_time_does_not_fail_while_bytes_arr
         assert all(line["missing"] == [] for line in run.history(peer_id, "round"))
     invariants.completed(run)
     invariants.check(run)
+
+
+SLOW = {"bandwidth_kb_s": 8}  # 64 kbit/s
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "limits", [{}, {"upload_limit": 7_000, "download_limit": 7_000}], ids=["undeclared", "declared"]
+)
+def test_a_link_of_64_kbit_per_s_is_learned_and_costs_no_neighbor(bed: Make, limits: dict[str, int]) -> None:
+    """A model of 300 kB takes 40 s, eight default suspicion times; it lay in buffers, and the heartbeats behind it."""
+    graph = slow_pair(limits, rounds=1)
+    run = bed(graph=graph, proxy=True, late=(1,))
+    run.do("slow", edges=graph.edges, toxics=SLOW)
+    run.do("join", 1)
+    last = run.finish()
+    assert all(counters["throttled"] > 0 for counters in last["counters"].values())
+    _no_neighbor_was_marked_dead(run)
+    for peer_id in run.graph.ids:
+        lines = run.history(peer_id, "round")
+        assert [len(line["folded"]) for line in lines] == [1] and all(line["missing"] == [] for line in lines)
+    invariants.completed(run)
+    invariants.check(run)
+
+
+@pytest.mark.slow
+def test_a_link_too_slow_for_the_round_deadline_is_named_with_its_rate(bed: Make) -> None:
+    graph = slow_pair({}, rounds=1, timeouts={"round_deadline_s": 15})
+    run = bed(graph=graph, proxy=True, late=(1,))
+    run.do("slow", edges=graph.edges, toxics=SLOW)
+    run.do("join", 1)
+    last = run.finish()
+    assert all(counters["throttled"] > 0 for counters in last["counters"].values())
+    _no_neighbor_was_marked_dead(run)
+    assert any("bytes/s, at which" in run.log(p) and "round_deadline_s is 15: raise it" in run.log(p) for p in (0, 1))
+
+
+def slow_pair(limits: dict[str, int], **run: Any) -> Graph:
+    """Return two peers with a model of 300 kB and the default time-outs; peer 1 has limits."""
+    graph = make_graph("complete", 2, seed=1)
+    nodes = (graph.nodes[0], replace(graph.nodes[1], **limits))
+    return replace(graph, nodes=nodes, manifest=parse_manifest({"model_options": {"hidden": 1000}, **run}, "test"))
 
 
 @pytest.mark.parametrize("count", [0, 30, 40_000, 78_500])

@@ -22,6 +22,39 @@ def test_frames_grow_to_half_a_second_of_the_rate_that_a_reply_proves():
     assert sizes.next(1, MOST) == MOST and sizes.is_fast(1) and sizes.next(2, MOST) == FIRST_BYTES
 
 
+def test_frames_that_arrive_soon_grow_fourfold_until_the_link_is_known_as_fast():
+    sizes, found = FrameSizes(), []
+    while not sizes.is_fast(1):
+        found.append(sizes.next(1, MOST))
+        sizes.arrived(1, found[-1], 0.001)
+    assert found == [FIRST_BYTES << shift for shift in (0, 2, 4, 6)]
+
+
+@pytest.mark.parametrize("rate", [8_000, 40_000, 300_000])
+def test_frames_that_arrive_one_by_one_find_the_rate_of_a_slow_link(rate):
+    """Also after a first one that a buffer took at once."""
+    sizes = FrameSizes()
+    sizes.arrived(1, sizes.next(1, MOST), 0.0)
+    for _ in range(8):
+        size = sizes.next(1, MOST)
+        sizes.arrived(1, size, size / rate)
+    assert not sizes.is_fast(1)
+    assert sizes.next(1, MOST) == pytest.approx(max(FRAME_BYTES_MIN, 0.5 * rate), abs=4)
+
+
+def test_short_last_frame_does_not_make_frames_smaller():
+    sizes = FrameSizes()
+    sizes.arrived(1, 100, 0.1)
+    assert sizes.next(1, MOST) == FIRST_BYTES
+
+
+def test_small_frames_of_the_manifest_prove_a_fast_link_all_the_same():
+    sizes = FrameSizes()
+    for _ in range(8):
+        sizes.arrived(1, sizes.next(1, 4096), 0.001)
+    assert sizes.is_fast(1) and sizes.next(1, 4096) == 4096
+
+
 def test_what_the_buffers_take_at_once_proves_no_rate():
     sizes = FrameSizes()
     sizes.wrote(1, BUFFERED_BYTES, 0.01)
@@ -33,6 +66,8 @@ def test_what_the_buffers_take_at_once_proves_no_rate():
 def test_failed_transfers_make_frames_smaller_down_to_the_least():
     sizes = FrameSizes()
     sizes.answered(1, 300_000, 0.01)
+    sizes.failed(1)
+    assert sizes.next(1, MOST) == FIRST_BYTES and not sizes.is_fast(1), "the rate has to be shown again"
     found = []
     while sizes.next(1, MOST) > FRAME_BYTES_MIN:
         sizes.failed(1)
@@ -44,13 +79,46 @@ def pacing(**limits):
     return Pacing.of(Graph((Node(1, "a:1"), Node(2, "a:2", **limits)), ((1, 2),), Manifest()), 1)
 
 
+def advice(own):
+    return own.advice(2, 3_000_000, Timeouts())
+
+
+def test_advice_has_the_measured_rate_the_time_of_a_model_and_the_deadline():
+    own = pacing()
+    own.arrived(2, FIRST_BYTES, FIRST_BYTES / 4_000)
+    assert "has shown 4000 bytes/s, at which 3000000 bytes take 750 s; run.timeouts.round_deadline_s is 600" in advice(
+        own
+    )
+    assert own.is_too_slow(2, 3_000_000, Timeouts()) and not own.is_too_slow(2, 300_000, Timeouts())
+
+
+@pytest.mark.parametrize("limits", [{}, {"upload_limit": 8_000}, {"download_limit": 8_000}])
+def test_frames_to_a_slow_neighbor_arrive_one_by_one_also_where_it_declares_its_limit(limits):
+    own = pacing(**limits)
+    assert own.is_unproven(2) and own.frame_bytes(2, MOST) == (
+        FRAME_BYTES_MIN if limits.get("download_limit") else FIRST_BYTES
+    )
+    for _ in range(9):
+        own.arrived(2, own.frame_bytes(2, MOST), 0.001)
+    assert not own.is_unproven(2) and own.frame_bytes(2, MOST) == MOST
+
+
+def test_frames_at_an_own_limit_are_spaced_by_it_and_do_not_wait_for_each_other():
+    graph = Graph((Node(1, "a:1", upload_limit=8_000), Node(2, "a:2")), ((1, 2),), Manifest())
+    assert not Pacing.of(graph, 1).is_unproven(2) and Pacing.of(graph, 1).frame_bytes(2, MOST) == FRAME_BYTES_MIN
+
+
+def test_frames_at_a_moderate_declared_limit_do_not_wait_for_each_other():
+    assert not pacing(download_limit=200_000).is_unproven(2)
+
+
 @pytest.mark.parametrize(("limits", "size"), [({}, FIRST_BYTES), ({"download_limit": 200_000}, 20_000)])
 def test_declared_limit_decides_where_there_is_one(limits, size):
     own = pacing(**limits)
     assert own.frame_bytes(2, MOST) == size
-    assert bool(own.advice(2)) == (not limits)
+    assert bool(advice(own)) == (not limits)
     own.answered(2, 10_000_000, 0.1)
-    assert own.frame_bytes(2, MOST) == (20_000 if limits else MOST) and not own.advice(2)
+    assert own.frame_bytes(2, MOST) == (20_000 if limits else MOST) and not advice(own)
 
 
 @pytest.mark.parametrize(

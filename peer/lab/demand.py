@@ -1,6 +1,6 @@
 """What a run needs: processor cores, memory, and memory of a GPU. Estimated from its model and data, before it starts.
 
-Main memory is estimated from above: `tests/unit/experiment/test_demand.py` measures peaks. That of a GPU was never measured.
+Main memory is estimated from above: `tests/unit/lab/test_demand.py` measures peaks. That of a GPU was never measured.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The table of models: the architectures of the papers by name, and those of torchvision.
 
-``tests/unit/tasks/test_models.py`` compares parameter counts with the papers and their code. Sources: DFCA (Kirch et al.
+``tests/unit/zoo/test_models.py`` compares parameter counts with the papers and their code. Sources: DFCA (Kirch et al.
 2025, arXiv:2510.15300), FedSPD (Lin et al. 2025, arXiv:2410.18862), FedSoft (Ruan and Joe-Wong 2022, arXiv:2112.06053),
 DPFL (Kharrat et al. 2025, arXiv:2406.06520), CGPFL (Tang et al. 2021, arXiv:2106.13044).
 """

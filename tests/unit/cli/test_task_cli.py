@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
-from verbs import peer
+from tools.verbs import peer
 
 from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
 from coordinator_free_bootstrap.manifest import Manifest

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fake_run import round_fields
 from prometheus_client.parser import text_string_to_metric_families
+from tools.fake_run import round_fields
 
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.observe.metrics import STATES, PeerMetrics

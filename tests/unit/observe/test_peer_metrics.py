@@ -5,9 +5,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from fake_run import round_fields
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from tools.fake_run import round_fields
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.metric import Metric

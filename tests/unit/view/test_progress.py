@@ -4,8 +4,8 @@ import io
 import json
 
 import pytest
-from fake_run import FINAL, ROUNDS, round_fields, write_graph, write_peer
 from rich.console import Console
+from tools.fake_run import FINAL, ROUNDS, round_fields, write_graph, write_peer
 
 from peer.core.metric import Metric
 from peer.store.history import HistoryWriter

@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from fake_run import FINAL, ROUNDS, accuracy_at, write_graph, write_peer
+from tools.fake_run import FINAL, ROUNDS, accuracy_at, write_graph, write_peer
 
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir

@@ -12,8 +12,8 @@ from peer.zoo.algorithms.pfedme import successive_batches
 from tests.oracle import cgpfl as oracle
 from tests.oracle.fedspd import Data, share
 from tests.tools.simulated import finish, peers_of, run
-from tests.unit.algorithms.cgpfl_runs import LOCAL, SMALL, graph_of
 from tests.unit.algorithms.messages import header
+from tests.unit.zoo.cgpfl_runs import LOCAL, SMALL, graph_of
 
 
 def centers_of(peer):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors.numpy import save_file
+from tools.verbs import app, peer
 from typer.testing import CliRunner
-from verbs import app, peer
 
 from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
 from coordinator_free_bootstrap.manifest import Manifest

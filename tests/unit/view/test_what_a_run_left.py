@@ -5,8 +5,8 @@ import math
 import shutil
 
 import pytest
-from fake_run import round_fields, write_graph, write_peer
 from test_progress import text_of
+from tools.fake_run import round_fields, write_graph, write_peer
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import UsageError

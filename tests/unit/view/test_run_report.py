@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 import pytest
-from fake_run import FINAL, ROUNDS, round_fields, strict, write_graph, write_peer
 from rich.console import Console
+from tools.fake_run import FINAL, ROUNDS, round_fields, strict, write_graph, write_peer
 
 from coordinator_free_bootstrap.errors import GraphError, StorageError, UsageError
 from peer.core.metric import Metric

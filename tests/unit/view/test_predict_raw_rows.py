@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 from test_predict import predictions, train
+from tools.verbs import app, peer
 from typer.testing import CliRunner
-from verbs import app, peer
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest

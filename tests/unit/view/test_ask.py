@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import typer
-from fake_run import write_graph, write_peer
 from rich.console import Console
+from tools.fake_run import write_graph, write_peer
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import NeighborUnavailable, RemoteProtocolError, UsageError

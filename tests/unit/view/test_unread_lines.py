@@ -11,8 +11,8 @@ import logging
 from pathlib import Path
 
 import pytest
-from fake_run import write_graph
 from rich.console import Console
+from tools.fake_run import write_graph
 from typer.testing import CliRunner
 
 import peer

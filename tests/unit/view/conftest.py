@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from fake_run import write_graph, write_peer
+from tools.fake_run import write_graph, write_peer
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import io
 import json
 
 import pytest
-from fake_run import ROUNDS, round_fields, write_graph, write_peer
 from rich.console import Console
+from tools.fake_run import ROUNDS, round_fields, write_graph, write_peer
 
 import peer
 from peer.core.metric import Metric

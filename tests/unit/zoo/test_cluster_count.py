@@ -10,7 +10,7 @@ from peer.zoo.algorithms import cluster_count
 from peer.zoo.algorithms.cgpfl import Cgpfl
 from tests.oracle import cgpfl as oracle
 from tests.tools.simulated import finish, peers_of, run
-from tests.unit.algorithms.cgpfl_runs import graph_of
+from tests.unit.zoo.cgpfl_runs import graph_of
 
 
 @pytest.mark.parametrize("kind", ["complete", "ring", "star"])

@@ -41,7 +41,7 @@ def test_containers(deploy, target, name):
     for peer_id in range(3):
         command = content["services"][f"peer-{peer_id}"]["command"]
         assert [word.replace("$$", "$") for word in command[-len(WORDS) :]] == WORDS  # "$$" is "$" to Docker
-        assert not re.search(r"(?<!\$)\$(?!\$)", " ".join(command))
+        assert not re.search(r"(?<!\$)\$(?!\$)", " ".join(command[-len(WORDS) :]))
 
 
 def test_kubernetes(deploy):

@@ -167,7 +167,7 @@ def test_a_healthy_run_has_no_warnings(run_directory):
 def test_models_and_summaries_with_nan_give_valid_json(run_directory):
     """Before, `peer report --json` ended with "Out of range float values are not JSON compliant"."""
     import numpy as np
-    from fake_run import SCHEMA
+    from tools.fake_run import SCHEMA
 
     from peer.store.model_file import save_model
 

@@ -28,7 +28,7 @@ START = "start one with: GRPC_ENABLE_FORK_SUPPORT=0 ray start --head --port=6379
 
 
 @dataclass(frozen=True)
-class Node:
+class RayNode:
     """A living node of a cluster.
 
     Attributes:
@@ -123,19 +123,19 @@ def _reach(address: str) -> None:
         raise UsageError(f"--ray: {address} cannot be reached: {reason}; {START}; or use --ray local") from error
 
 
-def living_nodes(ray: Any) -> list[Node]:
+def living_nodes(ray: Any) -> list[RayNode]:
     """Return the nodes of the cluster that are alive."""
     return [node_of(found) for found in ray.nodes() if found["Alive"]]
 
 
-def node_of(found: Mapping[str, Any]) -> Node:
+def node_of(found: Mapping[str, Any]) -> RayNode:
     """Return a node from an entry of ``ray.nodes()``."""
     has = found["Resources"]
     name = f"{found['NodeManagerAddress']} (node {found['NodeID'][:6]})"
-    return Node(name, found["NodeID"], has.get("CPU", 0.0), has.get("memory", 0.0), has.get("GPU", 0.0))
+    return RayNode(name, found["NodeID"], has.get("CPU", 0.0), has.get("memory", 0.0), has.get("GPU", 0.0))
 
 
-def survey(ray: Any, nodes: Sequence[Node]) -> int | None:
+def survey(ray: Any, nodes: Sequence[RayNode]) -> int | None:
     """Check that every node has this version of this package; return the bytes of the smallest GPU, None if unknown.
 
     Raises:
@@ -192,7 +192,7 @@ def smallest_gpu(text: str) -> int | None:
     return min((int(line) << 20 for line in text.split() if line.isdigit()), default=None)
 
 
-def refuse_impossible(label: str, demand: Demand, share: float, nodes: Sequence[Node]) -> None:
+def refuse_impossible(label: str, demand: Demand, share: float, nodes: Sequence[RayNode]) -> None:
     """Refuse a run that no node can ever start.
 
     Raises:

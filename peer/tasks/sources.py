@@ -18,7 +18,7 @@ from peer.tasks.task import Task
 GROUP = "coordinator_free.data_sets"  # each entry point is a mapping from names to sources
 
 
-class Source(ABC):
+class DataSource(ABC):
     """A task by name: its samples are dealt to the peers, or replaced by the file or folder of a device."""
 
     @property
@@ -65,16 +65,16 @@ class Source(ABC):
 
 
 @functools.cache  # reading the metadata of all installed packages costs a forked peer 2 MB
-def sources() -> Mapping[str, Source]:
+def sources() -> Mapping[str, DataSource]:
     """Return all sources by name.
 
     Raises:
         ConfigError: an installed package is wrong, or has a name that another one has.
     """
-    found: ChainMap[str, Source] = ChainMap()
+    found: ChainMap[str, DataSource] = ChainMap()
     for entry in installed(GROUP):
         value, where = loaded(entry, "data sets")
-        if not isinstance(value, dict) or not all(isinstance(each, Source) for each in value.values()):
+        if not isinstance(value, dict) or not all(isinstance(each, DataSource) for each in value.values()):
             raise ConfigError(f"{where}: found a {type(value).__name__}; allowed: a dict from names to sources")
         if both := sorted(value.keys() & found):
             raise ConfigError(
@@ -84,6 +84,6 @@ def sources() -> Mapping[str, Source]:
     return found
 
 
-def source_named(task: str) -> Source | None:
+def source_named(task: str) -> DataSource | None:
     """Return the source of a name (run.task); None of a user's task: a file, or one of an installed package."""
     return None if ":" in task else sources().get(task)

@@ -14,7 +14,7 @@ from coordinator_free_bootstrap.manifest import Manifest
 from peer.tasks.dealt import DealtTask
 from peer.tasks.shard import Shard
 from peer.tasks.shard_file import load_shard_file
-from peer.tasks.sources import Source
+from peer.tasks.sources import DataSource
 from peer.zoo.tasks.datasets import DATASETS, facts_of, group_column, load_pool
 from peer.zoo.tasks.dealing import Deal, outputs_for
 from peer.zoo.tasks.models import check_model_name, model_of
@@ -179,7 +179,7 @@ def _whole(pool: Pool) -> Shard:
 
 
 @dataclass(frozen=True)
-class NamedData(Source):
+class NamedData(DataSource):
     """A data set of `DATASETS` as the kernel finds it by name."""
 
     dataset: DataSet

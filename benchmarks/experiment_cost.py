@@ -26,7 +26,7 @@ from peer.experiment.scaling import Scale
 from peer.experiment.simulated import SimulatedSettings
 from peer.experiment.spec import Case, Experiment, load_experiment
 
-FOLDER = Path(__file__).parents[1] / "experiments"
+PAPERS = Path(__file__).parents[1] / "papers"
 FILES = (
     "dfca-table1-mnist-k2",
     "dfca-table2-mnist-k4",
@@ -87,7 +87,9 @@ def row(path: Path, rounds: int, data_root: Path) -> tuple[object, ...]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=Path, default=[FOLDER / f"{name}.toml" for name in FILES])
+    parser.add_argument(
+        "files", nargs="*", type=Path, default=[PAPERS / name.partition("-")[0] / f"{name}.toml" for name in FILES]
+    )
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=2, help="more rounds, less noise")
     parser.add_argument("--markdown", type=Path)

@@ -30,7 +30,7 @@ from peer.tasks.builtin import BuiltinTask
 
 Vector = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
-SUITE = Path(__file__).parent.parent / "experiments" / "suite.toml"
+SUITE = Path(__file__).parent.parent / "papers" / "suite" / "suite.toml"
 SETTINGS = (
     "MNIST, rotated 2",
     "Fashion, rotated 4",
@@ -209,7 +209,7 @@ def main() -> None:
     """Run all methods in each setting with each seed and print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, required=True, help="folder of the data sets")
-    parser.add_argument("--setting", nargs="+", default=SETTINGS, help="settings of experiments/suite.toml")
+    parser.add_argument("--setting", nargs="+", default=SETTINGS, help="settings of papers/suite/suite.toml")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()

@@ -38,19 +38,13 @@ def difference(row: Sequence[Result], best: Sequence[Result]) -> tuple[float, fl
     return (statistics.fmean(pairs), half_width(pairs)) if pairs else None
 
 
-def equal_to_the_best(row: Sequence[Result], best: Sequence[Result]) -> bool:
-    """Return whether the 95 % interval of the difference to the best row includes 0; False where one seed leaves no interval."""
-    found = difference(row, best)
-    return found is not None and found[1] is not None and abs(found[0]) <= found[1]
-
-
 def data_of(result: Result) -> str:
     """Return the data of a result as text: rows of other data cannot be compared. Results of earlier releases do not say."""
     return json.dumps(result.get("data"), sort_keys=True)
 
 
 def cautions(rows: Mapping[str, Sequence[Result]]) -> list[str]:
-    """Return the sentences that a reader of a table needs before he compares its rows, by case name."""
+    """Return the sentences that a reader of a table needs before comparing its rows, by case name."""
     found = []
     counts = {case: len({result["seed"] for result in results}) for case, results in rows.items()}
     if len(set(counts.values())) > 1:

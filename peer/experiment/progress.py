@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
+from peer.experiment.blocks import metric_of
 from peer.experiment.jobs import Job
-from peer.experiment.table import metric_of
 from peer.observe.rounds_bar import RoundsBar
 
 

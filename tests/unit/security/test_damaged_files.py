@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors.numpy import save_file
+from tools.experiments import file_named
 from tools.permissions import bound_by_permissions
 
 from coordinator_free_bootstrap import load_graph, make_graph, parse_manifest, save_graph
@@ -52,7 +53,7 @@ from peer.testbed.testbed import Testbed
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/dev/zero and limits of memory as on Linux")
 
-EXPERIMENT = Path(__file__).parents[3] / "experiments" / "all-algorithms.toml"
+EXPERIMENT = file_named("all-algorithms")
 PATIENCE_S = 60  # only a hang reaches it
 MEMORY_BYTES = 2 << 30  # address space that a reader may take beside what is there
 HUGE_BYTES = 1 << 40  # of a file without content: the file system stores nothing

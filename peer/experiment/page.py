@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from coordinator_free_bootstrap.errors import UsageError
 from peer.experiment.jobs import slug
 from peer.experiment.render import markdown_lines
 from peer.experiment.spec import Experiment, load_experiment
 from peer.experiment.table import Table
+from peer.experiment.table_files import FOLDER
 
 FIGURES = "figures"  # pictures of `peer experiment table --curves`, beside the experiment files
 
@@ -18,8 +20,13 @@ def page(directory: Path, tables: Sequence[Table]) -> str:
 
     Raises:
         ConfigError: an experiment file of the folder is wrong.
+        UsageError: tables have no experiment file.
     """
     experiments = [load_experiment(path) for path in sorted(directory.glob("*.toml"))]
+    if strays := sorted({table.experiment for table in tables} - {experiment.file for experiment in experiments}):
+        raise UsageError(
+            f"{directory}: expected {strays[0]}.toml beside {FOLDER}/{strays[0]}.json, got no such file. Copy it here"
+        )
     of = {e.file: [table for table in tables if table.experiment == e.file] for e in experiments}
     lines = [
         f"# {directory.resolve().name}: measured tables",

@@ -175,6 +175,12 @@ def test_a_page_has_notes_tables_and_what_was_not_measured(paper, tmp_path):
     )
 
 
+def test_a_page_leaves_no_table_out(paper):
+    (paper / "one.toml").unlink()
+    with pytest.raises(UsageError, match=r"expected one\.toml beside results/one\.json"):
+        page(paper, tables_in(paper))
+
+
 @pytest.mark.parametrize("option", ["--json", "--curves"])
 def test_options_that_need_single_runs_are_refused_for_saved_tables(paper, tmp_path, option):
     done = CliRunner().invoke(app, ["experiment", "table", str(paper), option, str(tmp_path / "out")])

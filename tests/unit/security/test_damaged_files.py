@@ -34,6 +34,7 @@ from peer.deploy.ending import is_completed
 from peer.deploy.task_file import task_file
 from peer.experiment.jobs import read_result
 from peer.experiment.spec import load_experiment
+from peer.experiment.table_files import read_tables
 from peer.identity.files import KeyFiles, keygen, load_key_pair
 from peer.learning.saved import SavedModel
 from peer.observe.logs import last_error
@@ -109,6 +110,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(EXPERIMENT, place / "experiment.toml")
     (place / "script.toml").write_text("[[event]]\nat_s = 1\ndo = 'kill'\npeers = [1]\n")
     (place / "result.json").write_text('{"digest": "d"}')
+    shutil.copy(next(EXPERIMENT.parent.glob("results/*.json")), place / "tables.json")
     return place
 
 
@@ -226,6 +228,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "picture": ("picture.png", samples),
     "experiment": ("experiment.toml", load_experiment),
     "result": ("result.json", read_result),
+    "tables": ("tables.json", read_tables),
     "script of faults": ("script.toml", load_script),
     "key of a page": ("coordinator-free/page.key", page_key),
 }

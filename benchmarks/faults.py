@@ -14,12 +14,12 @@ import numpy as np
 from testbeds import loopback_graph, rounds_of
 
 from coordinator_free_bootstrap import Graph
-from peer.chaos.network import FaultyNetwork
-from peer.chaos.runner import FaultRunner
+from peer.bed.chaos.network import FaultyNetwork
+from peer.bed.chaos.runner import FaultRunner
+from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.warm_up import warm_up
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
-from peer.testbed.testbed import Testbed
-from peer.testbed.warm_up import warm_up
 
 
 class FaultyRun:

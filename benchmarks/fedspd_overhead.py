@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from peer.observe.run_files import Run
-from peer.testbed.ports import free_ports
-from peer.testbed.testbed import Testbed
-from peer.testbed.warm_up import warm_up
+from peer.bed.testbed.ports import free_ports
+from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.warm_up import warm_up
+from peer.view.state.run_files import Run
 
 SKIPPED_ROUNDS = 3
 

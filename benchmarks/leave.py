@@ -17,10 +17,10 @@ from common import show
 from testbeds import directory, last_round, loopback_graph
 
 from coordinator_free_bootstrap import Graph
+from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.warm_up import warm_up
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
-from peer.testbed.testbed import Testbed
-from peer.testbed.warm_up import warm_up
 
 HUB, BEHIND = 0, 1
 WHO = {"the hub": HUB, "a leaf behind a firewall": BEHIND}

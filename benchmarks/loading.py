@@ -92,8 +92,8 @@ def memory(pid: int | str = "self") -> dict[str, int]:
 def _hold(graph: Graph, peer_id: int, data_root: Path, ready: Connection) -> None:
     """Hold the data and the learner of one peer until asked to end."""
     from peer.learning.learner import Learner
-    from peer.tasks import datasets, dealing
     from peer.tasks.loading import load_task
+    from peer.zoo.tasks import datasets, dealing
 
     if not _PRELOADED:
         datasets._load.cache_clear()
@@ -111,7 +111,7 @@ _PRELOADED = True
 def testbed_memory(peers: int, data_root: Path, *, preloaded: bool) -> list[dict[str, int]]:
     """Return each forked peer's memory once all of them hold their data."""
     global _PRELOADED  # noqa: PLW0603, read by the forked children
-    from peer.testbed.warm_up import warm_up
+    from peer.bed.testbed.warm_up import warm_up
 
     _PRELOADED = preloaded
     graph = mnist_graph(peers)

@@ -19,9 +19,9 @@ from common import show
 from testbeds import QUICK, directory, loopback_graph, private_mb, run
 
 from coordinator_free_bootstrap import save_graph
+from peer.bed.testbed.testbed import Testbed
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
-from peer.testbed.testbed import Testbed
 
 MODELS_BESIDE_SLOTS = 4
 ROUND = 10  # sampled after this one: buffers have reached their size by then

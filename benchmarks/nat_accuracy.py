@@ -18,7 +18,7 @@ from common import show
 from testbeds import Outcome, loopback_graph, run
 
 from coordinator_free_bootstrap import Graph
-from peer.experiment.comparison import half_width
+from peer.lab.comparison import half_width
 from peer.runtime.edges import Edges
 
 CLOSED = "127.0.0.1:9"  # nothing listens there

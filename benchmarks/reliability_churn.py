@@ -12,7 +12,7 @@ import numpy as np
 from common import show
 from faults import FaultyRun, faulty_run
 
-from peer.chaos.faults import Event
+from peer.bed.chaos.faults import Event
 
 SAMPLE = 8  # untouched peers that are looked at meanwhile: to look at all of them would be a load of its own
 

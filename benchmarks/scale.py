@@ -13,7 +13,7 @@ from pathlib import Path
 from common import show
 from testbeds import loopback_graph, private_mb, run, wall
 
-from peer.testbed.testbed import Testbed
+from peer.bed.testbed.testbed import Testbed
 
 # A thousand processes on two cores answer late: suspicion must be longer than the longest queue for a core.
 PATIENT = [

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from peer.experiment.simulated import SimulatedSettings, simulate
+from peer.lab.simulated import SimulatedSettings, simulate
 from peer.tasks import Shard, Task
-from peer.tasks.models import make_model
+from peer.zoo.tasks.models import make_model
 
 SAMPLES, TEST, CLASSES, DEGREE = 250, 50, 10, 4
 RUN = {"algorithm": "dfedavg", "local_epochs": 5, "learning_rate": 0.05, "batch_size": 50, "momentum": 0.5}

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from peer.learning.learner import Learner
 from peer.tasks import Shard, Task
-from peer.tasks.models import make_model
+from peer.zoo.tasks.models import make_model
 
 SAMPLES, EPOCHS, BATCH, RATE = 1000, 2, 100, 0.1
 AIM = 0.95

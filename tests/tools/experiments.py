@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from peer.experiment.blocks import read_blocks
-from peer.experiment.table import Table
+from peer.lab.blocks import read_blocks
+from peer.lab.table import Table
 
 PAPERS = Path(__file__).parents[2] / "papers"
 FILES = sorted(PAPERS.glob("*/*.toml"))

@@ -5,8 +5,8 @@ from tools.experiments import FILES
 
 from coordinator_free_bootstrap import Graph, make_graph
 from peer.algorithms.registry import algorithm_named
-from peer.experiment.jobs import skipped
-from peer.experiment.spec import load_experiment
+from peer.lab.jobs import skipped
+from peer.lab.spec import load_experiment
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

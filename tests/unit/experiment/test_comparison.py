@@ -8,9 +8,9 @@ from rich.console import Console
 from tools.experiments import tables_of
 
 from peer.core.metric import Metric
-from peer.experiment.cells import cells_of
-from peer.experiment.comparison import cautions, difference, half_width
-from peer.experiment.render import markdown, rendered
+from peer.lab.cells import cells_of
+from peer.lab.comparison import cautions, difference, half_width
+from peer.lab.render import markdown, rendered
 
 
 def result(case, seed, measured, **changes):

@@ -9,12 +9,12 @@ from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import UsageError
 from peer.cli.main import app
-from peer.experiment.cells import cells_of
-from peer.experiment.jobs import names_of
-from peer.experiment.page import page
-from peer.experiment.spec import load_experiment
-from peer.experiment.table import Row, Table, mean_of
-from peer.experiment.table_files import read_tables, table_files, text_of_tables, write_tables
+from peer.lab.cells import cells_of
+from peer.lab.jobs import names_of
+from peer.lab.page import page
+from peer.lab.spec import load_experiment
+from peer.lab.table import Row, Table, mean_of
+from peer.lab.table_files import read_tables, table_files, text_of_tables, write_tables
 
 FOLDERS = sorted(path for path in PAPERS.iterdir() if path.is_dir())
 RESULTS = sorted(PAPERS.glob("*/results/*.json"))

@@ -38,19 +38,13 @@ def difference(row: Sequence[Result], best: Sequence[Result]) -> tuple[float, fl
     return (statistics.fmean(pairs), half_width(pairs)) if pairs else None
 
 
-def equal_to_the_best(row: Sequence[Result], best: Sequence[Result]) -> bool:
-    """Return whether the 95 % interval of the difference to the best row includes 0; False where one seed leaves no interval."""
-    found = difference(row, best)
-    return found is not None and found[1] is not None and abs(found[0]) <= found[1]
-
-
 def data_of(result: Result) -> str:
-    """Return the data of a result as text: rows of other data cannot be compared. Results of earlier releases do not say."""
-    return json.dumps(result.get("data"), sort_keys=True)
+    """Return the data of a result as text: rows of other data cannot be compared."""
+    return json.dumps(result["data"], sort_keys=True)
 
 
 def cautions(rows: Mapping[str, Sequence[Result]]) -> list[str]:
-    """Return the sentences that a reader of a table needs before he compares its rows, by case name."""
+    """Return the sentences that a reader of a table needs before comparing its rows, by case name."""
     found = []
     counts = {case: len({result["seed"] for result in results}) for case, results in rows.items()}
     if len(set(counts.values())) > 1:
@@ -63,7 +57,7 @@ def cautions(rows: Mapping[str, Sequence[Result]]) -> list[str]:
         known = min(result.get("accuracy_peers") or result.get("metric_peers") or result["peers"] for result in results)
         if known < (peers := results[0]["peers"]):
             found.append(f"{case}: means over {known} of {peers} peers: the others have no value of the metric.")
-    algorithms = {result.get("algorithm") for results in rows.values() for result in results}
-    if None not in algorithms and (missing := [name for name in RIVALS if name not in algorithms]):
+    algorithms = {result["algorithm"] for results in rows.values() for result in results}
+    if missing := [name for name in RIVALS if name not in algorithms]:
         found.append(f"No row of {' and '.join(missing)}: without the simplest rivals a number says little.")
     return found

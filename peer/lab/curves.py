@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from peer.lab.table import Block
+from peer.lab.blocks import Block
 
 
 def save_curves(block: Block, path: Path) -> None:
@@ -23,11 +23,11 @@ def save_curves(block: Block, path: Path) -> None:
     name = f"{metric.label}, %" if metric.share else metric.label
     with _axes(block, path, "round", f"test {name}, mean over peers") as axes:
         _draw_curves(axes, block, "curve")
-    if any(result.get("curve_train") for row in block.rows for result in row.results):
+    if any(result.get("curve_train") for result in block.results):
         train = path.with_stem(f"{path.stem}-train")
         with _axes(block, train, "round", f"training {name}, mean over peers") as axes:
             _draw_curves(axes, block, "curve_train")
-    swept = [result for row in block.rows for result in row.results if result.get("sweep")]
+    swept = [result for result in block.results if result.get("sweep")]
     if swept:
         path = path.with_stem(f"{path.stem}-sweep")
         with _axes(block, path, swept[0]["sweep"]["key"], f"measured {name}, mean over peers") as axes:
@@ -56,16 +56,16 @@ def _axes(block: Block, path: Path, xlabel: str, ylabel: str) -> Iterator[Any]:
 
 def _draw_curves(axes: Any, block: Block, key: str) -> None:
     """Draw the mean over seeds of each case, with the range of the seeds."""
-    for row in block.rows:
-        curves = [np.array(result[key], dtype=float) for result in row.results if result.get(key)]
+    for case in block.cases:
+        curves = [np.array(result[key], dtype=float) for result in case.results if result.get(key)]
         if not curves:
             continue
         shortest = min(map(len, curves))
         rounds, values = (
             curves[0][:shortest, 0],
-            row.metric.factor * np.stack([curve[:shortest, 1] for curve in curves]),
+            case.metric.factor * np.stack([curve[:shortest, 1] for curve in curves]),
         )
-        (line,) = axes.plot(rounds, values.mean(0), label=row.case, linewidth=1.2)
+        (line,) = axes.plot(rounds, values.mean(0), label=case.name, linewidth=1.2)
         axes.fill_between(rounds, values.min(0), values.max(0), color=line.get_color(), alpha=0.1, linewidth=0)
 
 

@@ -2,139 +2,88 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
 from peer.core.metric import Metric
-from peer.lab.comparison import equal_to_the_best, half_width
+from peer.lab.cells import Cells, clusters_right, filled, shown, with_spread
+from peer.lab.table import BEST, NOT_SEPARATED, Row, Table, Total, mean_of
 
-Result = dict[str, Any]
-BEST, EQUAL = "**", "*"
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """One table: a title, and its cells with the header first."""
-
-    title: str
-    cells: list[tuple[str, ...]]
+MARKS = {BEST: "**", NOT_SEPARATED: "*"}
+Grid = dict[str, dict[str, Row]]  # by case, then by setting
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One case in one setting: its results over seeds, and those of the best case of the setting."""
-
-    results: Sequence[Result]
-    best: Sequence[Result]
-
-    def values(self, key: str) -> list[float]:
-        """Return the numbers of a key; a result without it has none."""
-        return [float(result[key]) for result in self.results if result.get(key) is not None]
-
-    def mean(self, key: str) -> float | None:
-        """Return the mean of a key over the seeds."""
-        values = self.values(key)
-        return statistics.fmean(values) if values else None
-
-    @property
-    def mark(self) -> str:
-        """`BEST`, `EQUAL` where the interval of the difference to the best includes 0, or nothing."""
-        if not self.best:
-            return ""
-        return BEST if self.results == self.best else EQUAL if equal_to_the_best(self.results, self.best) else ""
-
-
-Grid = dict[str, dict[str, Cell]]  # by case, then by setting
-
-
-def sheets(
-    title: str, rows: Sequence[Sequence[Result]], best: Sequence[Sequence[Result]], metric: Metric
-) -> list[Sheet]:
-    """Return three tables: the measured values; the worst peer and the worst tenth; and what a case costs in all settings.
-
-    Args:
-        title: of the experiment.
-        rows: results over seeds of each case in each setting; every result has "setting".
-        best: for each row the results of the best case in its setting.
-        metric: of all results.
-    """
+def sheets(table: Table) -> list[tuple[str, Cells]]:
+    """Return the measured values, the worst peers, the clusters found, and what a case reached and cost in all settings."""
     grid: Grid = {}
-    for results, best_results in zip(rows, best, strict=True):
-        placed = results[0]["setting"]
-        grid.setdefault(placed["case"], {})[placed["setting"]] = Cell(results, best_results)
-    settings = list(dict.fromkeys(setting for cells in grid.values() for setting in cells))
-    return [
-        Sheet(
-            f"{title}: {metric.column}; {BEST} best, {EQUAL} not separated from it",
-            _table(grid, settings, metric, _measured),
+    for row in table.rows:
+        grid.setdefault(row.case, {})[row.setting or ""] = row
+    title, column = table.title, table.metric.column
+    worst = "worst peer / worst tenth" if any(row.worst is not None for row in table.rows) else "worst tenth"
+    found = [
+        (
+            f"{title}: {column}; {MARKS[BEST]} best, {MARKS[NOT_SEPARATED]} not separated from it",
+            _cells(grid, table, _measured),
         ),
-        Sheet(
-            f"{title}: worst peer / worst tenth of the peers, {metric.column}", _table(grid, settings, metric, _worst)
-        ),
-        Sheet(f"{title}: over all settings", _costs(grid, settings, metric)),
+        (f"{title}: {worst} of the peers, {column}", _cells(grid, table, _worst)),
+        (f"{title}: runs in which every peer ended in its true cluster", _cells(grid, table, clusters_right)),
     ]
+    known = [(title, cells) for title, cells in found if any(any(row[1:]) for row in cells[1:])]
+    return [*known, *([(f"{title}: over all settings", _totals(grid, table))] if table.totals else [])]
 
 
-def _table(grid: Grid, settings: list[str], metric: Metric, text: Any) -> list[tuple[str, ...]]:
+def _cells(grid: Grid, table: Table, text: Callable[[Row, Metric], str]) -> Cells:
+    settings = list(dict.fromkeys(row.setting or "" for row in table.rows))
     rows = [
-        (case, *(text(cells[setting], metric) if setting in cells else "" for setting in settings))
+        (case, *(text(cells[setting], table.metric) if setting in cells else "" for setting in settings))
         for case, cells in grid.items()
     ]
     return [("case", *settings), *rows]
 
 
-def _measured(cell: Cell, metric: Metric) -> str:
-    mark = f" {cell.mark}" if cell.mark else ""
-    return with_spread(cell.mean("measured"), half_width(cell.values("measured")), metric) + mark
+def _measured(row: Row, metric: Metric) -> str:
+    return f"{with_spread(row.measured, metric)} {MARKS.get(row.mark, '')}".strip()
 
 
-def _worst(cell: Cell, metric: Metric) -> str:
-    found = [cell.mean("accuracy_worst"), cell.mean("accuracy_p10")]
-    return " / ".join(metric.scaled_text(None if value is None else metric.factor * value) for value in found)
+def _worst(row: Row, metric: Metric) -> str:
+    return " / ".join(metric.scaled_text(value) for value in (row.worst, row.worst_tenth) if value is not None)
 
 
-def _costs(grid: Grid, settings: list[str], metric: Metric) -> list[tuple[str, ...]]:
-    """Return one row for each case: means over its settings, and in how many of them it is best or not separated from it."""
+def _totals(grid: Grid, table: Table) -> Cells:
+    """Return one row for each case: its mean, its regret, and what it costs."""
     header = (
         "case",
-        f"mean, {metric.column}",
-        "best or equal",
+        f"mean, {table.metric.column}",
+        "mean regret",
+        "largest regret",
         "MB sent a peer",
         "CPU seconds a run",
         "MB of models held",
+        "seeds",
     )
-    rows = []
-    for case, cells in grid.items():
-        found = list(cells.values())
-        sent = [1e-6 * result["payload_bytes_sent"] / result["peers"] for cell in found for result in cell.results]
-        means = [value for cell in found if (value := cell.mean("measured")) is not None]
-        rows.append(
-            (
-                case,
-                metric.scaled_text(statistics.fmean(means)) if len(means) == len(settings) else "",
-                f"{sum(bool(cell.mark) for cell in found)} of {len(found)}",
-                shown(statistics.fmean(sent), 2),
-                shown(_mean_of("cpu_seconds", found)),
-                shown(_mean_of("held_bytes", found, 1e-6), 2),
-                "/".join(sorted({str(len(cell.results)) for cell in found})),
-            )
-        )
-    return [(*header, "seeds"), *rows]
+    return filled(header, [_total(total, _regrets(grid, total.case, table), table.metric) for total in table.totals])
 
 
-def _mean_of(key: str, cells: Sequence[Cell], factor: float = 1.0) -> float | None:
-    values = [value for cell in cells for value in cell.values(key)]
-    return factor * statistics.fmean(values) if values else None
+def _total(total: Total, regrets: list[float], metric: Metric) -> list[str]:
+    return [
+        total.case,
+        metric.scaled_text(total.mean),
+        metric.scaled_text(sum(regrets) / len(regrets) if regrets else None),
+        metric.scaled_text(max(regrets, default=None)),
+        shown(total.megabytes_sent, 2),
+        shown(total.cpu_seconds),
+        shown(total.held_megabytes, 2),
+        "/".join(map(str, total.seeds)),
+    ]
 
 
-def shown(value: float | None, digits: int = 1) -> str:
-    """Return a number as text; nothing for None."""
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def with_spread(value: float | None, spread: float | None, metric: Metric) -> str:
-    """Return a value and half of its interval as text."""
-    text = metric.scaled_text(value)
-    return text if not text or spread is None else f"{text} ± {metric.scaled_text(spread, 2)}"
+def _regrets(grid: Grid, case: str, table: Table) -> list[float]:
+    """Return how far a case is from the best case of each setting; nothing for one that was not run in all of them."""
+    best: dict[str, float] = {}
+    better = max if table.metric.higher_is_better else min
+    for cells in grid.values():
+        for setting, row in cells.items():
+            if (value := mean_of(row.measured)) is not None:
+                best[setting] = better(best.get(setting, value), value)
+    own = {setting: mean_of(row.measured) for setting, row in grid[case].items()}
+    found = [abs(best[setting] - value) for setting, value in own.items() if value is not None]
+    return found if len(found) == len(best) else []

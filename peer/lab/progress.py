@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
+from peer.lab.blocks import metric_of
 from peer.lab.jobs import Job
-from peer.lab.table import metric_of
 from peer.view.live.rounds_bar import RoundsBar
 
 

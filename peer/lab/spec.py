@@ -176,7 +176,7 @@ def load_experiment(path: Path) -> Experiment:
         data = tomllib.loads(text_of(path))
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be read: {error.strerror or error}; give an experiment file such as experiments/*.toml"
+            f"{path}: cannot be read: {error.strerror or error}; give an experiment file, such as papers/suite/suite.toml"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from error

@@ -1,4 +1,23 @@
-"""The start of a small experiment file, without cases: eight peers, two rounds, seconds on one core."""
+"""The project's experiment files, and the start of a small one: eight peers, two rounds, seconds on one core."""
+
+from pathlib import Path
+
+from peer.lab.blocks import read_blocks
+from peer.lab.table import Table
+
+PAPERS = Path(__file__).parents[2] / "papers"
+FILES = sorted(PAPERS.glob("*/*.toml"))
+
+
+def file_named(stem: str) -> Path:
+    """Return the experiment file of a name."""
+    return next(path for path in FILES if path.stem == stem)
+
+
+def tables_of(folder: Path) -> list[Table]:
+    """Return the tables of the results below a folder."""
+    return [block.table() for block in read_blocks(folder)]
+
 
 HEAD = """
 title = "A small one"

@@ -22,12 +22,10 @@ app = typer.Typer(
 
 
 @app.command(
-    epilog="Example: peer experiment run experiments/dfca-table1-mnist-k2.toml --scale 0.1 --seeds 3 --data-root data"
+    epilog="Example: peer experiment run papers/dfca/dfca-table1-mnist-k2.toml --scale 0.1 --seeds 3 --data-root data"
 )
 def run(
-    file: Annotated[
-        Path, typer.Argument(help="Experiment file, see experiments/.", show_default=False, readable=False)
-    ],
+    file: Annotated[Path, typer.Argument(help="Experiment file, see papers/.", show_default=False, readable=False)],
     scale: Annotated[float, typer.Option(help="Share of the peers and data; samples per peer do not change.")] = 1.0,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each case. Default: as in the paper.")] = None,
     backend: Annotated[
@@ -140,15 +138,34 @@ def run(
     typer.echo(out / experiment.file)
 
 
-@app.command(epilog="Example: peer experiment table out/experiments --markdown table.md --curves figures")
+@app.command(
+    epilog="Example: peer experiment table out/experiments --json papers/dfca/results --curves papers/dfca/figures"
+)
 def table(
     directory: Annotated[
         Path,
         typer.Argument(
-            help="The --out folder of peer experiment run, or that of one experiment in it.", readable=False
+            help="The --out folder of peer experiment run, or that of one experiment in it; or a folder with the subfolder "
+            "results of --json.",
+            readable=False,
         ),
     ] = Path("out/experiments"),
-    markdown: Annotated[Path | None, typer.Option(help="Markdown file to write the tables to.", readable=False)] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FOLDER",
+            help="Folder for the tables as JSON: a file for each experiment, which keeps its tables of other scales.",
+            readable=False,
+        ),
+    ] = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option(
+            help="Markdown file to write the tables to; of a folder with results, a page with the notes of its experiment files.",
+            readable=False,
+        ),
+    ] = None,
     curves: Annotated[
         Path | None,
         typer.Option(
@@ -161,15 +178,25 @@ def table(
 
     from coordinator_free_bootstrap.errors import UsageError
     from coordinator_free_bootstrap.validation import counted
+    from peer.lab.blocks import read_blocks
     from peer.lab.jobs import slug
-    from peer.lab.table import markdown as as_markdown
-    from peer.lab.table import read_blocks, rendered
+    from peer.lab.page import page
+    from peer.lab.render import markdown as as_markdown
+    from peer.lab.render import rendered
+    from peer.lab.table_files import read_tables, table_files, write_tables
 
-    blocks = read_blocks(directory)
-    Console().print(rendered(blocks))
+    files = table_files(directory)
+    blocks = [] if files else read_blocks(directory)
+    if files:
+        refuse_without("with the results of single runs", False, json=json, curves=curves)
+    tables = [found for path in files for found in read_tables(path)] or [block.table() for block in blocks]
+    Console().print(rendered(tables))
+    if json is not None:
+        _make_folder(json, "--json")
+        typer.echo(f"wrote {', '.join(map(str, write_tables(json, tables)))}", err=True)
     if markdown is not None:
         try:
-            markdown.write_text(as_markdown(blocks), encoding="utf-8")
+            markdown.write_text(page(directory, tables) if files else as_markdown(tables), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"--markdown: {markdown} cannot be written: {error.strerror}") from error
         typer.echo(f"wrote {markdown}", err=True)

@@ -22,9 +22,9 @@ from peer.zoo.tasks.splits import SPLITS
 
 ROOT = Path(__file__).parents[3]
 PAGES = [path for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md") if (path := ROOT / name).exists()]
-PAGES += sorted((ROOT / "docs").glob("*.md"))
+PAGES += [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "papers").rglob("*.md"))]
 PROGRAM = get_command(app)
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?:^(?: {4,}.*)?\n)+", re.MULTILINE)

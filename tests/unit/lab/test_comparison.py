@@ -5,16 +5,21 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
+from tools.experiments import tables_of
 
+from peer.core.metric import Metric
+from peer.lab.cells import cells_of
 from peer.lab.comparison import cautions, difference, half_width
-from peer.lab.table import markdown, read_blocks, rendered
+from peer.lab.render import markdown, rendered
 
 
 def result(case, seed, measured, **changes):
-    texts = dict.fromkeys(("experiment", "title", "backend", "device", "scale", "machine", "date", "command"), "a")
+    texts = dict.fromkeys(
+        ("experiment", "title", "backend", "device", "scale", "machine", "date", "command", "measures"), "a"
+    )
     numbers = dict.fromkeys(("peers", "rounds"), 1) | {"mean_degree": 2.0, "run_seconds": 1.0, "curve": []}
     known = {"case": case, "seed": seed, "measured": measured, "algorithm": case, "place": 0, "data": {"split": "iid"}}
-    return texts | numbers | known | changes
+    return texts | numbers | known | {"metric": Metric().as_json()} | changes
 
 
 def written(folder, results):
@@ -25,8 +30,8 @@ def written(folder, results):
 
 
 def table(folder):
-    (block,) = read_blocks(folder)
-    header, *rows = block.cells()
+    (table,) = tables_of(folder)
+    header, *rows = cells_of(table)
     return {row[0]: dict(zip(header, row, strict=True)) for row in rows}
 
 
@@ -68,7 +73,7 @@ def test_a_narrow_terminal_shows_cases_as_columns(tmp_path, width, first):
     numbers = {"cluster_ari": 0.5, "mix_err": 0.1, "settled_round": 3, "models_sent": 7}
     written(tmp_path, [result(name, 1, 50.0, place=i, **numbers) for i, name in enumerate(("local", "dfedavg"))])
     console = Console(width=width, record=True, file=StringIO())
-    console.print(rendered(read_blocks(tmp_path)))
+    console.print(rendered(tables_of(tmp_path)))
     header = next(line for line in console.export_text().splitlines() if "case" in line)
     assert [cell.strip() for cell in header.strip("┃").split("┃")][: len(first)] == first
 
@@ -88,4 +93,4 @@ def test_a_table_says_what_it_lacks(tmp_path, seeds, names, words):
     found = cautions(rows)
     assert [text[: len(words or "")] for text in found] == ([words] if words else [])
     written(tmp_path, [each for row in rows.values() for each in row])
-    assert all(text in markdown(read_blocks(tmp_path)) for text in found)
+    assert all(text in markdown(tables_of(tmp_path)) for text in found)

@@ -4,25 +4,24 @@ import hashlib
 import json
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.experiments import HEAD
+from tools.experiments import FILES, HEAD, file_named, tables_of
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap import canonical_json
 from coordinator_free_bootstrap.errors import ConfigError, PeerError, TaskError, UsageError
 from peer.algorithms.registry import algorithm_named
 from peer.cli.main import app
+from peer.core.metric import Metric
+from peer.lab.cells import cells_of
 from peer.lab.jobs import Job, device_of, done_already, skipped, slug
+from peer.lab.render import how, markdown
 from peer.lab.runner import run_job
 from peer.lab.scaling import Scale, scaled_degree, scaled_graph
 from peer.lab.simulated import SimulatedSettings
 from peer.lab.spec import GraphSpec, load_experiment
-from peer.lab.table import markdown, read_blocks
-
-FILES = sorted((Path(__file__).parents[3] / "experiments").glob("*.toml"))
 
 SMALL = f"""{HEAD}
 [[case]]
@@ -128,7 +127,7 @@ def test_a_missing_file_is_refused(tmp_path):
 
 
 def test_scale_keeps_the_samples_of_a_peer_and_equal_clusters():
-    experiment = load_experiment(next(path for path in FILES if path.stem == "dfca-table2-mnist-k4"))
+    experiment = load_experiment(file_named("dfca-table2-mnist-k4"))
     scale = Scale(0.1, ("run.rounds=30",))
     graph = scaled_graph(experiment, experiment.case[0], 1, scale)
     assert len(graph.nodes) == 24
@@ -141,7 +140,7 @@ def test_scale_keeps_the_samples_of_a_peer_and_equal_clusters():
 
 def test_a_server_draws_the_same_share_of_the_clients_at_every_scale():
     """60 of 100 clients became all of 10: every center was the mean of the same models."""
-    experiment = load_experiment(FILES[0].with_name("fedsoft-table1-synthetic-10-90.toml"))
+    experiment = load_experiment(file_named("fedsoft-table1-synthetic-10-90"))
     case = experiment.case[0]
     assert case.server.selected == 60
     scaled, full = (Job(experiment, case, 1, Scale(factor), "simulated") for factor in (0.1, 1.0))
@@ -226,10 +225,10 @@ def test_results_of_another_scale_are_in_another_table(small, tmp_path):
         job = Job(experiment, experiment.case[1], seed, Scale(settings=settings), "simulated")
         run_job(job, tmp_path, keep=False, command="", on_round=lambda completed, accuracy: None)
         assert not (tmp_path / "small" / "local" / f"seed-{seed}").exists()
-    blocks = read_blocks(tmp_path)
-    assert sorted(block.how.split(".")[0] for block in blocks) == ["Scale: full scale", "Scale: rounds=1"]
-    assert "ARI" not in markdown(blocks)  # a column without numbers is left out
-    assert markdown(read_blocks(tmp_path / "small")) == markdown(blocks), (
+    tables = tables_of(tmp_path)
+    assert sorted(how(table).split(".")[0] for table in tables) == ["Scale: full scale", "Scale: rounds=1"]
+    assert "ARI" not in markdown(tables)  # a column without numbers is left out
+    assert markdown(tables_of(tmp_path / "small")) == markdown(tables), (
         "the folder of one experiment has the same tables"
     )
 
@@ -241,7 +240,7 @@ def test_an_incomplete_result_is_run_again(small, tmp_path):
     job.place(tmp_path).write_text(json.dumps({"digest": job.digest()})[:-4])
     assert not done_already(job, tmp_path)
     with pytest.raises(UsageError, match="no results found"):
-        read_blocks(tmp_path)
+        tables_of(tmp_path)
 
 
 def test_curves_are_drawn_into_small_files(small, tmp_path):
@@ -284,7 +283,7 @@ def test_a_case_without_the_swept_key_runs_once(small):
 
 def test_a_center_is_not_compared_with_models_of_peers(tmp_path):
     """A FedSoft center is measured on the samples of one distribution, the others on each peer's own samples."""
-    path = FILES[0].with_name("fedsoft-table1-synthetic-10-90.toml")
+    path = file_named("fedsoft-table1-synthetic-10-90")
     experiment = load_experiment(path)
     scale = Scale(0.01, ("run.rounds=1", "run.local_epochs=1"))
     wanted = ("FedSoft between neighbors, distribution 0", "local", "dfedavg")
@@ -292,8 +291,8 @@ def test_a_center_is_not_compared_with_models_of_peers(tmp_path):
         run_job(
             Job(experiment, case, 1, scale, "simulated"), tmp_path, keep=False, command="", on_round=lambda r, m: None
         )
-    (block,) = read_blocks(tmp_path)
-    best = {row.case: bool(row.best) for row in block.rows}
+    (table,) = tables_of(tmp_path)
+    best = {row.case: bool(row.to_best) for row in table.rows}
     assert best == {wanted[0]: False, "local": True, "dfedavg": True}
 
 
@@ -365,7 +364,7 @@ def test_a_sweep_is_drawn_over_its_values(small, tmp_path):
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "figures").iterdir()}
     assert sizes.keys() == {"a-small-one.png", "a-small-one-sweep.png", "a-small-one-train.png"}
     assert all(1000 < size < 100_000 for size in sizes.values())
-    header, *rows = read_blocks(tmp_path / "results")[0].cells()
+    header, *rows = cells_of(tables_of(tmp_path / "results")[0])
     shown = [dict(zip(header, row, strict=True)) for row in rows]
     assert [row["case"] for row in shown] == ["A, degree = 2", "A, degree = 4", "B, degree = 2", "B, degree = 4"]
     assert [bool(row["before final, %"]) for row in shown] == [False, False, True, True]
@@ -426,9 +425,12 @@ def test_a_result_of_another_device_is_run_again(small, monkeypatch):
 
 
 def result_of(command="peer experiment run a.toml", **changes):
-    texts = dict.fromkeys(("experiment", "title", "case", "backend", "device", "scale", "machine", "date"), "a")
-    numbers = dict.fromkeys(("place", "seed", "peers", "rounds"), 1)
-    return {**texts, **numbers, "mean_degree": 2.0, "run_seconds": 1.0, "command": command, "curve": [], **changes}
+    texts = dict.fromkeys(
+        ("experiment", "title", "case", "backend", "device", "scale", "machine", "date", "measures"), "a"
+    )
+    numbers = dict.fromkeys(("place", "seed", "peers", "rounds"), 1) | {"mean_degree": 2.0, "run_seconds": 1.0}
+    known = {"algorithm": "dfca", "metric": Metric().as_json(), "data": {}, "curve": []}
+    return {**texts, **numbers, **known, "command": command, **changes}
 
 
 def written(folder, result):
@@ -448,6 +450,7 @@ def written(folder, result):
             "seed-1.json: not a result of peer experiment run: experiment: found None; allowed: str",
         ),
         ([], {"peers": "many"}, "peers: found 'many'"),
+        ([], {"metric": "accuracy"}, "metric: found 'accuracy'; allowed: dict"),
     ],
 )
 def test_wrong_options_and_files_of_a_table_are_refused(tmp_path, arguments, changes, words):
@@ -462,8 +465,8 @@ def test_a_table_shows_the_commands_of_all_its_results(tmp_path):
     base = "peer experiment run a.toml --case"
     for seed, command in enumerate((f"{base} 'one [x]'", f"{base} two", f"{base} two", "peer else")):
         written(tmp_path, result_of(command, seed=seed, title="A [bold] one"))
-    blocks = read_blocks(tmp_path)
-    assert blocks[0].how.endswith(f"`{base} 'one [x]'`, `... --case two`, `peer else`")
+    tables = tables_of(tmp_path)
+    assert how(tables[0]).endswith(f"`{base} 'one [x]'`, `... --case two`, `peer else`")
     shown = CliRunner().invoke(app, ["experiment", "table", str(tmp_path)]).output
     assert "A [bold] one" in shown and "'one [x]'" in shown
 
@@ -478,10 +481,10 @@ def test_another_metric_than_accuracy_is_shown_by_its_name_and_not_in_percent(tm
     curve = [[1, 0.5], [2, 0.0314]]
     mae = {"name": "mae", "higher_is_better": False, "share": False}
     written(tmp_path, result_of(metric=mae, measured=0.0314, metric_worst=0.25, payload_bytes_sent=0, curve=curve))
-    (block,) = read_blocks(tmp_path)
-    header, row = block.cells()
+    (table,) = tables_of(tmp_path)
+    header, row = cells_of(table)
     assert dict(zip(header, row, strict=True)).items() >= {"measured, mae": "0.0314", "worst peer, mae": "0.25"}.items()
-    assert "%" not in markdown([block]).split("|")[2]
+    assert "%" not in markdown([table]).split("|")[2]
 
 
 def test_the_command_names_the_metric_of_the_task(small, tmp_path):

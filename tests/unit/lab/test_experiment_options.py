@@ -1,15 +1,12 @@
 """Every case of the project's experiment files has options that its algorithm accepts."""
 
-from pathlib import Path
-
 import pytest
+from tools.experiments import FILES
 
 from coordinator_free_bootstrap import Graph, make_graph
 from peer.algorithms.registry import algorithm_named
 from peer.lab.jobs import skipped
 from peer.lab.spec import load_experiment
-
-FILES = sorted((Path(__file__).parents[3] / "experiments").glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -1,24 +1,24 @@
 """Experiment files with settings: each case in each setting; tables with a row for each case and a column for each setting."""
 
 import json
-from pathlib import Path
 
 import pytest
-from tools.experiments import HEAD
+from tools.experiments import HEAD, file_named, tables_of
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.algorithms.registry import algorithms
 from peer.cli.main import app
+from peer.core.metric import Metric
 from peer.lab.jobs import Job, jobs_of
+from peer.lab.render import markdown, sheets
 from peer.lab.runner import run_job
 from peer.lab.scaling import Scale
 from peer.lab.simulated import SimulatedSettings
 from peer.lab.spec import GraphSpec, load_experiment
-from peer.lab.table import markdown, read_blocks
 
 NAMES = set(algorithms())  # as collected: without those that other tests register when they run
-ALL = Path(__file__).parents[3] / "experiments" / "all-algorithms.toml"
+ALL = file_named("all-algorithms")
 FILE = f"""{HEAD}
 [[setting]]
 name = "hard"
@@ -105,18 +105,21 @@ def test_a_run_has_its_setting_its_cpu_time_and_the_memory_of_its_models(path, t
     assert found["hard: local"]["held_bytes"] == 4 * parameters
     assert found["hard: ditto"]["held_bytes"] == 2 * 4 * parameters, "a shared and a personal model"
     assert all(result["cpu_seconds"] > 0 for result in found.values())
-    (block,) = read_blocks(tmp_path / "out")
-    assert [cells[0] for cells in block.sheets()[0].cells] == ["case", "ditto", "local"]
+    (table,) = tables_of(tmp_path / "out")
+    assert [cells[0] for cells in sheets(table)[0][1]] == ["case", "ditto", "local"]
 
 
 def result(case, setting, seed, measured, worst=0.5, tenth=0.6):
-    texts = dict.fromkeys(("experiment", "title", "backend", "device", "scale", "machine", "date", "command"), "a")
+    texts = dict.fromkeys(
+        ("experiment", "title", "backend", "device", "scale", "machine", "date", "command", "measures"), "a"
+    )
     numbers = {"peers": 2, "rounds": 1, "mean_degree": 2.0, "run_seconds": 1.0, "cpu_seconds": 2.0, "held_bytes": 3e6}
     known = {
         "case": f"{setting}: {case}",
         "setting": {"setting": setting, "case": case},
         "place": 0,
         "curve": [[1, 0.5]],
+        "metric": Metric().as_json(),
     }
     shown = {"accuracy_worst": worst, "accuracy_p10": tenth, "payload_bytes_sent": 8e6, "measured": measured}
     return texts | numbers | known | shown | {"seed": seed, "algorithm": case, "data": {"split": setting}}
@@ -141,8 +144,8 @@ def folder(tmp_path):
 
 
 def test_the_best_of_each_column_and_what_is_not_separated_from_it_are_marked(folder):
-    (block,) = read_blocks(folder)
-    measured, worst, costs = (sheet.cells for sheet in block.sheets())
+    (table,) = tables_of(folder)
+    measured, worst, costs = (cells for _, cells in sheets(table))
     assert [row[0] for row in measured] == ["case", "dfca", "dfedavg", "local"]
     cells = {row[0]: dict(zip(measured[0], row, strict=True)) for row in measured}
     assert {name: row["hard"] for name, row in cells.items() if name != "case"} == {
@@ -154,7 +157,9 @@ def test_the_best_of_each_column_and_what_is_not_separated_from_it_are_marked(fo
     assert cells["local"]["soft"] == "", "it was not run there"
     assert worst[1][1:] == ("50.0 / 60.0", "50.0 / 60.0")
     rows = {row[0]: dict(zip(costs[0], row, strict=True)) for row in costs}
-    assert rows["dfca"]["best or equal"] == "2 of 2" and rows["dfedavg"]["best or equal"] == "1 of 2"
+    assert (rows["dfca"]["mean regret"], rows["dfca"]["largest regret"]) == ("0.2", "0.3")
+    assert (rows["dfedavg"]["mean regret"], rows["dfedavg"]["largest regret"]) == ("4.9", "9.8")
+    assert rows["local"]["mean regret"] == "", "it was not run in every setting"
     assert rows["local"]["mean, %"] == "", "a mean over fewer settings cannot be compared"
     assert (
         rows["dfca"].items()
@@ -172,7 +177,7 @@ def test_tables_and_pictures_of_settings_are_written(folder, tmp_path):
     arguments = ["experiment", "table", str(folder), "--markdown", str(out), "--curves", str(pictures)]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
-    assert out.read_text() == markdown(read_blocks(folder))
+    assert out.read_text() == markdown(tables_of(folder))
     for words in ("** best", "worst peer / worst tenth", "over all settings", "| dfca | 91.0 ± 2.48 ** |"):
         assert words in out.read_text()
     assert {path.name for path in pictures.iterdir()} == {"a-hard.png", "a-soft.png"}
@@ -181,8 +186,8 @@ def test_tables_and_pictures_of_settings_are_written(folder, tmp_path):
 def test_one_seed_marks_the_best_alone(folder):
     for place in folder.rglob("seed-[12].json"):
         place.unlink()
-    (block,) = read_blocks(folder)
-    assert [row[1] for row in block.sheets()[0].cells[1:]] == ["90.0 **", "80.0", "70.0"]
+    (table,) = tables_of(folder)
+    assert [row[1] for row in sheets(table)[0][1][1:]] == ["90.0 **", "80.0", "70.0"]
 
 
 def test_the_table_across_all_algorithms_has_every_algorithm_in_every_setting():

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors.numpy import save_file
+from tools.experiments import file_named
 from tools.permissions import bound_by_permissions
 
 from coordinator_free_bootstrap import load_graph, make_graph, parse_manifest, save_graph
@@ -34,6 +35,7 @@ from peer.bed.testbed.testbed import Testbed
 from peer.identity.files import KeyFiles, keygen, load_key_pair
 from peer.lab.jobs import read_result
 from peer.lab.spec import load_experiment
+from peer.lab.table_files import read_tables
 from peer.observe.logs import last_error
 from peer.ops.deploy.task_file import task_file
 from peer.runtime.assembly import LocalSettings, assemble
@@ -52,7 +54,7 @@ from peer.view.report.report import build_report
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/dev/zero and limits of memory as on Linux")
 
-EXPERIMENT = Path(__file__).parents[3] / "experiments" / "all-algorithms.toml"
+EXPERIMENT = file_named("all-algorithms")
 PATIENCE_S = 60  # only a hang reaches it
 MEMORY_BYTES = 2 << 30  # address space that a reader may take beside what is there
 HUGE_BYTES = 1 << 40  # of a file without content: the file system stores nothing
@@ -108,6 +110,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(EXPERIMENT, place / "experiment.toml")
     (place / "script.toml").write_text("[[event]]\nat_s = 1\ndo = 'kill'\npeers = [1]\n")
     (place / "result.json").write_text('{"digest": "d"}')
+    shutil.copy(next(EXPERIMENT.parent.glob("results/*.json")), place / "tables.json")
     return place
 
 
@@ -225,6 +228,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "picture": ("picture.png", samples),
     "experiment": ("experiment.toml", load_experiment),
     "result": ("result.json", read_result),
+    "tables": ("tables.json", read_tables),
     "script of faults": ("script.toml", load_script),
     "key of a page": ("coordinator-free/page.key", page_key),
 }

@@ -36,7 +36,7 @@ class MetricRecord(BaseModel):
 
 
 class PeerStatus(BaseModel):
-    """One answer of `PeerHost.status`. Keys of newer releases are dropped.
+    """One answer of `PeerHost.status`. Unknown keys are dropped.
 
     Attributes:
         stage: of the run, `peer.core.stages.Stage`.

@@ -377,12 +377,12 @@ def main() -> None:
         measured = read_results(results)
         plot(measured, out / "growth.png")
     for backend in BACKENDS:
-        rows = [row[1:] for row in table(measured) if row[0] == backend]
+        rows = [cells[1:] for cells in table(measured) if cells[0] == backend]
         header = ["peers", *(name for name, _ in COSTS.values())]
-        known = [i for i in range(len(header)) if any(row[i] for row in rows)]
+        shown = [n for n in range(len(header)) if any(row[n] for row in rows)]
         title = f"Cost per peer and round, degree {DEGREE}, {backend}; aim: slopes of at most {AIM}"
         if rows:
-            columns, cells = [header[i] for i in known], [[row[i] for i in known] for row in rows]
+            columns, cells = [header[n] for n in shown], [[row[n] for n in shown] for row in rows]
             record(f"growth-{backend}", title, columns, cells, save=given.save)
 
 

@@ -7,7 +7,7 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -63,12 +63,13 @@ def run(
     *,
     while_running: Callable[[Testbed, Path], None] = lambda *_: None,
     limit_s: float = 900,
+    codes: Container[int] = (0,),
     **options: Any,
 ) -> Outcome:
     """Run all peers of a graph to the end.
 
     Raises:
-        RuntimeError: a peer failed, or the run outlasted ``limit_s``.
+        RuntimeError: a peer ended with a code that is not in ``codes``, or the run outlasted ``limit_s``.
     """
     with directory() as out:
         warm_up(graph, options.get("data_root"))
@@ -84,7 +85,7 @@ def run(
         finally:
             bed.stop()
         seconds = time.monotonic() - began
-        if any(bed.exit_codes.values()):
+        if any(code not in codes for code in bed.exit_codes.values()):
             raise RuntimeError(f"peers failed: {bed.exit_codes}")
         histories = {peer: read_history(StateDir.of_peer(out, peer).history) for peer in graph.ids}
         return Outcome(bed.exit_codes, seconds, started_at, histories)

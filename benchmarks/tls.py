@@ -222,7 +222,12 @@ def handshakes_of(target: TargetProcess, deed: Deed, count: int) -> list[object]
     target.ask()  # by now it has dealt with all of them
     theirs = processor_s(target.process.pid) - theirs
     each = 1000 * theirs / count
-    return [str(deed.__doc__).rstrip("."), f"{each:.2f}", f"{1000 * mine / count:.2f}", f"{200 / each:.0f}"]
+    return [
+        str(deed.__doc__).rstrip("."),
+        f"{each:.2f}",
+        f"{1000 * mine / count:.2f}",
+        f"{200 / each:.0f}" if each else "",
+    ]
 
 
 def handshakes(count: int) -> list[list[object]]:

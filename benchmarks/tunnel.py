@@ -284,7 +284,7 @@ def outcome_of(case: str, rounds: int, samples: int, seed: int) -> Run:
         return run(dials_only(graph))
     if firewall:
         with no_tunnels():
-            return run(graph)
+            return run(graph, codes=(0, 51))  # 51: a peer behind the firewall may be alone in most rounds
     return run(graph)
 
 

@@ -45,9 +45,15 @@ def command() -> str:
 
 
 def commit() -> str:
-    """Return the commit of this checkout, with ``-dirty`` if files were changed; "" outside of one."""
-    words = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    return subprocess.run(words, cwd=RESULTS.parent, capture_output=True, text=True, check=False).stdout.strip()
+    """Return the commit of this checkout, with ``-dirty`` if files but results and pages were changed; "" outside of one."""
+    beside = [":(top)", ":(top,exclude)benchmarks/results", ":(top,exclude)docs"]
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", *beside)
+    return _git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=RESULTS.parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
 
 
 def record(name: str, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, save: bool) -> None:

@@ -94,6 +94,15 @@ def test_another_format_version_is_refused(tmp_path):
     assert only_reason(store).startswith("another format: found 2")
 
 
+def test_a_checkpoint_without_the_digest_of_the_frozen_weights_is_refused(tmp_path):
+    filled(tmp_path)
+    manifest = tmp_path / "checkpoint-0000000002" / "manifest.json"
+    manifest.write_bytes(seal({k: v for k, v in unseal(manifest.read_bytes()).items() if k != "frozen_digest"}))
+    store = store_at(tmp_path)
+    assert store.load_latest().round_index == 4
+    assert only_reason(store) == "misplaced: manifest.json lacks frozen_digest"
+
+
 def test_a_checkpoint_under_another_number_is_refused(tmp_path):
     filled(tmp_path)
     shutil.copytree(tmp_path / "checkpoint-0000000001", tmp_path / "checkpoint-0000000007")

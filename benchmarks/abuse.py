@@ -42,13 +42,13 @@ from target_process import TargetProcess
 from coordinator_free_bootstrap import Graph, canonical_json, digest, load_graph
 from coordinator_free_bootstrap.errors import PeerError, Refusal
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.warm_up import warm_up
 from peer.core.messages import Heartbeat, Hello, ModelHeader, Phase
 from peer.identity.certificates import Certificate
 from peer.identity.files import identity_files, load_key_pair
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
-from peer.testbed.testbed import Testbed
-from peer.testbed.warm_up import warm_up
 from peer.wire import convert, frames
 from peer.wire.client import NeighborLink
 from peer.wire.options import SERVICE

@@ -24,10 +24,10 @@ import numpy as np
 from record import new_parser, record
 
 from coordinator_free_bootstrap import make_graph
+from peer.bed.testbed.directory import with_settings
 from peer.core.encoding import ENCODINGS
-from peer.experiment.comparison import half_width
-from peer.experiment.simulated import SimulatedSettings, simulate
-from peer.testbed.directory import with_settings
+from peer.lab.comparison import half_width
+from peer.lab.simulated import SimulatedSettings, simulate
 
 SHOWN = [name for name in ENCODINGS if name != "float16"]  # as large as bfloat16
 NAMES = {

@@ -32,7 +32,7 @@ from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, norm_squared
 from peer.core.model_store import ModelStore
 from peer.core.screening import check_norm, clip
-from peer.experiment.comparison import half_width
+from peer.lab.comparison import half_width
 from peer.tasks.loading import load_task
 
 PEERS, DEGREE = 10, 6

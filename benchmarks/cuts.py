@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from testbeds import FaultyRun, back_after, faulty_run, pauses
 
-from peer.chaos.faults import Event
+from peer.bed.chaos.faults import Event
 from peer.store.state_dir import StateDir
 
 FOREVER = ["run.rounds=100000"]

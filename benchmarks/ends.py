@@ -31,11 +31,11 @@ from record import new_parser, record
 from testbeds import FaultyRun, back_after, directory, faulty_run, last_round, loopback_graph, pauses
 
 from coordinator_free_bootstrap import Graph
-from peer.chaos.faults import Event
+from peer.bed.chaos.faults import Event
+from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.warm_up import warm_up
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
-from peer.testbed.testbed import Testbed
-from peer.testbed.warm_up import warm_up
 
 # ---- kills -----------------------------------------------------------------------------------------------------------
 

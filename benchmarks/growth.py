@@ -101,9 +101,9 @@ def traffic(rounds: list[dict[str, Any]]) -> dict[str, float]:
 
 def virtual(graph: Graph, tensors: bool, on_record: Callable[..., None]) -> Any:
     """Return a network with all peers of a graph."""
-    from peer.experiment.network import VirtualNetwork
-    from peer.experiment.simulated import SimulatedSettings, simulated_peers
     from peer.host import build_host
+    from peer.lab.network import VirtualNetwork
+    from peer.lab.simulated import SimulatedSettings, simulated_peers
 
     network = VirtualNetwork(on_record=on_record)
     if tensors:
@@ -223,10 +223,10 @@ def self_measuring() -> Iterator[None]:
 
 def in_processes(peers: int) -> dict[str, float]:
     """Measure a run of processes; after its last measured round one of them is killed."""
+    from peer.bed.testbed.testbed import Testbed
+    from peer.bed.testbed.warm_up import warm_up
     from peer.store.history import read_history
     from peer.store.state_dir import StateDir
-    from peer.testbed.testbed import Testbed
-    from peer.testbed.warm_up import warm_up
 
     graph = loopback_graph("regular", peers, settings_for(peers, 100_000), degree=min(DEGREE, peers - 1))
     warm_up(graph, None)

@@ -35,12 +35,12 @@ import numpy as np
 from record import new_parser, record
 from testbeds import QUICK, loopback_graph, run
 
+from peer.bed.testbed.ports import free_ports
+from peer.bed.testbed.testbed import Testbed
 from peer.core.averaging import fold
 from peer.host import PeerHost
 from peer.runtime.world import AsyncioWorld
 from peer.store.checkpoint import CheckpointStore
-from peer.testbed.ports import free_ports
-from peer.testbed.testbed import Testbed
 from peer.wire import frames
 from peer.wire.memory import keep_frame_memory
 

@@ -27,15 +27,15 @@ from record import new_parser, record
 from testbeds import last_round, loopback_graph, rounds_of
 
 from coordinator_free_bootstrap import Graph
-from peer.chaos.faults import Event
-from peer.chaos.network import FaultyNetwork
-from peer.chaos.runner import FaultRunner
-from peer.chaos.script import Script, random_script
-from peer.observe.tail import TIMELINE
+from peer.bed.chaos.faults import Event
+from peer.bed.chaos.network import FaultyNetwork
+from peer.bed.chaos.runner import FaultRunner
+from peer.bed.chaos.script import Script, random_script
+from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.warm_up import warm_up
 from peer.store.history import parse_lines
 from peer.store.state_dir import StateDir
-from peer.testbed.testbed import Testbed
-from peer.testbed.warm_up import warm_up
+from peer.view.state.tail import TIMELINE
 
 PEERS, STEADY = 8, (0, 1, 2, 3)
 SAMPLES = "samples.jsonl"

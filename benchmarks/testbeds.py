@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap import Graph, make_graph
-from peer.chaos.network import FaultyNetwork
-from peer.chaos.runner import FaultRunner
+from peer.bed.chaos.network import FaultyNetwork
+from peer.bed.chaos.runner import FaultRunner
+from peer.bed.testbed.directory import with_settings
+from peer.bed.testbed.ports import free_ports
+from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.warm_up import warm_up
 from peer.store.history import parse_lines, read_history
 from peer.store.state_dir import StateDir
-from peer.testbed.directory import with_settings
-from peer.testbed.ports import free_ports
-from peer.testbed.testbed import Testbed
-from peer.testbed.warm_up import warm_up
 
 TAIL_BYTES = 1 << 14
 QUICK = ["run.timeouts.round_deadline_s=120", "run.timeouts.suspicion_s=60", "run.timeouts.heartbeat_s=5"]

@@ -24,10 +24,10 @@ from torch import nn
 from torch.nn import functional
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from peer.experiment.simulated import SimulatedSettings, simulate
+from peer.lab.simulated import SimulatedSettings, simulate
 from peer.learning.learner import Learner
 from peer.tasks import Shard, Task
-from peer.tasks.models import make_model
+from peer.zoo.tasks.models import make_model
 
 SAMPLES, EPOCHS, BATCH, RATE = 1000, 2, 100, 0.1
 AIM = 0.95

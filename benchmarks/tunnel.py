@@ -38,14 +38,14 @@ from testbeds import loopback_graph, run
 from transport import MEGABYTE, FoldingReceiver, memory_bytes, schema_of
 
 from coordinator_free_bootstrap import Graph, Relay, make_graph
+from peer.bed.testbed.ports import free_ports
 from peer.core.encoding import encode
 from peer.core.messages import ModelHeader, Outcome
-from peer.experiment.comparison import half_width
 from peer.identity.certificates import Certificate, make_certificate
 from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
+from peer.lab.comparison import half_width
 from peer.runtime.edges import Edges
-from peer.testbed.ports import free_ports
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import channel_options, server_options
 from peer.wire.security import MutualTls, open_channel

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from peer.api.graph import Graph as Graph
     from peer.api.one_peer import run as run
     from peer.api.one_peer import run_async as run_async
-    from peer.api.results import Run as Run
-    from peer.api.simulation import simulate as simulate
-    from peer.api.testbed import Testbed as Testbed
-    from peer.api.watching import watch as watch
+    from peer.bed.api.testbed import Testbed as Testbed
+    from peer.lab.simulation import simulate as simulate
     from peer.tasks import Data as Data
     from peer.tasks import Preprocessing as Preprocessing
     from peer.tasks import Shard as Shard
     from peer.tasks import Task as Task
+    from peer.view.api.results import Run as Run
+    from peer.view.api.watching import watch as watch
 
 __version__ = "0.1.0"
 
@@ -35,14 +35,14 @@ _PLACES = {
     "Graph": "peer.api.graph",
     "Manifest": "coordinator_free_bootstrap.manifest",
     "Preprocessing": "peer.tasks",
-    "Run": "peer.api.results",
+    "Run": "peer.view.api.results",
     "Shard": "peer.tasks",
     "Task": "peer.tasks",
-    "Testbed": "peer.api.testbed",
+    "Testbed": "peer.bed.api.testbed",
     "run": "peer.api.one_peer",
     "run_async": "peer.api.one_peer",
-    "simulate": "peer.api.simulation",
-    "watch": "peer.api.watching",
+    "simulate": "peer.lab.simulation",
+    "watch": "peer.view.api.watching",
 }
 __all__ = sorted(_PLACES)  # noqa: PLE0605
 

@@ -19,6 +19,7 @@ import grpc.aio
 import numpy as np
 
 from coordinator_free_bootstrap import Graph, Node, Subject, parse_manifest
+from peer.bed.testbed.ports import free_ports
 from peer.core import events as ev
 from peer.core.messages import Hello, ModelHeader, Phase
 from peer.core.stages import Stage
@@ -28,7 +29,6 @@ from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
 from peer.runtime.assembly import LocalSettings, assemble
 from peer.runtime.world import AsyncioWorld
-from peer.testbed.ports import free_ports
 from peer.wire import convert, frames
 from peer.wire.generated import peer_pb2
 from peer.wire.options import SERVICE

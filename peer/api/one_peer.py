@@ -16,7 +16,7 @@ from coordinator_free_bootstrap.rates import parse_rate
 from coordinator_free_bootstrap.validation import refuse_without
 from peer.api.arguments import named_in_python
 from peer.api.choices import AlgorithmChoice, TaskChoice, chosen
-from peer.api.results import Run
+from peer.view.api.results import Run
 
 if TYPE_CHECKING:
     from peer.observe.metrics_page import MetricsPage
@@ -153,11 +153,11 @@ async def _to_end(
     peer_id: int, graph: Graph, task: Task | None, options: LocalOptions, metrics: MetricsPage | None
 ) -> tuple[str, Path]:
     """Run a peer to its end, in the windows of its schedule if it has one; return how it ended, and its state directory."""
-    from peer.deploy.ending import is_completed
-    from peer.observe.trackers.export import LiveExport
+    from peer.runtime.ending import is_completed
     from peer.runtime.process import opened, run_to_end
     from peer.runtime.windows import run_in_windows
     from peer.store.state_dir import StateDir
+    from peer.view.trackers.export import LiveExport
 
     schedule = _schedule(options)
     exports = options.pop("export", ())

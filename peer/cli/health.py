@@ -26,7 +26,7 @@ def health(
     """
     from coordinator_free_bootstrap import split_address
     from coordinator_free_bootstrap.errors import NeighborUnavailable, UsageError
-    from peer.deploy.ending import is_completed
+    from peer.runtime.ending import is_completed
     from peer.store.state_dir import StateDir
     from peer.wire.health import check_health, own_key_files
 

@@ -12,22 +12,25 @@ import typer
 from coordinator_free_bootstrap.errors import LocalProtocolError, PeerError
 from coordinator_free_bootstrap.strict_json import printable_lines
 from peer.api.arguments import named_on_command_line
-from peer.cli import data, deploy, experiment, graph, task
-from peer.cli.chaos import HELP_OF_FAULTS, chaos
-from peer.cli.doctor import doctor
-from peer.cli.evaluate import evaluate, predict
-from peer.cli.export import export
+from peer.bed.verbs.chaos import HELP_OF_FAULTS, chaos
+from peer.bed.verbs.testbed import testbed
+from peer.cli import graph, task
 from peer.cli.graph_pin import pin
 from peer.cli.health import health
 from peer.cli.keygen import keygen
-from peer.cli.list import list_names
-from peer.cli.report import report
 from peer.cli.run import run
-from peer.cli.status import status
-from peer.cli.testbed import testbed
 from peer.cli.trace import traceback_wanted, with_traceback_option
-from peer.cli.watch import watch
+from peer.lab.verbs import experiment
+from peer.ops.verbs import deploy
+from peer.ops.verbs.doctor import doctor
 from peer.store.system import StoppedBySignal
+from peer.view.verbs.evaluate import evaluate, predict
+from peer.view.verbs.export import export
+from peer.view.verbs.report import report
+from peer.view.verbs.status import status
+from peer.view.verbs.watch import watch
+from peer.zoo.verbs import data
+from peer.zoo.verbs.list import list_names
 
 ERROR_LINE_CHARACTERS_MAX = 2000
 

@@ -128,8 +128,8 @@ def run(
 
     Example: peer run --id 3 --neighbors graph.json
     """
-    from peer.deploy.ending import exit_on_signals, is_completed, wait_for_signal
     from peer.observe.logs import setup_logging
+    from peer.runtime.ending import exit_on_signals, is_completed, wait_for_signal
 
     exit_on_signals()
     setup_logging(peer_id, level=log_level, style=log_format)
@@ -137,13 +137,13 @@ def run(
         from coordinator_free_bootstrap import load_graph
         from coordinator_free_bootstrap.errors import AloneError, PeerError
         from coordinator_free_bootstrap.rates import parse_rate
-        from peer.observe.trackers.export import LiveExport
         from peer.runtime.assembly import LocalSettings
         from peer.runtime.process import run_peer
         from peer.runtime.schedule import Schedule, parse_window
         from peer.runtime.windows import run_peer_in_windows
         from peer.store.state_dir import StateDir
         from peer.tasks.given_keys import warn_without_effect
+        from peer.view.trackers.export import LiveExport
         from peer.wire.proxy import HttpProxy
 
     plaintext = insecure or insecure_anywhere

@@ -15,7 +15,7 @@ from coordinator_free_bootstrap.identity import restart_count
 from peer.core.liveness import NeighborState
 from peer.core.metric import Metric
 from peer.observe.metrics_http import serve
-from peer.observe.peer_state import PHASES
+from peer.view.state.peer_state import PHASES
 
 ROUND_SECONDS_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _COUNTED = {

@@ -14,11 +14,11 @@ from peer.core.averaging import Vector
 from peer.core.schema import Schema
 from peer.host import PeerHost
 from peer.learning.combined import CONFIDENT, PREDICTORS
-from peer.learning.saved import CLUSTER, PERSONALIZED, model_metadata, together
 from peer.store.files import write_json
 from peer.store.model_file import save_model
 from peer.store.state_dir import StateDir
 from peer.tasks.task import Task
+from peer.view.models.saved import CLUSTER, PERSONALIZED, model_metadata, together
 
 _EXIT_CODES = {
     "completed": 0,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.tasks.datasets import DATASETS
+from peer.zoo.tasks.datasets import DATASETS
 
 OWN_TASK_OPTIONS = frozenset({"--shard"})
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.tasks.datasets import DATASETS
 from peer.tasks.effect import keys_without_effect
 from peer.tasks.loading import deals_samples
+from peer.zoo.tasks.datasets import DATASETS
 
 # of the built-in tasks and of `Data`; another task of a user has data and model of its own
 DATA_KEYS = frozenset(f"run.{key}" for key in ("model", "model_options", "split", "split_options", "data_seed"))

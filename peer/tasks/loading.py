@@ -17,20 +17,20 @@ from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.validation import unknown_name
 from peer.core.metric import MORE_METRICS_MAX, Metric
-from peer.tasks.builtin import BuiltinTask, ShardTask
-from peer.tasks.datasets import DATASETS, group_column
 from peer.tasks.effect import refuse_unused_options
-from peer.tasks.models import check_model_name
-from peer.tasks.own_data import Data
-from peer.tasks.pool import refuse_unknown_options
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import Kind
 from peer.tasks.shard_file import load_shard_file
-from peer.tasks.splits import check_split
 from peer.tasks.task import Task
 from peer.tasks.torchvision_shim import import_for_user_code
 from peer.tasks.user_code import USER_ERRORS, described
+from peer.zoo.tasks.builtin import BuiltinTask, ShardTask
+from peer.zoo.tasks.datasets import DATASETS, group_column
+from peer.zoo.tasks.models import check_model_name
+from peer.zoo.tasks.own_data import Data
+from peer.zoo.tasks.pool import refuse_unknown_options
+from peer.zoo.tasks.splits import check_split
 
 ENTRY_POINTS = "coordinator_free.tasks"
 TASK_FILE_BYTES_MAX = 16 << 20

@@ -15,12 +15,12 @@ import torch
 from coordinator_free_bootstrap.meaning import CONSTANT, RAW, SCALED, Meaning
 from peer.core.schema import Schema
 from peer.tasks.arrays import Inputs, is_stored, sample_shape
-from peer.tasks.builtin import BuiltinTask, NamedModelTask
 from peer.tasks.columns import DATE
-from peer.tasks.own_data import Data
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
+from peer.zoo.tasks.builtin import BuiltinTask, NamedModelTask
+from peer.zoo.tasks.own_data import Data
 
 PATTERN_MAX = 4096  # inputs of which the record says one by one whether they are scaled
 TENSORS_MAX = 256  # that the record names

@@ -19,6 +19,7 @@ from tools.liar import END, FAR, NEAR, PULLS, SILENT, Liar
 
 from coordinator_free_bootstrap import make_graph, parse_manifest
 from coordinator_free_bootstrap.graph import Graph, Node
+from peer.bed.testbed.ports import free_ports
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.stages import Stage
@@ -28,7 +29,6 @@ from peer.identity.pinning import pin
 from peer.runtime.assembly import LocalSettings, assemble
 from peer.runtime.world import AsyncioWorld
 from peer.store.history import read_history
-from peer.testbed.ports import free_ports
 from peer.wire.security import MutualTls
 
 pytestmark = pytest.mark.process

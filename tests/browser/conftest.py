@@ -13,7 +13,7 @@ from chromium import Tab, browser, missing
 from recorded import Recorded
 from tools.running import running, until
 
-from peer.testbed.ports import free_ports
+from peer.bed.testbed.ports import free_ports
 
 GONE = re.compile(
     r"/stream\b.*ERR_(CONNECTION_REFUSED|INCOMPLETE_CHUNKED_ENCODING|EMPTY_RESPONSE)"

@@ -18,7 +18,7 @@ from tools.namespaces import Bridge, command, ip, why_not
 from tools.running import running_peer, until
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
-from peer.deploy.keys import at_addresses, create_keys
+from peer.ops.deploy.keys import at_addresses, create_keys
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 

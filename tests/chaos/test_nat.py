@@ -26,8 +26,8 @@ from tools.running import behind_nat, running_peer, until
 from tools.warm_parent import Forked
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
-from peer.deploy.keys import at_addresses, create_keys
-from peer.experiment.simulated import simulate
+from peer.lab.simulated import simulate
+from peer.ops.deploy.keys import at_addresses, create_keys
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 

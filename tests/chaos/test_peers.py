@@ -21,9 +21,9 @@ from tools.running import running_command
 
 import peer
 from coordinator_free_bootstrap import save_graph
-from peer.chaos.faults import FAULTS, Event
-from peer.chaos.script import random_script
-from peer.observe.report import build_report
+from peer.bed.chaos.faults import FAULTS, Event
+from peer.bed.chaos.script import random_script
+from peer.view.report.report import build_report
 
 pytestmark = pytest.mark.chaos
 

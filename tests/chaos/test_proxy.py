@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from peer.chaos.proxy import DirectedEdge, FaultProxy
-from peer.chaos.toxics import Toxics
+from peer.bed.chaos.proxy import DirectedEdge, FaultProxy
+from peer.bed.chaos.toxics import Toxics
 
 pytestmark = pytest.mark.process
 

@@ -13,10 +13,10 @@ from tools.warm_parent import Forked, executed
 
 from coordinator_free_bootstrap import Graph, make_graph
 from coordinator_free_bootstrap.errors import ConfigError
-from peer.chaos.faults import FAULTS, Event
-from peer.chaos.script import Script, load_script, parse_event, random_script
+from peer.bed.chaos.faults import FAULTS, Event
+from peer.bed.chaos.script import Script, load_script, parse_event, random_script
 from peer.failpoints import SIGNALS
-from peer.observe.faults import spans
+from peer.view.report.faults import spans
 
 GRAPH: Graph = make_graph("erdos-renyi", 8, seed=1, degree=4.0)
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from collections import Counter
 import engine as docker_engine
 import pytest
 
-from peer.deploy.chaos import NAMES, container_script
+from peer.ops.deploy.chaos import NAMES, container_script
 
 
 @pytest.fixture(scope="session")

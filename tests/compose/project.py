@@ -16,8 +16,8 @@ from engine import IMAGE, run
 from tools.running import until
 
 from coordinator_free_bootstrap import Graph
-from peer.deploy.compose import write_compose
-from peer.deploy.given_data import GivenData
+from peer.ops.deploy.compose import write_compose
+from peer.ops.deploy.given_data import GivenData
 
 PATIENCE_S = 800.0  # only a hang lasts so long
 

@@ -18,7 +18,7 @@ from tools.namespaces import ip, why_not
 from tools.running import until
 
 from coordinator_free_bootstrap import Graph
-from peer.deploy.swarm import Stack, write_swarm
+from peer.ops.deploy.swarm import Stack, write_swarm
 from peer.store.history import parse_lines
 
 MANAGER, WORKER = "198.18.0.1", "198.18.0.2"  # of a range for tests of networks

@@ -20,7 +20,7 @@ import yaml
 from tools.packages import unpacked
 
 from coordinator_free_bootstrap import make_graph, parse_manifest
-from peer.deploy.kubernetes import Cluster, write_kubernetes
+from peer.ops.deploy.kubernetes import Cluster, write_kubernetes
 
 pytestmark = pytest.mark.compose
 

@@ -10,7 +10,7 @@ from own_task import DATA, graph_with_own_task
 from project import Project
 from tools.page_client import asked, film, opened
 
-from peer.deploy.given_data import data_here
+from peer.ops.deploy.given_data import data_here
 
 pytestmark = pytest.mark.compose
 

@@ -7,8 +7,8 @@ from swarm import Deployed, another_image, shared_folder, swarm
 from tools.page_client import film, opened
 
 from coordinator_free_bootstrap import make_graph, parse_manifest
-from peer.deploy.given_data import data_here
-from peer.deploy.swarm import Stack
+from peer.ops.deploy.given_data import data_here
+from peer.ops.deploy.swarm import Stack
 
 pytestmark = pytest.mark.compose
 

@@ -13,8 +13,8 @@ from project import Project, rounds_done
 from safetensors import safe_open
 
 from coordinator_free_bootstrap import load_graph, save_graph
-from peer.testbed.directory import with_settings
-from peer.testbed.ports import free_ports
+from peer.bed.testbed.directory import with_settings
+from peer.bed.testbed.ports import free_ports
 
 pytestmark = pytest.mark.compose
 

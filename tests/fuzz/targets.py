@@ -28,17 +28,17 @@ from peer.core.encoding import ENCODINGS, decode, norm_squared
 from peer.core.messages import WIRE_VERSION, Hello, Phase
 from peer.core.schema import Schema, TensorSpec
 from peer.identity.certificates import Certificate
-from peer.observe.ask import answered, view_of
-from peer.observe.faults import spans, timeline_of
-from peer.observe.peer_status import read_status
-from peer.observe.report import build_report
-from peer.observe.run_files import Run
-from peer.observe.status_table import status_table
-from peer.observe.tables import report_view
-from peer.observe.tail import OBSERVED, TIMELINE
-from peer.observe.view import View
 from peer.store.checkpoint import Checkpoint, CheckpointStore
 from peer.store.state_dir import StateDir
+from peer.view.live.ask import answered, view_of
+from peer.view.live.status_table import status_table
+from peer.view.report.faults import spans, timeline_of
+from peer.view.report.report import build_report
+from peer.view.report.tables import report_view
+from peer.view.state.peer_status import read_status
+from peer.view.state.run_files import Run
+from peer.view.state.tail import OBSERVED, TIMELINE
+from peer.view.state.view import View
 from peer.wire import convert, frames
 
 SCHEMA = Schema((TensorSpec("weight", (3, 2)), TensorSpec("bias", (2,)), TensorSpec("mean", (), "buffer")))

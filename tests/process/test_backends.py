@@ -13,8 +13,8 @@ from tools.beds import Bed, Models, final_models, same_models
 from tools.warm_parent import executed
 
 from coordinator_free_bootstrap import Graph, load_graph, make_graph, parse_manifest
-from peer.experiment.simulated import simulate
-from peer.observe.report import build_report
+from peer.lab.simulated import simulate
+from peer.view.report.report import build_report
 
 pytestmark = pytest.mark.process
 

@@ -15,8 +15,8 @@ from tools.warm_parent import executed
 
 from coordinator_free_bootstrap import load_graph, save_graph
 from peer.algorithms.registry import algorithms
-from peer.learning.saved import SavedModel
 from peer.store.history import read_history
+from peer.view.models.saved import SavedModel
 
 pytestmark = pytest.mark.process
 

@@ -17,9 +17,9 @@ from tools.running import behind_nat, on_loopback, running_peer, until
 from tools.warm_parent import executed
 
 from coordinator_free_bootstrap import Graph, Relay, make_graph, parse_manifest, save_graph
-from peer.deploy.keys import create_keys
 from peer.identity.files import keygen, load_key_pair
 from peer.identity.pinning import pin
+from peer.ops.deploy.keys import create_keys
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 

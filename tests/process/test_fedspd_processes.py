@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from peer.learning.saved import SavedModel
-from peer.observe.report import build_report
 from peer.store.model_file import load_model
+from peer.view.models.saved import SavedModel
+from peer.view.report.report import build_report
 from tests.tools.simulated import run
 
 pytestmark = pytest.mark.process

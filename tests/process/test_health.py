@@ -11,9 +11,9 @@ from tools.running import on_loopback, running_peer, until
 from tools.warm_parent import executed
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
-from peer.deploy.keys import create_keys
+from peer.bed.testbed.ports import free_ports
+from peer.ops.deploy.keys import create_keys
 from peer.store.state_dir import StateDir
-from peer.testbed.ports import free_ports
 
 pytestmark = pytest.mark.process
 

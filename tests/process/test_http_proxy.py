@@ -17,7 +17,7 @@ from wire_support import LIMITS, TIMEOUTS, Recorder, hello_of, serving
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.errors import NeighborUnavailable
-from peer.deploy.keys import create_keys
+from peer.ops.deploy.keys import create_keys
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 from peer.wire.client import NeighborLink

@@ -16,7 +16,7 @@ from tools.beds import Bed, same_models
 from tools.namespaces import why_not
 from wire_support import LIMITS, TIMEOUTS, Recorder, hello_of
 
-from peer.observe.doctor import check_network
+from peer.ops.doctor.doctor import check_network
 from peer.wire.client import NeighborLink
 from peer.wire.server import PeerServer
 

@@ -16,11 +16,11 @@ from wire_support import LIMITS, TIMEOUTS, Recorder
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import UsageError
-from peer.observe import listen
-from peer.observe.listen import Listener
-from peer.observe.report import build_report
-from peer.observe.tail import OBSERVED, RunTail
-from peer.observe.view import View
+from peer.view.live import listen
+from peer.view.live.listen import Listener
+from peer.view.report.report import build_report
+from peer.view.state.tail import OBSERVED, RunTail
+from peer.view.state.view import View
 from peer.wire.round_ring import RoundRing
 from peer.wire.server import PeerServer
 

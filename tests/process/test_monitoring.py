@@ -13,9 +13,9 @@ from tools.packages import unpacked
 from tools.running import on_loopback, running, running_peer, until
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
-from peer.deploy.keys import create_keys
-from peer.deploy.text import verbatim
-from peer.testbed.ports import free_ports
+from peer.bed.testbed.ports import free_ports
+from peer.ops.deploy.keys import create_keys
+from peer.ops.deploy.text import verbatim
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

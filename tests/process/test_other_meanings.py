@@ -12,7 +12,7 @@ from tools.running import on_loopback, until
 from tools.warm_parent import Forked
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
-from peer.learning.saved import SavedModel
+from peer.view.models.saved import SavedModel
 
 pytestmark = pytest.mark.process
 RUN = {"algorithm": "dfedavg", "rounds": 4, "local_epochs": 5, "split": "shard", "clusters": 1}

@@ -20,10 +20,10 @@ import pytest
 import peer
 from coordinator_free_bootstrap.errors import ConfigError, RunFailed, StorageError, TaskError, UsageError
 from peer.api.one_peer import LocalOptions
+from peer.bed.testbed.ports import on_free_ports
 from peer.cli.run import run as peer_run
 from peer.runtime import schedule, world
 from peer.store.history import read_history
-from peer.testbed.ports import on_free_ports
 from peer.wire.server import PeerServer
 
 pytestmark = pytest.mark.process
@@ -338,9 +338,9 @@ import sys
 from pathlib import Path
 
 from peer import Graph
-from peer.testbed.ports import on_free_ports
-from peer.testbed.testbed import Testbed
-from peer.testbed.warm_up import warm_up
+from peer.bed.testbed.ports import on_free_ports
+from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.warm_up import warm_up
 
 if __name__ == "__main__":
     graph = on_free_ports(Graph.load(sys.argv[1]))

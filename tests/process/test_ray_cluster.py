@@ -19,7 +19,7 @@ import pytest
 from tools.running import running, until
 from tools.warm_parent import executed
 
-from peer.testbed.ports import free_ports
+from peer.bed.testbed.ports import free_ports
 
 PEER = (sys.executable, "-m", "peer", "experiment", "run")
 TIMES = {"seconds", "run_seconds", "cpu_seconds", "date", "command", "machine"}

@@ -11,10 +11,10 @@ from tools.warm_parent import Forked
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.errors import AloneError, ConfigError, DivergedError
+from peer.bed.testbed.ports import free_ports
 from peer.core.effects import WriteCheckpoint
-from peer.experiment.simulated import simulate
-from peer.observe.report import build_report
-from peer.testbed.ports import free_ports
+from peer.lab.simulated import simulate
+from peer.view.report.report import build_report
 
 pytestmark = pytest.mark.process
 SMALL = {"rounds": 4, "model_options": {"hidden": 8}, "split_options": {"samples_per_peer": 60, "test_per_peer": 20}}

@@ -12,10 +12,10 @@ from tools.beds import Bed
 
 from coordinator_free_bootstrap import Graph, load_graph, make_graph
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
+from peer.bed.testbed.directory import with_settings
+from peer.bed.testbed.testbed import Testbed
 from peer.identity.files import OBSERVER, identity_files, load_key_pair
-from peer.observe.peer_status import read_status
-from peer.testbed.directory import with_settings
-from peer.testbed.testbed import Testbed
+from peer.view.state.peer_status import read_status
 from peer.wire.client import NeighborLink
 from peer.wire.security import MutualTls
 

@@ -17,8 +17,8 @@ from tools.ports import part_of
 from tools.running import ends, running_peer, until
 
 from coordinator_free_bootstrap import make_graph, save_graph
-from peer.testbed.ports import free_ports
-from peer.testbed.testbed import Testbed
+from peer.bed.testbed.ports import free_ports
+from peer.bed.testbed.testbed import Testbed
 
 pytestmark = pytest.mark.process
 
@@ -104,7 +104,7 @@ def test_eight_processes_of_peer_run_end_with_the_models_of_a_testbed(bed: Make,
 
 def test_ports_of_peers_are_outside_the_outgoing_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setting = tmp_path / "range"
-    monkeypatch.setattr("peer.testbed.ports.EPHEMERAL_PORTS", setting)
+    monkeypatch.setattr("peer.bed.testbed.ports.EPHEMERAL_PORTS", setting)
     for first, last in ((32_768, 60_999), (16_000, 60_000), (20_000, 65_535)):
         setting.write_text(f"{first}\t{last}\n")
         ports = free_ports(50)

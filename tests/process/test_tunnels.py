@@ -17,7 +17,7 @@ from tools.running import behind_nat
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest
 from peer.algorithms.registry import algorithms
-from peer.experiment.simulated import simulate
+from peer.lab.simulated import simulate
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

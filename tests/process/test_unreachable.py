@@ -14,10 +14,10 @@ from tools.beds import final_models, same_models
 from tools.running import on_loopback, running_peer, until
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
-from peer.experiment.simulated import simulate
+from peer.bed.testbed.ports import free_ports
+from peer.lab.simulated import simulate
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
-from peer.testbed.ports import free_ports
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

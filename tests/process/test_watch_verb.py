@@ -19,12 +19,12 @@ from tools.running import PATIENCE_S, on_loopback, running_command, running_peer
 from tools.warm_parent import Forked, executed
 
 from coordinator_free_bootstrap import load_graph, make_graph, parse_manifest, save_graph
+from peer.bed.testbed.testbed import Testbed
 from peer.identity.files import identity_files
-from peer.observe.report import build_report
-from peer.observe.tail import OBSERVED, RunTail
-from peer.observe.view import View
 from peer.store.history import read_history
-from peer.testbed.testbed import Testbed
+from peer.view.report.report import build_report
+from peer.view.state.tail import OBSERVED, RunTail
+from peer.view.state.view import View
 
 pytestmark = pytest.mark.process
 SAME = ("accuracy_mean", "accuracy_worst", "rounds", "models_folded", "models_sent")

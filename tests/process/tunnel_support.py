@@ -13,11 +13,11 @@ from wire_support import LIMITS, Recorder, hello_of
 
 from coordinator_free_bootstrap import Graph, Node, Observer, parse_manifest
 from coordinator_free_bootstrap.errors import NeighborUnavailable, RemoteProtocolError
+from peer.bed.testbed.ports import free_ports
 from peer.identity.certificates import make_certificate
 from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
 from peer.runtime.edges import Edges
-from peer.testbed.ports import free_ports
 from peer.wire.client import NeighborLink
 from peer.wire.pacing import UNLIMITED, Pacing
 from peer.wire.security import MutualTls

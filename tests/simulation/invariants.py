@@ -38,7 +38,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import Refusal
-from peer.algorithms.centers import OwnNearCenters
 from peer.algorithms.dfca import Dfca
 from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
@@ -52,6 +51,7 @@ from peer.core.model_store import SnapshotKey
 from peer.core.pace import Lockstep
 from peer.core.stages import Stage
 from peer.host import ReceivedModel
+from peer.zoo.algorithms.centers import OwnNearCenters
 from tests.oracle import encodings
 from tests.oracle.reference import collect, merge
 from tests.simulation.selections import Selections

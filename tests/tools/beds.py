@@ -14,7 +14,7 @@ from tools.running import ends, on_loopback, until
 from tools.warm_parent import WarmParent
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
-from peer.chaos.control import ask
+from peer.bed.chaos.control import ask
 from peer.store.history import read_history
 from peer.store.model_file import load_model
 from peer.store.state_dir import StateDir

@@ -17,7 +17,7 @@ import pytest
 from tools.packages import unpacked
 from tools.running import ends, running, until
 
-from peer.testbed.ports import free_ports
+from peer.bed.testbed.ports import free_ports
 from peer.wire.proxy import HttpProxy
 
 USER, PASSWORD = "ward-7", "p.w0rd-x"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from peer.testbed import ports
+from peer.bed.testbed import ports
 
 
 def part_of(every: range, environment: Mapping[str, str]) -> range:

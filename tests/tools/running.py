@@ -14,8 +14,8 @@ from typing import Any
 from tools.warm_parent import Forked
 
 from coordinator_free_bootstrap import Graph, Relay
+from peer.bed.testbed.ports import free_ports
 from peer.store.state_dir import StateDir
-from peer.testbed.ports import free_ports
 
 PATIENCE_S = 120  # a wait that is over in a second on an idle machine; only a hang reaches it
 

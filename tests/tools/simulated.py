@@ -13,8 +13,8 @@ from coordinator_free_bootstrap.errors import Refusal
 from peer.algorithms.base import Algorithm
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
-from peer.experiment.network import SimulatedPeer, VirtualNetwork
-from peer.experiment.simulated import RoundWatch, SimulatedSettings, simulated_peers
+from peer.lab.network import SimulatedPeer, VirtualNetwork
+from peer.lab.simulated import RoundWatch, SimulatedSettings, simulated_peers
 
 
 class Result:

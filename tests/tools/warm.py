@@ -20,19 +20,31 @@ from pathlib import Path
 from ports import keep_to_own_ports
 
 from coordinator_free_bootstrap import load_graph, make_graph
-from peer.chaos.network import FaultyNetwork
-from peer.chaos.runner import FaultRunner
-from peer.chaos.script import Script
-from peer.observe.watch import TestbedWatcher
+from peer.bed.chaos.network import FaultyNetwork
+from peer.bed.chaos.runner import FaultRunner
+from peer.bed.chaos.script import Script
+from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.warm_up import warm_up
 from peer.store.system import end_with_parent
-from peer.testbed.testbed import Testbed
-from peer.testbed.warm_up import warm_up
+from peer.view.live.watch import TestbedWatcher
 
 CLONE_NEWNET = 0x40000000
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 IMPORTED = (  # what peers and commands need beside the imports of `warm_up`
-    *("peer.algorithms.registry", "peer.cli.main", "peer.deploy.keys", "peer.observe.report", "peer.observe.tables"),
-    *("peer.observe.ask", "peer.observe.doctor", "peer.observe.watch", "peer.observe.plots", "peer.api.bed_run"),
+    *(
+        "peer.algorithms.registry",
+        "peer.cli.main",
+        "peer.ops.deploy.keys",
+        "peer.view.report.report",
+        "peer.view.report.tables",
+    ),
+    *(
+        "peer.view.live.ask",
+        "peer.ops.doctor.doctor",
+        "peer.view.live.watch",
+        "peer.view.report.plots",
+        "peer.bed.api.bed_run",
+    ),
     "typer.rich_utils",
     *(
         "matplotlib.figure",

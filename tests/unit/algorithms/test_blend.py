@@ -5,12 +5,12 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import ConfigError
-from peer.algorithms.blend import Blend
 from peer.algorithms.ensemble import PICKS, clearly_above, selected_weights
 from peer.algorithms.personalize import mixed
 from peer.algorithms.seeding import UNREACHED, Seeding
 from peer.algorithms.workspace import Workspace
 from peer.core.messages import ModelHeader
+from peer.zoo.algorithms.blend import Blend
 from tests.tools.simulated import finish, peers_of, run
 
 SIZES = {"samples_per_peer": 60, "test_per_peer": 40}

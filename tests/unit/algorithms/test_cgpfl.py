@@ -5,10 +5,10 @@ import pytest
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.seeds import derive_seed, generator
-from peer.algorithms.cgpfl import Cgpfl
-from peer.algorithms.pfedme import successive_batches
 from peer.core.messages import Pass, PullRequest
-from peer.experiment.algorithm_server import run_algorithm_server
+from peer.lab.algorithm_server import run_algorithm_server
+from peer.zoo.algorithms.cgpfl import Cgpfl
+from peer.zoo.algorithms.pfedme import successive_batches
 from tests.oracle import cgpfl as oracle
 from tests.oracle.fedspd import Data, share
 from tests.tools.simulated import finish, peers_of, run

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from peer.algorithms import cluster_count
-from peer.algorithms.cgpfl import Cgpfl
-from peer.experiment.algorithm_server import run_algorithm_server
+from peer.lab.algorithm_server import run_algorithm_server
+from peer.zoo.algorithms import cluster_count
+from peer.zoo.algorithms.cgpfl import Cgpfl
 from tests.oracle import cgpfl as oracle
 from tests.tools.simulated import finish, peers_of, run
 from tests.unit.algorithms.cgpfl_runs import graph_of

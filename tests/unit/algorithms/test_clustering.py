@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from peer.algorithms import cluster_count, clustering
+from peer.zoo.algorithms import cluster_count, clustering
 
 
 def blobs(counts=(5, 4, 6), d=3000, apart=6.0):

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.dpfl import Dpfl
-from peer.algorithms.greedy import GreedyChoice
 from peer.algorithms.local import Local
 from peer.algorithms.workspace import FoldedArrival, Workspace
 from peer.core.encoding import payload_size
 from peer.core.messages import ModelHeader
 from peer.core.model_store import ModelStore
+from peer.zoo.algorithms.dpfl import Dpfl
+from peer.zoo.algorithms.greedy import GreedyChoice
 from tests.oracle import dpfl as oracle
 from tests.oracle.fedspd import Data, descend, losses
 from tests.tools.simulated import finish, peers_of, run

@@ -6,8 +6,8 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, make_graph
 from peer.algorithms.registry import algorithm_named
-from peer.experiment.jobs import skipped
-from peer.experiment.spec import load_experiment
+from peer.lab.jobs import skipped
+from peer.lab.spec import load_experiment
 
 FILES = sorted((Path(__file__).parents[3] / "experiments").glob("*.toml"))
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
-from peer.algorithms.fedem import responsibilities
-from peer.observe import soft_clusters
+from peer.view.report import soft_clusters
+from peer.zoo.algorithms.fedem import responsibilities
 from tests.oracle import fedem as oracle
 from tests.oracle.fedspd import Data
 from tests.tools.simulated import finish, peers_of, run

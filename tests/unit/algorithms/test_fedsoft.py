@@ -8,10 +8,10 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import Refusal
-from peer.algorithms.fedsoft import FedSoft, center_scores, importance, pull
 from peer.core.effects import Target
-from peer.experiment.algorithm_server import AlgorithmServerOptions, FedSoftServer, run_algorithm_server
-from peer.experiment.simulated import SimulatedSettings
+from peer.lab.algorithm_server import AlgorithmServerOptions, FedSoftServer, run_algorithm_server
+from peer.lab.simulated import SimulatedSettings
+from peer.zoo.algorithms.fedsoft import FedSoft, center_scores, importance, pull
 from tests.oracle import fedsoft as oracle
 from tests.oracle.fedspd import Data
 from tests.tools.simulated import Result, finish, peers_of, run

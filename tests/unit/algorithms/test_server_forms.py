@@ -5,7 +5,7 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from peer.core.encoding import payload_size
-from peer.experiment.algorithm_server import run_algorithm_server
+from peer.lab.algorithm_server import run_algorithm_server
 from tests.oracle.cgpfl import best_partition
 from tests.tools.simulated import Result, peers_of, run
 

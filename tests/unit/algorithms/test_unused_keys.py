@@ -7,7 +7,7 @@ import pytest
 from coordinator_free_bootstrap import Manifest, make_graph
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.algorithms.registry import algorithms, check_algorithm
-from peer.experiment.spec import load_experiment
+from peer.lab.spec import load_experiment
 
 SET = {"mix": "metropolis", "aggregation": "batch", "screening": {"trimmed_mean": 0.2}}
 UNUSED = [(name, key) for name, algorithm in sorted(algorithms().items()) for key in algorithm.unused_keys]

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import peer
 from coordinator_free_bootstrap.errors import StorageError, TaskError, UsageError
 from peer.cli.main import app
-from peer.learning import formats
+from peer.view.models import formats
 
 ENDINGS = (".pt", ".safetensors", pytest.param(".onnx", marks=pytest.mark.slow))
 

@@ -66,7 +66,7 @@ def interrupt_after(monkeypatch, rounds, times=1):
             for _ in range(times):
                 interrupt()
 
-    monkeypatch.setattr("peer.api.progress.Progress.update", update)
+    monkeypatch.setattr("peer.view.live.progress.Progress.update", update)
     return seen
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import peer
 from coordinator_free_bootstrap import make_graph
-from peer.testbed.ports import on_free_ports
+from peer.bed.testbed.ports import on_free_ports
 
 ROOT = Path(__file__).parents[3]
 NAMES = [
@@ -62,7 +62,7 @@ def test_import_peer_imports_nothing_heavy():
 
 
 def test_there_are_modules_with_examples():
-    assert {"peer", "peer.api.arguments", "peer.api.graph", "peer.api.simulation"} <= set(WITH_EXAMPLES)
+    assert {"peer", "peer.api.arguments", "peer.api.graph", "peer.lab.simulation"} <= set(WITH_EXAMPLES)
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)

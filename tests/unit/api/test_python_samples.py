@@ -10,8 +10,8 @@ import torch
 import peer
 from coordinator_free_bootstrap import Manifest
 from coordinator_free_bootstrap.errors import UsageError
-from peer.learning.saved import SavedModel
 from peer.store.model_file import load_model
+from peer.view.models.saved import SavedModel
 
 RUN = {"rounds": 2, "split": "dirichlet", "split_options": {"alpha": 1.0, "samples_min": 5}, "data_seed": 3}
 DRAW = np.random.default_rng(0)

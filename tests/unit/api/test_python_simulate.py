@@ -8,8 +8,8 @@ from torch import nn
 
 import peer
 from coordinator_free_bootstrap.errors import ConfigError, StorageError, TaskError, UsageError
-from peer.experiment.simulated import SimulatedSettings
-from peer.experiment.simulated import simulate as backend
+from peer.lab.simulated import SimulatedSettings
+from peer.lab.simulated import simulate as backend
 from peer.store.model_file import load_model
 
 

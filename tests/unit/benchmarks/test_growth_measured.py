@@ -7,8 +7,8 @@ from growth import graph_of as graph_of_growth
 from stub_learner import StubLearner
 
 from coordinator_free_bootstrap.mixing import rounds_to_agree, spectral_gap
-from peer.experiment.network import VirtualNetwork
 from peer.host import build_host
+from peer.lab.network import VirtualNetwork
 
 
 @pytest.mark.parametrize(("tensors", "bytes_sent"), [(True, 4 * 4 * 11), (False, 4 * 4)])

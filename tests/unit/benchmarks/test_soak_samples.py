@@ -7,7 +7,7 @@ from growing import growth_exponent, slope
 from soak import LASTS_S, PEERS, SAMPLES, STEADY, faults, last_round, summarize, table, with_cost_of_rounds
 
 from coordinator_free_bootstrap import make_graph
-from peer.observe.tail import TIMELINE
+from peer.view.state.tail import TIMELINE
 
 
 def samples(**slopes):

@@ -12,15 +12,15 @@ from typer.testing import CliRunner
 from coordinator_free_bootstrap import apply_settings, make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import PeerError, UsageError
 from peer.algorithms.registry import algorithm_named, algorithms
-from peer.chaos.faults import FAULTS
-from peer.chaos.script import parse_event
+from peer.bed.chaos.faults import FAULTS
+from peer.bed.chaos.script import parse_event
 from peer.cli.main import app
 from peer.core.encoding import ENCODINGS
 from peer.core.messages import WIRE_VERSION
-from peer.tasks.datasets import DATASETS
 from peer.tasks.loading import check_names
-from peer.tasks.models import MODELS
-from peer.tasks.splits import SPLITS
+from peer.zoo.tasks.datasets import DATASETS
+from peer.zoo.tasks.models import MODELS
+from peer.zoo.tasks.splits import SPLITS
 from tests.unit.docs.test_documents import complaint
 
 REGISTRIES = {

@@ -15,9 +15,9 @@ from verbs import app, peer
 from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.learning.learner import Learner
-from peer.learning.saved import SavedModel, model_metadata
 from peer.store.model_file import save_model
 from peer.tasks.loading import load_task
+from peer.view.models.saved import SavedModel, model_metadata
 
 
 def predictions(*arguments):

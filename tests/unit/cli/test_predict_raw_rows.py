@@ -14,7 +14,7 @@ from verbs import app, peer
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.learning.saved import SavedModel
+from peer.view.models.saved import SavedModel
 
 HEADER = ["ward", "dose", "day", "state"]
 

@@ -13,11 +13,11 @@ from verbs import peer
 from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.learning.learner import Learner
-from peer.learning.saved import SavedModel, model_metadata
 from peer.store.model_file import save_model
 from peer.tasks import Shard
 from peer.tasks.loading import load_task
 from peer.tasks.shard_file import load_shard_file, save_shard
+from peer.view.models.saved import SavedModel, model_metadata
 
 
 @pytest.fixture(scope="module")

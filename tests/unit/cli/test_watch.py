@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from coordinator_free_bootstrap import make_graph, save_graph
-from peer.cli.watch import no_run_yet
 from peer.store.history import HistoryWriter
+from peer.view.verbs.watch import no_run_yet
 
 
 def test_a_directory_is_without_a_run_until_a_graph_or_a_history_lies_in_it(tmp_path):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import typer
 from typer.testing import CliRunner
 
-from peer.cli import data, evaluate, task
+from peer.cli import task
+from peer.view.verbs import evaluate
+from peer.zoo.verbs import data
 
 app = typer.Typer()
 app.add_typer(data.app, name="data")

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 from docker.errors import APIError
 
-from peer.chaos.faults import Event
-from peer.chaos.script import Script
-from peer.deploy import chaos
-from peer.deploy.chaos import NAMES, Project, container_script, run_faults
+from peer.bed.chaos.faults import Event
+from peer.bed.chaos.script import Script
+from peer.ops.deploy import chaos
+from peer.ops.deploy.chaos import NAMES, Project, container_script, run_faults
 
 
 class Container:

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from coordinator_free_bootstrap import load_graph, make_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.errors import UsageError
 from peer.cli.main import app
-from peer.deploy.compose import MONITORING, compose_file, write_compose
-from peer.deploy.text import verbatim
+from peer.ops.deploy.compose import MONITORING, compose_file, write_compose
+from peer.ops.deploy.text import verbatim
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "docs" / "deploy.md"

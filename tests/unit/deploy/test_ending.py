@@ -9,9 +9,9 @@ from tools.warm_parent import Forked
 
 from coordinator_free_bootstrap import make_graph, save_graph
 from coordinator_free_bootstrap.errors import ConfigError, IdentityError, StorageError
-from peer.deploy.collect import collect, wait_for_completion
-from peer.deploy.ending import is_completed
-from peer.deploy.keys import create_keys, key_files
+from peer.ops.deploy.collect import collect, wait_for_completion
+from peer.ops.deploy.keys import create_keys, key_files
+from peer.runtime.ending import is_completed
 from peer.store.state_dir import StateDir
 from peer.wire.address import require_own_address
 from peer.wire.health import own_key_files

@@ -16,8 +16,8 @@ from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.graph_file import parse_graph
 from peer.cli.main import app
-from peer.deploy.kubernetes import Cluster, write_kubernetes
 from peer.identity.files import KeyFiles, load_key_pair
+from peer.ops.deploy.kubernetes import Cluster, write_kubernetes
 
 OLDEST, NEWEST = "1.28", "1.34"
 

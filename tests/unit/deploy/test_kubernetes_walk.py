@@ -8,7 +8,7 @@ import yaml
 from manifest_walk import problems
 
 from coordinator_free_bootstrap import make_graph, parse_manifest
-from peer.deploy.kubernetes import Cluster, write_kubernetes
+from peer.ops.deploy.kubernetes import Cluster, write_kubernetes
 
 SHARD = parse_manifest({"split": "shard"}, "test")
 

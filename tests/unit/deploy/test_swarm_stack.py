@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from coordinator_free_bootstrap import load_graph, make_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.errors import UsageError
 from peer.cli.main import app
-from peer.deploy.swarm import CONFIG_BYTES_MAX, Stack, write_swarm
 from peer.identity.files import KeyFiles, load_key_pair
 from peer.identity.pinning import pin
+from peer.ops.deploy.swarm import CONFIG_BYTES_MAX, Stack, write_swarm
 
 
 def written(out, stack=None, graph=None):

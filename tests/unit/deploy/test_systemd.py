@@ -12,7 +12,7 @@ import pytest
 from coordinator_free_bootstrap import make_graph
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.graph_file import parse_graph
-from peer.deploy.systemd import write_systemd
+from peer.ops.deploy.systemd import write_systemd
 
 
 def devices(**more):

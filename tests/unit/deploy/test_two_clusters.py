@@ -14,8 +14,8 @@ from tools.warm_parent import executed
 from coordinator_free_bootstrap import make_graph, parse_graph
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.routes import kind_of
-from peer.deploy.elsewhere import id_range
-from peer.deploy.kubernetes import Cluster, write_kubernetes
+from peer.ops.deploy.elsewhere import id_range
+from peer.ops.deploy.kubernetes import Cluster, write_kubernetes
 
 PAGE = Path(__file__).parents[3] / "docs" / "two-clusters.md"
 

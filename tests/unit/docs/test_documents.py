@@ -17,7 +17,7 @@ import peer
 from coordinator_free_bootstrap.manifest import Manifest, Options
 from coordinator_free_bootstrap.settings import known_keys
 from peer.cli.main import app
-from peer.tasks.splits import SPLITS
+from peer.zoo.tasks.splits import SPLITS
 
 ROOT = Path(__file__).parents[3]
 PAGES = [path for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md") if (path := ROOT / name).exists()]

@@ -7,13 +7,13 @@ import pytest
 
 from coordinator_free_bootstrap import Manifest
 from coordinator_free_bootstrap.errors import ConfigError
-from peer.experiment.jobs import Job, jobs_of, read_result, refresh_labels, runs_left
-from peer.experiment.runner import run_job
-from peer.experiment.scaling import Scale
-from peer.experiment.server_keys import READ
-from peer.experiment.simulated import SimulatedSettings
-from peer.experiment.spec import load_experiment
-from peer.observe.report import build_report
+from peer.lab.jobs import Job, jobs_of, read_result, refresh_labels, runs_left
+from peer.lab.runner import run_job
+from peer.lab.scaling import Scale
+from peer.lab.server_keys import READ
+from peer.lab.simulated import SimulatedSettings
+from peer.lab.spec import load_experiment
+from peer.view.report.report import build_report
 
 FILE = """
 title = "small"

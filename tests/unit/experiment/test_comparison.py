@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from peer.core.metric import Metric
-from peer.experiment.comparison import cautions, difference, half_width
-from peer.experiment.table import markdown, read_blocks, rendered
+from peer.lab.comparison import cautions, difference, half_width
+from peer.lab.table import markdown, read_blocks, rendered
 
 
 def result(case, seed, measured, **changes):

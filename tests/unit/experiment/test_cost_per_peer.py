@@ -5,8 +5,8 @@ import gc
 import pytest
 
 from coordinator_free_bootstrap import apply_settings, make_graph, parse_manifest
-from peer.experiment.network import VirtualNetwork
-from peer.experiment.simulated import SimulatedSettings, simulated_peers
+from peer.lab.network import VirtualNetwork
+from peer.lab.simulated import SimulatedSettings, simulated_peers
 
 
 class CountedIds(tuple):

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from peer.experiment.demand import PROCESS_BYTES, Demand, demand_of
-from peer.experiment.jobs import Job
-from peer.experiment.scaling import Scale
-from peer.experiment.simulated import SimulatedSettings
-from peer.experiment.spec import load_experiment
+from peer.lab.demand import PROCESS_BYTES, Demand, demand_of
+from peer.lab.jobs import Job
+from peer.lab.scaling import Scale
+from peer.lab.simulated import SimulatedSettings
+from peer.lab.spec import load_experiment
 
 FILE = """
 title = "Large models"
@@ -28,10 +28,10 @@ run = {{ algorithm = "{algorithm}" }}
 RUN = """
 import re, sys
 from pathlib import Path
-from peer.experiment.jobs import Job
-from peer.experiment.runner import run_job
-from peer.experiment.scaling import Scale
-from peer.experiment.spec import load_experiment
+from peer.lab.jobs import Job
+from peer.lab.runner import run_job
+from peer.lab.scaling import Scale
+from peer.lab.spec import load_experiment
 experiment = load_experiment(Path(sys.argv[1]))
 job = Job(experiment, experiment.case[0], 1, Scale(), "simulated")
 run_job(job, Path(sys.argv[2]), keep=False, command="", on_round=lambda completed, metric: None)

@@ -16,12 +16,12 @@ from coordinator_free_bootstrap.errors import ConfigError, PeerError, TaskError,
 from peer.algorithms.registry import algorithm_named
 from peer.cli.main import app
 from peer.core.metric import Metric
-from peer.experiment.jobs import Job, device_of, done_already, skipped, slug
-from peer.experiment.runner import run_job
-from peer.experiment.scaling import Scale, scaled_degree, scaled_graph
-from peer.experiment.simulated import SimulatedSettings
-from peer.experiment.spec import GraphSpec, load_experiment
-from peer.experiment.table import markdown, read_blocks
+from peer.lab.jobs import Job, device_of, done_already, skipped, slug
+from peer.lab.runner import run_job
+from peer.lab.scaling import Scale, scaled_degree, scaled_graph
+from peer.lab.simulated import SimulatedSettings
+from peer.lab.spec import GraphSpec, load_experiment
+from peer.lab.table import markdown, read_blocks
 
 FILES = sorted((Path(__file__).parents[3] / "experiments").glob("*.toml"))
 

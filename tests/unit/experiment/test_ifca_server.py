@@ -5,9 +5,9 @@ import pytest
 
 from coordinator_free_bootstrap import make_graph, parse_manifest
 from peer.core.averaging import accumulate
-from peer.experiment.ifca_server import IfcaServerOptions, run_ifca_server
-from peer.experiment.simulated import SimulatedSettings
-from peer.observe.report import build_report
+from peer.lab.ifca_server import IfcaServerOptions, run_ifca_server
+from peer.lab.simulated import SimulatedSettings
+from peer.view.report.report import build_report
 from tests.tools.simulated import peers_of
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from coordinator_free_bootstrap.errors import StorageError, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.experiment.node_data import DataFiles, root_on_this_node, scratch
-from peer.tasks.data_files import data_files
-from peer.tasks.datasets import DATASETS
+from peer.lab.node_data import DataFiles, root_on_this_node, scratch
+from peer.zoo.tasks.data_files import data_files
+from peer.zoo.tasks.datasets import DATASETS
 
 
 @pytest.fixture

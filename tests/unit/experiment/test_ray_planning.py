@@ -12,17 +12,17 @@ from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import UsageError
 from peer.cli.main import app
-from peer.experiment import ray_runs
-from peer.experiment.demand import Demand
-from peer.experiment.fingerprint import differences, fingerprint
-from peer.experiment.jobs import done_already, jobs_of
-from peer.experiment.ray_board import Board, Rounds
-from peer.experiment.ray_cluster import connected, node_of, refuse_impossible, smallest_gpu
-from peer.experiment.ray_runs import device_on_ray, packed, planned, unfinished_prefix, unpack
-from peer.experiment.runner import run_job
-from peer.experiment.scaling import Scale
-from peer.experiment.simulated import SimulatedSettings
-from peer.experiment.spec import load_experiment
+from peer.lab import ray_runs
+from peer.lab.demand import Demand
+from peer.lab.fingerprint import differences, fingerprint
+from peer.lab.jobs import done_already, jobs_of
+from peer.lab.ray_board import Board, Rounds
+from peer.lab.ray_cluster import connected, node_of, refuse_impossible, smallest_gpu
+from peer.lab.ray_runs import device_on_ray, packed, planned, unfinished_prefix, unpack
+from peer.lab.runner import run_job
+from peer.lab.scaling import Scale
+from peer.lab.simulated import SimulatedSettings
+from peer.lab.spec import load_experiment
 
 FILE = """
 title = "A table"

@@ -11,12 +11,12 @@ from coordinator_free_bootstrap.errors import ConfigError
 from peer.algorithms.registry import algorithms
 from peer.cli.main import app
 from peer.core.metric import Metric
-from peer.experiment.jobs import Job, jobs_of
-from peer.experiment.runner import run_job
-from peer.experiment.scaling import Scale
-from peer.experiment.simulated import SimulatedSettings
-from peer.experiment.spec import GraphSpec, load_experiment
-from peer.experiment.table import markdown, read_blocks
+from peer.lab.jobs import Job, jobs_of
+from peer.lab.runner import run_job
+from peer.lab.scaling import Scale
+from peer.lab.simulated import SimulatedSettings
+from peer.lab.spec import GraphSpec, load_experiment
+from peer.lab.table import markdown, read_blocks
 
 NAMES = set(algorithms())  # as collected: without those that other tests register when they run
 ALL = Path(__file__).parents[3] / "experiments" / "all-algorithms.toml"

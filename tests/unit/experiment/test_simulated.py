@@ -8,13 +8,13 @@ from torch import nn
 
 from coordinator_free_bootstrap import make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import ShardError
-from peer.experiment.network import frozen_objects
-from peer.experiment.simulated import SimulatedSettings, simulate
-from peer.observe.report import build_report
-from peer.observe.run_files import Run
-from peer.observe.tail import RunTail
-from peer.observe.view import View
+from peer.lab.network import frozen_objects
+from peer.lab.simulated import SimulatedSettings, simulate
 from peer.tasks import Shard, Task
+from peer.view.report.report import build_report
+from peer.view.state.run_files import Run
+from peer.view.state.tail import RunTail
+from peer.view.state.view import View
 from tests.tools.simulated import peers_of, run
 
 
@@ -144,7 +144,7 @@ def test_decentralized_ifca_folds_only_into_the_trained_cluster():
 
 
 def test_an_exception_in_paused_work_is_raised():
-    from peer.experiment.together import Together
+    from peer.lab.together import Together
 
     peer = peers_of(graph_of(algorithm="local"))[0]
 

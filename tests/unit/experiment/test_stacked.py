@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import nn
 
+from peer.lab.stacked import StackedTrainer, TrainRequest
 from peer.learning.learner import Learner
-from peer.learning.stacked import StackedTrainer, TrainRequest
 from peer.tasks import Shard, Task
-from peer.tasks.models import make_model
+from peer.zoo.tasks.models import make_model
 
 
 class Images(Task):

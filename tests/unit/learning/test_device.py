@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from coordinator_free_bootstrap.errors import ConfigError
+from peer.lab.stacked import TrainRequest
 from peer.learning.device import check_amp, device_named
 from peer.learning.learner import Learner
-from peer.learning.stacked import TrainRequest
 from peer.tasks import Shard, Task
 
 

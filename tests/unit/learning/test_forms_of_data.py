@@ -14,16 +14,16 @@ from torch.nn import functional
 
 from coordinator_free_bootstrap import Graph, Manifest, Node
 from coordinator_free_bootstrap.errors import ShardError, TaskError
-from peer.experiment.simulated import SimulatedSettings, simulate
+from peer.lab.simulated import SimulatedSettings, simulate
 from peer.learning.check import check_task
 from peer.learning.learner import Learner
-from peer.observe.history_table import rows
-from peer.observe.report import build_report
-from peer.observe.tables import _summary_rows
 from peer.tasks import Metric, Preprocessing, Shard, Task
 from peer.tasks.arrays import Rows
 from peer.tasks.shard import IGNORED
 from peer.tasks.shard_file import load_shard_file, save_shard
+from peer.view.report.history_table import rows
+from peer.view.report.report import build_report
+from peer.view.report.tables import _summary_rows
 
 N = 30
 

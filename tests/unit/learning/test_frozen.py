@@ -17,9 +17,9 @@ from coordinator_free_bootstrap.errors import Refusal, StorageError
 from peer.host import build_host
 from peer.learning.frozen import frozen_digest
 from peer.learning.learner import Learner
-from peer.learning.saved import SavedModel, evaluated, model_metadata
 from peer.store.model_file import save_model
 from peer.tasks import Shard, Task
+from peer.view.models.saved import SavedModel, evaluated, model_metadata
 
 FEATURES, CLASSES = 4, 3
 

@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 from coordinator_free_bootstrap.errors import TaskError
+from peer.lab.stacked import TrainRequest
 from peer.learning.check import check_task, try_learner
 from peer.learning.learner import Learner
-from peer.learning.stacked import TrainRequest
 from peer.learning.trial import check_hidden_state
 from peer.tasks import Shard, Task
 

@@ -13,15 +13,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import NeighborUnavailable, RemoteProtocolError, UsageError
-from peer.cli.status import status
-from peer.observe.ask import answered, ask, in_json, view_of
-from peer.observe.events import Event
-from peer.observe.peer_status import read_status
-from peer.observe.run_files import PeerRun
-from peer.observe.status_table import age, sentence, status_table
-from peer.observe.tail import RunTail
-from peer.observe.view import View
 from peer.store.files import write_json
+from peer.view.live.ask import answered, ask, in_json, view_of
+from peer.view.live.status_table import age, sentence, status_table
+from peer.view.state.events import Event
+from peer.view.state.peer_status import read_status
+from peer.view.state.run_files import PeerRun
+from peer.view.state.tail import RunTail
+from peer.view.state.view import View
+from peer.view.verbs.status import status
 
 ACCURACY = {"name": "accuracy", "higher_is_better": True, "share": True}
 MAE = {"name": "mae", "higher_is_better": False, "share": False}

@@ -7,13 +7,13 @@ from rich.console import Console
 from coordinator_free_bootstrap import Manifest, make_graph
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.graph_file import save_graph
-from peer.observe.collaboration import collaboration, links
-from peer.observe.plots import COLORS, collaboration_figure, save_plots
-from peer.observe.report import build_report
-from peer.observe.run_files import Run
-from peer.observe.tables import summary_table
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
+from peer.view.report.collaboration import collaboration, links
+from peer.view.report.plots import COLORS, collaboration_figure, save_plots
+from peer.view.report.report import build_report
+from peer.view.report.tables import summary_table
+from peer.view.state.run_files import Run
 
 
 def run_of(tmp_path, chosen, true, **manifest):

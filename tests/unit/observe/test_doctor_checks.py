@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.graph import Graph, Node
 from coordinator_free_bootstrap.graph_file import save_graph
-from peer.cli.doctor import doctor
 from peer.identity.certificates import make_certificate
 from peer.identity.pinning import pin
-from peer.observe import doctor as checks
+from peer.ops.doctor import doctor as checks
+from peer.ops.verbs.doctor import doctor
 from peer.wire.proxy import HttpProxy
 
 

@@ -6,13 +6,13 @@ from fake_run import write_graph
 from test_ask import STATUS, line_of, text_of
 from typer.testing import CliRunner
 
-import peer.cli.status
-from peer.cli.status import status
-from peer.observe import ask as asking
-from peer.observe.ask import answered, has_no_answer, in_json, view_of
-from peer.observe.events import Event
-from peer.observe.hearsay import Hearsay
-from peer.observe.peer_status import read_status
+import peer.view.verbs.status
+from peer.view.live import ask as asking
+from peer.view.live.ask import answered, has_no_answer, in_json, view_of
+from peer.view.state.events import Event
+from peer.view.state.hearsay import Hearsay
+from peer.view.state.peer_status import read_status
+from peer.view.verbs.status import status
 
 
 def said(peer_id, **changes):
@@ -106,4 +106,4 @@ def test_the_watch_ends_when_a_neighbor_knows_the_end_of_the_others(watch):
 def test_the_watch_waits_for_peers_that_have_not_started_and_ends_when_nobody_is_left(watch):
     code, _, seconds = watch(*[{}] * 100, everyone())
     assert code == 40
-    assert 100 * peer.cli.status.WATCH_S + peer.cli.status.GONE_S <= seconds < 300
+    assert 100 * peer.view.verbs.status.WATCH_S + peer.view.verbs.status.GONE_S <= seconds < 300

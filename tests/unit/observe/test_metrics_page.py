@@ -9,10 +9,10 @@ from fake_run import round_fields
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator_free_bootstrap.errors import ConfigError
-from peer.deploy.text import verbatim
 from peer.observe.metrics import STATES, PeerMetrics
 from peer.observe.metrics_http import serve
 from peer.observe.metrics_page import MetricsPage, metrics_page
+from peer.ops.deploy.text import verbatim
 
 
 @pytest.fixture

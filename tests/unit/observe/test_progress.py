@@ -8,14 +8,14 @@ from fake_run import FINAL, ROUNDS, round_fields, write_graph, write_peer
 from rich.console import Console
 
 from peer.core.metric import Metric
-from peer.observe.durations import duration
-from peer.observe.report import build_report
-from peer.observe.rounds_bar import RoundsBar
-from peer.observe.tables import ROWS_MAX, peers_table, report_view
-from peer.observe.watch import LinePace, LiveProgress, TestbedWatcher
 from peer.store.history import HistoryWriter
 from peer.store.identity_files import StateLock
 from peer.store.state_dir import StateDir
+from peer.view.live.rounds_bar import RoundsBar
+from peer.view.live.watch import LinePace, LiveProgress, TestbedWatcher
+from peer.view.report.report import build_report
+from peer.view.report.tables import ROWS_MAX, peers_table, report_view
+from peer.view.state.durations import duration
 
 
 def text_of(renderable, width=140) -> str:

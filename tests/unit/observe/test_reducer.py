@@ -6,15 +6,15 @@ import random
 import pytest
 from fake_run import FINAL, ROUNDS, accuracy_at, write_graph, write_peer
 
-from peer.observe.agreement import adjusted_rand_index
-from peer.observe.events import Event
-from peer.observe.peer_state import PeerState
-from peer.observe.reducer import STRIDE, EventLog, RunState, reduce
-from peer.observe.report import build_report
-from peer.observe.tail import FileTail, RunTail
-from peer.observe.view import View
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
+from peer.view.report.report import build_report
+from peer.view.state.agreement import adjusted_rand_index
+from peer.view.state.events import Event
+from peer.view.state.peer_state import PeerState
+from peer.view.state.reducer import STRIDE, EventLog, RunState, reduce
+from peer.view.state.tail import FileTail, RunTail
+from peer.view.state.view import View
 
 
 def fold(*events: tuple[str, dict]) -> PeerState:

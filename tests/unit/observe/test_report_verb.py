@@ -7,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import UsageError
-from peer.cli.report import report
+from peer.view.verbs.report import report
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from rich.console import Console
 
 from coordinator_free_bootstrap.errors import GraphError, StorageError, UsageError
 from peer.core.metric import Metric
-from peer.observe.plots import metric_figure, save_plots
-from peer.observe.report import METRICS, build_report
-from peer.observe.run_files import Run, metric_curve
-from peer.observe.tables import report_view
 from peer.store.history import HistoryWriter
 from peer.store.identity_files import StateLock
 from peer.store.state_dir import StateDir
+from peer.view.report.plots import metric_figure, save_plots
+from peer.view.report.report import METRICS, build_report
+from peer.view.report.tables import report_view
+from peer.view.state.run_files import Run, metric_curve
 
 STABLE_KEYS = {
     "accuracy_mean", "accuracy_std", "accuracy_worst", "accuracy_p10", "cluster_ari", "rounds", "models_sent",

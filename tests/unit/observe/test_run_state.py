@@ -9,17 +9,17 @@ from rich.console import Console
 
 import peer
 from peer.core.metric import Metric
-from peer.experiment.comparison import cautions
-from peer.observe.model_card import Exported, model_card
-from peer.observe.plots import metric_figure, series_figure
-from peer.observe.report import build_report
-from peer.observe.run_files import Run, metric_curve
-from peer.observe.tables import report_view
-from peer.observe.watch import TestbedWatcher
+from peer.lab.comparison import cautions
 from peer.store.files import write_json
 from peer.store.history import HistoryWriter
 from peer.store.identity_files import StateLock
 from peer.store.state_dir import StateDir
+from peer.view.live.watch import TestbedWatcher
+from peer.view.models.model_card import Exported, model_card
+from peer.view.report.plots import metric_figure, series_figure
+from peer.view.report.report import build_report
+from peer.view.report.tables import report_view
+from peer.view.state.run_files import Run, metric_curve
 
 
 def leave(directory, peer_id, rounds=2):

@@ -6,10 +6,10 @@ import pytest
 from coordinator_free_bootstrap import Manifest, make_graph
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.graph_file import save_graph
-from peer.observe import soft_clusters
-from peer.observe.run_files import Run
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
+from peer.view.report import soft_clusters
+from peer.view.state.run_files import Run
 
 SWAPPED = [np.array([[2, 8], [9, 1]]), np.array([[0, 10], [10, 0]])]  # [true, label]: label 1 means distribution 0
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from peer.observe.events import Event
-from peer.observe.reducer import EventLog
-from peer.observe.timeline import TOGETHER_S, timeline
+from peer.view.state.events import Event
+from peer.view.state.reducer import EventLog
+from peer.view.state.timeline import TOGETHER_S, timeline
 
 
 def entries(*events: tuple[float, int | None, str, dict]) -> list[tuple]:

@@ -11,10 +11,10 @@ import pytest
 import peer
 from coordinator_free_bootstrap.errors import StorageError, UsageError
 from peer.cli.main import app
-from peer.observe.trackers.curves import AllPeers, PeerCurves
-from peer.observe.trackers.export import LiveExport
-from peer.observe.trackers.feed import Feed
-from peer.observe.trackers.tracker import KINDS, check
+from peer.view.trackers.curves import AllPeers, PeerCurves
+from peer.view.trackers.export import LiveExport
+from peer.view.trackers.feed import Feed
+from peer.view.trackers.tracker import KINDS, check
 
 PEERS, ROUNDS = 3, 4
 
@@ -199,7 +199,7 @@ def test_an_unknown_tracker_is_refused_with_those_that_there_are(export):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_missing_package_is_refused_before_the_run_with_what_installs_it(name, monkeypatch):
-    monkeypatch.setattr("peer.observe.trackers.tracker.find_spec", lambda module: None)
+    monkeypatch.setattr("peer.view.trackers.tracker.find_spec", lambda module: None)
     with pytest.raises(UsageError, match=rf"pip install 'coordinator-free\[{KINDS[name].extra}\]'"):
         check([f"{name}:place"])
 

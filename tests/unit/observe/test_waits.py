@@ -6,9 +6,9 @@ import pytest
 
 from coordinator_free_bootstrap import Relay, make_graph, parse_manifest
 from coordinator_free_bootstrap.graph import Graph
-from peer.observe.events import Event
-from peer.observe.reducer import EventLog
-from peer.observe.view import View
+from peer.view.state.events import Event
+from peer.view.state.reducer import EventLog
+from peer.view.state.view import View
 
 SAID = {
     "stage": "exchanging", "round_index": 4, "waiting_for": [1], "owed_to": [], "suspicion_s": 5.0, "deadline_s": 80.0,

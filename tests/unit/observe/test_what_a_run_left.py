@@ -10,18 +10,18 @@ from test_progress import text_of
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import UsageError
-from peer.observe.events import Event
-from peer.observe.faults import save_fault_picture, timeline_of
-from peer.observe.places import state_directories
-from peer.observe.plots import save_plots
-from peer.observe.reducer import EventLog
-from peer.observe.report import build_report
-from peer.observe.run_files import Run
-from peer.observe.tables import report_view
-from peer.observe.watch import TestbedWatcher
 from peer.store.files import write_json
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
+from peer.view.live.watch import TestbedWatcher
+from peer.view.report.faults import save_fault_picture, timeline_of
+from peer.view.report.plots import save_plots
+from peer.view.report.report import build_report
+from peer.view.report.tables import report_view
+from peer.view.state.events import Event
+from peer.view.state.places import state_directories
+from peer.view.state.reducer import EventLog
+from peer.view.state.run_files import Run
 
 
 def report_of(directory):
@@ -78,7 +78,7 @@ def test_two_copies_of_one_peer_and_a_peer_of_another_graph_are_notes(run_direct
 
 def test_nothing_found_is_an_error_that_says_where_it_looked(tmp_path):
     """Before, a graph file without state directories gave an empty report and exit code 0."""
-    from peer.cli.report import report
+    from peer.view.verbs.report import report
 
     looked = r"history.jsonl and summary.json in it, in its folders and in theirs"
     with pytest.raises(UsageError, match="none: found no such directory"):

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from peer.page.access import HEADERS, Access, Guard, cookies, host_name, kept_key
+from peer.view.page.access import HEADERS, Access, Guard, cookies, host_name, kept_key
 
 KEY = b"k" * 32
 

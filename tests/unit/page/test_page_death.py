@@ -6,11 +6,11 @@ import pytest
 
 from coordinator_free_bootstrap.manifest import Timeouts
 from peer.core.liveness import Liveness, NeighborState, check_all, next_check
-from peer.observe.events import Event
-from peer.observe.reducer import EventLog
-from peer.observe.view import View
-from peer.page.film import Film
-from peer.page.server import REFRESH_S
+from peer.view.page.film import Film
+from peer.view.page.server import REFRESH_S
+from peer.view.state.events import Event
+from peer.view.state.reducer import EventLog
+from peer.view.state.view import View
 
 BEGAN, KILLED = 1000.0, 1010.25
 

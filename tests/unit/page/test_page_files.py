@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from peer.page.files import STATIC, script, styles
-from peer.page.single_file import single_file
+from peer.view.page.files import STATIC, script, styles
+from peer.view.page.single_file import single_file
 
 ROOT = Path(__file__).parents[3]
 OWN = sorted(path for path in STATIC.iterdir() if path.suffix == ".js")

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from coordinator_free_bootstrap import make_graph, parse_manifest
-from peer.runtime.edge_costs import cost_check, edge_check, round_cost
-from peer.runtime.edge_tests import EdgeTest
+from peer.ops.doctor.edge_costs import cost_check, edge_check, round_cost
+from peer.ops.doctor.edge_tests import EdgeTest
 
 GRAPH = make_graph("complete", 3, manifest=parse_manifest({"timeouts": {"round_deadline_s": 100.0}}, "test"))
 FAST = EdgeTest(1, "direct", "", "", 0.010, 2e6, 4e6, 6.0)

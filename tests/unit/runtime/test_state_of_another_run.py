@@ -17,11 +17,11 @@ from tools.permissions import bound_by_permissions
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError, UsageError
+from peer.bed.testbed.directory import check_same_run
 from peer.core import effects as do
-from peer.experiment.simulated import simulate
+from peer.lab.simulated import simulate
 from peer.runtime.assembly import Assembled, LocalSettings, assemble
 from peer.store.files import seal, unseal
-from peer.testbed.directory import check_same_run
 
 RUN = {
     "rounds": 4,

@@ -28,27 +28,27 @@ from tools.permissions import bound_by_permissions
 
 from coordinator_free_bootstrap import load_graph, make_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.errors import LocalProtocolError, PeerError
-from peer.chaos.script import load_script
-from peer.deploy.ending import is_completed
-from peer.deploy.task_file import task_file
-from peer.experiment.jobs import read_result
-from peer.experiment.spec import load_experiment
+from peer.bed.chaos.script import load_script
+from peer.bed.testbed.directory import check_same_run, earlier_graph
+from peer.bed.testbed.testbed import Testbed
 from peer.identity.files import KeyFiles, keygen, load_key_pair
-from peer.learning.saved import SavedModel
+from peer.lab.jobs import read_result
+from peer.lab.spec import load_experiment
 from peer.observe.logs import last_error
-from peer.observe.report import build_report
-from peer.page.access import kept_key
+from peer.ops.deploy.task_file import task_file
 from peer.runtime.assembly import LocalSettings, assemble
+from peer.runtime.ending import is_completed
 from peer.store.history import HistoryWriter, read_history
 from peer.store.identity_files import IncarnationFile, StateLock, held_by
 from peer.store.model_file import load_model
-from peer.tasks.inputs import read_inputs
 from peer.tasks.loading import load_task
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.shard import Shard
 from peer.tasks.shard_file import load_shard_file, save_shard
-from peer.testbed.directory import check_same_run, earlier_graph
-from peer.testbed.testbed import Testbed
+from peer.view.models.inputs import read_inputs
+from peer.view.models.saved import SavedModel
+from peer.view.page.access import kept_key
+from peer.view.report.report import build_report
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/dev/zero and limits of memory as on Linux")
 
@@ -153,7 +153,7 @@ def table(path: Path) -> object:
 
 
 def leaf(path: Path) -> object:
-    from peer.tasks.leaf import _read
+    from peer.zoo.tasks.leaf import _read
 
     folder = path.parent / "leaf"
     folder.mkdir(exist_ok=True)

@@ -19,12 +19,12 @@ from coordinator_free_bootstrap.manifest import Manifest
 from peer.cli.main import app
 from peer.learning.learner import Learner
 from peer.tasks import Shard
-from peer.tasks.builtin import NamedModelTask
-from peer.tasks.datasets import DATASETS, facts_of, load_pool
 from peer.tasks.loading import load_task, preload
-from peer.tasks.pool import DataSet, Facts, Pool
 from peer.tasks.shard_file import save_shard
 from peer.tasks.torchvision_shim import import_torchvision
+from peer.zoo.tasks.builtin import NamedModelTask
+from peer.zoo.tasks.datasets import DATASETS, facts_of, load_pool
+from peer.zoo.tasks.pool import DataSet, Facts, Pool
 
 
 def idx(path: Path, values: np.ndarray) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coordinator_free_bootstrap.errors import TaskError
-from peer.tasks.models import MODELS, make_model
+from peer.zoo.tasks.models import MODELS, make_model
 
 GREY, COLOR = (1, 28, 28), (3, 32, 32)
 

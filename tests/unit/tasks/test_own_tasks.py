@@ -15,9 +15,9 @@ from coordinator_free_bootstrap.errors import ShardError, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.learning.check import check_task
 from peer.learning.learner import Learner
-from peer.learning.saved import SavedModel
 from peer.tasks.loading import ENTRY_POINTS, load_task
 from peer.tasks.shard_file import save_shard
+from peer.view.models.saved import SavedModel
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -8,8 +8,8 @@ from PIL import Image, ImageDraw
 
 from coordinator_free_bootstrap.errors import TaskError
 from peer.tasks import read_picture
-from peer.tasks.datasets import load_pool
 from peer.tasks.pictures import read_pixels
+from peer.zoo.tasks.datasets import load_pool
 
 RAMP = np.linspace(4000, 60000, 64).reshape(8, 8)
 

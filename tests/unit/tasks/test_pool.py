@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap.errors import TaskError
-from peer.tasks.pool import Pool, rotated
 from peer.tasks.preprocessing import of_channels
+from peer.zoo.tasks.pool import Pool, rotated
 
 IMAGE = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], dtype=np.float32)
 

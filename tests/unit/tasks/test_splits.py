@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap.errors import TaskError
-from peer.tasks.splits import SPLITS, SplitInput, make_split
-from peer.tasks.splits.plan import Options
+from peer.zoo.tasks.splits import SPLITS, SplitInput, make_split
+from peer.zoo.tasks.splits.plan import Options
 
 TRAIN, TEST, CLASSES = 6000, 1200, 10
 

@@ -13,9 +13,9 @@ import pytest
 
 from coordinator_free_bootstrap.errors import TaskError
 from peer.tasks.columns import Columns
-from peer.tasks.datasets import TABLE_OPTIONS, load_pool
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.table import Form, read_table
+from peer.zoo.tasks.datasets import TABLE_OPTIONS, load_pool
 
 DRAW = np.random.default_rng(0)
 AGE, BP = DRAW.normal(50, 10, 40).round(1), DRAW.normal(130, 15, 40).round(1)

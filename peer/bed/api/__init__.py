@@ -1,0 +1,1 @@
+"""What `import peer` offers of the bed: `Testbed`."""

@@ -1,0 +1,92 @@
+"""What a testbed does once before it forks: import what peers need, decode the data set, try the task."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import multiprocessing
+import os
+import signal
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from coordinator_free_bootstrap.errors import PeerError, TaskError
+from coordinator_free_bootstrap.graph import Graph
+from peer.runtime.imports import importing
+from peer.store.system import START_METHOD
+
+
+def warm_up(graph: Graph, data_root: Path | None) -> None:
+    """Import what peers need, decode the data set, and freeze the objects before forking.
+
+    Raises:
+        ConfigError, TaskError: the algorithm, its options, or the built-in data set or split is wrong.
+    """
+    with importing():
+        import torch
+
+        from peer.algorithms.registry import check_algorithm
+        from peer.tasks.loading import preload
+        from peer.zoo.tasks.datasets import DATASETS
+
+        # numpy's set functions and torch.get_default_device import these when they are first called
+        for module in ("peer.runtime.process", "peer.observe.logs", "numpy.ma", "torch.utils._device"):
+            importlib.import_module(module)
+    check_algorithm(graph)
+    torch.set_num_threads(1)
+    if graph.manifest.optimizer != "sgd" or graph.manifest.task not in DATASETS:  # a user's task may have an optimizer
+        torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first one imports torch._dynamo
+    preload(graph.manifest, len(graph.nodes), data_root)
+    gc.collect()
+    gc.freeze()
+
+
+def check_task_first(graph: Graph, data_root: Path | None) -> None:
+    """Try the task with the first peer's data, once for all peers: load the shard, train one step, evaluate.
+
+    A forked process does it, because a user's code may start threads, which the parent of a testbed must not have.
+
+    Raises:
+        PeerError: the first fault; a note on it holds the whole trace.
+    """
+    context: Any = multiprocessing.get_context(START_METHOD)
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_check_task, args=(graph, data_root, sender), name="task-check")
+    process.start()
+    sender.close()
+    try:
+        found: tuple[type[PeerError], str, str] | None = receiver.recv()
+    except EOFError:  # it ended without a result
+        process.join()
+        raise TaskError(
+            f"task: {graph.manifest.task}: the process that checks it ended with exit code {process.exitcode}; "
+            f"run peer task check {graph.manifest.task}"
+        ) from None
+    process.join()
+    if found is not None:
+        kind, text, trace = found
+        error = kind(text)
+        error.add_note(trace)
+        raise error
+
+
+def _check_task(graph: Graph, data_root: Path | None, sender: Connection) -> None:
+    """Send None, or the class, text and trace of the error."""
+    from peer.learning.check import try_learner
+    from peer.learning.learner import Learner
+    from peer.tasks.loading import load_task
+    from peer.tasks.training_shard import training_shard
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent answers Ctrl-C
+    os.dup2(2, 1)  # what the code of a user prints is not part of the report
+    manifest, first = graph.manifest, graph.ids[0]
+    try:
+        task = load_task(manifest, len(graph.nodes), data_root=data_root)
+        learner = Learner(task, training_shard(task, first, manifest), batch_size=manifest.batch_size)
+        try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
+    except PeerError as error:
+        sender.send((type(error), str(error), "".join(traceback.format_exception(error))))
+    else:
+        sender.send(None)

@@ -1,0 +1,128 @@
+"""`peer testbed`: run all peers of a graph on this machine."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from coordinator_free_bootstrap.validation import refuse_without
+from peer.cli.json_output import json_option
+from peer.cli.problem import Amp, DataRoot, Exports, Settings, TaskOption, set_keys, task_settings
+from peer.cli.trace import traceback_wanted
+
+OnStartFailure = Literal["stop", "continue"]  # as in `peer.bed.testbed.testbed`, which is imported later
+
+
+def testbed(
+    graph_file: Annotated[
+        Path | None, typer.Argument(help="Graph file. Default: make a graph.", readable=False)
+    ] = None,
+    peers: Annotated[int | None, typer.Option(min=1, help="Without a graph file: number of peers. Default: 8.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Without a graph file: kind of graph, see peer graph make. Default: erdos-renyi.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the peers' state, logs and models.", readable=False)] = Path(
+        "out"
+    ),
+    task: TaskOption = None,
+    settings: Settings = None,
+    data_root: DataRoot = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="PyTorch threads per peer. Default: cores divided by peers.")
+    ] = None,
+    amp: Amp = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete an earlier run in --out.")] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Plaintext between peers, instead of TLS with generated keys.")
+    ] = False,
+    on_start_failure: Annotated[
+        OnStartFailure | None,
+        typer.Option(
+            help="The other peers, when one cannot start: stop them, or continue without it.",
+            show_default="stop if run.start.rule is all, so that they would wait for it",
+        ),
+    ] = None,
+    chaos: Annotated[
+        Path | None, typer.Option(help="Script of faults (TOML) to run, see examples/chaos.toml.", readable=False)
+    ] = None,
+    proxy: Annotated[
+        bool, typer.Option("--proxy", help="Connect peers through fault proxies, which faults of edges need.")
+    ] = False,
+    page: Annotated[
+        bool, typer.Option("--page", help="Serve a page of the run while it lasts; see peer watch --help.")
+    ] = False,
+    exports: Exports = None,
+    as_json: Annotated[bool, json_option("Print the report as JSON.")] = False,
+) -> None:
+    """Run all peers of a graph as processes on this machine and report; Ctrl-C stops all of them.
+
+    The task is checked once before the peers start. Exit code 1 if a peer failed.
+
+    If --out has an earlier run with the same graph and settings, that run is resumed.
+    While it runs, peer chaos and peer status take the directory as their argument.
+
+    Example: peer testbed --peers 8 --set run.rounds=20 --out out
+    """
+    from contextlib import nullcontext
+
+    from rich.console import Console
+
+    from coordinator_free_bootstrap import load_graph
+    from coordinator_free_bootstrap.validation import counted
+    from peer.bed.api.bed_run import BedRun, BedSettings
+    from peer.bed.chaos.script import Script, load_script
+    from peer.bed.testbed.directory import clear, default_graph, with_settings
+    from peer.tasks.given_keys import warn_without_effect
+    from peer.view.live.watch import LiveProgress
+    from peer.view.page.process import beside, require_packages
+    from peer.view.verbs.report import report
+
+    refuse_without("without a graph file", graph_file is None, peers=peers, kind=kind)
+    console = Console(stderr=True, markup=False)
+    if page:
+        require_packages()
+    if fresh:
+        clear(out)
+    graph = load_graph(graph_file) if graph_file else default_graph(kind, peers, out)
+    given = task_settings(task, settings)
+    graph = with_settings(graph, given)
+    warn_without_effect(
+        graph.manifest, set_keys(given), lambda warning: console.print(f"warning: {warning}", soft_wrap=True)
+    )
+    sizes = f"{counted(len(graph.nodes), 'peer')}, {counted(len(graph.edges), 'edge')}"
+    console.print(f"{sizes}, algorithm {graph.manifest.algorithm}, in {out}")
+    local = BedSettings(
+        out,
+        data_root,
+        threads,
+        insecure,
+        proxy,
+        traceback_wanted(),
+        tuple(exports or ()),
+        source=str(chaos),
+        amp=amp,
+        on_start_failure=on_start_failure,
+    )
+    run = BedRun(graph, local, load_script(chaos) if chaos else Script())
+
+    def tell(failure: str) -> None:
+        console.print(failure, style="red", soft_wrap=True)
+
+    try:
+        with beside(out) if page else nullcontext(), LiveProgress(run.watcher, console) as progress:
+            failed = run.run(progress.update, tell)
+            progress.update(force=True)
+    except KeyboardInterrupt:
+        command = shlex.join(["peer", *(word for word in sys.argv[1:] if word != "--fresh")])
+        console.print(f"interrupted; to resume the run: {command}", soft_wrap=True)
+        raise typer.Exit(130) from None
+    report(out, json=as_json)
+    if run.problem:
+        console.print(f"warning: {run.problem}", soft_wrap=True)
+    for peer_id, code in failed.items():
+        tell(run.failure(peer_id, code))
+    raise typer.Exit(1 if failed else 0)

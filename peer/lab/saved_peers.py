@@ -1,0 +1,77 @@
+"""The state of simulated peers on disk: an interrupted simulation leaves checkpoints as real peers do, and goes on from them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from coordinator_free_bootstrap import Graph
+from coordinator_free_bootstrap.errors import UsageError
+from peer.bed.testbed.directory import is_simulated
+from peer.host import Checkpoint
+from peer.lab.network import SimulatedPeer
+from peer.learning.learner import Learner
+from peer.runtime.saved_state import saved_state, state_files
+from peer.store.identity_files import IncarnationFile
+from peer.store.state_dir import StateDir
+
+REMEDY = "name another folder as out, or delete this one"
+_CHECKPOINTS = "peer-*/checkpoints/checkpoint-*"
+
+
+def refuse_state_of_peers(directory: Path) -> None:
+    """Raise UsageError if a simulation would delete the checkpoints of peers that are processes."""
+    found = next(directory.glob(_CHECKPOINTS), None)
+    if found is not None and not is_simulated(directory):
+        raise UsageError(
+            f"out {directory}: found the checkpoints of running or ended peers ({found.parent}), which a simulation would "
+            "delete; name another folder, or delete this one"
+        )
+
+
+class SavedPeers:
+    """The state directories in a run directory.
+
+    Attributes:
+        resumes: whether an interrupted simulation has left checkpoints; `load` refuses those of another run.
+    """
+
+    def __init__(self, graph: Graph, directory: Path) -> None:
+        self._graph, self._directory = graph, directory
+        self.resumes = next(directory.glob(_CHECKPOINTS), None) is not None
+
+    def load(self, peer_id: int, learner: Learner) -> tuple[int, Checkpoint | None]:
+        """Return the incarnation of a peer, and the checkpoint that it resumes from.
+
+        Raises:
+            CheckpointCorrupt: it is of another run; the message names the keys.
+            StorageError: it cannot be read.
+        """
+        if not self.resumes:
+            return 1, None
+        place = StateDir.of_peer(self._directory, peer_id)
+        place.create()
+        checkpoints, run = state_files(place, peer_id, self._graph, learner)
+        saved = saved_state(place, checkpoints, run, learner.schema.size, discard=False, remedy=REMEDY)
+        above = int(saved.state["incarnation"]) if saved else 0
+        return IncarnationFile(place.root).claim(0, above=above), saved
+
+    def save(self, peer: SimulatedPeer, learner: Learner) -> None:
+        """Write a peer's last checkpoint; one that it has resumed from stays where it has no newer one.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        place = StateDir.of_peer(self._directory, peer.peer_id)
+        checkpoints, run = state_files(place, peer.peer_id, self._graph, learner)
+        if not self.resumes:
+            IncarnationFile(place.root).claim(0)
+        if peer.checkpoint is not None:
+            run.write()
+            checkpoints.save(peer.checkpoint.round_index, peer.checkpoint.arrays, peer.checkpoint.state)
+
+    def remove(self, peer: SimulatedPeer) -> None:
+        """Delete the checkpoints of a completed run: the next simulation replaces it."""
+        place = StateDir.of_peer(self._directory, peer.peer_id)
+        shutil.rmtree(place.checkpoints, ignore_errors=True)
+        place.create()

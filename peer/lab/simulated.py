@@ -1,0 +1,290 @@
+"""The `simulated` backend: all peers of a run in one process, real engine, real training, no sockets.
+
+In lockstep on a CPU it gives, bit for bit, the models of a testbed of processes, and it leaves the same run directory
+behind, so that `peer report` reads it. Memory: the data set once, one model of working memory for all, k models a peer (those
+that are still equal, once), and what is under way in a round.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coordinator_free_bootstrap import Graph, save_graph
+from coordinator_free_bootstrap.errors import ShardError
+from coordinator_free_bootstrap.meaning import first_refusal
+from peer.algorithms.registry import algorithm_named
+from peer.host import InitialModels, build_host
+from peer.lab.interrupts import Interrupts
+from peer.lab.network import SimulatedPeer, VirtualNetwork, perform_in_turn
+from peer.lab.saved_peers import SavedPeers, refuse_state_of_peers
+from peer.lab.together import Together
+from peer.learning.check import try_learner
+from peer.learning.device import check_amp, device_named
+from peer.learning.flat import FlatModule
+from peer.learning.learner import Learner
+from peer.runtime.results import outcome_of, start_fields, write_results
+from peer.store.files import storage_errors
+from peer.store.state_dir import StateDir
+from peer.tasks.effect import used_data_root
+from peer.tasks.loading import load_task
+from peer.tasks.task import Task
+from peer.tasks.training_shard import training_shard
+from peer.zoo.tasks.datasets import DATASETS
+
+OnRound = Callable[[int, float | None], None]
+
+
+@dataclass(frozen=True)
+class SimulatedSettings:
+    """Local choices of a simulated run.
+
+    Attributes:
+        data_root: where built-in data sets lie.
+        device: of training and evaluation: "cpu", "cuda", or "auto".
+        amp: "bf16" for mixed precision, else None.
+        threads: PyTorch threads; more than one may change the last bits.
+        stacked: train all peers' models of a round as one; None: on a GPU.
+        fold_threads: receivers that fold at the same time; never changes a bit.
+        models: whether the cluster models are written at the end.
+        task: an object to use in place of the task that the manifest names.
+        tell: told in a sentence what an interrupted or failed run has left, and that the next one goes on from it; None: such a
+            run leaves nothing.
+    """
+
+    data_root: Path | None = None
+    device: str = "cpu"
+    amp: str | None = None
+    threads: int = 1
+    stacked: bool | None = None
+    fold_threads: int = 1
+    models: bool = True
+    task: Task | None = None
+    tell: Callable[[str], None] | None = None
+
+
+def simulate(
+    graph: Graph,
+    directory: Path | None,
+    settings: SimulatedSettings | None = None,
+    on_round: OnRound = lambda completed, metric: None,
+) -> dict[int, SimulatedPeer]:
+    """Run all peers of a graph to their end and return them.
+
+    Args:
+        graph: peers, edges and manifest.
+        directory: where the run directory goes, replacing an earlier one; None writes nothing.
+        settings: local choices.
+        on_round: told, each time every peer has completed a round, how many and the mean of their metric.
+
+    Raises:
+        ConfigError, TaskError, ShardError: the manifest, task or data cannot be used.
+        StorageError: the run directory cannot be written.
+        UsageError: it has checkpoints of peers that are processes.
+        CheckpointCorrupt: it has checkpoints of another simulation, which was interrupted.
+        KeyboardInterrupt: after Ctrl-C; with ``settings.tell`` the run directory is written before.
+    """
+    settings = settings or SimulatedSettings()
+    if directory is not None:
+        directory = directory.absolute()  # the task may change the working directory
+        refuse_state_of_peers(directory)
+        with storage_errors("make", directory):
+            directory.mkdir(parents=True, exist_ok=True)
+    stacked = settings.stacked if settings.stacked is not None else device_named(settings.device) != "cpu"
+    watch = RoundWatch(len(graph.nodes), on_round)
+    network = VirtualNetwork(
+        perform_all=Together().perform if stacked else perform_in_turn,
+        on_record=watch.record,
+        fold_threads=settings.fold_threads,
+        keeps_checkpoints=directory is not None and settings.tell is not None,
+    )
+    if directory is not None and settings.tell is not None:
+        return _resumable(graph, directory, settings, network, settings.tell)
+    peers = simulated_peers(graph, settings, network)
+    began = time.monotonic()
+    network.run()
+    if directory is not None:
+        write_run(graph, directory, peers, time.monotonic() - began, models=settings.models)
+    return peers
+
+
+def _resumable(
+    graph: Graph, directory: Path, settings: SimulatedSettings, network: VirtualNetwork, tell: Callable[[str], None]
+) -> dict[int, SimulatedPeer]:
+    """Run peers from the checkpoints in a directory, if there are any; write the run directory however the run ends."""
+    saved = SavedPeers(graph, directory)
+    peers = simulated_peers(graph, settings, network, saved)
+    if saved.resumes:
+        tell(f"{directory}: resuming an interrupted run after {_rounds(peers, graph)}")
+    began = time.monotonic()
+    with Interrupts(network.leave) as interrupts:
+        try:
+            network.run()
+        except BaseException as error:
+            interrupts.held = True
+            _write_interrupted(graph, directory, peers, time.monotonic() - began, settings, saved, error)
+            tell(_left(directory, peers, graph, "stopped" if isinstance(error, KeyboardInterrupt) else "failed"))
+            raise
+        interrupts.held = True
+        seconds = time.monotonic() - began
+        if all(peer.status in ("completed", "alone") for peer in peers.values()):
+            write_run(graph, directory, peers, seconds, models=settings.models, saved=saved)
+        else:
+            _write_interrupted(graph, directory, peers, seconds, settings, saved, None)
+            tell(_left(directory, peers, graph, "stopped"))
+    if interrupts.seen:  # also where the last round was over before: a program may have more runs to stop
+        raise KeyboardInterrupt
+    return peers
+
+
+def _rounds(peers: dict[int, SimulatedPeer], graph: Graph) -> str:
+    completed = min(peer.host.state.round.index for peer in peers.values())
+    return f"{completed} of {graph.manifest.rounds} rounds"
+
+
+def _left(directory: Path, peers: dict[int, SimulatedPeer], graph: Graph, ended: str) -> str:
+    """Return the sentence about a run that ended early: when, and what the same call does next."""
+    again = "the same call goes on from there" if SavedPeers(graph, directory).resumes else "the same call begins anew"
+    return f"{directory}: {ended} after {_rounds(peers, graph)}; {again}"
+
+
+def simulated_peers(
+    graph: Graph, settings: SimulatedSettings, network: VirtualNetwork, saved: SavedPeers | None = None
+) -> dict[int, SimulatedPeer]:
+    """Connect the peers of a graph to a network, in their saved state; those that start with equal models share the arrays.
+
+    Raises:
+        ShardError: two neighbors' data have another meaning; the handshake of processes would refuse them.
+    """
+    import torch
+
+    torch.set_num_threads(settings.threads)
+    manifest = graph.manifest
+    task = settings.task or load_task(
+        manifest, len(graph.nodes), data_root=used_data_root(manifest, settings.data_root)
+    )
+    device = device_named(settings.device)
+    check_amp(settings.amp, device)
+    memory: FlatModule | None = None
+    common: InitialModels | None = None
+    for peer_id in graph.ids:
+        shard = training_shard(task, peer_id, manifest)
+        learner = Learner(
+            task, shard, device=device, batch_size=manifest.batch_size, model=memory, amp=settings.amp is not None
+        )
+        if memory is None and manifest.task not in DATASETS:
+            try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
+        memory = learner.model
+        algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)
+        initial = common or InitialModels.of(algorithm, learner)
+        common = initial if initial.digest else None
+        incarnation, checkpoint = saved.load(peer_id, learner) if saved else (1, None)
+        host = build_host(
+            peer_id,
+            graph,
+            learner,
+            incarnation,
+            checkpoint,
+            clock=time.perf_counter,
+            initial=initial,
+            spare_buffers=0,
+        )
+        peer = network.add(host)
+        host.workspace.should_stop = peer.should_stop
+        resumed = {"resumed_from": checkpoint.round_index} if checkpoint else {}
+        peer.recording.add("start", start_fields(host, task) | {"backend": "simulated"} | resumed)
+    if unlike := first_refusal({peer_id: peer.host.meaning for peer_id, peer in network.peers.items()}, graph.edges):
+        raise ShardError(f"peers cannot train together: {unlike}")
+    return network.peers
+
+
+class RoundWatch:
+    """Counts the peers that have completed a round, and averages their metric."""
+
+    def __init__(self, peers: int, on_round: OnRound) -> None:
+        self._peers, self._on_round = peers, on_round
+        self._seen: dict[int, list[float | None]] = {}
+
+    def record(self, peer: SimulatedPeer, kind: str, fields: dict[str, Any]) -> None:
+        """Take note of one history line."""
+        if kind != "round":
+            return
+        seen = self._seen.setdefault(int(fields["round_index"]), [])
+        seen.append(fields.get("accuracy"))
+        if len(seen) == self._peers:
+            known = [accuracy for accuracy in seen if accuracy is not None]
+            self._on_round(int(fields["round_index"]) + 1, float(np.mean(known)) if known else None)
+            del self._seen[int(fields["round_index"])]
+
+
+def write_run(
+    graph: Graph,
+    directory: Path,
+    peers: dict[int, SimulatedPeer],
+    seconds: float,
+    *,
+    models: bool,
+    saved: SavedPeers | None = None,
+) -> None:
+    """Write the run directory of ended peers, as a testbed would have left it.
+
+    Args:
+        graph: of the run.
+        directory: of the run; other files of peers in it are deleted, unless the peers have resumed from them.
+        peers: that have ended.
+        seconds: that the run took.
+        models: whether the cluster models are written.
+        saved: the state that the peers have resumed from; its checkpoints are deleted.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    _clear(graph, directory, saved)
+    for peer in peers.values():
+        place = _write_history(peer, directory)
+        write_results(peer.host, place, peer.status, seconds, algorithm=graph.manifest.algorithm, models=models)
+        if saved is not None:
+            saved.remove(peer)
+
+
+def _write_interrupted(
+    graph: Graph,
+    directory: Path,
+    peers: dict[int, SimulatedPeer],
+    seconds: float,
+    settings: SimulatedSettings,
+    saved: SavedPeers,
+    error: BaseException | None,
+) -> None:
+    """Write what peers leave that have not all completed the run, with checkpoints; ``error`` ended it, if not a request."""
+    _clear(graph, directory, saved)
+    ended = "left" if error is None or isinstance(error, KeyboardInterrupt) else outcome_of(error)
+    for peer in peers.values():
+        place = _write_history(peer, directory)
+        failed = (
+            error if not peer.status and ended != "left" else None
+        )  # an error may have come in the middle of a change
+        models = settings.models and bool(peer.status)
+        write_results(peer.host, place, peer.status or ended, seconds, models=models, error=failed)
+        saved.save(peer, peer.host.workspace.learner)  # type: ignore[arg-type]
+
+
+def _clear(graph: Graph, directory: Path, saved: SavedPeers | None) -> None:
+    """Delete the peers of an earlier run, unless they are resumed, and write the graph."""
+    for old in directory.glob("peer-*") if saved is None or not saved.resumes else ():
+        shutil.rmtree(old)
+    directory.mkdir(parents=True, exist_ok=True)
+    save_graph(graph, directory / "graph.json")
+
+
+def _write_history(peer: SimulatedPeer, directory: Path) -> StateDir:
+    place = StateDir.of_peer(directory, peer.peer_id)
+    place.create()
+    peer.recording.write(place, peer.host.metric, peer.host.state.incarnation)
+    return place

@@ -1,0 +1,1 @@
+"""Operations: files that start peers elsewhere, and the examination of a peer's surroundings."""

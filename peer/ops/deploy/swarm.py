@@ -1,0 +1,202 @@
+"""`peer deploy swarm`: a stack for `docker stack deploy`, one service per peer of a graph file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from coordinator_free_bootstrap import Graph, dump_graph
+from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.identity import Subject
+from peer.identity.files import read_file
+from peer.ops.deploy.given_data import GivenData
+from peer.ops.deploy.keys import at_addresses, create_and_list_keys, create_observer_key, key_files
+from peer.ops.deploy.task_file import WORKDIR, TaskFile, task_file
+from peer.ops.deploy.text import check_image, fill, mount, write
+
+ADDRESS = "peer-{id}:7400"
+CONFIG_BYTES_MAX = 1000 * 1024 - 1  # of a config or secret, in Docker 20.10 and later
+OBSERVER = "page"  # the page's name as an observer
+USER = "10001"  # of the image
+_HOST_NAME = r"[A-Za-z0-9_.-]+"
+_CONSTRAINT = r"[A-Za-z0-9_.-]+ ?(==|!=) ?[A-Za-z0-9_. /:-]+"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What the nodes of the swarm offer.
+
+    Args:
+        image: default of the variable PEER_IMAGE.
+        constraints: where peers may run, such as ``node.labels.site==a``; a node must fulfill all.
+        nodes: host names of nodes, to which the peers are dealt in turn; a peer runs only on its node. Empty: Docker chooses.
+        state: folder with ``peer-<id>`` that all nodes share; None: volumes, which do not follow a peer to another node.
+        shards: folder on every node with ``peer-<id>.safetensors``; each peer can read its own.
+        page_port: of the page, on a manager; 0: no page.
+        data: that the task reads, on every node.
+
+    Raises:
+        UsageError: Docker would refuse a value.
+    """
+
+    image: str = "coordinator-free"
+    constraints: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    state: str | None = None
+    shards: str | None = None
+    page_port: int = 7480
+    data: GivenData | None = None
+
+    def __post_init__(self) -> None:
+        check_image(self.image)
+        for constraint in self.constraints:
+            if not re.fullmatch(_CONSTRAINT, constraint):
+                raise UsageError(
+                    f"--constraint: found {constraint!r}; allowed: KEY==VALUE or KEY!=VALUE, such as node.role==worker or "
+                    "node.labels.site==a"
+                )
+        for node in self.nodes:
+            if not re.fullmatch(_HOST_NAME, node):
+                raise UsageError(f"--node: found {node!r}; allowed: a host name as docker node ls shows it")
+        for option, folder in (("--state", self.state), ("--shards", self.shards)):
+            if folder is not None and not (folder.startswith("/") and ".." not in PurePosixPath(folder).parts):
+                raise UsageError(f"{option}: found {folder}; allowed: an absolute path that is valid on every node")
+
+
+def write_swarm(graph: Graph, out: Path, stack: Stack) -> list[Path]:
+    """Write the stack, the graph file with the services' addresses, and missing keys under ``out/keys``; return the paths.
+
+    The configs and secrets in the stack have names with a digest of their content, because Docker does not change them: a
+    changed one is a new one, and `docker stack deploy` restarts the services that use it.
+
+    Raises:
+        UsageError: the graph or the task file is too large for a config, the peers have no data, or a file cannot be written.
+        IdentityError: a key cannot be used.
+    """
+    if graph.manifest.split == "shard" and ":" not in graph.manifest.task and stack.shards is None:
+        raise UsageError(
+            "run.split: found 'shard', and no shards for the services; allowed: --shards FOLDER, a folder on every node with "
+            "peer-0.safetensors, peer-1.safetensors, ... of peer data split"
+        )
+    own = task_file(graph)
+    pinned, keys = create_and_list_keys(at_addresses(graph, ADDRESS), out / "keys")
+    if stack.page_port:
+        pinned, observer_keys = create_observer_key(pinned, out / "keys", OBSERVER)
+        keys += observer_keys
+    text = dump_graph(pinned)
+    task = [write(out / "task" / own.path, own.content)] if own else []
+    for what, content in (("graph", text.encode()), ("run.task", own.content if own else b"")):
+        if len(content) > CONFIG_BYTES_MAX:
+            raise UsageError(
+                f"{what}: found {len(content)} bytes; allowed: {CONFIG_BYTES_MAX}, the size of a config of Docker; "
+                + ("keep data out of the task file" if what == "run.task" else "split the federation")
+            )
+    return [
+        write(out / "stack.yml", _Writer(pinned, text, out / "keys", stack, own).text()),
+        write(out / "graph.json", text),
+        *task,
+        *keys,
+    ]
+
+
+class _Writer:
+    """The text of the stack file; collects the configs and secrets that the services name."""
+
+    def __init__(self, graph: Graph, graph_text: str, keys: Path, stack: Stack, own: TaskFile | None) -> None:
+        self.graph, self.keys, self.stack, self.own = graph, keys, stack, own
+        self.graph_name = f"graph-{_digest(graph_text.encode())}"
+        self.configs: dict[str, str] = {}
+        self.secrets: dict[str, str] = {}
+        if own:
+            self.configs[self._task_name(own)] = f"./task/{own.path}"
+
+    def text(self) -> str:
+        """Return the stack file."""
+        stack = self.stack
+        services = "\n".join(map(self._peer, self.graph.ids))
+        page = self._page() if stack.page_port else ""
+        volumes = [f"peer-{i}-state" for i in self.graph.ids] if stack.state is None else []
+        volumes += ["page"] if stack.page_port else []
+        lines = [f"  {name}: {{}}" for name in volumes]
+        if stack.data and stack.data.volume:
+            lines += [
+                f"  {name}: {{external: true}}" for name in dict.fromkeys(map(stack.data.for_peer, self.graph.ids))
+            ]
+        return fill(
+            "stack.yml",
+            peers=len(self.graph.nodes),
+            image=stack.image,
+            page_port=stack.page_port,
+            services=services,
+            page=page,
+            page_network="  page: {driver: overlay}\n" if page else "",
+            graph=self.graph_name,
+            configs=_files(self.configs),
+            secrets=_files(self.secrets),
+            volumes="volumes:\n" + "\n".join(lines) if lines else "",
+        )
+
+    def _peer(self, peer_id: int) -> str:
+        stack = self.stack
+        state = f"type: bind, source: {json.dumps(f'{stack.state}/peer-{peer_id}')}" if stack.state else None
+        volumes = [f"{{{state or f'type: volume, source: peer-{peer_id}-state'}, target: /state}}"]
+        volumes.append("{type: tmpfs, target: /tmp}")
+        if stack.shards:
+            volumes.append(mount("bind", f"{stack.shards}/peer-{peer_id}.safetensors", "/shard.safetensors"))
+        if stack.data:
+            volumes.append(stack.data.mount(peer_id))
+        configs = [f"{{source: {self.graph_name}, target: /graph/graph.json}}"]
+        if self.own:
+            configs.append(
+                f"{{source: {self._task_name(self.own)}, target: {json.dumps(f'{WORKDIR}/{self.own.path}')}}}"
+            )
+        secret, certificate = self._key(peer_id)
+        return fill(
+            "stack-peer.yml",
+            id=peer_id,
+            shard=", --shard, /shard.safetensors" if stack.shards else "",
+            data="".join(f", {json.dumps(word)}" for word in stack.data.options) if stack.data else "",
+            folder=f"    working_dir: {WORKDIR} # where the paths of task file and data are valid\n"
+            if self.own or stack.data
+            else "",
+            constraints=json.dumps([*stack.constraints, *self._node(peer_id)]),
+            volumes=", ".join(volumes),
+            configs=", ".join([*configs, certificate]),
+            secret=secret,
+        )
+
+    def _node(self, peer_id: int) -> list[str]:
+        nodes = self.stack.nodes
+        return [f"node.hostname=={nodes[self.graph.ids.index(peer_id) % len(nodes)]}"] if nodes else []
+
+    def _page(self) -> str:
+        secret, certificate = self._key(OBSERVER)
+        configs = f"{{source: {self.graph_name}, target: /graph/graph.json}}, {certificate}"
+        return fill("stack-page.yml", image=self.stack.image, port=self.stack.page_port, configs=configs, secret=secret)
+
+    def _key(self, subject: Subject) -> tuple[str, str]:
+        """Note a key as a secret and its certificate as a config; return the entries of the service that gets them."""
+        files = key_files(self.keys, subject)
+        name = f"{files.key.stem}-{_digest(read_file(files.certificate, 'certificate'))}"
+        where = f"./keys/{files.key.parent.name}"
+        self.secrets[name], self.configs[name] = f"{where}/{files.key.name}", f"{where}/{files.certificate.name}"
+        owner = f'uid: "{USER}", gid: "{USER}", mode: 0400'
+        return (
+            f"{{source: {name}, target: /keys/{files.key.name}, {owner}}}",
+            f"{{source: {name}, target: /keys/{files.certificate.name}}}",
+        )
+
+    @staticmethod
+    def _task_name(own: TaskFile) -> str:
+        return f"task-{_digest(own.content)}"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def _files(named: dict[str, str]) -> str:
+    return "\n".join(f"  {name}: {{file: {json.dumps(path)}}}" for name, path in named.items()) + "\n"

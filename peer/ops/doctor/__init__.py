@@ -1,0 +1,1 @@
+"""The examination of a peer's machine and its edges."""

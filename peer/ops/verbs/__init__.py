@@ -1,0 +1,1 @@
+"""The verbs `deploy` and `doctor`."""

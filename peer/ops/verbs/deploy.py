@@ -1,0 +1,335 @@
+"""`peer deploy`: from a graph file to containers, a swarm, Kubernetes manifests, or archives for devices."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+LISTED_MAX = 6  # files with numbers in their names that are printed one by one
+
+app = typer.Typer(
+    name="deploy", help="Deploy the peers of a graph file to containers, a cluster, or devices.", no_args_is_help=True
+)
+
+GraphFile = Annotated[
+    Path, typer.Argument(metavar="GRAPH.JSON", help="The graph file.", show_default=False, readable=False)
+]
+Out = Annotated[Path, typer.Option(help="Folder for the files.", readable=False)]
+Image = Annotated[str, typer.Option(help="Image name; all nodes must be able to pull it.")]
+
+
+def _nodes(metavar: str, which: str) -> Any:
+    """Return the option that restricts the peers to some nodes."""
+    return typer.Option(metavar=metavar, help=f"Run peers only on nodes {which}. Repeat it: all must hold.")
+
+
+def _shards(metavar: str, place: str) -> Any:
+    """Return the option that gives each peer its own shard."""
+    files = "peer-<id>.safetensors, as peer data split writes them; each peer can read its own"
+    return typer.Option(metavar=metavar, help=f"{place} with {files}.")
+
+
+def _data(metavar: str, source: str) -> Any:
+    """Return the option that lets data in."""
+    return typer.Option(
+        metavar=f"{metavar}[:PATH]",
+        help=f"Data that the task reads, read-only: {source}. A peer finds them at PATH, relative to the folder in which it "
+        "starts, default 'data'. {id} gives each peer its own: sites/{id}.",
+    )
+
+
+@app.command(epilog="Example: peer deploy compose graph.json --out testbed && cd testbed && docker compose up")
+def compose(
+    path: GraphFile,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder. Default: print only the compose file.", readable=False)
+    ] = None,
+    build: Annotated[
+        str | None, typer.Option(help="Build the image from this checkout; path relative to --out.")
+    ] = None,
+    shards: Annotated[
+        bool,
+        typer.Option("--shards", help="Peers train on $SHARDS/peer-<id>.safetensors. Default for split 'shard'."),
+    ] = False,
+    data: Annotated[str | None, _data("DIR|VOLUME", "a folder or file of this machine, or a Docker volume")] = None,
+) -> None:
+    """Write a compose file for all peers of a graph, the graph file with the services' addresses, and monitoring.
+
+    A task file is copied to --out too. Run this verb in the folder from which the path in the graph file is valid.
+    """
+    from coordinator_free_bootstrap import load_graph
+    from peer.ops.deploy.compose import compose_file, write_compose
+    from peer.ops.deploy.given_data import data_here
+
+    graph = load_graph(path)
+    shards = shards or graph.manifest.split == "shard"
+    given = data_here(data, graph) if data else None
+    if out is None:
+        typer.echo(compose_file(graph, build=build, shards=shards, data=given), nl=False)
+    else:
+        _print_paths(write_compose(graph, out, build=build, shards=shards, data=given))
+
+
+@app.command(
+    epilog="Example: peer deploy swarm graph.json --image registry/peer:1 --out stack && "
+    "docker stack deploy -c stack/stack.yml federation"
+)
+def swarm(
+    path: GraphFile,
+    out: Out,
+    image: Image = "coordinator-free",
+    constraint: Annotated[
+        list[str] | None, _nodes("KEY==VALUE", "like this: node.role==worker, node.labels.site!=a")
+    ] = None,
+    node: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            help="Deal the peers to these nodes in turn (host names of docker node ls); repeat it. A peer then runs on its node "
+            "only and waits for it. Default: Docker chooses, and may move a peer.",
+        ),
+    ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder that all nodes share, such as an NFS mount, with peer-<id> owned by user 10001: a peer on another "
+            "node goes on with its state. Default: volumes of the nodes; a peer on another node catches up without it.",
+        ),
+    ] = None,
+    shards: Annotated[str | None, _shards("FOLDER", "Folder on every node")] = None,
+    data: Annotated[str | None, _data("FOLDER|VOLUME", "a folder or file of every node, or a Docker volume")] = None,
+    page_port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65_535, help="Port of the page on a manager, plain HTTP on all its addresses; 0: no page."
+        ),
+    ] = 7480,
+) -> None:
+    """Write a stack for Docker Swarm: peers on all nodes of the swarm, and a page of the run; missing keys are generated.
+
+    Each peer is a service with its own key as a secret. The graph file and a task file become configs.
+    Run this verb in the folder from which the path of a task file in the graph file is valid.
+    """
+    from coordinator_free_bootstrap import load_graph
+    from peer.ops.deploy.given_data import data_on_nodes
+    from peer.ops.deploy.swarm import Stack, write_swarm
+
+    graph = load_graph(path)
+    stack = Stack(
+        image,
+        constraints=tuple(constraint or ()),
+        nodes=tuple(node or ()),
+        state=state,
+        shards=shards,
+        page_port=page_port,
+        data=data_on_nodes(data, graph) if data else None,
+    )
+    _print_paths(write_swarm(graph, out, stack))
+
+
+@app.command(epilog="Example: peer deploy kubernetes graph.json --image registry/peer:1 --out k8s")
+def kubernetes(
+    path: GraphFile,
+    out: Out,
+    name: Annotated[str, typer.Option(help="Name of the StatefulSet and its Service.")] = "peer",
+    namespace: Annotated[str, typer.Option(help="Namespace; part of the manifests.")] = "coordinator-free",
+    image: Image = "coordinator-free",
+    cpu: Annotated[str, typer.Option(help="CPU request of each peer, such as 500m (half a CPU) or 2.")] = "500m",
+    cpu_limit: Annotated[
+        str | None, typer.Option(help="CPU limit of each peer. Default: none; a peer may use idle CPUs of its node.")
+    ] = None,
+    memory: Annotated[str, typer.Option(help="Memory request of each peer, such as 512Mi.")] = "1Gi",
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(help="Memory limit of each peer; beyond it the kernel kills the peer. Default: the request."),
+    ] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIRST-LAST",
+            help="Ids of the peers in this cluster, such as 4-7. The others run elsewhere; the graph file has their addresses "
+            "and pins. Default: all.",
+        ),
+    ] = None,
+    expose: Annotated[
+        Literal["LoadBalancer", "NodePort"] | None,
+        typer.Option(
+            help="Give each peer that has neighbors elsewhere a Service of this type, at the port of its address in the "
+            "graph file. Default: only pods of this cluster dial it.",
+        ),
+    ] = None,
+    storage: Annotated[str, typer.Option(help="Volume size for each peer's state, such as 2Gi.")] = "2Gi",
+    storage_class: Annotated[
+        str | None,
+        typer.Option(help="StorageClass of these volumes (kubectl get storageclass). Default: that of the cluster."),
+    ] = None,
+    node_selector: Annotated[list[str] | None, _nodes("KEY=VALUE", "with this label, such as gpu=a100")] = None,
+    pull_secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Secret in the namespace with the password of the image's registry (kubectl create secret docker-registry). "
+            "Repeatable.",
+        ),
+    ] = None,
+    shards: Annotated[str | None, _shards("CLAIM", "PersistentVolumeClaim")] = None,
+    data: Annotated[str | None, _data("CLAIM[/FOLDER]", "a PersistentVolumeClaim, or a folder in it")] = None,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer; needs an image with CUDA.")] = 0,
+    gpu_resource: Annotated[
+        str | None,
+        typer.Option(
+            help="With --gpus: the resource that the nodes offer, such as nvidia.com/mig-1g.10gb or amd.com/gpu (image with "
+            "ROCm). Default: nvidia.com/gpu."
+        ),
+    ] = None,
+) -> None:
+    """Write Kubernetes manifests and a secret with the peers' keys; missing keys are generated.
+
+    A task file becomes a ConfigMap. Run this verb in the folder from which the path in the graph file is valid.
+    """
+    from coordinator_free_bootstrap import load_graph
+    from peer.ops.deploy.elsewhere import id_range
+    from peer.ops.deploy.given_data import GivenData
+    from peer.ops.deploy.kubernetes import Cluster, write_kubernetes
+
+    graph = load_graph(path)
+    cluster = Cluster(
+        name,
+        namespace,
+        image,
+        cpu,
+        memory,
+        storage,
+        gpus,
+        shards,
+        cpu_limit=cpu_limit,
+        memory_limit=memory_limit,
+        gpu_resource=gpu_resource,
+        storage_class=storage_class,
+        node_selector=tuple(node_selector or ()),
+        pull_secrets=tuple(pull_secret or ()),
+        peers=id_range(peers) if peers else None,
+        expose=expose,
+        data=GivenData.of(data, graph) if data else None,
+    )
+    _print_paths(write_kubernetes(graph, out, cluster))
+
+
+@app.command(epilog="Example: peer deploy systemd graph.json --options '--listen 0.0.0.0:7400' --out devices")
+def systemd(
+    path: GraphFile,
+    out: Out,
+    program: Annotated[str, typer.Option(help="Path of the command peer on the devices.")] = "/opt/peer/bin/peer",
+    memory: Annotated[str, typer.Option(help="MemoryMax of the systemd unit, such as 512M or 90%.")] = "90%",
+    options: Annotated[str, typer.Option(help="More options of peer run on all devices.")] = "",
+    data: Annotated[str | None, _data("FOLDER", "a folder or file of every device")] = None,
+) -> None:
+    """Write a systemd unit and one archive per device with that peer's key; missing keys are generated.
+
+    A task file is put into every archive. Run this verb in the folder from which the path in the graph file is valid.
+    """
+    from coordinator_free_bootstrap import load_graph
+    from peer.ops.deploy.given_data import data_on_nodes
+    from peer.ops.deploy.systemd import write_systemd
+
+    graph = load_graph(path)
+    given = data_on_nodes(data, graph) if data else None
+    _print_paths(write_systemd(graph, out, program=program, memory=memory, options=options, data=given))
+
+
+@app.command(epilog="Example: peer deploy keys graph.json --keys keys --out pinned.json")
+def keys(
+    path: GraphFile,
+    out: Annotated[Path, typer.Option(help="Graph file to write, with all keys pinned.", readable=False)],
+    folder: Annotated[
+        Path, typer.Option("--keys", help="Folder for peer-<id>/peer-<id>.key and .pem.", readable=False)
+    ],
+) -> None:
+    """Generate the missing keys of peers, and pin all keys in the graph file."""
+    from coordinator_free_bootstrap import load_graph, save_graph
+    from peer.ops.deploy.keys import create_and_list_keys
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    graph, written = create_and_list_keys(load_graph(path), folder)
+    save_graph(graph, out)
+    _print_paths([out, *written])
+
+
+@app.command(epilog="Example: peer deploy collect out --out results")
+def collect(
+    directory: Annotated[
+        Path, typer.Argument(help="Folder with graph.json and peer-<id>/ of all peers.", readable=False)
+    ],
+    out: Out,
+    patience: Annotated[float, typer.Option(min=0, help="Report after so many seconds without a running peer.")] = 60,
+    via: Annotated[
+        Path | None,
+        typer.Option(help="Program to copy with instead of cp, if --out belongs to another user.", readable=False),
+    ] = None,
+) -> None:
+    """Wait until all peers have ended, copy their results to one folder, print the report; exit 1 if one is missing."""
+    from rich.console import Console
+
+    from peer.ops.deploy.collect import collect as collected
+    from peer.ops.deploy.collect import wait_for_completion
+    from peer.runtime.ending import exit_on_signals
+    from peer.view.report.tables import report_view
+
+    exit_on_signals()
+    wait_for_completion(directory, patience)
+    found = collected(directory, out, via)
+    Console().print(report_view(found.values))
+    raise typer.Exit(0 if found.values["state"] == "complete" else 1)
+
+
+@app.command(epilog="Example: peer deploy chaos --project coordinator-free --seed 7 --seconds 60")
+def chaos(
+    seed: Annotated[int, typer.Option(help="Seed of the random faults.")] = 1,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds until all faults are over.")] = 60,
+    project: Annotated[
+        str | None, typer.Option(help="Compose project. Default: the project of this container.")
+    ] = None,
+) -> None:
+    """Kill, pause and isolate peers of a compose project at random; needs the Docker socket and SDK."""
+    import socket
+
+    from coordinator_free_bootstrap.errors import UsageError
+    from peer.ops.deploy.chaos import Project, container_script, run_faults
+    from peer.runtime.ending import exit_on_signals
+
+    exit_on_signals()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        import docker
+
+        client = docker.from_env(
+            timeout=300
+        )  # s; under load the engine is slow, and a timeout would leave a fault in place
+        client.ping()
+    except ImportError:
+        raise UsageError("peer deploy chaos: needs the Docker SDK; pip install docker") from None
+    except docker.errors.DockerException as error:
+        raise UsageError(
+            f"peer deploy chaos: no answer from the Docker engine ({error}); set DOCKER_HOST or DOCKER_GID"
+        ) from error
+    target = Project(client, project) if project else Project.of_this_container(client, socket.gethostname())
+    fired = run_faults(target, container_script(seed, seconds, target.peers()))
+    typer.echo(", ".join(f"{name} {count}" for name, count in fired.items()))
+
+
+def _print_paths(paths: list[Path]) -> None:
+    """Print a line for each file, and one line for many whose names differ in numbers only."""
+    place, alike = Path(os.path.commonpath(paths)), dict[str, list[Path]]()
+    for path in paths:
+        alike.setdefault(re.sub(r"\d+", "N", str(path.relative_to(place))), []).append(path)
+    for name, group in alike.items():
+        secret = " (private key)" if name.endswith(".key") else ""
+        many = len(group) > LISTED_MAX
+        for text in [f"{place / name}, {len(group)} files"] if many else group:
+            typer.echo(f"wrote {text}{secret}", err=True)

@@ -1,0 +1,1 @@
+"""The view: what can be seen of a run, while it lasts and after it."""

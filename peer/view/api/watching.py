@@ -1,0 +1,33 @@
+"""`peer.watch`: a page of a run, while it runs and afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peer.api.arguments import named_in_python
+
+
+@named_in_python()
+def watch(directory: str | Path, *, port: int = 0, host: str = "127.0.0.1", names: tuple[str, ...] = ()) -> None:
+    """Serve a page of a run until Ctrl-C (in Jupyter: interrupt the kernel), as `peer watch` does; prints a link.
+
+    Args:
+        directory: the ``out`` of a testbed or a simulation, a state directory, or a folder with several; running or ended.
+        port: of the page; 0: any free one.
+        host: address to listen on. The page is plain HTTP: keep it on this machine.
+        names: other host names under which a browser may ask for the page.
+
+    Raises:
+        ConfigError: the extra ``page`` is not installed, or the address cannot be bound.
+        UsageError: there is no such directory.
+        GraphError, StorageError: a file of the run cannot be read.
+
+    ``watch("bed")`` prints the link and does not return; an error comes at once:
+
+    >>> watch("no-such-bed")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    coordinator_free_bootstrap.errors.UsageError: no-such-bed: found no such directory; allowed: ...
+    """
+    from peer.view.page.process import watch_directory
+
+    watch_directory(Path(directory), print, host=host, port=port, names=names)

@@ -1,0 +1,217 @@
+"""Ask running peers as an observer: their answers are events, which the one reducer folds with what finished peers left."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coordinator_free_bootstrap import Graph, Manifest, load_graph
+from coordinator_free_bootstrap.errors import (
+    IdentityError,
+    NeighborUnavailable,
+    Refusal,
+    RemoteProtocolError,
+    UsageError,
+)
+from coordinator_free_bootstrap.graph import split_address
+from coordinator_free_bootstrap.strict_json import printable, shown
+from peer.identity.files import OBSERVER, KeyFiles, identity_files
+from peer.store.state_dir import StateDir
+from peer.view.state.events import Event, merged
+from peer.view.state.hearsay import Hearsay
+from peer.view.state.peer_state import PeerState
+from peer.view.state.peer_status import PeerStatus, read_status
+from peer.view.state.places import state_directories
+from peer.view.state.reducer import EventLog
+from peer.view.state.tail import PeerTail
+from peer.view.state.view import View
+from peer.wire.client import NeighborLink
+from peer.wire.failures import CLOSED
+from peer.wire.proxy import HttpProxy
+from peer.wire.security import MutualTls, SecureChannel, load_tls
+
+ENDED = ("completed", "left", "diverged", "refused", "alone", "failed")
+
+
+async def status_of(
+    peer_id: int | None,
+    address: str,
+    manifest: Manifest,
+    security: SecureChannel | None = None,
+    proxy: HttpProxy | None = None,
+) -> PeerStatus:
+    """Return the validated status of one peer; None: of any id.
+
+    Raises:
+        NeighborUnavailable: the peer does not answer.
+        RemoteProtocolError: the peer refuses, for example because its graph file does not list this observer, or its answer is
+            not a valid status.
+    """
+    link = NeighborLink(
+        -1 if peer_id is None else peer_id,
+        address,
+        limits=manifest.limits,
+        timeouts=manifest.timeouts,
+        security=security,
+        proxy=proxy,
+    )
+    try:
+        return read_status(await link.status(), peer_id)
+    finally:
+        await link.close()
+
+
+NO_PINS = "; this graph file pins no certificates, so it was asked without TLS; name the graph file that was deployed"
+
+
+async def answers(graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None = None) -> list[Event]:
+    """Ask each peer of a graph once; return an event ``status`` or ``silent`` for each."""
+
+    async def one(peer_id: int) -> Event:
+        address = graph.node(peer_id).address
+        try:
+            if not address:
+                raise NeighborUnavailable("it only dials, so nobody can ask it; its neighbors say whether it is alive")
+            channel = tls.channel(peer_id) if tls else None
+            return answered(await status_of(peer_id, address, graph.manifest, channel, proxy))
+        except NeighborUnavailable as error:
+            reason = _reason(error)
+            return _silent(peer_id, reason + NO_PINS if tls is None and reason == CLOSED else reason)
+        except RemoteProtocolError as error:
+            return _silent(peer_id, _refusal(error))
+
+    return list(await asyncio.gather(*map(one, graph.ids)))
+
+
+def answered(status: PeerStatus) -> Event:
+    """Return the event of an answer."""
+    return Event(time.time(), status.peer_id, "status", {"status": status.model_dump()})
+
+
+def _silent(peer_id: int, reason: str) -> Event:
+    return Event(time.time(), peer_id, "silent", {"reason": reason})
+
+
+def view_of(
+    graph: Graph | None, news: list[Event], places: Mapping[int, StateDir], heard: Hearsay | None = None
+) -> View:
+    """Return the state of peers that were asked; a peer that gave no answer is read from its state directory, if it has one.
+
+    Args:
+        graph: of the run; None: not known.
+        news: what the peers answered.
+        places: state directories on this machine, by peer id.
+        heard: what was heard before; it tells how peers ended whose state directories are elsewhere.
+    """
+    log = EventLog(graph.ids if graph else ())
+    told = (heard or Hearsay()).take(news)
+    news = [before if before.peer in places else after for before, after in zip(news, told, strict=True)]
+    silent = [event.peer for event in news if event.kind == "silent" and event.peer in places]
+    log.append(merged(list(PeerTail(peer_id, places[peer_id]).read()) for peer_id in silent if peer_id is not None))
+    log.append(news)
+    return View(log, graph)
+
+
+def has_no_answer(peer: PeerState) -> bool:
+    """Return whether a peer neither answers nor has ended."""
+    return bool(peer.silent) and peer.status not in ENDED
+
+
+def _reason(error: NeighborUnavailable) -> str:
+    """Return the reason alone: the peer and its address are told beside it."""
+    return printable(str(error).partition(": Status: ")[2] or str(error))
+
+
+def _refusal(error: RemoteProtocolError) -> str:
+    sentence = printable(error.sentence)
+    if error.code is not Refusal.MALFORMED:
+        return f"refused: {error.code}: {sentence}"
+    return sentence if sentence.startswith("not a valid status") else f"not a valid status: {sentence}"
+
+
+def ask(where: str, certs: Path | None = None, proxy: HttpProxy | None = None, heard: Hearsay | None = None) -> View:
+    """Ask the peers of a graph file or a testbed directory, or the plaintext peer at ``host:port``; return their state.
+
+    Args:
+        where: one of these.
+        certs: see `observer_of`.
+        proxy: dials the addresses of peers; default: they are dialed directly. Those of a testbed are on this machine.
+        heard: what was heard before, where one asks again and again.
+
+    Raises:
+        UsageError: ``where`` is none of these.
+        GraphError: the graph file is missing or not valid.
+        IdentityError: the observer's key cannot be used; see `observer_of`.
+        StorageError: a file exists and cannot be read.
+        NeighborUnavailable: the plaintext peer does not answer.
+    """
+    path = Path(where)
+    if path.is_dir():
+        graph = load_graph(path / "graph.json")
+        files: KeyFiles = identity_files(path, OBSERVER)
+        tls = load_tls(graph, OBSERVER, files) if graph.observers and files.exist() else None
+        return view_of(graph, asyncio.run(answers(graph, tls)), state_directories(path), heard)
+    if path.is_file():
+        graph, tls = observer_of(path, certs)
+        return view_of(graph, asyncio.run(answers(graph, tls, proxy)), state_directories(path.parent), heard)
+    try:
+        split_address(where)
+    except ValueError as error:
+        allowed = "a graph file, the --out directory of a testbed, or host:port of a plaintext peer"
+        raise UsageError(f"{shown(where)}: found no such file or directory; allowed: {allowed}") from error
+    return view_of(None, [answered(plaintext_status(where, proxy))], {}, heard)
+
+
+def observer_of(path: Path, certs: Path | None) -> tuple[Graph, MutualTls | None]:
+    """Return a graph file and the identity with which an observer asks its peers.
+
+    Args:
+        path: the graph file of the run.
+        certs: the folder with an observer's certificate and key; None: ``certs`` beside the graph file. Not used if the peers
+            use plaintext.
+
+    Raises:
+        GraphError: the graph file is missing or not valid.
+        IdentityError: the peers have keys, and the folder has no key of an observer in the graph file.
+    """
+    graph = load_graph(path)
+    if not any(node.pins for node in graph.nodes):
+        return graph, None
+    folder = certs or path.parent / "certs"
+    names = [observer.name for observer in graph.observers]
+    name = next((name for name in names if KeyFiles.of(folder, name).exist()), None)
+    if name is None:
+        raise IdentityError(
+            f"{folder}: found no key of an observer; the graph file lists {', '.join(names) or 'no observers'}; generate a "
+            f"key with `peer keygen --observer me --out {folder}`, pin it with `peer graph pin {path} {folder}/me.pem`, and "
+            "copy the new graph file to all peers"
+        )
+    return graph, load_tls(graph, name, KeyFiles.of(folder, name), certs=folder)
+
+
+def plaintext_status(address: str, proxy: HttpProxy | None = None) -> PeerStatus:
+    """Return the status of the peer at ``host:port``.
+
+    Raises:
+        NeighborUnavailable: the peer does not answer in plaintext.
+        RemoteProtocolError: its answer is not a valid status.
+    """
+    try:
+        return asyncio.run(status_of(None, address, Manifest(), proxy=proxy))
+    except NeighborUnavailable as error:
+        raise NeighborUnavailable(
+            f"{address}: no answer in plaintext ({_reason(error)}); if the peer uses TLS, name its graph file: "
+            "peer status graph.json"
+        ) from error
+    except RemoteProtocolError as error:
+        raise NeighborUnavailable(f"{address}: {_refusal(error)}") from error
+
+
+def in_json(peer: PeerState) -> Any:
+    """Return what is known of a peer as a JSON value: its status, the summary of a peer that has ended, or why it is silent."""
+    if not peer.silent:
+        return peer.answer or peer.summary
+    return peer.silent if has_no_answer(peer) else peer.summary

@@ -1,0 +1,1 @@
+"""Model files: read, evaluated, used for predictions, exported, described."""

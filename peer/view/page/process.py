@@ -1,0 +1,71 @@
+"""The page of a directory, in this process or in one beside a testbed."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from coordinator_free_bootstrap.errors import ConfigError
+
+
+def watch_directory(
+    directory: Path, told: Callable[[str], None], *, host: str = "127.0.0.1", port: int = 0, names: tuple[str, ...] = ()
+) -> None:
+    """Serve the page of a run until Ctrl-C or SIGTERM; `told` gets a sentence with each link.
+
+    Raises:
+        ConfigError: the packages of the page are missing, or the address cannot be bound.
+        UsageError: there is no such directory.
+        GraphError: the graph file is not valid.
+        StorageError: a file exists and cannot be read.
+    """
+    require_packages()
+    from peer.view.page.access import kept_key
+    from peer.view.page.serve import serve
+    from peer.view.page.source import RunSource
+
+    gc.set_threshold(100_000, 50)  # the events of a long run are many objects that stay
+    serve(
+        RunSource(directory), kept_key(directory), lambda link: told(f"page: {link}"), host=host, port=port, names=names
+    )
+
+
+def require_packages() -> None:
+    """Check that the packages of the page are installed.
+
+    Raises:
+        ConfigError: one is missing.
+    """
+    if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
+        raise ConfigError(
+            f"the page: found no package {', '.join(missing)}; needed: the extra page; pip install 'coordinator-free[page]'"
+        )
+
+
+@contextmanager
+def beside(directory: Path, port: int = 0) -> Iterator[None]:
+    """Serve the page of a directory from a process of its own while the block runs; it prints its links.
+
+    Raises:
+        ConfigError: the packages of the page are missing.
+    """
+    require_packages()
+    process = multiprocessing.get_context("spawn").Process(
+        target=_serve, args=(directory, port), name="page", daemon=True
+    )
+    process.start()
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _serve(directory: Path, port: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the testbed, which ends this process
+    watch_directory(directory, lambda sentence: print(sentence, flush=True), port=port)

@@ -1,0 +1,1 @@
+"""Reports, tables and plots of a run."""

@@ -1,0 +1,1 @@
+"""One reducer from the events of a run to its state."""

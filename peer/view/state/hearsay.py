@@ -1,0 +1,61 @@
+"""How peers ended that give no answer and whose files are elsewhere: from what they, and their neighbors, said before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from peer.view.state.events import Event
+from peer.view.state.records import Record
+
+
+class Hearsay:
+    """What was heard in all rounds of questions so far; a peer that answers again has not ended."""
+
+    def __init__(self) -> None:
+        self._endings: dict[int, Record] = {}
+        self.anyone = False
+
+    def take(self, news: list[Event]) -> list[Event]:
+        """Return the events with a ``summary`` in place of the silence of a peer that is known to have ended.
+
+        Args:
+            news: of one round of questions: an event ``status`` or ``silent`` for each peer.
+        """
+        statuses = [event for event in news if event.kind == "status"]
+        self.anyone |= bool(statuses)
+        for event in statuses:
+            self._hear_neighbors(event.data["status"])
+        for event in statuses:  # what a peer says itself counts more
+            self._hear_itself(event)
+        return [self._ended(event) if event.kind == "silent" else event for event in news]
+
+    def _hear_neighbors(self, status: Record) -> None:
+        rounds, total = status.get("neighbor_rounds") or {}, status.get("rounds_total") or 0
+        for key, state in (status.get("neighbors") or {}).items():
+            neighbor, done = int(key), max(0, rounds.get(key) or 0)
+            if state == "left":
+                self._note(neighbor, "completed" if total and done >= total else "left", done, [status["peer_id"]])
+            elif state == "alive":
+                self._endings.pop(neighbor, None)
+
+    def _hear_itself(self, event: Event) -> None:
+        if event.peer is None:
+            return
+        status = event.data["status"]
+        done = status.get("round_index") or 0
+        self._endings.pop(event.peer, None)
+        if outcome := status.get("outcome"):
+            self._note(event.peer, outcome, done, [])
+        elif status.get("phase") == "finished":  # all rounds are done; it answers until its neighbors have finished too
+            self._note(event.peer, "completed", done, [])
+
+    def _note(self, peer_id: int, status: str, rounds: int, told_by: Iterable[int]) -> None:
+        before = self._endings.get(peer_id, {})
+        if before.get("status") == "completed" and status == "left":  # the round of a goodbye may be an older one
+            return
+        told = sorted({*before.get("told_by", ()), *told_by})
+        self._endings[peer_id] = {"status": status, "rounds_completed": rounds, "told_by": told}
+
+    def _ended(self, event: Event) -> Event:
+        ending = self._endings.get(event.peer) if event.peer is not None else None
+        return event if ending is None else Event(event.at, event.peer, "summary", dict(ending))

@@ -1,0 +1,340 @@
+"""The state of one peer: the fold of its events. Reports, `peer status`, progress, the page and replay read this state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from peer.store.history import COUNTERS
+from peer.view.state.events import Event
+from peer.view.state.records import Record
+
+PHASES = ("train", "wait", "fold", "evaluate", "other")
+COUNTING = frozenset({"round", "end", "leave"})  # kinds of lines with counters
+PACE_WEIGHT = 0.2  # of the newest round in the running mean of seconds per round
+BETWEEN = ("running", "dead", "silent")  # states in which end line and summary are those of an earlier incarnation
+_NOTHING: Record = {}
+
+
+@dataclass(slots=True)
+class PeerState:
+    """What is known of a peer after some of its events.
+
+    Attributes:
+        position: number of events of the run until this peer's last one; 0 if it has none.
+        at: time of its last event, Unix seconds; `said_at`: of the last one that it wrote or answered itself.
+        start, evaluated, round, end: its last line of that kind; `evaluated` is the last round with a value of the metric.
+        phase: kind of the last line that starts or ends an incarnation: start, leave, end or "".
+        held: whether a process has its state directory; None if that cannot be known.
+        rounds: number of round lines, with repeated ones.
+        pace_s: seconds per round, running mean.
+        totals: counters, summed over all lines.
+        seconds: seconds by phase of a round, over all rounds.
+        neighbors: state of each neighbor, as this peer's history says.
+        folded: models folded, by neighbor.
+        missing: rounds that closed without a model of a neighbor.
+        refused: refused messages by code, of the history lines; `refused_at`: time of the last of each, Unix seconds.
+        answer: the last status (JSON) that it gave to an observer; `answer_position`: `position` then.
+        exited: exit code of the process of its last incarnation, as a testbed saw it; -n: ended by signal n.
+        silent: why it last gave none; "" if it answered since.
+    """
+
+    peer_id: int
+    position: int = 0
+    at: float = 0.0
+    said_at: float = 0.0
+    lines: int = 0
+    start: Record = field(default_factory=dict)
+    evaluated: Record = field(default_factory=dict)
+    round: Record = field(default_factory=dict)
+    end: Record = field(default_factory=dict)
+    summary: Record = field(default_factory=dict)
+    phase: str = ""
+    held: bool | None = None
+    rounds: int = 0
+    round_at: float = 0.0
+    round_position: int = 0
+    pace_s: float | None = None
+    totals: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    incarnations: tuple[int | None, ...] = ()
+    neighbors: dict[int, str] = field(default_factory=dict)
+    folded: dict[int, int] = field(default_factory=dict)
+    missing: frozenset[int] = frozenset()
+    met_neighbor: bool = False
+    refused: dict[str, int] = field(default_factory=dict)
+    refused_at: dict[str, float] = field(default_factory=dict)
+    refusal: Record = field(default_factory=dict)
+    checkpoint: Record = field(default_factory=dict)
+    answer: Record = field(default_factory=dict)
+    answer_position: int = 0
+    silent: str = ""
+    gaps: tuple[tuple[int, int], ...] = ()
+    exited: int | None = None
+
+    def copy(self) -> PeerState:
+        """Return a state that later events of this one do not change."""
+        other = PeerState(self.peer_id)
+        for name in self.__slots__:
+            value = getattr(self, name)
+            setattr(other, name, dict(value) if name in _CHANGED_IN_PLACE else value)
+        return other
+
+    # ---- the fold -------------------------------------------------------------------------------------------------------
+
+    def apply(self, event: Event, position: int) -> None:
+        """Take one event; `position` is its number in the run, from 1."""
+        self.position, self.at = position, event.at
+        kind, data = event.kind, event.data
+        if kind == "lost":
+            self.__init__(self.peer_id, position, event.at, event.at, summary=self.summary, held=self.held)  # type: ignore[misc]
+            return
+        if kind not in _ABOUT_IT:
+            self.said_at = event.at
+        if kind in _OF_OBSERVERS:
+            _OF_OBSERVERS[kind](self, event)
+            return
+        self.lines += 1
+        if kind in COUNTING:
+            self._count(data)
+        if kind == "round":
+            self._take_round(event)
+        elif kind == "start":
+            self.start, self.phase = data, "start"
+            if data.get("incarnation") not in self.incarnations:
+                self.incarnations += (data.get("incarnation"),)
+            self.round_at, self.neighbors, self.exited = event.at, {}, None
+        elif kind == "end":
+            self.end, self.phase = data, "end"
+        elif kind == "leave":
+            self.phase = "leave"
+        elif kind == "neighbor":
+            self.neighbors[data["neighbor"]] = data["state"]
+            self.met_neighbor |= data["state"] == "alive"
+        elif kind == "refused":
+            self.refused[data["code"]] = self.refused.get(data["code"], 0) + 1
+            self.refused_at[data["code"]] = event.at
+            self.refusal = data
+        elif kind == "checkpoint":
+            self.checkpoint = data
+
+    def _count(self, line: Record) -> None:
+        totals = self.totals
+        for key in COUNTERS & line.keys():
+            if line[key]:
+                totals[key] = totals.get(key, 0) + line[key]
+
+    def _take_round(self, event: Event) -> None:
+        line = self.round = event.data
+        if line.get("accuracy") is not None:
+            self.evaluated = line
+        self.rounds += 1
+        if self.round_at:
+            spent = max(0.0, event.at - self.round_at)
+            self.pace_s = spent if self.pace_s is None else self.pace_s + PACE_WEIGHT * (spent - self.pace_s)
+        self.round_at, self.round_position = event.at, self.position
+        for phase, seconds in (line.get("seconds") or _NOTHING).items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + (seconds or 0.0)
+        for arrival in line.get("folded") or ():
+            self.folded[arrival[0]] = self.folded.get(arrival[0], 0) + 1
+        index = line["round_index"]
+        if line.get("missing"):
+            self.missing |= {index}
+        elif index in self.missing:  # repeated, and complete now
+            self.missing -= {index}
+        self.met_neighbor |= bool(line.get("neighbors_alive"))
+
+    def _take_status(self, event: Event) -> None:
+        self.answer, self.answer_position, self.silent = event.data["status"], self.position, ""
+        said = self.answer.get("neighbors") or _NOTHING
+        self.neighbors |= {int(neighbor): state for neighbor, state in said.items() if state != "unknown"}
+
+    def _take_silence(self, event: Event) -> None:
+        self.silent = event.data["reason"]
+
+    def _take_summary(self, event: Event) -> None:
+        self.summary = event.data
+
+    def _take_process(self, event: Event) -> None:
+        self.held = event.data["held"]
+
+    def _take_exit(self, event: Event) -> None:
+        self.exited = event.data["exit_code"]
+
+    def _take_gap(self, event: Event) -> None:
+        self.gaps += ((event.data["from_round"], event.data["to_round"]),)
+
+    # ---- what follows from it -------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> str:
+        """``missing``, ``running``, ``dead``, ``silent``, ``left``, ``completed``, or as the summary says: ``diverged``, ...
+
+        ``dead``: no process, and no end line. ``failed``: also a process that ended with an error before its first line.
+        ``silent``: an observer gets no answer, and no file says whether the process runs.
+        """
+        said = self.summary.get("status")
+        ended = said and self.summary.get("incarnation") == self.start.get("incarnation")
+        if ended and self.phase == "start":
+            return str(said)
+        if self.silent and self.held is None and self.phase not in ("end", "leave"):
+            return "silent"
+        if not self.lines:
+            return "running" if self._runs else str(said or self._without_history)
+        if self.phase in (
+            "end",
+            "leave",
+        ):  # before this incarnation has written its summary there may be an earlier one's
+            earlier = not ended and "incarnation" in self.summary
+            return {"end": "completed", "leave": "left"}[self.phase] if earlier or not said else str(said)
+        return "running" if self._runs else "dead"
+
+    @property
+    def _without_history(self) -> str:
+        """How a peer ended that has never written a line."""
+        if not self.exited:
+            return "missing"
+        return "failed" if self.exited > 0 else "dead"
+
+    @property
+    def _runs(self) -> bool:
+        """Whether its process runs: it has its lock, or it answered an observer and was not silent since."""
+        return bool(self.held) if self.held is not None else bool(self.answer) and not self.silent
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of a process that has ended, -n if signal n ended it; None if it runs or nobody saw its end."""
+        status = self.status
+        if status == "running":
+            return None
+        if self.exited is not None or status in BETWEEN:
+            return self.exited
+        return self.summary.get("exit_code")
+
+    @property
+    def last(self) -> Record:
+        """The latest value of each field: from the summary, else the end line, the rounds, the start line.
+
+        End line and summary count only if no later incarnation runs.
+        """
+        found: Record = {}
+        ended = () if self.status in BETWEEN else (self.end, self._measured, self.summary)
+        for source in (self.start, self.evaluated, self.round, self._answered, *ended):
+            found.update({key: value for key, value in source.items() if value is not None})
+        if self.has_no_final_value:
+            del found["accuracy"]
+        return found
+
+    @property
+    def has_no_final_value(self) -> bool:
+        """Whether the metric was not defined after the last round, which is always evaluated, but after an earlier one."""
+        after = (self.round, self.end, self._measured)
+        undefined = bool(self.evaluated) and not any(source.get("accuracy") is not None for source in after)
+        return undefined and self.status == "completed"
+
+    @property
+    def answered(self) -> bool:
+        """Whether an answer to an observer is newer than its last round line, and it was not silent since."""
+        return bool(self.answer) and not self.silent and self.answer_position > self.round_position
+
+    @property
+    def _answered(self) -> Record:
+        """What a newer answer says, under the names of lines."""
+        if not self.answered:
+            return _NOTHING
+        said = self.answer
+        return {
+            "accuracy": (said.get("metric") or _NOTHING).get("value"),
+            "metrics": {each["name"]: each["value"] for each in said.get("more_metrics") or ()} or None,
+            "rounds_completed": said.get("round_index"),
+            "cluster_index": said.get("cluster_index"),
+            "true_cluster": said.get("true_cluster"),
+        }
+
+    @property
+    def _measured(self) -> Record:
+        """The value of the metric in the summary, under its name in the program."""
+        return {"accuracy": (self.summary.get("metric") or _NOTHING).get("value")}
+
+    def latest(self, key: str) -> Any:
+        """Return ``last.get(key)``, without the other fields."""
+        if key == "accuracy" and self.has_no_final_value:
+            return None
+        ended = () if self.status in BETWEEN else (self.summary, self._measured, self.end)
+        for source in (*ended, self._answered, self.round, self.evaluated, self.start):
+            value = source.get(key)
+            if value is not None:
+                return value
+        return None
+
+    @property
+    def rounds_completed(self) -> int:
+        """Completed rounds, including rounds skipped by catching up."""
+        completed, index = self.latest("rounds_completed"), self.latest("round_index")
+        return int(completed if completed is not None else 0 if index is None else index + 1)
+
+    @property
+    def refusals(self) -> dict[str, int]:
+        """Refused messages by code: from the summary, else from the history, which has a few lines a minute of each kind."""
+        if self.summary.get("refusals") and self.status not in BETWEEN:
+            return dict(self.summary["refusals"])
+        return dict(self.refused)
+
+    def total(self, key: str) -> int:
+        """Return the sum of a counter over all round, end and leave lines."""
+        return self.totals.get(key, 0)
+
+    def phase_seconds(self) -> dict[str, float]:
+        """Return seconds by phase, over all rounds and incarnations."""
+        return {phase: float(self.seconds.get(phase, 0.0)) for phase in PHASES}
+
+
+_CHANGED_IN_PLACE = frozenset({"totals", "seconds", "neighbors", "folded", "refused", "refused_at"})
+_ABOUT_IT = frozenset({"process", "silent", "gap", "exit"})  # kinds of events that a peer has not said itself
+_OF_OBSERVERS = {
+    "status": PeerState._take_status,
+    "silent": PeerState._take_silence,
+    "summary": PeerState._take_summary,
+    "process": PeerState._take_process,
+    "gap": PeerState._take_gap,
+    "exit": PeerState._take_exit,
+}
+
+
+def ending(status: str, exit_code: int | None) -> str:
+    """Return a status with how its process ended, if not well: ``dead, signal 9``, ``failed, exit code 12``."""
+    if not exit_code:
+        return status
+    return f"{status}, signal {-exit_code}" if exit_code < 0 else f"{status}, exit code {exit_code}"
+
+
+def run_state(peers: Iterable[PeerState], rounds: int | None) -> str:
+    """Return the state of a whole run.
+
+    ``running``: a peer runs. ``diverged``: a peer's models are not finite. ``complete``: every peer has completed all rounds.
+    ``alone``: the same, but one was without neighbors in most of them. ``stopped``: every peer was asked to leave before that.
+    ``incomplete``: anything else, such as a peer that was killed or failed, has never started, was refused, or left while others
+    completed the run.
+
+    Args:
+        peers: their states.
+        rounds: of the manifest; None if it is not known.
+    """
+    peers = list(peers)
+    statuses = {peer.status for peer in peers}
+    for found in ("running", "diverged"):
+        if found in statuses:
+            return found
+    if statuses == {"left"}:
+        return "stopped"
+    all_rounds = rounds is None or all(peer.rounds_completed >= rounds for peer in peers)
+    if not statuses <= {"completed", "alone"} or not all_rounds:
+        return "incomplete"
+    return "alone" if "alone" in statuses else "complete"
+
+
+def states(peers: dict[int, PeerState]) -> Counter[str]:
+    """Return the number of peers in each status."""
+    return Counter(peer.status for peer in peers.values())

@@ -1,0 +1,1 @@
+"""The verbs `status`, `watch`, `report`, `evaluate`, `predict` and `export`."""

@@ -1,0 +1,83 @@
+"""`peer report`: warnings, metric and costs of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from peer.cli.json_output import json_option, print_json
+from peer.cli.problem import Exports
+
+
+def report(
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            help="The --out of a testbed, one state directory, or a folder with several; graph.json if there is one.",
+            readable=False,
+        ),
+    ],
+    json: Annotated[bool, json_option("Print the report as JSON; pictures only with --out.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the pictures.", show_default="DIRECTORY/report", readable=False),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            help="Also write the run as one HTML file that needs nothing else; see peer watch.",
+            readable=False,
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against", help="With --html: another run, whose curve is drawn over this one's.", readable=False
+        ),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option("--target", help="Also report when the mean of the task's metric reached this value."),
+    ] = None,
+    exports: Exports = None,
+) -> None:
+    """Report the task's metric, clusters, bytes and seconds of a finished, running or interrupted run.
+
+    Diverged peers, refused messages and peers that were alone come first.
+
+    Example: peer report out --json
+
+    Example: peer report out --html page.html
+    """
+    from coordinator_free_bootstrap.errors import UsageError
+    from peer.view.report.report import build_report
+
+    if against is not None and html is None:
+        raise UsageError("peer report: found --against without --html; allowed: both, or --html alone")
+    found = build_report(directory, target)
+    if exports:
+        from peer.view.trackers.export import export
+
+        export(found, exports)
+    if json:
+        print_json(found.as_json(), indent=2)
+    else:
+        from rich.console import Console
+
+        from peer.view.report.tables import report_view
+
+        Console().print(report_view(found.values))
+    if out is not None or not json:
+        from peer.view.report.faults import save_fault_picture
+        from peer.view.report.plots import save_plots
+
+        place = out or directory / "report"
+        for path in [*save_plots(found.run, place), *save_fault_picture(found.run, place)]:
+            typer.echo(f"wrote {path}", err=True)
+    if html is not None:
+        from peer.view.page.single_file import write_single_file
+
+        typer.echo(f"wrote {write_single_file(directory, html, against)}", err=True)

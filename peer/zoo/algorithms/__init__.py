@@ -1,0 +1,1 @@
+"""More algorithms, one file each: decisions (pure) and work on tensors."""

@@ -1,0 +1,82 @@
+"""APFL between neighbors: the personal model is a mixture alpha v + (1 - alpha) w of a private and a shared one; w travels.
+
+Round, for each mini-batch: w <- w - eta grad f(w); v <- v - eta alpha grad f(m), where m = alpha v + (1 - alpha) w with the v and
+w before the step. Then w is averaged over the neighbors. With ``adapt``, alpha <- alpha - eta <v - w, grad f(m)> at the first
+batch of a round, kept in [0, 1].
+
+Source: Yuyang Deng, Mohammad Mahdi Kamani and Mehrdad Mahdavi, "Adaptive Personalized Federated Learning", 2020, arXiv
+2003.13461, Algorithm 1 and its Eq. for alpha. The form between neighbors is an addition of this project.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from coordinator_free_bootstrap.graph import Graph
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.algorithms.learner import training_fields
+from peer.algorithms.personalize import weighted_sum
+from peer.algorithms.workspace import Workspace
+from peer.core.averaging import Vector, accumulate
+from peer.core.decisions import AlgorithmState
+from peer.zoo.algorithms.personal import PERSONAL, SHARED, Personal, batches_in_epochs, require_plain_sgd
+from peer.zoo.algorithms.pfedme import successive_batches
+
+
+class ApflOptions(BaseModel):
+    """``run.options`` of algorithm ``apfl``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    alpha: float = Field(0.5, ge=0, le=1, description="share of the private model in the personal one, at the start")
+    adapt: bool = Field(True, description="let each peer adapt its alpha, once in each round")
+
+
+class Apfl(Personal):
+    """APFL: a mixture of a private and a shared model, whose share each peer learns; evaluated are mixture and shared model."""
+
+    name = "apfl"
+    Options = ApflOptions
+
+    def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
+        super().__init__(manifest, peer_id, graph)
+        require_plain_sgd(self.name, manifest)
+
+    def begin(self, workspace: Workspace) -> AlgorithmState:
+        """Return the state before the first round, with the first alpha."""
+        return super().begin(workspace) | {"alpha": float(self.options.alpha)}
+
+    def train(self, workspace: Workspace) -> dict[str, Any]:
+        """Step w and v on the same batches."""
+        w, v, alpha = workspace.models.model(SHARED), workspace.models.model(PERSONAL).copy(), workspace.state["alpha"]
+        done = []
+        for number, batch in enumerate(successive_batches(workspace, batches_in_epochs(workspace))):
+            mixture = weighted_sum([v, w], [alpha, 1 - alpha])
+            w_next, stats = self._step(workspace, w, number, batch)
+            stepped, _ = self._step(workspace, mixture, number, batch)
+            change = stepped - mixture  # - eta grad f(m)
+            if number == 0 and self.options.adapt:
+                direction = (v - w).astype(np.float64)
+                moved = alpha + float(np.dot(direction, change.astype(np.float64)))
+                alpha = float(np.clip(moved, 0.0, 1.0)) if np.isfinite(moved) else alpha
+            accumulate(v, change, alpha)
+            w = w_next
+            done.append(stats)
+            if workspace.should_stop():
+                break
+        workspace.models.replace(SHARED, w)
+        workspace.models.replace(PERSONAL, v)
+        workspace.state = {**workspace.state, "alpha": alpha}
+        return training_fields(done)
+
+    def _step(self, workspace: Workspace, model: Vector, number: int, batch: Any) -> tuple[Vector, Any]:
+        seed = workspace.seed("train", number)
+        return workspace.fit(model, seed, indices=batch, unit="fullbatch_step", epochs=1)
+
+    def evaluation_model(self, workspace: Workspace) -> Vector:
+        """Return alpha v + (1 - alpha) w."""
+        alpha = workspace.state["alpha"]
+        return weighted_sum([workspace.models.model(PERSONAL), workspace.models.model(SHARED)], [alpha, 1 - alpha])

@@ -1,0 +1,224 @@
+"""The decisions of CGPFL: the schedule of exchange steps, what is sent in each, and the checks of messages. Pure.
+
+Round 0: step 0 exchanges models; with ``clusters = "auto"``, G steps then carry cost curves; D steps align labels, D the graph's
+diameter, G = 3 D. In later rounds step 0 exchanges models, and every ``align_every`` rounds one more step aligns labels. Only
+step 0 carries models.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from coordinator_free_bootstrap.errors import ConfigError, Refusal
+from coordinator_free_bootstrap.graph import Graph
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.algorithms.labels import Anchor
+from peer.algorithms.sketches import Sketches, unpack
+from peer.core.decisions import AlgorithmState, Offer, Rejection
+from peer.core.effects import Target
+from peer.core.messages import ModelHeader, Pass, Select
+from peer.zoo.algorithms.centers import OwnNearCenters
+from peer.zoo.algorithms.cluster_count import wrong_curve
+from peer.zoo.algorithms.pfedme import LocalOptions, check_local_rounds
+
+NUMBERS_MAX = 4096  # in one pass, as the wire allows
+GOSSIP_STEPS_PER_EDGE = 3  # so many gossip steps for each edge of the diameter
+Kind = Literal["models", "costs", "align"]
+
+
+class CgpflOptions(LocalOptions):
+    """``run.options`` of algorithm ``cgpfl``."""
+
+    alpha: float = Field(
+        1.0, gt=0, le=1, description="share of its members' mean in a center; 1 replaces the center by it"
+    )
+    clusters: Literal["auto"] | None = Field(
+        None, description="auto: the network chooses K in round 0 (CGPFL-Heur); default: K is run.clusters"
+    )
+    clusters_max: int = Field(8, ge=1, description="auto: the largest K; so many centers are held")
+    mu_scale: float = Field(1.0, ge=0, description="auto: weight of the cost of k-means against the number of clusters")
+    align_every: int = Field(10, ge=0, description="rounds between alignments of labels after round 0; 0: none")
+    sketch_size: int = Field(256, ge=1, le=4096, description="numbers in the sketch of a center, to align labels")
+
+
+class CgpflDecisions(OwnNearCenters):
+    """The decisions of CGPFL; `peer.zoo.algorithms.cgpfl` adds the work on tensors."""
+
+    Options = CgpflOptions
+
+    def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
+        super().__init__(manifest, peer_id, graph)
+        check_local_rounds("cgpfl", manifest, self.options)
+        if manifest.pace != "lockstep":
+            raise ConfigError(
+                f"run.pace: found {manifest.pace!r} with algorithm 'cgpfl', whose peers cluster the models of one round; "
+                "allowed: 'lockstep'"
+            )
+        numbers = 3 + self.clusters * self.options.sketch_size
+        if self.clusters > 1 and numbers > NUMBERS_MAX:
+            raise ConfigError(
+                f"run.options.sketch_size: found {self.options.sketch_size} with {self.clusters} clusters, {numbers} numbers in "
+                f"one message; allowed: up to {NUMBERS_MAX}, so sketch_size up to {(NUMBERS_MAX - 3) // self.clusters}"
+            )
+
+    @classmethod
+    def slot_count(cls, manifest: Manifest) -> int:
+        """Return the number of centers, with ``auto`` the largest K, and 1 for the own model w."""
+        options = cls.parse_options(manifest)
+        assert isinstance(options, CgpflOptions)
+        return 1 + (options.clusters_max if options.clusters == "auto" else manifest.clusters)
+
+    @classmethod
+    def private_count(cls, manifest: Manifest) -> int:
+        """Return 1: theta, the personal model."""
+        return 1
+
+    @property
+    def personal(self) -> int:
+        """The slot of theta."""
+        return self.slots
+
+    @property
+    def auto(self) -> bool:
+        """Whether the network chooses K."""
+        return bool(self.options.clusters == "auto")
+
+    @property
+    def count_max(self) -> int:
+        """With ``auto``, the largest K that any peer can judge: half of the models of the largest closed neighborhood."""
+        largest = max(self.graph.degrees) + 1
+        return max(1, min(self.clusters, largest // 2))
+
+    def kept_models(self) -> int:
+        """Return the number of neighbors: in round 0, their models are kept until they are clustered."""
+        return self.degree
+
+    # ---- the schedule -----------------------------------------------------------------------------------------------
+
+    def _cost_steps(self, round_index: int) -> int:
+        return (
+            GOSSIP_STEPS_PER_EDGE * self.graph.diameter_bound
+            if self.auto and self.clusters > 1 and round_index == 0
+            else 0
+        )
+
+    def steps(self, round_index: int) -> int:
+        """Return 1, and the steps that carry numbers without models."""
+        if self.clusters == 1:
+            return 1
+        every, aligning = self.options.align_every, self.graph.diameter_bound
+        if round_index > 0:
+            aligning = int(bool(every) and round_index % every == 0)
+        return 1 + self._cost_steps(round_index) + aligning
+
+    def kind(self, round_index: int, step: int) -> Kind:
+        """Return what a step exchanges."""
+        if step == 0:
+            return "models"
+        return "costs" if step <= self._cost_steps(round_index) else "align"
+
+    def aligns_next(self, round_index: int, step: int) -> bool:
+        """Return whether the step after this one aligns labels."""
+        return step + 1 < self.steps(round_index) and self.kind(round_index, step + 1) == "align"
+
+    def chooses(self, round_index: int, step: int) -> bool:
+        """Return whether the models are clustered at the end of this step."""
+        return round_index == 0 and step == self._cost_steps(0)
+
+    # ---- decisions --------------------------------------------------------------------------------------------------
+
+    def count(self, state: AlgorithmState) -> int:
+        """Return K; the number of centers that are held, where it is not known yet."""
+        return int(state.get("clusters", self.clusters))
+
+    def knows_count(self, state: AlgorithmState) -> bool:
+        """Return whether K is known: from the manifest, from round 0, or from a neighbor."""
+        return not self.auto or "clusters" in state
+
+    def offers(
+        self, state: AlgorithmState, round_index: int, step: int, neighbor: int, select: Select | None
+    ) -> tuple[Offer, ...]:
+        """Offer w, after round 0 with its label and K."""
+        if step > 0 or not state["trained"]:
+            return ()
+        if round_index == 0:
+            return (Offer(self.own, state["sample_count"]),)
+        if not self.knows_count(state):
+            return ()
+        return (Offer(self.own, state["sample_count"], scalars=(float(state["label"]), float(self.count(state)))),)
+
+    def wrong_scalars(self, header: ModelHeader) -> str:
+        """Return what is wrong with a label and a number of clusters."""
+        scalars = header.scalars
+        if header.round_index == 0:
+            return f"label and K {scalars} in round 0; allowed are none" if scalars else ""
+        counts = range(1, self.clusters + 1) if self.auto else range(self.clusters, self.clusters + 1)
+        if len(scalars) != 2 or scalars[1] not in counts or scalars[0] not in range(int(scalars[1])):
+            return f"label and K {scalars}; allowed are a label from 0 to K - 1, and K from {counts[0]} to {counts[-1]}"
+        return ""
+
+    def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
+        """Fold w into the center that it names. Keep it in round 0, and where this peer does not know K yet."""
+        if header.round_index == 0:
+            return () if state["round_index"] == 0 else None
+        if not self.knows_count(state):
+            return ()
+        if header.scalars[1] != self.count(state):
+            return None
+        return (Target(int(header.scalars[0]), self.mixing_weight(header.sender)),)
+
+    @property
+    def first_label(self) -> int | None:
+        """The label of a peer that has chosen none: 0 where there is one center alone."""
+        return 0 if self.clusters == 1 else None
+
+    def own_share(self, state: AlgorithmState, cluster: int, folded: float) -> float:
+        """Return the weight of w in the center of its label, in the step that exchanges models."""
+        has_model = state["has_trained"] or self.clusters == 1
+        if not state["averaging"] or not has_model or state["label"] != cluster or not self.knows_count(state):
+            return 0.0
+        return self.own_weight(folded)
+
+    def tells(self, state: AlgorithmState, round_index: int, step: int) -> tuple[float, ...]:
+        """Return the cost curve, or anchor, hops, K and the sketches of the K centers; nothing without centers."""
+        if self.kind(round_index, step) == "costs":
+            return tuple(state.get("costs", ()))
+        if self.kind(round_index, step) != "align" or "anchor" not in state or "sketches" not in state:
+            return ()
+        rows = unpack(bytes.fromhex(state["sketches"]), self.count(state))
+        return (*map(float, state["anchor"]), float(self.count(state)), *rows.ravel().tolist())
+
+    def rejects_pass(self, state: AlgorithmState, message: Pass) -> Rejection | None:
+        """Refuse numbers in a step without them, cost curves out of range, and anchors or sketches that cannot be."""
+        numbers, kind = message.scalars, self.kind(message.round_index, message.step)
+        if not numbers or kind == "models":
+            return super().rejects_pass(state, message)
+        if kind == "costs":
+            problem = wrong_curve(numbers, self.count_max)
+            return Rejection(Refusal.MALFORMED, problem) if problem else None
+        known = numbers[0] in self.graph and len(numbers) > 2 and numbers[1] in range(len(self.graph.nodes))
+        if not known:
+            return Rejection(Refusal.MALFORMED, f"anchor and hops {numbers[:2]} are not of this graph")
+        counts = range(1, self.clusters + 1) if self.auto else range(self.clusters, self.clusters + 1)
+        if numbers[2] not in counts or len(numbers) != 3 + int(numbers[2]) * self.options.sketch_size:
+            found = f"K {numbers[2]:g} with {len(numbers) - 3} numbers of sketches"
+            return Rejection(Refusal.WRONG_SIZE, f"{found}; allowed are {self.options.sketch_size} for each cluster")
+        return None
+
+
+def anchor_in(numbers: tuple[float, ...]) -> Anchor:
+    """Return the anchor in the numbers of an alignment."""
+    return Anchor(int(numbers[0]), int(numbers[1]))
+
+
+def count_in(numbers: tuple[float, ...]) -> int:
+    """Return K in the numbers of an alignment."""
+    return int(numbers[2])
+
+
+def sketches_in(numbers: tuple[float, ...]) -> Sketches:
+    """Return the sketches in the numbers of an alignment, float32 [K, q]."""
+    return np.array(numbers[3:], np.float32).reshape(count_in(numbers), -1)

@@ -1,0 +1,76 @@
+"""Per-FedAvg between neighbors, first order: a shared model w that one step on the own data makes personal; w travels.
+
+Round, for each step: w' = w - alpha grad f(w) on one mini-batch; w <- w - eta grad f(w') on another. The second derivative is
+left out (first order). Then w is averaged over the neighbors. Evaluated is w after ``adapt_steps`` steps on own training data.
+
+Source: Alireza Fallah, Aryan Mokhtari and Asuman Ozdaglar, "Personalized Federated Learning: A Meta-Learning Approach", 2020,
+arXiv 2002.07948, Per-FedAvg (FO). The form between neighbors is an addition of this project.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from coordinator_free_bootstrap.graph import Graph
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.algorithms.learner import training_fields
+from peer.algorithms.workspace import Workspace
+from peer.core.averaging import Vector
+from peer.zoo.algorithms.personal import SHARED, Personal, batches_in_epochs, require_plain_sgd
+from peer.zoo.algorithms.pfedme import successive_batches
+
+
+class PerFedAvgOptions(BaseModel):
+    """``run.options`` of algorithm ``perfedavg``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    inner_learning_rate: float | None = Field(
+        None, gt=0, description="alpha: rate of the step that makes w personal; default: the round's learning rate"
+    )
+    adapt_steps: int = Field(1, ge=1, description="steps on own training data before an evaluation")
+
+
+class PerFedAvg(Personal):
+    """Per-FedAvg (first order): a shared start from which one step makes a personal model; evaluated before and after it."""
+
+    name = "perfedavg"
+    Options = PerFedAvgOptions
+
+    def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
+        super().__init__(manifest, peer_id, graph)
+        require_plain_sgd(self.name, manifest)
+
+    @classmethod
+    def private_count(cls, manifest: Manifest) -> int:
+        """Return 0: the personal model is made from w when it is needed."""
+        return 0
+
+    def train(self, workspace: Workspace) -> dict[str, Any]:
+        """Take the meta-steps of a round; each has two mini-batches, one for w' and one for the step of w."""
+        w, done = workspace.models.model(SHARED).copy(), []
+        batches = successive_batches(workspace, 2 * batches_in_epochs(workspace))
+        for number in range(0, len(batches), 2):
+            adapted = self._adapted(workspace, w, workspace.seed("train", number), indices=batches[number])
+            seed = workspace.seed("train", number + 1)
+            stepped, stats = workspace.fit(adapted, seed, indices=batches[number + 1], unit="fullbatch_step", epochs=1)
+            w += stepped - adapted
+            done.append(stats)
+            if workspace.should_stop():
+                break
+        workspace.models.replace(SHARED, w)
+        return training_fields(done)
+
+    def _adapted(self, workspace: Workspace, w: Vector, seed: int, **changes: Any) -> Vector:
+        rate = self.options.inner_learning_rate or workspace.learning_rate
+        settings: dict[str, Any] = {"learning_rate": rate, "epochs": 1, "unit": "fullbatch_step"}
+        return workspace.fit(w, seed, **(settings | changes))[0]
+
+    def evaluation_model(self, workspace: Workspace) -> Vector:
+        """Return w after ``adapt_steps`` steps on mini-batches of the own training data."""
+        seed = workspace.seed("adapt")
+        return self._adapted(
+            workspace, workspace.models.model(SHARED), seed, epochs=self.options.adapt_steps, unit="step"
+        )

@@ -1,0 +1,181 @@
+"""Built-in tasks: data set, split and model by name, with the interface of a user's task."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from coordinator_free_bootstrap.errors import ShardError
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.tasks.shard import Shard
+from peer.tasks.shard_file import load_shard_file
+from peer.tasks.task import Task
+from peer.zoo.tasks.datasets import DATASETS, facts_of, group_column, load_pool
+from peer.zoo.tasks.dealing import Deal, outputs_for
+from peer.zoo.tasks.models import model_of
+from peer.zoo.tasks.pool import Pool
+from peer.zoo.tasks.splits import PeerSplit
+from peer.zoo.tasks.splits.mixtures import LETTERS
+
+OPEN = ("target", "columns", "categories", "classes")  # in the order in which a reader of a table decides them
+
+
+class NamedModelTask(Task):
+    """A task with a model by name: `BuiltinTask` and `ShardTask`.
+
+    Args:
+        manifest: keys task, model and model_options are read.
+        sample_shape: of one input.
+        classes: number of labels; None for regression.
+        outputs: of the model; equal to ``classes`` in classification.
+    """
+
+    def __init__(self, manifest: Manifest, sample_shape: tuple[int, ...], classes: int | None, outputs: int) -> None:
+        self._manifest = manifest
+        self._sample_shape = sample_shape
+        self._outputs = outputs
+        self.classes = classes
+        self.kind = "regression" if classes is None else "classification"
+
+    @property
+    def open_options(self) -> tuple[str, ...]:
+        """The options that say what is in the data of a peer, as far as the manifest leaves them to these data."""
+        known = DATASETS[self._manifest.task].options
+        return tuple(name for name in OPEN if name in known and name not in self._manifest.task_options)
+
+    def make_model(self) -> nn.Module:
+        """Return the model of the manifest, or the default model of the data set."""
+        return self.build(self._manifest, self._sample_shape, self._outputs)
+
+    @staticmethod
+    def build(manifest: Manifest, sample_shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """Return the model of a manifest with a built-in task; its data are not loaded."""
+        return model_of(manifest, DATASETS[manifest.task].model, sample_shape, outputs)
+
+
+class BuiltinTask(NamedModelTask):
+    """A data set of `DATASETS`, split between the peers as the manifest says.
+
+    Args:
+        manifest: keys task, task_options, model, model_options, split, split_options and data_seed are read.
+        peers: N, the number of peers in the graph.
+        data_root: folder of the data sets.
+        download: whether torchvision may download missing files.
+
+    Raises:
+        TaskError: unknown name or option in the manifest, or missing files.
+    """
+
+    def __init__(self, manifest: Manifest, peers: int, data_root: Path | None, download: bool) -> None:
+        pool = load_pool(manifest.task, manifest.task_options, data_root, download, group_column(manifest))
+        self._deal = Deal(pool, manifest, peers)
+        super().__init__(manifest, pool.sample_shape, self._deal.classes, self._deal.outputs)
+
+    @property
+    def pool_names(self) -> tuple[str, ...] | None:
+        """Names of the labels of the whole data set, before a split renames those of some peers."""
+        return self._deal.pool.class_names
+
+    def split(self) -> list[PeerSplit]:
+        """Return the samples of all peers; computed once per process."""
+        return self._deal.split()
+
+    def load_shard(self, peer_id: int) -> Shard:
+        """Return the samples of one peer from the pool."""
+        return self._deal.shard(peer_id)
+
+
+class ShardTask(NamedModelTask):
+    """A built-in task with the data of this device, which replace the data set and the split.
+
+    Args:
+        manifest: keys task, task_options, model and model_options are read.
+        path: a shard file, or a folder (image-folder), or a CSV or Parquet file (tabular).
+
+    Raises:
+        ShardError: the shard file is wrong or of another task.
+        TaskError: the folder or table is wrong.
+    """
+
+    def __init__(self, manifest: Manifest, path: Path) -> None:
+        self._is_file = path.suffix == ".safetensors"
+        if self._is_file:
+            self._shard = load_shard_file(path)
+            classes = classes_of(self._shard, path)
+            _check_origin(self._shard, classes, manifest, path)
+        else:
+            pool = load_pool(manifest.task, manifest.task_options, path, False, group_column(manifest))
+            self._shard, classes = _whole(pool), pool.classes
+        shape = self._shard.train_x.shape[1:]
+        super().__init__(manifest, shape, classes, outputs_for(self._shard.train_y, classes))
+
+    @property
+    def open_options(self) -> tuple[str, ...]:
+        """As of the table or the pictures; in a shard file they are decided."""
+        return () if self._is_file else super().open_options
+
+    def load_shard(self, peer_id: int) -> Shard:
+        """Return the shard; ``peer_id`` is not used."""
+        return self._shard
+
+
+def classes_of(shard: Shard, path: Path) -> int | None:
+    """Return the number of labels in the metadata of a file, None for regression; the labels may lack the highest one.
+
+    Raises:
+        ShardError: the metadata have no such number.
+    """
+    text = shard.metadata.get("classes", "")
+    if shard.metadata.get("kind") == "regression":
+        return None
+    if not re.fullmatch("[0-9]{1,6}", text) or int(text) < 2:
+        raise ShardError(f"shard: {path}: found classes {text!r} in the metadata; allowed: the number of labels")
+    return int(text)
+
+
+def _check_origin(shard: Shard, classes: int | None, manifest: Manifest, path: Path) -> None:
+    """Compare a shard file with the manifest's task.
+
+    Raises:
+        ShardError: another task, kind, number of labels or shape of a sample.
+    """
+    facts = facts_of(manifest)
+    labels = LETTERS if "letters_case" in (manifest.split, shard.metadata.get("split")) else facts.classes
+    shape = shard.train_x.shape[1:]
+    kind, wanted_kind = (
+        "regression" if regression else "classification" for regression in (classes is None, facts.regression)
+    )
+    rows = [
+        ("task", shard.metadata.get("task", manifest.task), manifest.task),
+        ("kind", kind, wanted_kind),
+        ("classes", classes, labels if labels is not None and classes is not None else classes),
+        ("samples of shape", list(shape), list(shape if facts.sample_shape is None else facts.sample_shape)),
+    ]
+    columns = shard.preprocessing.columns if shard.preprocessing is not None else None
+    for what, found in (("class names", shard.class_names), ("columns", columns)):
+        given = manifest.task_options.get("classes" if what == "class names" else what)
+        if found is not None and isinstance(given, list | tuple):
+            rows.append((what, list(found), [str(name) for name in given]))
+    wrong = [f"{what} {found} instead of {wanted}" for what, found, wanted in rows if found != wanted]
+    if wrong:
+        raise ShardError(
+            f"shard: {path}: found {', '.join(wrong)}; the task of the manifest is {manifest.task!r} with task_options "
+            f"{manifest.task_options}; give a shard of that task, or change run.task or run.task_options"
+        )
+
+
+def _whole(pool: Pool) -> Shard:
+    """Return all samples of a pool as one shard."""
+    train, test = np.arange(pool.train_count), np.arange(pool.train_count, len(pool.y))
+    return Shard(
+        train_x=pool.gather(train, np.zeros_like(train)),
+        train_y=pool.y[train],
+        test_x=pool.gather(test, np.zeros_like(test)),
+        test_y=pool.y[test],
+        preprocessing=pool.preprocessing,
+        class_names=pool.class_names,
+        metadata=dict(pool.about),
+    )

@@ -1,0 +1,128 @@
+"""A user's pictures as a pool: a folder of images per class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.seeds import generator
+from coordinator_free_bootstrap.validation import counted
+from peer.tasks.pictures import Picture, read_pixels, summary
+from peer.tasks.preprocessing import PIXELS
+from peer.zoo.tasks.pool import DataSet, Facts, Pool, Settings
+
+IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"})
+TEST_SHARE = 0.2  # if the files have no test part
+
+
+def image_facts(options: Settings) -> Facts:
+    """Return shape and number of classes that the options of `load_images` give."""
+    size = options.get("size", 32)
+    return Facts((options.get("channels", 3), size, size), named_classes(options))  # type: ignore[arg-type] # checked on load
+
+
+def named_classes(options: Settings) -> int | None:
+    """Return the number of classes that the options list, or None."""
+    names = options.get("classes")
+    return len(names) if isinstance(names, list | tuple) else None
+
+
+def load_images(dataset: DataSet, options: Settings, root: Path, download: bool) -> Pool:
+    """Return the images ``root/<class>/*``, or ``root/train/<class>/*`` and ``root/test/<class>/*``.
+
+    ``size``: side in pixels after scaling (32). ``channels``: 1 or 3 (3). ``classes``: list of class names, needed where
+    the folder of a peer may lack a class; default: the names of the folders, sorted.
+
+    Raises:
+        TaskError: no images, an unreadable image, or a wrong option.
+    """
+    size, channels = options.get("size", 32), options.get("channels", 3)
+    if not isinstance(size, int) or isinstance(size, bool) or not 4 <= size <= 1024:
+        raise TaskError(f"task_options.size: found {size!r}; allowed: 4 to 1024 pixels")
+    if channels not in {1, 3}:
+        raise TaskError(f"task_options.channels: found {channels!r}; allowed: 1 (grey) or 3 (color)")
+    split = (root / "train").is_dir() and (root / "test").is_dir()
+    folders = [root / "train", root / "test"] if split else [root]
+    classes = class_list(options.get("classes"), sorted({d.name for f in folders for d in _subfolders(f)}), root)
+    parts = [_images(folder, classes, size, channels == 1) for folder in folders]
+    x, y = (np.concatenate([part[n] for part in parts]) for n in (0, 1))
+    reading = "; ".join(filter(None, (part[2] for part in parts))) or None
+    preprocessing, names = replace(PIXELS, reading=reading), tuple(classes)
+    if not split:
+        return replace(held_out(x, y, len(names)), preprocessing=preprocessing, class_names=names)
+    train_count = len(parts[0][1])
+    return Pool(x=x, y=y, train_count=train_count, classes=len(names), preprocessing=preprocessing, class_names=names)
+
+
+def class_list(given: object, found: list[str], path: Path) -> list[str]:
+    """Return the classes that the option ``classes`` lists, or those found.
+
+    Raises:
+        TaskError: fewer than two, or a list with one name twice.
+    """
+    if given is None:
+        if len(found) < 2:
+            raise TaskError(
+                f"task: {path}: found {counted(len(found), 'class')} ({', '.join(found)}); allowed: two or more"
+            )
+        return found
+    if not isinstance(given, list | tuple) or len(set(given)) != len(given) or len(given) < 2:
+        raise TaskError(f"task_options.classes: found {given!r}; allowed: a list of two or more different names")
+    return [str(name) for name in given]
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise TaskError(f"image-folder: found no folder {folder}; give a folder with one folder per class")
+    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _images(
+    folder: Path, classes: Sequence[str], size: int, grey: bool
+) -> tuple[NDArray[Any], NDArray[np.int64], str | None]:
+    """Return images [n, channels, size, size] in the order of class and file name, labels int64 [n], and what was converted."""
+    pictures: list[Picture] = []
+    labels, others = [], []
+    for subfolder in _subfolders(folder):
+        if subfolder.name not in classes:
+            raise TaskError(f"image-folder: found folder {subfolder}; allowed: the classes {', '.join(classes)}")
+        for path in sorted(p for p in subfolder.iterdir() if not p.name.startswith(".")):
+            if path.suffix.lower() not in IMAGE_SUFFIXES:
+                others.append(path)
+                continue
+            pictures.append(read_pixels(path, (1 if grey else 3, size, size)))
+            labels.append(classes.index(subfolder.name))
+    if not pictures:
+        raise TaskError(f"image-folder: found no images in {folder}; allowed: such as {folder}/<class>/1.png")
+    said = [summary(picture.conversions for picture in pictures)]
+    if others:
+        endings = ", ".join(sorted({path.suffix or path.name for path in others})[:5])
+        said.append(f"not read, as no picture: {counted(len(others), 'file')} ({endings})")
+    pixels = np.stack([picture.pixels for picture in pictures])
+    return pixels, np.array(labels, dtype=np.int64), "; ".join(filter(None, said)) or None
+
+
+def held_out(x: NDArray[Any], y: NDArray[Any], classes: int | None, group: NDArray[np.int64] | None = None) -> Pool:
+    """Return samples as a pool: shuffled with a fixed seed, a fifth held out for testing.
+
+    With groups it is a fifth of each group of two rows or more.
+    """
+    order = generator(0, "held-out").permutation(len(y))
+    groups = [order] if group is None else [order[group[order] == value] for value in np.unique(group)]
+    tests = [each[len(each) - max(len(each) > 1, round(TEST_SHARE * len(each))) :] for each in groups]
+    is_test = np.zeros(len(y), dtype=bool)
+    is_test[np.concatenate(tests)] = True
+    order = np.concatenate([order[~is_test[order]], order[is_test[order]]])
+    return Pool(
+        x=np.ascontiguousarray(x[order]),
+        y=y[order],
+        train_count=int((~is_test).sum()),
+        classes=classes,
+        group=None if group is None else group[order],
+    )

@@ -1,0 +1,199 @@
+"""Splits by label, by writer, by a column, or without a difference between the peers.
+
+Sources: DPFL (Kharrat, Canini and Horvath 2025, arXiv:2406.06520) for dirichlet, patho and label_flip; CGPFL (Tang, Guo and
+Guo 2021, arXiv:2106.13044) for two_class. OURS marks what a paper leaves open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.validation import counted
+from peer.zoo.tasks.splits.plan import Index, Options, PeerSplit, Samples, SplitFunction, SplitInput, divide, paired
+
+REDRAWS_MAX = 1000
+
+
+def iid(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+    """Divide all samples at random; all peers have one distribution."""
+    return paired(*(divide(Samples.of(half, 0, 0), data.peers, draw) for half in data.halves))
+
+
+def dirichlet(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+    """Per class, shares of the peers from Dir(alpha * 1); a peer with total / N samples gets no more.
+
+    Repeated until every peer has ``samples_min`` (20) training samples; cap and minimum as in the code of DPFL. The test
+    set has the same shares.
+    """
+    alpha = options.number("alpha", 0.1, 1e-6)
+    least = options.integer("samples_min", 20, 1)
+    classes = int(data.labels.max()) + 1
+    train_half, test_half = data.halves
+    by_class = [train_half[data.labels[train_half] == c] for c in range(classes)]
+    for _ in range(REDRAWS_MAX):
+        shares, held = np.zeros((data.peers, classes)), np.zeros(data.peers)
+        for c, members in enumerate(by_class):
+            drawn = draw.dirichlet(np.full(data.peers, alpha)) * (held < data.train_count / data.peers)
+            shares[:, c] = drawn / drawn.sum() if drawn.sum() > 0 else 1.0 / data.peers
+            held += shares[:, c] * len(members)
+        train = _by_shares(data, train_half, shares, draw)
+        if min(map(len, train)) >= least:
+            break
+    else:
+        raise TaskError(
+            f"split: dirichlet({alpha}): found a peer with fewer than {least} samples in each of {REDRAWS_MAX} draws; "
+            "use a larger alpha, fewer peers or a smaller samples_min"
+        )
+    return paired(train, _test_samples(data, test_half, shares, draw))
+
+
+def patho(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+    """Give each peer ``classes_per_peer`` (3) random classes; its owners share a class by Dir(0.5), 10 or more each."""
+    classes = int(data.labels.max()) + 1
+    per_peer = options.integer("classes_per_peer", 3, 1, classes)
+    least = options.integer("samples_min", 10, 0)
+    owned = np.zeros((data.peers, classes), dtype=bool)
+    for i in range(data.peers):
+        owned[i, draw.choice(classes, per_peer, replace=False)] = True
+    train_half, test_half = data.halves
+    shares = np.zeros((data.peers, classes))
+    for c in range(classes):
+        owners = np.flatnonzero(owned[:, c])
+        members = int((data.labels[train_half] == c).sum())
+        if len(owners) == 0:
+            continue
+        if members < least * len(owners):
+            raise TaskError(
+                f"split: patho: found {counted(members, 'sample')} of class {c} for {counted(len(owners), 'peer')}; "
+                f"allowed: {least} or more per peer; "
+                "use fewer peers or a smaller samples_min"
+            )
+        floor = least / members if members else 0.0
+        shares[owners, c] = floor + (1.0 - floor * len(owners)) * draw.dirichlet(np.full(len(owners), 0.5))
+    train = _by_shares(data, train_half, shares, draw)
+    return paired(train, _test_samples(data, test_half, shares, draw))
+
+
+def two_class(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+    """Give peer i classes (2i, 2i + 1) mod C, half each; sizes uniform in 400..5000, 75 % for training (CGPFL).
+
+    OURS: training and test images are pooled first, and all sizes shrink by one factor if the data are too few.
+    True cluster = the pair of classes.
+    """
+    least = options.integer("samples_min", 400, 2)
+    most = options.integer("samples_max", max(5000, least), least)
+    train_share = options.number("train_share", 0.75, 0.1, 0.95)
+    classes = int(data.labels.max()) + 1
+    pairs = max(1, classes // 2)
+    sizes = draw.integers(least, most, data.peers, endpoint=True).astype(np.float64)
+    group = np.arange(data.peers) % pairs
+    by_class = [draw.permutation(np.flatnonzero(data.labels == c)) for c in range(classes)]
+    need = [sizes[group == g].sum() / 2 for g in range(pairs)]
+    have = [min(len(by_class[2 * g]), len(by_class[(2 * g + 1) % classes])) for g in range(pairs)]
+    scale = min(1.0, *(h / n for h, n in zip(have, need, strict=True) if n > 0))
+    taken = [0] * classes
+    splits = []
+    for size, g in zip(sizes, group, strict=True):
+        parts: list[tuple[Index, Index]] = []
+        half = int(size * scale / 2)
+        for c in (2 * int(g), (2 * int(g) + 1) % classes):
+            members = by_class[c][taken[c] : taken[c] + half]
+            taken[c] += half
+            cut = round(train_share * len(members))
+            parts.append((members[:cut], members[cut:]))
+        train, test = (Samples.of(np.concatenate(both), 0, int(g)) for both in zip(*parts, strict=True))
+        splits.append(PeerSplit(train, test))
+    return splits
+
+
+def label_flip(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+    """Rename the labels of a share ``q`` of the peers by one common permutation (DPFL); cluster 1 = these peers."""
+    share = options.number("q", 0.2, 0.0, 1.0)
+    bases: dict[str, SplitFunction] = {"iid": iid, "dirichlet": dirichlet, "patho": patho}
+    base = options.text("base", "dirichlet")
+    if base not in bases:
+        raise TaskError(f"split_options.base: found {base!r}; allowed with label_flip: {', '.join(bases)}")
+    classes = int(data.labels.max()) + 1
+    flipped = set(draw.choice(data.peers, round(share * data.peers), replace=False).tolist())
+    permutation = np.arange(classes, dtype=np.int64)
+    while classes > 1 and (permutation == np.arange(classes)).all():
+        permutation = draw.permutation(classes).astype(np.int64)
+    splits = []
+    for i, split in enumerate(bases[base](data, options, draw)):
+        cluster = int(i in flipped)
+        marked = replace(split, train=_marked(split.train, cluster), test=_marked(split.test, cluster))
+        marked = replace(marked, validation=_marked(split.validation, cluster))
+        splits.append(replace(marked, label_map=permutation) if cluster else marked)
+    return splits
+
+
+def writers(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+    """Give peer i the images of writer i of FEMNIST, rotated by cluster i mod ``k`` (OURS; 1, the default: upright)."""
+    if data.group is None:
+        raise TaskError("split: writers: found a data set without writers; allowed: femnist")
+    turns = options.turns(1)
+    ids = np.unique(data.group)
+    if len(ids) < data.peers:
+        raise TaskError(
+            f"split: writers: found {counted(len(ids), 'writer')} for {counted(data.peers, 'peer')}; use fewer peers"
+        )
+    splits = []
+    for i, writer in enumerate(ids[: data.peers]):
+        cluster = i % len(turns)
+        mine = [half[data.group[half] == writer] for half in data.halves]
+        train, test = (Samples.of(index, turns[cluster], cluster) for index in mine)
+        splits.append(PeerSplit(train, test))
+    return splits
+
+
+def by_column(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+    """Give each peer the rows of one value of the table's column ``by``; more values than peers are dealt in order.
+
+    Values are in ascending order. Peer i has value i, and with more values than peers also values i + N, i + 2 N, ...
+    """
+    options.text("by", "")  # the data set's loader reads this column
+    if data.group is None:
+        raise TaskError("split: by_column: found a data set without columns; allowed: task tabular")
+    values = np.unique(data.group)
+    if len(values) < data.peers:
+        raise TaskError(
+            f"run.split_options.by: found {counted(len(values), 'different value')} for {counted(data.peers, 'peer')}; "
+            "allowed: one value per peer or "
+            "more; use fewer peers, or another column"
+        )
+    owner = np.searchsorted(values, data.group) % data.peers
+    halves = ([Samples.of(half[owner[half] == i]) for i in range(data.peers)] for half in data.halves)
+    return paired(*halves)
+
+
+def _marked(samples: Samples, cluster: int) -> Samples:
+    return Samples.of(samples.index, samples.turns, cluster)
+
+
+def _by_shares(data: SplitInput, half: Index, shares: NDArray[np.float64], draw: np.random.Generator) -> list[Samples]:
+    """Divide each class, permuted, by the shares [peers, classes]; classes without an owner are left out."""
+    portions: list[list[Index]] = [[] for _ in shares]
+    for c in range(shares.shape[1]):
+        members = draw.permutation(half[data.labels[half] == c])
+        ends = np.rint(np.cumsum(shares[:, c]) * len(members)).astype(np.int64)
+        for portion, start, end in zip(portions, [0, *ends[:-1]], ends, strict=True):
+            portion.append(members[start:end])
+    return [Samples.of(np.concatenate(portion)) for portion in portions]
+
+
+def _test_samples(
+    data: SplitInput, half: Index, shares: NDArray[np.float64], draw: np.random.Generator
+) -> list[Samples]:
+    """Divide the test set by shares; a peer whose shares round to no sample gets one of its largest class (OURS).
+
+    Another peer has that sample too.
+    """
+    filled = []
+    for portion, share in zip(_by_shares(data, half, shares, draw), shares, strict=True):
+        members = half[data.labels[half] == int(share.argmax())]
+        filled.append(portion if len(portion) or not len(members) else Samples.of(draw.choice(members, 1)))
+    return filled

@@ -1,0 +1,153 @@
+"""`peer list`: what can be named in a graph file, read from the tables and registries of the program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from inspect import getdoc
+from typing import Annotated, Literal, get_args
+
+import typer
+
+from peer.cli.json_output import AsJson, print_json
+
+What = Literal["tasks", "splits", "models", "algorithms", "encodings", "faults"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One key of an entry: its name, its default as JSON (None: unknown or none), and its meaning."""
+
+    key: str
+    default: str | None
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name: a sentence on it, a command that uses it, and its options."""
+
+    name: str
+    about: str
+    example: str
+    options: tuple[Option, ...] = ()
+
+
+def list_names(
+    what: Annotated[
+        What, typer.Argument(metavar="WHAT", help=f"One of: {', '.join(get_args(What))}.", show_default=False)
+    ],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Show only this one, with its options.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List tasks, splits, models, algorithms, encodings or faults, each with one line and an example.
+
+    Example: peer list splits dirichlet
+    """
+    from coordinator_free_bootstrap.errors import UsageError
+    from coordinator_free_bootstrap.validation import unknown_name
+
+    entries = _READ[what]()
+    if name is not None:
+        if name not in (known := [entry.name for entry in entries]):
+            raise UsageError(unknown_name(f"peer list {what}", name, known))
+        entries = [entry for entry in entries if entry.name == name]
+    if as_json:
+        print_json({what: [asdict(entry) for entry in entries]}, indent=2)
+        return
+    for entry in entries:
+        typer.echo(f"{entry.name}: {entry.about}\n    {entry.example}")
+        for option in entry.options if name is not None else ():
+            default = "" if option.default is None else f" (default {option.default})"
+            typer.echo(f"    {option.key}{default}: {option.meaning}")
+
+
+def _tasks() -> list[Entry]:
+    from peer.tasks.loading import installed_tasks
+    from peer.zoo.tasks.datasets import DATASETS
+
+    entries = []
+    for each in DATASETS.values():
+        # the default split rotates square images, so tasks of other samples need another split
+        split = {"linear": " --set run.split=linear_synth", "tabular": " --set run.split=iid"}.get(each.name, "")
+        root = f" --data-root {each.files}" if each.reads_files else ""
+        options = (Option(f"run.task_options.{key}", None, meaning) for key, meaning in each.options.items())
+        entries.append(Entry(each.name, each.about, f"peer testbed --task {each.name}{split}{root}", tuple(options)))
+    return entries + [
+        Entry(name, "A task of an installed package.", f"peer testbed --task {name}") for name in installed_tasks()
+    ]
+
+
+def _splits() -> list[Entry]:
+    from peer.zoo.tasks.splits import SPLITS
+
+    entries = []
+    for name, each in SPLITS.items():
+        options = (
+            Option(f"run.split_options.{key}", None if default is None else json.dumps(default), meaning)
+            for key, (default, meaning) in each.options.items()
+        )
+        example = " ".join(filter(None, [f"peer data show --split {name}", each.needs]))
+        entries.append(Entry(name, each.about, example, tuple(options)))
+    own = "Samples of each device's own shard file or folder."
+    return [*entries, Entry("shard", own, "peer graph make --set run.split=shard; peer run --shard FILE")]
+
+
+def _models() -> list[Entry]:
+    from peer.zoo.tasks.models import MODELS
+
+    entries = [
+        Entry(
+            name,
+            each.about,
+            f"peer testbed --set run.model={name}",
+            tuple(Option(f"run.model_options.{key}", None, meaning) for key, meaning in each.options.items()),
+        )
+        for name, each in MODELS.items()
+    ]
+    about = "A model of torchvision by its name there; run.model_options go to its constructor."
+    example = "peer testbed --task cifar10 --data-root DIR --set run.model=torchvision:resnet18"
+    return [*entries, Entry("torchvision:NAME", about, example)]
+
+
+def _algorithms() -> list[Entry]:
+    from peer.algorithms.registry import algorithms
+    from peer.cli.graph import described
+
+    return [
+        Entry(
+            name,
+            (getdoc(each) or "").splitlines()[0].replace("`", ""),
+            f"peer testbed --set run.algorithm={name}",
+            tuple(Option(*row) for row in described(each.Options, "run.options")),
+        )
+        for name, each in sorted(algorithms().items())
+    ]
+
+
+def _encodings() -> list[Entry]:
+    from peer.core.encoding import MEANINGS
+
+    return [Entry(name, f"{text}.", f"peer testbed --set run.encoding={name}") for name, text in MEANINGS.items()]
+
+
+def _faults() -> list[Entry]:
+    from peer.bed.chaos.faults import FAULTS
+
+    return [
+        Entry(name, each.help, f"peer chaos out --now '{f'do={name} {each.example}'.strip()}'")
+        for name, each in FAULTS.items()
+    ]
+
+
+_READ: dict[str, Callable[[], list[Entry]]] = {
+    "tasks": _tasks,
+    "splits": _splits,
+    "models": _models,
+    "algorithms": _algorithms,
+    "encodings": _encodings,
+    "faults": _faults,
+}

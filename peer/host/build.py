@@ -125,7 +125,7 @@ def build_host(
 
 def _check_meaning(checkpoint: Checkpoint | None, meaning: str) -> None:
     """Compare the data of this start with those that the models of a checkpoint were trained on."""
-    before = checkpoint.state.get("meaning", meaning) if checkpoint else meaning
+    before = checkpoint.state.get("meaning", "") if checkpoint else meaning
     if different := compare(str(before), meaning, "the checkpoint", "this start").difference:
         raise CheckpointCorrupt(
             f"the saved models were trained on other data: {different}; restore the data and the task file, or start with "

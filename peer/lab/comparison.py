@@ -45,8 +45,8 @@ def equal_to_the_best(row: Sequence[Result], best: Sequence[Result]) -> bool:
 
 
 def data_of(result: Result) -> str:
-    """Return the data of a result as text: rows of other data cannot be compared. Results of earlier releases do not say."""
-    return json.dumps(result.get("data"), sort_keys=True)
+    """Return the data of a result as text: rows of other data cannot be compared."""
+    return json.dumps(result["data"], sort_keys=True)
 
 
 def cautions(rows: Mapping[str, Sequence[Result]]) -> list[str]:
@@ -63,7 +63,7 @@ def cautions(rows: Mapping[str, Sequence[Result]]) -> list[str]:
         known = min(result.get("accuracy_peers") or result.get("metric_peers") or result["peers"] for result in results)
         if known < (peers := results[0]["peers"]):
             found.append(f"{case}: means over {known} of {peers} peers: the others have no value of the metric.")
-    algorithms = {result.get("algorithm") for results in rows.values() for result in results}
-    if None not in algorithms and (missing := [name for name in RIVALS if name not in algorithms]):
+    algorithms = {result["algorithm"] for results in rows.values() for result in results}
+    if missing := [name for name in RIVALS if name not in algorithms]:
         found.append(f"No row of {' and '.join(missing)}: without the simplest rivals a number says little.")
     return found

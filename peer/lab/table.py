@@ -26,6 +26,8 @@ Result = dict[str, Any]
 # Keys of a result that every table needs, with their types
 REQUIRED = {
     **dict.fromkeys(("experiment", "title", "case", "backend", "device", "scale", "machine", "date", "command"), str),
+    **dict.fromkeys(("algorithm", "measures"), str),
+    **dict.fromkeys(("metric", "data"), dict),
     **dict.fromkeys(("place", "seed", "peers", "rounds"), int),
     **dict.fromkeys(("mean_degree", "run_seconds"), float),
 }
@@ -190,9 +192,8 @@ def read_blocks(directory: Path) -> list[Block]:
 
 
 def metric_of(result: Result) -> Metric:
-    """Return a result's metric; results of earlier releases have its name, or nothing for the accuracy."""
-    found = result.get("metric", Metric().name)
-    return Metric(found, share=found == Metric().name) if isinstance(found, str) else Metric.from_json(found)
+    """Return a result's metric."""
+    return Metric.from_json(result["metric"])
 
 
 def _check(result: Result, path: Path) -> None:

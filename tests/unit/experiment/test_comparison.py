@@ -6,15 +6,18 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from peer.core.metric import Metric
 from peer.lab.comparison import cautions, difference, half_width
 from peer.lab.table import markdown, read_blocks, rendered
 
 
 def result(case, seed, measured, **changes):
-    texts = dict.fromkeys(("experiment", "title", "backend", "device", "scale", "machine", "date", "command"), "a")
+    texts = dict.fromkeys(
+        ("experiment", "title", "backend", "device", "scale", "machine", "date", "command", "measures"), "a"
+    )
     numbers = dict.fromkeys(("peers", "rounds"), 1) | {"mean_degree": 2.0, "run_seconds": 1.0, "curve": []}
     known = {"case": case, "seed": seed, "measured": measured, "algorithm": case, "place": 0, "data": {"split": "iid"}}
-    return texts | numbers | known | changes
+    return texts | numbers | known | {"metric": Metric().as_json()} | changes
 
 
 def written(folder, results):

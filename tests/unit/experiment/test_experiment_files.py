@@ -15,6 +15,7 @@ from coordinator_free_bootstrap import canonical_json
 from coordinator_free_bootstrap.errors import ConfigError, PeerError, TaskError, UsageError
 from peer.algorithms.registry import algorithm_named
 from peer.cli.main import app
+from peer.core.metric import Metric
 from peer.lab.jobs import Job, device_of, done_already, skipped, slug
 from peer.lab.runner import run_job
 from peer.lab.scaling import Scale, scaled_degree, scaled_graph
@@ -425,9 +426,12 @@ def test_a_result_of_another_device_is_run_again(small, monkeypatch):
 
 
 def result_of(command="peer experiment run a.toml", **changes):
-    texts = dict.fromkeys(("experiment", "title", "case", "backend", "device", "scale", "machine", "date"), "a")
-    numbers = dict.fromkeys(("place", "seed", "peers", "rounds"), 1)
-    return {**texts, **numbers, "mean_degree": 2.0, "run_seconds": 1.0, "command": command, "curve": [], **changes}
+    texts = dict.fromkeys(
+        ("experiment", "title", "case", "backend", "device", "scale", "machine", "date", "measures"), "a"
+    )
+    numbers = dict.fromkeys(("place", "seed", "peers", "rounds"), 1) | {"mean_degree": 2.0, "run_seconds": 1.0}
+    known = {"algorithm": "dfca", "metric": Metric().as_json(), "data": {}, "curve": []}
+    return {**texts, **numbers, **known, "command": command, **changes}
 
 
 def written(folder, result):
@@ -447,6 +451,7 @@ def written(folder, result):
             "seed-1.json: not a result of peer experiment run: experiment: found None; allowed: str",
         ),
         ([], {"peers": "many"}, "peers: found 'many'"),
+        ([], {"metric": "accuracy"}, "metric: found 'accuracy'; allowed: dict"),
     ],
 )
 def test_wrong_options_and_files_of_a_table_are_refused(tmp_path, arguments, changes, words):

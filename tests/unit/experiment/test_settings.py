@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.algorithms.registry import algorithms
 from peer.cli.main import app
+from peer.core.metric import Metric
 from peer.lab.jobs import Job, jobs_of
 from peer.lab.runner import run_job
 from peer.lab.scaling import Scale
@@ -110,13 +111,16 @@ def test_a_run_has_its_setting_its_cpu_time_and_the_memory_of_its_models(path, t
 
 
 def result(case, setting, seed, measured, worst=0.5, tenth=0.6):
-    texts = dict.fromkeys(("experiment", "title", "backend", "device", "scale", "machine", "date", "command"), "a")
+    texts = dict.fromkeys(
+        ("experiment", "title", "backend", "device", "scale", "machine", "date", "command", "measures"), "a"
+    )
     numbers = {"peers": 2, "rounds": 1, "mean_degree": 2.0, "run_seconds": 1.0, "cpu_seconds": 2.0, "held_bytes": 3e6}
     known = {
         "case": f"{setting}: {case}",
         "setting": {"setting": setting, "case": case},
         "place": 0,
         "curve": [[1, 0.5]],
+        "metric": Metric().as_json(),
     }
     shown = {"accuracy_worst": worst, "accuracy_p10": tenth, "payload_bytes_sent": 8e6, "measured": measured}
     return texts | numbers | known | shown | {"seed": seed, "algorithm": case, "data": {"split": setting}}

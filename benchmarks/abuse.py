@@ -1,6 +1,6 @@
 """Abuse of running peers: 100,000 mutated messages; a slow loris, a handshake flood and a reconnect storm beside good rounds.
 
-    python benchmarks/abuse.py [--messages 100000] [--seconds 10] [--repeats 3] [--markdown FILE]
+    python benchmarks/abuse.py [--messages 100000] [--seconds 10] [--repeats 3] [--save]
 
 The mutating client attacks one peer in a process of its own; state, models and memory are compared before and after. For
 the other attacks three good peers run a testbed over TLS without waiting for each other (async), and a fourth node of the
@@ -13,7 +13,6 @@ would cost. The good peers' own processor time per round is told beside it.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import ssl
@@ -31,7 +30,8 @@ from typing import NamedTuple
 
 import grpc
 import grpc.aio
-from common import show
+from growing import processor_s
+from record import new_parser, record
 from testbeds import loopback_graph
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -202,12 +202,6 @@ class Period(NamedTuple):
     processor_s: float
 
 
-def processor_seconds(pid: int) -> float:
-    """Return the processor time that another process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def rounds_between(directory: Path, begin: float, end: float) -> list[float]:
     """Return the seconds of all good peers' rounds that lie in a period of wall-clock time."""
     found = []
@@ -274,7 +268,7 @@ def slowdowns(seconds: float, repeats: int) -> list[list[object]]:
         pids = [bed.pid(peer_id) for peer_id in GOOD]
 
         def used() -> float:
-            return sum(map(processor_seconds, pids))
+            return sum(map(processor_s, pids))
 
         os.nice(5)
         try:
@@ -339,40 +333,34 @@ def mutations(messages: int) -> list[object]:
     with tempfile.TemporaryDirectory(prefix="abuse-") as name, TargetProcess(Path(name), run) as target:
         asyncio.run(mutate(target, 2000))
         before = target.ask()
-        began = time.monotonic()
         mutator = asyncio.run(mutate(target, messages, seed=2))
-        took = time.monotonic() - began
         after = target.ask()
     if after["digest"] != before["digest"] or after["streams"] or after["buffers"]:
         raise SystemExit(f"the peer has changed: {before} {after}")
     grown = (after["memory_bytes"] - before["memory_bytes"]) / 1e6
     refused = Counter(after["refusals"]) - Counter(before["refusals"])
     codes = ", ".join(f"{code} {count}" for code, count in sorted(refused.items(), key=lambda item: -item[1]))
-    return [mutator.sent, f"{took:.0f} s", "unchanged", f"{grown:+.1f} MB", codes]
+    return [mutator.sent, "unchanged", f"{grown:+.1f} MB", codes]
 
 
 def main() -> None:
     """Measure and print two tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=5, help="of a quiet or an attacked period")
     parser.add_argument("--repeats", type=int, default=8)
-    parser.add_argument("--markdown", type=Path, help="folder for the two tables")
     options = parser.parse_args()
-
-    def place(name: str) -> Path | None:
-        return options.markdown / name if options.markdown else None
 
     if options.repeats:  # first: the testbed forks, which must not happen once gRPC has started here
         rows = slowdowns(options.seconds, options.repeats)
         header = ["attack", "what came", "round, quiet (rounds)", "round, attacked", "slower by (aim: under 20 %)"]
         header += ["slower than beside a program that burns as much", "own processor time per round"]
-        show("Good peers' rounds under attack", header, rows, place("slowdowns.md"))
+        record("attack-rounds", "Good peers' rounds under attack", header, rows, save=options.save)
 
     if options.messages:
         row = mutations(options.messages)
-        header = ["messages", "time", "state and models", "memory", "refused, by code"]
-        show("Mutated messages against a running peer", header, [row], place("mutations.md"))
+        header = ["messages", "state and models", "memory", "refused, by code"]
+        record("attack-messages", "Mutated messages against a running peer", header, [row], save=options.save)
 
 
 if __name__ == "__main__":

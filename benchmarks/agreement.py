@@ -9,18 +9,16 @@ The consensus distance is the root mean square distance of the peers' models fro
 hundredth of the first one is left, and the prediction: ln(0.01) / ln(1 - gap), the bound for every start. The rounds are computed
 as running averages of all peers at once, which gives the bits of the simulated backend (a test compares them).
 
-    python benchmarks/agreement.py [--peers 16 64 256 1024] [--kinds ring torus ...] [--markdown FILE]
+    python benchmarks/agreement.py [--peers 16 64 256 1024] [--kinds ring torus ...] [--save]
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import show
+from record import new_parser, record
 
 from coordinator_free_bootstrap import Graph, apply_settings, make_graph, parse_manifest
 from coordinator_free_bootstrap.mixing import LEFT, rounds_to_agree, spectral_gap
@@ -114,14 +112,13 @@ def row(kind: str, peers: int) -> list[object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--peers", type=int, nargs="+", default=[16, 64, 256, 1024])
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
-    parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
     rows = [row(kind, peers) for kind in given.kinds for peers in given.peers]
     header = ("graph", "peers", "degree", "spectral gap", "rounds predicted", "measured, halves", "measured, random")
-    show("Rounds until a hundredth of the differences is left", header, rows, given.markdown)
+    record("agreement", "Rounds until a hundredth of the differences is left", header, rows, save=given.save)
 
 
 if __name__ == "__main__":

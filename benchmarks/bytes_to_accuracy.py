@@ -11,7 +11,7 @@ seed by seed; +- is half the 95 % interval of a mean (Student's t).
 
 Neither bytes nor accuracy depends on the machine's load. Aim: a tenth of the bytes of float32 for at most 0.5 points.
 
-    python benchmarks/bytes_to_accuracy.py [--tasks digits mnist] [--data-root data] [--rounds 150] [--markdown FILE]
+    python benchmarks/bytes_to_accuracy.py [--tasks digits mnist] [--data-root data] [--rounds 150] [--save]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from common import show
+from record import new_parser, record
 
 from coordinator_free_bootstrap import make_graph
 from peer.bed.testbed.directory import with_settings
@@ -133,14 +133,13 @@ def rows_of(task: str, options: argparse.Namespace) -> list[list[object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--data-root", type=Path, help="where MNIST lies")
     parser.add_argument("--encodings", nargs="+", choices=SHOWN, default=SHOWN)
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--longer", type=int, default=3, help="so many times the rounds for the largest 10 %% and 1 %%")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     header = [
         "task",
@@ -153,8 +152,8 @@ def main() -> None:
         "of float32's bytes to it",
         "aim met",
     ]
-    rows = [row for task in options.tasks for row in rows_of(task, options)]
-    show("Bytes to a target accuracy", header, rows, options.markdown)
+    for task in options.tasks:
+        record(f"bytes-{task}", "Bytes to a target accuracy", header, rows_of(task, options), save=options.save)
 
 
 if __name__ == "__main__":

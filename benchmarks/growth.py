@@ -14,14 +14,13 @@ Each measurement has a process of its own. `slope` is of the line through log pe
 Aim: at most 0.05.
 
     python benchmarks/growth.py [--processes 10 30 100] [--simulated 30 300 3000] [--protocol 100 1000 10000]
-        [--out DIR] [--markdown FILE]
+        [--out DIR] [--save]
 
 What DIR/growth.jsonl has is not measured again; DIR/growth.png is the plot.
 """
 
 from __future__ import annotations
 
-import argparse
 import cProfile
 import gc
 import json
@@ -39,8 +38,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from common import show
 from growing import bytes_in, growth_exponent, memory_mb, open_files
+from record import new_parser, record
 from stub_learner import StubLearner
 from testbeds import directory, loopback_graph, wall
 
@@ -73,6 +72,7 @@ COSTS = {  # key of a measurement -> (name, digits)
     "calls": ("function calls", 0),
     "waits": ("waits for something", 0),
     "work_ms": ("the same work, processor ms", 2),
+    "all_alive_s": ("last neighbor alive after, s", 1),
 }
 
 
@@ -325,8 +325,8 @@ def table(measured: list[dict[str, Any]]) -> list[list[str]]:
     for backend in BACKENDS:
         own = sorted((row for row in measured if row["backend"] == backend), key=lambda row: row["peers"])
         for row in own:
-            cells = [f"{row[key]:,.{digits}f}" if key in row else "" for key, (_, digits) in COSTS.items()]
-            rows.append([backend, f"{row['peers']:,}", *cells])
+            cells = [f"{row[key]:.{digits}f}" if key in row else "" for key, (_, digits) in COSTS.items()]
+            rows.append([backend, str(row["peers"]), *cells])
         if found := slopes(own):
             rows.append([backend, "slope", *(f"{found[key]:+.3f}" if key in found else "" for key in COSTS)])
     return rows
@@ -339,7 +339,7 @@ def plot(measured: list[dict[str, Any]], picture: Path) -> None:
 
     figure = Figure(figsize=(11, 5.5), layout="constrained")
     FigureCanvasAgg(figure)
-    shown = [key for key in COSTS if key not in ("files", "calls", "waits", "work_ms")]
+    shown = [key for key in COSTS if key not in ("files", "calls", "waits", "work_ms", "all_alive_s")]
     for axes, key in zip(figure.subplots(2, 3).flat, shown, strict=True):
         for backend in BACKENDS:
             points = sorted((r["peers"], r[key]) for r in measured if r["backend"] == backend and r.get(key, 0) > 0)
@@ -359,12 +359,11 @@ def main() -> None:
         backend, peers = sys.argv[2], int(sys.argv[3])
         print(json.dumps({"backend": backend, "peers": peers, "load": os.getloadavg()[0], **BACKENDS[backend](peers)}))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--processes", type=int, nargs="*", default=[10, 30, 100])
     parser.add_argument("--simulated", type=int, nargs="*", default=[30, 300, 3000])
     parser.add_argument("--protocol", type=int, nargs="*", default=[100, 1000, 10_000])
     parser.add_argument("--out", type=Path, help="folder of growth.jsonl and growth.png; default: a temporary one")
-    parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="growth-") as place:
         out = given.out or Path(place)
@@ -377,13 +376,14 @@ def main() -> None:
                     measure(backend, peers, results)
         measured = read_results(results)
         plot(measured, out / "growth.png")
-    header = ("backend", "peers", *(name for name, _ in COSTS.values()))
-    show(
-        f"Cost per peer and round, degree {DEGREE}, aim: slopes of at most {AIM}",
-        header,
-        table(measured),
-        given.markdown,
-    )
+    for backend in BACKENDS:
+        rows = [cells[1:] for cells in table(measured) if cells[0] == backend]
+        header = ["peers", *(name for name, _ in COSTS.values())]
+        shown = [n for n in range(len(header)) if any(row[n] for row in rows)]
+        title = f"Cost per peer and round, degree {DEGREE}, {backend}; aim: slopes of at most {AIM}"
+        if rows:
+            columns, cells = [header[n] for n in shown], [[row[n] for n in shown] for row in rows]
+            record(f"growth-{backend}", title, columns, cells, save=given.save)
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:

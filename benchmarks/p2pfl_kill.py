@@ -13,7 +13,6 @@ p2pfl pins older libraries than this project, so it gets an environment of its o
 
 from __future__ import annotations
 
-import argparse
 import logging
 import multiprocessing
 import os
@@ -28,7 +27,7 @@ from pathlib import Path
 from statistics import median
 from unittest.mock import Mock
 
-from common import show
+from record import new_parser, record
 
 NODES = 4
 VICTIM = 3  # node 0 starts the run
@@ -157,9 +156,8 @@ def row(index: int, ends: list[float], death: float, finished: bool) -> list[obj
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--logs", type=Path, help="a new folder for what the nodes print")
-    parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
     survivors = sorted(set(range(NODES)) - {VICTIM})
     with tempfile.TemporaryDirectory() as temporary:
@@ -178,7 +176,8 @@ def main() -> None:
         "rounds finished",
         "run finished",
     )
-    show(f"p2pfl 0.4.4: kill -9 of 1 of {NODES} nodes in round {KILL_ROUND}", header, rows, arguments.markdown)
+    title = f"p2pfl 0.4.4: kill -9 of 1 of {NODES} nodes in round {KILL_ROUND}"
+    record("p2pfl-kill", title, header, rows, save=arguments.save)
 
 
 if __name__ == "__main__":

@@ -4,22 +4,20 @@ A sender and a receiver, which folds as `transport.py` describes, in two process
 sender's process that passes so many kB/s in each direction. A heartbeat is sent every tenth of a second; the slowest one tells
 how much of a model is ahead of it in buffers, and after five seconds it fails.
 
-    python benchmarks/slow_link.py [--megabytes 18] [--rates 0 8 40 300 2000] [--seconds 20] [--repeats 5] [--markdown FILE]
+    python benchmarks/slow_link.py [--megabytes 18] [--rates 0 8 40 300 2000] [--seconds 20] [--repeats 5] [--save]
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
 import socket
 import statistics
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
-from common import show
+from record import new_parser, record
 from transport import LIMITS, MEGABYTE, TIMEOUTS, receive_as_peer, schema_of
 
 from coordinator_free_bootstrap import Graph, Manifest, Node
@@ -87,14 +85,14 @@ async def measure(port: int, size: int, kb_s: float) -> tuple[float, float, floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Measure each rate and print one table."""
+    parser = new_parser(__doc__)
     parser.add_argument("--megabytes", type=float, default=18)
     parser.add_argument("--rates", type=float, nargs="+", default=[0, 8, 40, 300, 2000], help="kB/s; 0: loopback")
     parser.add_argument(
         "--seconds", type=float, default=20, help="of a model at a rate, at most: a smaller one if it takes longer"
     )
     parser.add_argument("--repeats", type=int, default=5, help="over loopback")
-    parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
     context, rows = multiprocessing.get_context("spawn"), []
     for rate in options.rates:
@@ -113,8 +111,16 @@ def main() -> None:
             [f"{rate:g} kB/s" if rate else "loopback", f"{size / 1e6:.2f}", ideal, f"{first:.3f}", f"{second:.3f}"]
         )
         rows[-1] += [f"{slowest:.2f}", failed]
-    header = ["link", "MB", "s at the rate", "first push s", "second push s", "slowest heartbeat s", "failed"]
-    show("Models over a link that has shown nothing yet", header, rows, options.markdown)
+    columns = [
+        "link",
+        "MB",
+        "s at the rate",
+        "first push s",
+        "second push s",
+        "slowest heartbeat s",
+        "heartbeats failed",
+    ]
+    record("slow-link", "Models over a link that has shown nothing yet", columns, rows, save=options.save)
 
 
 if __name__ == "__main__":

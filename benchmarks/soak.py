@@ -5,13 +5,12 @@ and restarted; their processor time is sampled too, as that of young processes o
 paused, and any edge is blocked (both ways or one), slowed, or cut with others into a partition, through proxies.
 For each quantity the table has the line through the samples after the first tenth of the rounds (warm-up); what grows is named.
 
-    python benchmarks/soak.py [--rounds 100000] [--hours 8] [--out DIR] [--markdown FILE]
-    python benchmarks/soak.py --summarize DIR [--markdown FILE]     the table of a run, also of one that goes on
+    python benchmarks/soak.py [--rounds 100000] [--hours 8] [--out DIR] [--save]
+    python benchmarks/soak.py --summarize DIR [--save]     the table of a run, also of one that goes on
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import signal
@@ -23,8 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import show
 from growing import bytes_in, memory_mb, open_files, processor_s, slope, threads
+from record import new_parser, record
 from testbeds import last_round, loopback_graph, rounds_of
 
 from coordinator_free_bootstrap import Graph
@@ -195,7 +194,7 @@ def _history(bed: Testbed, peer: int) -> bool:
     return StateDir.of_peer(bed.directory, peer).history.exists()
 
 
-def summarize(out: Path, markdown: Path | None) -> list[str]:
+def summarize(out: Path, *, save: bool = False) -> list[str]:
     """Show the table of a run; return what grows. A run without a fault is no soak: it ends with exit code 1."""
     samples = [json.loads(line) for line in (out / SAMPLES).read_text().splitlines()]
     timeline = out / TIMELINE
@@ -207,31 +206,31 @@ def summarize(out: Path, markdown: Path | None) -> list[str]:
     rounds, hours = max(s["rounds"] for s in samples), (samples[-1]["time"] - samples[0]["time"]) / 3600
     names = ", ".join(f"{count} {name}" for name, count in sorted(fired.items()))
     header = ("of a peer that never ends", "unit", "first fifth", "last fifth", "in 100,000 rounds", "level")
-    show(f"Soak: {PEERS} peers, {rounds:,} rounds, {hours:.1f} h; faults: {names}", header, rows, markdown)
+    title = f"Soak: {PEERS} peers, {rounds:,} rounds, {hours:.1f} h; faults: {names}"
+    record("soak", title, header, rows, save=save)
     print("grows: " + (", ".join(growing) or "nothing but history and log"))
     return growing
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--rounds", type=int, default=100_000)
     parser.add_argument("--hours", type=float, default=8.0)
     parser.add_argument("--every-s", type=float, default=30.0, help="mean seconds between two faults")
     parser.add_argument("--sample-s", type=float, default=20.0)
     parser.add_argument("--out", type=Path, help="folder of the run; default: a temporary one")
     parser.add_argument("--summarize", type=Path, metavar="DIR")
-    parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop the peers too
     if given.summarize:
-        raise SystemExit(bool(summarize(given.summarize, given.markdown)))
+        raise SystemExit(bool(summarize(given.summarize, save=given.save)))
     with tempfile.TemporaryDirectory(prefix="soak-") as place:
         out = given.out or Path(place)
         try:
             soak(out, given.rounds, given.hours, given.every_s, given.sample_s)
         except KeyboardInterrupt:
             print("stopped before the end")
-        raise SystemExit(bool(summarize(out, given.markdown)))
+        raise SystemExit(bool(summarize(out, save=given.save)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Testbed runs for benchmarks: start one in a temporary directory, watch it, read its histories."""
+"""Testbed runs for benchmarks: start one in a temporary directory, watch it, let faults happen to it, read its histories."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coordinator_free_bootstrap import Graph, make_graph
+from peer.bed.chaos.network import FaultyNetwork
+from peer.bed.chaos.runner import FaultRunner
 from peer.bed.testbed.directory import with_settings
 from peer.bed.testbed.ports import free_ports
 from peer.bed.testbed.testbed import Testbed
@@ -59,12 +63,13 @@ def run(
     *,
     while_running: Callable[[Testbed, Path], None] = lambda *_: None,
     limit_s: float = 900,
+    codes: Container[int] = (0,),
     **options: Any,
 ) -> Outcome:
     """Run all peers of a graph to the end.
 
     Raises:
-        RuntimeError: a peer failed, or the run outlasted ``limit_s``.
+        RuntimeError: a peer ended with a code that is not in ``codes``, or the run outlasted ``limit_s``.
     """
     with directory() as out:
         warm_up(graph, options.get("data_root"))
@@ -80,7 +85,7 @@ def run(
         finally:
             bed.stop()
         seconds = time.monotonic() - began
-        if any(bed.exit_codes.values()):
+        if any(code not in codes for code in bed.exit_codes.values()):
             raise RuntimeError(f"peers failed: {bed.exit_codes}")
         histories = {peer: read_history(StateDir.of_peer(out, peer).history) for peer in graph.ids}
         return Outcome(bed.exit_codes, seconds, started_at, histories)
@@ -116,3 +121,78 @@ def private_mb(pid: int) -> float:
         if line.startswith(("Private_Clean", "Private_Dirty")):
             total += int(line.split()[1])
     return total / 1000
+
+
+# ---- faults ------------------------------------------------------------------------------------------------------------
+
+
+class FaultyRun:
+    """One testbed on the bundled digits, in a temporary directory; plaintext, so that numbers are about peers, not TLS."""
+
+    def __init__(self, out: Path, graph: Graph, *, proxy: bool, failpoints: dict[int, str]) -> None:
+        self.graph = graph
+        warm_up(graph, None)
+        self.bed = Testbed(graph, out, threads=1, insecure=True)
+        network = FaultyNetwork(graph) if proxy else None
+        self.bed.graph_of = network.graph_of if network else self.bed.graph_of
+        self.bed.failpoints = dict(failpoints)
+        self.runner = FaultRunner(self.bed, lambda: rounds_of(self.bed), network=network)
+        self.began = time.monotonic()
+        self.bed.start()
+
+    def history(self, peer_id: int, kind: str) -> list[dict[str, Any]]:
+        """Return a peer's lines of one kind so far, with ``at``: wall-clock seconds."""
+        lines = read_history(StateDir.of_peer(self.bed.directory, peer_id).history)
+        return [line | {"at": wall(line)} for line in lines if line["kind"] == kind]
+
+    def drive(self, seconds: float, until: Callable[[], bool] = lambda: False, every_s: float = 0.1) -> None:
+        """Let the run go on until something holds, at most so long, or to its end."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not until():
+            self.runner.wait(every_s)
+            if not self.bed.processes:
+                return
+
+
+@contextmanager
+def faulty_run(
+    kind: str,
+    peers: int,
+    settings: list[str],
+    *,
+    proxy: bool = False,
+    failpoints: dict[int, str] | None = None,
+    **shape: Any,
+) -> Iterator[FaultyRun]:
+    """Start a run and end it."""
+    with directory() as out:
+        graph = loopback_graph(kind, peers, settings, **shape)
+        faulty = FaultyRun(out, graph, proxy=proxy, failpoints=failpoints or {})
+        try:
+            yield faulty
+        finally:
+            faulty.bed.stop(5.0)
+            faulty.runner.close()
+
+
+def pauses(rounds: list[dict[str, Any]]) -> tuple[float, int]:
+    """Return the seconds that a peer lost to long rounds, and how many there were: more than 1 s over the median round."""
+    took = np.diff([line["at"] for line in rounds])
+    if not took.size:
+        return 0.0, 0
+    usual = float(np.median(took))
+    long = took[took > usual + 1.0]
+    return float((long - usual).sum()), int(long.size)
+
+
+def back_after(run: FaultyRun, peer_id: int, since: float) -> float | None:
+    """Return the seconds from ``since`` until the last running neighbor held a peer to be alive; None if one did not."""
+    last = since
+    for neighbor in run.graph.neighbors(peer_id):
+        changes = [line for line in run.history(neighbor, "neighbor") if line["neighbor"] == peer_id]
+        alive = [line["at"] for line in changes if line["state"] == "alive" and line["at"] >= since - 0.5]
+        if alive:
+            last = max(last, alive[0])
+        elif not changes or changes[-1]["state"] != "alive":
+            return None
+    return last - since

@@ -1,27 +1,39 @@
-"""What TLS costs: a push with it beside one without, repeats interleaved; and the rounds of a testbed with it and without.
+"""What TLS costs: pushes and rounds with it beside those without, repeats interleaved; and the processor time of one handshake.
 
-    python benchmarks/tls.py [--size 100] [--repeats 11] [--rounds 20] [--markdown FILE]
+    python benchmarks/tls.py [--size 100] [--repeats 11] [--rounds 20] [--handshakes 1000] [--save]
 
-Pushes go from one process to another over loopback, through everything that a peer does with a model (`transport.py`).
-The ratio is the median of the ratios within a repeat. Rounds are those of four peers on a complete graph; their overhead is
-what is neither training nor evaluation.
+Pushes go from one process to another over loopback, through everything that a peer does with a model (`transport.py`). The
+ratio is the median of the ratios within a repeat. Rounds are those of four peers on a complete graph; their overhead is what is
+neither training nor evaluation. A handshake is measured by what the caller brings, at the called peer and at the caller; the
+last column says how many a second take a fifth of one core.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
-import os
+import socket
 import statistics
+import sys
+import tempfile
 import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
+import grpc
+import grpc.aio
 import numpy as np
-from common import show
+from growing import processor_s
+from record import new_parser, record
 from testbeds import QUICK, loopback_graph, run
 from transport import LIMITS, MEGABYTE, TIMEOUTS, FoldingReceiver, schema_of
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+from target import ATTACKER
+from target_process import TargetProcess
 
 from coordinator_free_bootstrap import Graph, Node
 from peer.core.encoding import encode
@@ -30,6 +42,7 @@ from peer.identity.certificates import make_certificate
 from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
 from peer.wire.client import NeighborLink
+from peer.wire.options import SERVICE
 from peer.wire.security import MutualTls
 from peer.wire.server import PeerServer
 
@@ -66,12 +79,6 @@ def receive_with_keys(size: int, graph: Graph, private: bytes, pem: bytes, ports
     receive(size, tls, ports)
 
 
-def processor_seconds(pid: int) -> float:
-    """Return the processor time that another process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 async def pushes(
     size: int, repeats: int, ports: dict[str, int], pids: dict[str, int], tls: MutualTls
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
@@ -87,13 +94,13 @@ async def pushes(
     used = dict.fromkeys(links, 0.0)
     for repeat in range(repeats + 2):
         for way, link in links.items():
-            began, used_here, used_there = time.perf_counter(), time.process_time(), processor_seconds(pids[way])
+            began, used_here, used_there = time.perf_counter(), time.process_time(), processor_s(pids[way])
             reply = await link.push(header, payload)
             if reply.outcome is not Outcome.FOLDED:
                 raise SystemExit(f"push: {reply}")
             if repeat >= 2:  # the first two warm up connections, flow control and memory
                 seconds[way].append(time.perf_counter() - began)
-                used[way] += time.process_time() - used_here + processor_seconds(pids[way]) - used_there
+                used[way] += time.process_time() - used_here + processor_s(pids[way]) - used_there
     for link in links.values():
         await link.close()
     return seconds, {way: total / repeats for way, total in used.items()}
@@ -147,21 +154,114 @@ def round_overhead(rounds: int, repeats: int) -> list[list[object]]:
     return rows
 
 
+# ---- handshakes --------------------------------------------------------------------------------------------------------
+
+Deed = Callable[[TargetProcess], Coroutine[Any, Any, None]]
+
+
+async def connect(target: TargetProcess) -> None:
+    """Open a TCP connection and close it."""
+    with socket.create_connection(("127.0.0.1", target.port)):
+        pass
+
+
+def _channel(target: TargetProcess, credentials: grpc.ChannelCredentials) -> grpc.aio.Channel:
+    options = [("grpc.ssl_target_name_override", "peer-0.federation"), ("grpc.use_local_subchannel_pool", 1)]
+    return grpc.aio.secure_channel(f"127.0.0.1:{target.port}", credentials, options=options)
+
+
+def _proved(target: TargetProcess) -> grpc.ChannelCredentials:
+    pair = target.pairs[ATTACKER]
+    return grpc.ssl_channel_credentials(target.pairs[0].chain, pair.private_key, pair.chain)
+
+
+async def _call(target: TargetProcess, credentials: grpc.ChannelCredentials, *methods: str) -> None:
+    async with _channel(target, credentials) as channel:
+        for method in methods:
+            with suppress(grpc.aio.AioRpcError):
+                await channel.unary_unary(f"/{SERVICE}/{method}")(b"\x08\x03", timeout=2)
+
+
+async def stranger(target: TargetProcess) -> None:
+    """A TLS handshake without a certificate: it fails."""
+    await _call(target, grpc.ssl_channel_credentials(target.pairs[0].chain), "Hello")
+
+
+async def silent(target: TargetProcess) -> None:
+    """A TLS handshake with a neighbor's certificate, and no call."""
+    async with _channel(target, _proved(target)) as channel:
+        await channel.channel_ready()
+
+
+async def unknown(target: TargetProcess) -> None:
+    """The same, and a call of a method that does not exist: gRPC alone answers."""
+    await _call(target, _proved(target), "Nothing")
+
+
+async def neighbor(target: TargetProcess) -> None:
+    """The same, and a hello that is refused."""
+    await _call(target, _proved(target), "Hello")
+
+
+async def ten(target: TargetProcess) -> None:
+    """The same, and ten such hellos on the one connection."""
+    await _call(target, _proved(target), *["Hello"] * 10)
+
+
+def handshakes_of(target: TargetProcess, deed: Deed, count: int) -> list[object]:
+    """Return a row: what it is, and the milliseconds of both sides."""
+
+    async def all_of_them() -> None:
+        for _ in range(count):
+            await deed(target)
+
+    asyncio.run(deed(target))
+    theirs, mine = processor_s(target.process.pid), time.process_time()
+    asyncio.run(all_of_them())
+    mine = time.process_time() - mine
+    target.ask()  # by now it has dealt with all of them
+    theirs = processor_s(target.process.pid) - theirs
+    each = 1000 * theirs / count
+    return [
+        str(deed.__doc__).rstrip("."),
+        f"{each:.2f}",
+        f"{1000 * mine / count:.2f}",
+        f"{200 / each:.0f}" if each else "",
+    ]
+
+
+def handshakes(count: int) -> list[list[object]]:
+    """Return a row for each way to call a peer."""
+    run = {"limits": {"requests_per_second": 1e6}}
+    with tempfile.TemporaryDirectory() as place, TargetProcess(Path(place), run) as target:
+        return [handshakes_of(target, deed, count) for deed in (connect, stranger, silent, unknown, neighbor, ten)]
+
+
 def main() -> None:
-    """Measure both and print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=float, nargs="+", default=[1, 10, 100], help="model sizes in MB")
+    """Measure all and print two tables."""
+    parser = new_parser(__doc__)
+    parser.add_argument("--size", type=float, nargs="*", default=[1, 10, 100], help="model sizes in MB")
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--rounds", type=int, default=20, help="of a testbed, 2 or more: the first one is not counted")
     parser.add_argument("--runs", type=int, default=3, help="testbeds of each kind, alternating")
-    parser.add_argument("--markdown", type=Path)
-    options = parser.parse_args()
-    if options.runs and options.rounds < 2:
-        parser.error(f"--rounds: found {options.rounds}; allowed: 2 or more, as the first round is not counted")
-    rows = [row for size in options.size for row in throughput(round(size * MEGABYTE) // 4 * 4, options.repeats)]
-    if options.runs:
-        rows += round_overhead(options.rounds, options.runs)
-    show("TLS beside plaintext", ["", *WAYS, ""], rows, options.markdown)
+    parser.add_argument("--handshakes", type=int, default=1000, help="of each kind; 0: none")
+    given = parser.parse_args()
+    if given.runs and given.rounds < 2:
+        parser.error(f"--rounds: found {given.rounds}; allowed: 2 or more, as the first round is not counted")
+    rows = [row for size in given.size for row in throughput(round(size * MEGABYTE) // 4 * 4, given.repeats)]
+    if given.runs:
+        rows += round_overhead(given.rounds, given.runs)
+    if rows:
+        record("tls", "TLS beside plaintext", ["what", *WAYS, "ratio"], rows, save=given.save)
+    if given.handshakes:
+        header = [
+            "what the caller does",
+            "the peer, ms",
+            "the caller, ms",
+            "number per second that takes a fifth of a core",
+        ]
+        title = "Processor time of one handshake"
+        record("handshakes", title, header, handshakes(given.handshakes), save=given.save)
 
 
 if __name__ == "__main__":

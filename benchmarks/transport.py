@@ -7,12 +7,11 @@ serializers and gRPC's defaults, at the best of three frame sizes; ``tcp`` is a 
 medians, ratios are medians of the ratios within a repeat. Extra memory is the receiver's peak resident memory during a
 push whose buffer is new, minus what it held before, over the model's size.
 
-    python benchmarks/transport.py [--sizes 1 10 100] [--repeats 15] [--markdown docs/transport.md]
+    python benchmarks/transport.py [--sizes 1 10 100] [--repeats 15] [--save]
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
 import os
@@ -31,7 +30,7 @@ import grpc
 import grpc.aio
 import numpy as np
 import numpy.typing as npt
-from common import show
+from record import new_parser, record
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
@@ -290,14 +289,13 @@ HEADINGS = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = new_parser(__doc__)
     parser.add_argument("--sizes", type=float, nargs="+", default=[1, 10, 100], help="model sizes in MB")
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--markdown", type=Path, help="write the table to this file")
     options = parser.parse_args()
     sizes = [round(megabytes * MEGABYTE) // 4 * 4 for megabytes in options.sizes]
     rows = [row(size, *benchmark(size, options.repeats)) for size in sizes]
-    show("Transport: one model, end to end, loopback", HEADINGS, rows, options.markdown)
+    record("transport", "Transport: one model, end to end, loopback", HEADINGS, rows, save=options.save)
 
 
 if __name__ == "__main__":

@@ -1,32 +1,40 @@
-"""What a tunnel costs: pushes to a neighbor that is dialed, over the tunnel that it opens, and over a relay; repeats interleaved.
+"""What a tunnel costs, and what it is worth.
 
-    python benchmarks/tunnel.py [--size 0.01 1 100] [--repeats 9] [--markdown FILE]
+    python benchmarks/tunnel.py [--size 0.01 1 100] [--repeats 9] [--seeds 1 2 3] [--save]
+
+Cost: pushes to a neighbor that is dialed, over the tunnel that it opens, and over a relay; repeats interleaved.
 
 Each way has its own new processes on loopback: sender, receiver and, on a relayed edge, the relay. Pushes run with TLS through
 everything that a peer does with a model (`transport.py`); small ones in a row, since the clock of processes counts hundredths
 of a second. Processor time is that of all processes of a way for one push; the ratio is that of the medians. `floor` is a dialed
 push plus a bare gRPC stream of as many bytes, with TLS and frames of 1 MiB: the bytes of a tunnel cross gRPC twice.
 Memory is how far the resident memory of each end rose above what it was before the first push, at its highest.
+
+Worth: accuracy of peers that cannot be dialed, and of their neighbors, in runs of real processes: a ring in which a third of the
+peers sit behind a firewall that lets nothing in. *Without tunnels* those peers open none, so their neighbors cannot call them.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import grpc
 import grpc.aio
 import numpy as np
-from common import show
-from tls import processor_seconds
+from growing import processor_s
+from record import new_parser, record
+from testbeds import Outcome as Run
+from testbeds import loopback_graph, run
 from transport import MEGABYTE, FoldingReceiver, memory_bytes, schema_of
 
 from coordinator_free_bootstrap import Graph, Relay, make_graph
@@ -36,6 +44,7 @@ from peer.core.messages import ModelHeader, Outcome
 from peer.identity.certificates import Certificate, make_certificate
 from peer.identity.files import KeyPair
 from peer.identity.pinning import pin
+from peer.lab.comparison import half_width
 from peer.runtime.edges import Edges
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import channel_options, server_options
@@ -175,12 +184,12 @@ class Way:
     def push(self, attempts: int = 1) -> None:
         """Push models in a row, and note the seconds and processor seconds of one."""
         for attempt in range(attempts):
-            before = sum(map(processor_seconds, self.pids))
+            before = sum(map(processor_s, self.pids))
             self.orders[SENDER].send(self._burst)
             answer = self.orders[SENDER].recv()
             if isinstance(answer, float):
                 self.seconds.append(answer / self._burst)
-                self.used.append((sum(map(processor_seconds, self.pids)) - before) / self._burst)
+                self.used.append((sum(map(processor_s, self.pids)) - before) / self._burst)
                 return
             if attempt + 1 == attempts:
                 raise SystemExit(f"push: {answer}")
@@ -224,16 +233,116 @@ def measure(size: int, repeats: int) -> list[list[object]]:
     return rows
 
 
+# ---- accuracy ----------------------------------------------------------------------------------------------------------
+
+CLOSED = "127.0.0.1:9"  # nothing listens there
+PEERS, BEHIND = 6, (1, 4)
+SETTINGS = [
+    "run.split=iid",
+    "run.batch_size=10",
+    "run.model_options.hidden=16",
+    "run.start.deadline_s=5",
+    "run.timeouts.heartbeat_s=0.5",
+    "run.timeouts.suspicion_s=10",
+    "run.timeouts.round_deadline_s=20",
+]
+CASES = {  # name -> algorithm, firewall, tunnels
+    "local": ("local", False, False),
+    "dfedavg, without tunnels": ("dfedavg", True, False),
+    "dfedavg, with tunnels": ("dfedavg", True, True),
+    "dfedavg, no firewall": ("dfedavg", False, False),
+}
+
+
+def dials_only(graph: Graph) -> Graph:
+    """Return the graph in which the peers behind the firewall only dial."""
+    nodes = (replace(node, address="", dials_only=True) if node.id in BEHIND else node for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
+
+
+@contextmanager
+def no_tunnels() -> Iterator[None]:
+    """Let nobody call the peers behind the firewall, and let those open no tunnel."""
+    open_links = Edges.open
+
+    def opened(edges: Edges, *, offers: bool = True) -> None:
+        open_links(edges, offers=offers)
+        for neighbor in edges.links.keys() & set(BEHIND):
+            edges.links[neighbor].redirect(CLOSED)
+
+    with patch.object(Edges, "open", opened), patch.object(Edges, "offer_to", lambda _edges, _neighbor: None):
+        yield
+
+
+def outcome_of(case: str, rounds: int, samples: int, seed: int) -> Run:
+    """Run one case with one seed."""
+    algorithm, firewall, tunnels = CASES[case]
+    settings = [*SETTINGS, f"run.algorithm={algorithm}", f"run.rounds={rounds}", f"run.seed={seed}"]
+    settings += [f"run.split_options.samples_per_peer={samples}", "run.split_options.test_per_peer=100"]
+    graph = loopback_graph("ring", PEERS, settings)
+    if firewall and tunnels:
+        return run(dials_only(graph))
+    if firewall:
+        with no_tunnels():
+            return run(graph, codes=(0, 51))  # 51: a peer behind the firewall may be alone in most rounds
+    return run(graph)
+
+
+def accuracies(outcome: Run) -> tuple[float, float, float]:
+    """Return the mean accuracy behind the firewall and of the others, in percent, and the models folded per peer and round."""
+    last, folded = {}, []
+    for peer_id, history in outcome.histories.items():
+        rounds = [line for line in history if line["kind"] == "round"]
+        last[peer_id] = 100 * rounds[-1]["accuracy"]
+        folded += [len(line["folded"]) for line in rounds]
+    behind = statistics.mean(last[peer_id] for peer_id in BEHIND)
+    return behind, statistics.mean(last[p] for p in last if p not in BEHIND), statistics.mean(folded)
+
+
+def accuracy(rounds: int, samples: int, seeds: list[int]) -> list[list[object]]:
+    """Return a row for each case."""
+    rows: list[list[object]] = []
+    for case in CASES:
+        outcomes = [outcome_of(case, rounds, samples, seed) for seed in seeds]
+        behind, beside, folded = (list(values) for values in zip(*map(accuracies, outcomes), strict=True))
+        rows.append([case, shown(behind), shown(beside), f"{statistics.mean(folded):.2f}"])
+    return rows
+
+
+def shown(values: list[float]) -> str:
+    """Return the mean and half of its 95 % interval over the seeds."""
+    half = half_width(values)
+    return f"{statistics.mean(values):.1f}" + ("" if half is None else f" ± {half:.1f}")
+
+
 def main() -> None:
-    """Measure all sizes and print one table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=float, nargs="+", default=[0.01, 1, 100], help="model sizes in MB")
+    """Measure both and print two tables."""
+    parser = new_parser(__doc__)
+    parser.add_argument("--size", type=float, nargs="*", default=[0.01, 1, 100], help="model sizes in MB")
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--markdown", type=Path)
-    options = parser.parse_args()
-    rows = [row for size in options.size for row in measure(round(size * MEGABYTE) // 4 * 4, options.repeats)]
-    header = ["push", "MB/s", "processor ms, all ends", "times dialed", "memory grown: sender / receiver / relay, MB"]
-    show("A tunneled edge beside a dialed one", header, rows, options.markdown)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3], help="of the accuracy; none: not measured")
+    parser.add_argument("--rounds", type=int, default=40, help="of a run of the accuracy")
+    parser.add_argument("--samples", type=int, default=60, help="of a peer")
+    given = parser.parse_args()
+    if given.seeds:  # first: the testbed forks, which must not happen once gRPC has started here
+        columns = [
+            "run",
+            "accuracy behind the firewall, %",
+            "accuracy of their neighbors, %",
+            "models folded per peer and round",
+        ]
+        title = f"Ring of {PEERS}, peers {BEHIND} behind a firewall, {len(given.seeds)} seeds"
+        record("tunnel-accuracy", title, columns, accuracy(given.rounds, given.samples, given.seeds), save=given.save)
+    if given.size:
+        rows = [row for size in given.size for row in measure(round(size * MEGABYTE) // 4 * 4, given.repeats)]
+        columns = [
+            "push",
+            "MB/s",
+            "processor ms, all ends",
+            "times dialed",
+            "memory grown: sender / receiver / relay, MB",
+        ]
+        record("tunnel", "A tunneled edge beside a dialed one", columns, rows, save=given.save)
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ class StorageError(PeerError):
 
 
 class CheckpointCorrupt(StorageError):
-    """A checkpoint is incomplete, damaged, of another run or peer, or of a newer format; it is not used."""
+    """A checkpoint is incomplete, damaged, of another run, peer or format; it is not used."""
 
     exit_code = 31
 

@@ -105,7 +105,7 @@ def _both(mine: HelloFields, theirs: HelloFields, what: str, ours: object, other
 
 
 _SOURCE = {
-    "wire versions": "release of this program",
+    "wire versions": "version of this program",
     "manifests": "graph file",
     "graphs": "graph file",
     "model schemas": "task and model code",

@@ -167,7 +167,9 @@ def compare(ours: str, theirs: str, me: str, other: str) -> Comparison:
     mine, foreign = _values(ours), _values(theirs)
     if mine is None or foreign is None:
         wrong = me if mine is None else other
-        return Comparison(f"{wrong} has no record of its classes and inputs", "give both the same release")
+        return Comparison(
+            f"{wrong} has no record of its classes and inputs", "give both the same version of this program"
+        )
     refusals: list[tuple[_Field, str]] = []
     warnings, causes = [], []
     for each, a, b in _differing(mine, foreign):

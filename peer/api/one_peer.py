@@ -179,7 +179,7 @@ async def _to_end(
         log.warning(live.problem)
     if status == "refused":
         raise ConfigError(
-            f"peer {peer_id}: refused by every neighbor, because its manifest, graph, schema or release is another; "
+            f"peer {peer_id}: refused by every neighbor, because its manifest, graph, schema or version is another; "
             f"{settings.state_dir / 'history.jsonl'} and the log have each neighbor's reason"
         )
     if status == "alone" and not is_completed(StateDir(settings.state_dir)):

@@ -178,8 +178,7 @@ class CheckpointStore:
         if not isinstance(manifest, dict) or "version" not in manifest:
             raise CheckpointCorrupt("misplaced: manifest.json is not the manifest of a checkpoint")
         if manifest["version"] != FORMAT_VERSION:
-            raise CheckpointCorrupt(f"newer format: found {manifest['version']}; this release reads {FORMAT_VERSION}")
-        manifest.setdefault("frozen_digest", "")  # absent in checkpoints of earlier releases
+            raise CheckpointCorrupt(f"another format: found {manifest['version']}; allowed: {FORMAT_VERSION}")
         _check_form(manifest)
         for key, expected in self._owner.items():
             if manifest[key] != expected:

@@ -266,13 +266,11 @@ def parse_lines(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _decode(line: bytes) -> Any:
-    """Return the value of a JSON line, with None in place of the NaN and Infinity of an earlier release."""
-    if b"NaN" not in line and b"Infinity" not in line:
-        try:
-            return from_json(line, cache_strings="keys")  # lines have the same keys: one string for all of them
-        except ValueError:  # half of a surrogate pair, which Python's reader takes
-            pass
-    return json.loads(line, parse_constant=lambda _: None)
+    """Return the value of a JSON line."""
+    try:
+        return from_json(line, cache_strings="keys")  # lines have the same keys: one string for all of them
+    except ValueError:  # half of a surrogate pair, which Python's reader takes
+        return json.loads(line)
 
 
 def _repair_tail(handle: int) -> int:

@@ -45,11 +45,12 @@ class Told(Recorder):
 
     def status(self) -> dict[str, Any]:
         empty: dict[str, Any] = {"waiting_for": [1], "owed_to": [], "neighbor_rounds": {"1": 2}, "silent_s": {"1": 0.5}}
-        numbers = {"rounds_total": 100, "waiting_s": 1.0, "suspicion_s": 5.0, "cluster_index": 0, "storage_error": ""}
+        numbers = {"rounds_total": 100, "waiting_s": 1.0, "unchanged_s": 1.0, "suspicion_s": 5.0, "cluster_index": 0}
         metric = {"name": "accuracy", "higher_is_better": True, "share": True, "value": self.accuracy}
         return {
             **empty, **numbers, "peer_id": 0, "incarnation": self.incarnation, "phase": self.phase, "stage": "exchange",
-            "round_index": self.done, "neighbors": {"1": self.neighbor}, "metric": metric, "totals": {}, "refusals": {},
+            "round_index": self.done, "persisted_round": self.done - 1, "neighbors": {"1": self.neighbor}, "metric": metric,
+            "totals": {}, "refusals": {}, "storage_error": "",
             **self.more,
         }  # fmt: skip
 

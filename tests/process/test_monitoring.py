@@ -15,10 +15,10 @@ from tools.running import on_loopback, running, running_peer, until
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
 from peer.bed.testbed.ports import free_ports
 from peer.ops.deploy.keys import create_keys
+from peer.ops.deploy.text import verbatim
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
-MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
 PEERS = 3
 
 
@@ -36,9 +36,12 @@ def promtool(programs, *arguments):
 
 
 @pytest.mark.parametrize("arguments", [("config", "prometheus.yml"), ("rules", "alerts.yml")])
-def test_promtool_accepts_configuration_and_rules(programs, arguments):
+def test_promtool_accepts_configuration_and_rules(programs, arguments, tmp_path):
     kind, name = arguments
-    found = promtool(programs, kind, MONITORING / name)
+    for each in ("prometheus.yml", "alerts.yml"):  # the configuration names the rules
+        (tmp_path / each).write_text(verbatim(each))
+    (tmp_path / "peers.json").write_text("[]")
+    found = promtool(programs, kind, tmp_path / name)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "SUCCESS" in found.stdout
     assert "warning" not in (found.stdout + found.stderr).lower()
@@ -46,7 +49,7 @@ def test_promtool_accepts_configuration_and_rules(programs, arguments):
 
 def test_promtool_refuses_a_wrong_rule(programs, tmp_path):
     rules = tmp_path / "alerts.yml"
-    rules.write_text((MONITORING / "alerts.yml").read_text().replace("sum by (instance, code) (", "sum by instance ("))
+    rules.write_text(verbatim("alerts.yml").replace("sum by (instance, code) (", "sum by instance ("))
     assert promtool(programs, "rules", rules).returncode != 0
 
 
@@ -59,8 +62,8 @@ def ask(programs, tmp_path_factory):
     save_graph(create_keys(graph, home / "keys"), home / "graph.json")
     targets = [{"targets": [f"127.0.0.1:{ports[PEERS + i]}"], "labels": {"peer_id": str(i)}} for i in range(PEERS)]
     (home / "peers.json").write_text(json.dumps(targets))
-    shutil.copy(MONITORING / "alerts.yml", home)
-    (home / "prometheus.yml").write_text((MONITORING / "prometheus.yml").read_text().replace("5s", "1s"))
+    (home / "alerts.yml").write_text(verbatim("alerts.yml"))
+    (home / "prometheus.yml").write_text(verbatim("prometheus.yml").replace("5s", "1s"))
     with ExitStack() as stack:
         for i in range(PEERS):
             place = ("--certs", home / f"keys/peer-{i}", "--metrics-port", ports[PEERS + i])
@@ -98,7 +101,7 @@ def test_prometheus_scrapes_running_peers(ask):
 def test_dashboard_and_rules_name_existing_metrics(ask):
     until(lambda: len(values(ask, "peer_rounds_completed_total > 5")) == PEERS, "scraped: six rounds")
     names = set(ask("label/__name__/values"))
-    dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+    dashboard = json.loads(verbatim("dashboard.json"))
     panels = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     rules = [rule for group in ask("rules")["groups"] for rule in group["rules"]]
     assert (len(panels), len(rules)) == (8, 8)

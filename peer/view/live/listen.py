@@ -325,8 +325,8 @@ class ListenerThread:
 def ending_of(status: PeerStatus) -> str | None:
     """Return how a peer ended after its last status: as a summary names it; None if that status does not say so."""
     if status.outcome is not None:
-        return status.outcome
-    if status.phase not in ("finished", "leaving"):  # so far a peer of an earlier release
+        return status.outcome  # else the peer goes on, or its last reply was lost
+    if status.phase not in ("finished", "leaving"):
         return None
     return "completed" if status.phase == "finished" or status.round_index >= status.rounds_total else "left"
 

@@ -198,12 +198,12 @@ class SavedModel:
         return model.module.eval()
 
     def check_frozen(self, digest: str) -> None:
-        """Compare the digest of the frozen weights that the model was trained with; older files have none.
+        """Compare the digest of the frozen weights that the model was trained with.
 
         Raises:
-            StorageError: they are others.
+            StorageError: they are others, or the metadata lack it.
         """
-        trained = self.metadata.get("frozen_digest", digest)
+        trained = self._text("frozen_digest")
         if trained != digest:
             raise StorageError(
                 f"{self.path}: trained with frozen weights of digest {trained!r}; the model that the task makes here has "
@@ -258,8 +258,12 @@ class SavedModel:
         return self._text("kind")
 
     def class_axis(self) -> int:
-        """Return the axis of a classifier's outputs that has the classes; files of earlier releases have none."""
-        return -1 if self.metadata.get("class_axis") == "-1" else 1
+        """Return the axis of a classifier's outputs that has the classes.
+
+        Raises:
+            StorageError: the metadata lack it.
+        """
+        return -1 if self._text("class_axis") == "-1" else 1
 
     @property
     def several_inputs(self) -> bool:
@@ -313,7 +317,7 @@ class SavedModel:
             declare = "" if source_named(manifest.task) is not None else f"set `preprocessing` in {manifest.task}, or "
             raise StorageError(
                 f"{self.path}: found no preprocessing in the metadata, so raw samples cannot be scaled as in training; "
-                f"{declare}train with this release, or give --preprocessed if the samples are inputs of the model already"
+                f"{declare}train again, or give --preprocessed if the samples are inputs of the model already"
             )
         return read_inputs(path, self.sample_shape(), self.input_dtype(), preprocessing)
 

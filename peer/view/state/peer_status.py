@@ -36,7 +36,7 @@ class MetricRecord(BaseModel):
 
 
 class PeerStatus(BaseModel):
-    """One answer of `PeerHost.status`. Keys of newer releases are dropped.
+    """One answer of `PeerHost.status`. Unknown keys are dropped.
 
     Attributes:
         stage: of the run, `peer.core.stages.Stage`.
@@ -59,11 +59,11 @@ class PeerStatus(BaseModel):
     stage: Word
     round_index: Count
     rounds_total: Count
-    persisted_round: Annotated[int, Field(ge=-1, le=COUNT_MAX)] = -1
+    persisted_round: Annotated[int, Field(ge=-1, le=COUNT_MAX)]
     waiting_for: PeerIds
     owed_to: PeerIds
     waiting_s: Seconds
-    unchanged_s: Seconds = 0.0
+    unchanged_s: Seconds
     suspicion_s: Seconds
     deadline_s: Seconds | None = None
     neighbors: Annotated[dict[PeerKey, Word], Field(max_length=ENTRIES_MAX)]

@@ -78,7 +78,7 @@ def read_summary(path: Path, problems: list[str]) -> Record:
         StorageError: the file cannot be read, or is no JSON.
     """
     try:
-        value = json.loads(content_of(path), parse_constant=lambda _: None)  # a NaN of an earlier release is null
+        value = json.loads(content_of(path))
     except FileNotFoundError:
         return {}
     except OSError as error:

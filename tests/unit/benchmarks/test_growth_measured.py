@@ -35,7 +35,7 @@ def test_the_table_has_the_slope_of_each_cost():
     assert slopes(measurements(0.5)) == pytest.approx(dict.fromkeys(COSTS, 0.5))
     assert slopes(measurements(0.5)[:1]) == {}
     rows = table(measurements(0.0))
-    assert [row[:2] for row in rows] == [["protocol", "10"], ["protocol", "1,000"], ["protocol", "slope"]]
+    assert [row[:2] for row in rows] == [["protocol", "10"], ["protocol", "1000"], ["protocol", "slope"]]
     assert float(rows[-1][3]) == pytest.approx(0, abs=1e-9)
 
 

@@ -83,12 +83,12 @@ def test_faults_are_short_and_end_no_watched_peer():
 def test_a_run_in_which_no_fault_happened_is_no_soak(tmp_path):
     (tmp_path / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in samples()))
     with pytest.raises(SystemExit, match="no fault happened"):
-        summarize(tmp_path, None)
+        summarize(tmp_path)
     (tmp_path / TIMELINE).write_text(json.dumps({"kind": "chaos", "do": "kill", "result": "not running"}) + "\n")
     with pytest.raises(SystemExit, match="no fault happened"):
-        summarize(tmp_path, None)
+        summarize(tmp_path)
     (tmp_path / TIMELINE).write_text(json.dumps({"kind": "chaos", "do": "kill", "result": "done"}) + "\n")
-    assert summarize(tmp_path, None) == []
+    assert summarize(tmp_path) == []
 
 
 def test_the_last_round_is_read_from_the_end_of_a_long_history(tmp_path):

@@ -40,7 +40,7 @@ def test_equal_hellos_are_accepted():
     [
         ({"sender": 4}, Refusal.NOT_A_NEIGHBOR, ("peer 4", "[2, 3]")),
         ({"sender": 1}, Refusal.NOT_A_NEIGHBOR, ("peer 1",)),
-        ({"wire_version": 2}, Refusal.WIRE_VERSION, ("peer 1 has 1", "peer 2 has 2", "release")),
+        ({"wire_version": 2}, Refusal.WIRE_VERSION, ("peer 1 has 1", "peer 2 has 2", "version of this program")),
         ({"incarnation": 8}, Refusal.OLD_INCARNATION, ("incarnation 8", "incarnation 9", "take 10")),
         ({"graph_digest": "graph-b"}, Refusal.GRAPH_MISMATCH, ('peer 1 has "graph-a"', 'peer 2 has "graph-b"')),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -128,3 +129,6 @@ def test_a_model_file_of_another_base_is_refused_and_one_of_the_same_base_is_use
     for use in (lambda: saved.module(manifest, other), lambda: evaluated(saved, manifest, other, 0, "test")):
         with pytest.raises(StorageError, match=f"frozen weights of digest '{subject.frozen_digest}'"):
             use()
+    without = {key: value for key, value in saved.metadata.items() if key != "frozen_digest"}
+    with pytest.raises(StorageError, match="found no frozen_digest in the metadata"):
+        replace(saved, metadata=without).module(manifest, subject.task)

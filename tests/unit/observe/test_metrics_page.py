@@ -2,7 +2,6 @@
 
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 import yaml
@@ -13,8 +12,7 @@ from coordinator_free_bootstrap.errors import ConfigError
 from peer.observe.metrics import STATES, PeerMetrics
 from peer.observe.metrics_http import serve
 from peer.observe.metrics_page import MetricsPage, metrics_page
-
-ALERTS = Path(__file__).parents[3] / "deploy" / "monitoring" / "alerts.yml"
+from peer.ops.deploy.text import verbatim
 
 
 @pytest.fixture
@@ -90,7 +88,7 @@ def test_a_port_in_use_is_one_sentence(page):
 
 def test_no_alert_fires_for_a_peer_that_has_finished():
     """Before, `PeerUnreachable`, `PeerIsolated` and `PeerStalled` fired for each peer that had completed its run."""
-    rules = {rule["alert"]: rule["expr"] for rule in yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]}
+    rules = {rule["alert"]: rule["expr"] for rule in yaml.safe_load(verbatim("alerts.yml"))["groups"][0]["rules"]}
     assert (
         'unless on (instance) last_over_time(peer_run_state{state=~"completed|left"}[7d]) == 1'
         in rules["PeerUnreachable"]

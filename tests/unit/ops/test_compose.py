@@ -1,6 +1,7 @@
 """`peer deploy compose`: one hardened service per peer; the files in the repository are those that it writes."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from typer.testing import CliRunner
 from coordinator_free_bootstrap import load_graph, make_graph, parse_manifest, save_graph
 from coordinator_free_bootstrap.errors import UsageError
 from peer.cli.main import app
-from peer.ops.deploy.compose import compose_file, write_compose
+from peer.ops.deploy.compose import MONITORING, compose_file, write_compose
+from peer.ops.deploy.text import verbatim
 
 ROOT = Path(__file__).parents[3]
+DEPLOY = ROOT / "docs" / "deploy.md"
 
 
 @pytest.fixture
@@ -101,20 +104,22 @@ def test_more_peers_than_the_image_has_folders_for_are_refused():
     assert re.search(r"seq 0 255\)", dockerfile)
 
 
-def test_the_files_in_the_repository_are_those_that_peer_deploy_writes(tmp_path):
-    paths = write_compose(load_graph(ROOT / "deploy" / "graph.json"), tmp_path, build=".")
-    assert len(paths) == 8
-    for path in paths:
-        committed = ROOT / path.relative_to(tmp_path)
-        assert committed.read_text() == path.read_text(), (
-            f"{committed}: peer deploy compose deploy/graph.json --out . --build ."
-        )
+def test_the_files_in_the_repository_are_what_the_documented_commands_write(tmp_path, monkeypatch):
+    """The monitoring files are not in the repository: the same command writes them beside the others."""
+    block = re.search(r"is written by\n\n((?:    peer .*\n)+)", DEPLOY.read_text())[1]
+    monkeypatch.chdir(tmp_path)
+    for line in block.splitlines():
+        result = CliRunner().invoke(app, shlex.split(line, comments=True)[1:])
+        assert result.exit_code == 0, result.output
+    for name in ("docker-compose.yml", "deploy/graph.json"):
+        assert (ROOT / name).read_text() == (tmp_path / name).read_text(), f"{name}: run\n{block}"
+    assert {path.name for path in (tmp_path / "deploy" / "monitoring").iterdir()} == {*MONITORING, "peers.json"}
 
 
 def test_the_documentation_lists_every_alert():
     """docs/deploy.md says for each alert what it means and what to do."""
-    rules = yaml.safe_load((ROOT / "deploy" / "monitoring" / "alerts.yml").read_text())["groups"][0]["rules"]
-    documented = re.findall(r"^\| `([A-Z]\w+)` \|", (ROOT / "docs" / "deploy.md").read_text(), re.MULTILINE)
+    rules = yaml.safe_load(verbatim("alerts.yml"))["groups"][0]["rules"]
+    documented = re.findall(r"^\| `([A-Z]\w+)` \|", DEPLOY.read_text(), re.MULTILINE)
     assert documented == [rule["alert"] for rule in rules]
 
 

@@ -86,12 +86,21 @@ def test_a_checkpoint_of_another_run_or_peer_is_refused_by_key(tmp_path, key):
     assert [reason.startswith(f"other peer or run: found {key} ") for _, reason in other.rejected] == [True, True]
 
 
-def test_a_newer_format_version_is_refused(tmp_path):
+def test_another_format_version_is_refused(tmp_path):
     filled(tmp_path)
     reseal(tmp_path / "checkpoint-0000000002", version=FORMAT_VERSION + 1)
     store = store_at(tmp_path)
     assert store.load_latest().round_index == 4
-    assert only_reason(store).startswith("newer format: found 2")
+    assert only_reason(store).startswith("another format: found 2")
+
+
+def test_a_checkpoint_without_the_digest_of_the_frozen_weights_is_refused(tmp_path):
+    filled(tmp_path)
+    manifest = tmp_path / "checkpoint-0000000002" / "manifest.json"
+    manifest.write_bytes(seal({k: v for k, v in unseal(manifest.read_bytes()).items() if k != "frozen_digest"}))
+    store = store_at(tmp_path)
+    assert store.load_latest().round_index == 4
+    assert only_reason(store) == "misplaced: manifest.json lacks frozen_digest"
 
 
 def test_a_checkpoint_under_another_number_is_refused(tmp_path):

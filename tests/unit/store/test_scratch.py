@@ -65,7 +65,7 @@ def test_links_files_and_folders_of_others_are_left(place: Path, monkeypatch: py
     (place / "peer-sockets-link").symlink_to(target)
     (place / "peer-sockets-file").write_text("")
     (place / "peer-sockets-open").mkdir(mode=0o755)
-    (place / "peer-12345678").mkdir(mode=0o700)  # of an earlier release, which has no lock
+    (place / "peer-12345678").mkdir(mode=0o700)  # of another program
     assert sweep(place) == []
     (place / "peer-sockets-mine").mkdir(mode=0o700)
     monkeypatch.setattr(os, "geteuid", lambda: 12345)

@@ -86,11 +86,11 @@ def test_what_was_detected_is_kept_with_the_preprocessing(tmp_path):
     assert again.table == Columns(
         (("age", "number"), ("bp", "number")), Form(encoding="utf-8", delimiter=";", decimal=",", header=True)
     )
-    older = '{"divisor": 1.0, "mean": [0, 0], "std": [1, 1], "columns": ["a", "b"]}'
-    assert Preprocessing.from_json(older).table is None
+    without = '{"divisor": 1.0, "mean": [0, 0], "std": [1, 1], "columns": ["a", "b"]}'
+    assert Preprocessing.from_json(without).table is None
     for wrong in ('{"form": {}}', '{"form": {"x": 1}, "kinds": []}', '{"form": {}, "kinds": [["a", [1]]]}', "3"):
         with pytest.raises(TaskError, match="table: found"):
-            Preprocessing.from_json(f'{older[:-1]}, "table": {wrong}}}')
+            Preprocessing.from_json(f'{without[:-1]}, "table": {wrong}}}')
 
 
 @pytest.mark.parametrize("name", ["t.csv.gz", "t.tsv.gz", "t.csv"])

@@ -125,9 +125,9 @@ def test_a_model_of_unknown_preprocessing_is_refused(tabular, tmp_path):
     place, (age, volume, _) = tabular
     saved = SavedModel.read(place / "model.safetensors")
     metadata = {key: value for key, value in saved.metadata.items() if key != "preprocessing"}
-    save_file(dict(saved.tensors), tmp_path / "older.safetensors", metadata)
+    save_file(dict(saved.tensors), tmp_path / "without.safetensors", metadata)
     np.save(tmp_path / "raw.npy", np.stack([age, volume], axis=1))
-    arguments = ("--model", tmp_path / "older.safetensors", "--input", tmp_path / "raw.npy")
+    arguments = ("--model", tmp_path / "without.safetensors", "--input", tmp_path / "raw.npy")
     with pytest.raises(StorageError, match=r"found no preprocessing .* or give --preprocessed"):
         peer("predict", *arguments)
     scaled = json.loads(saved.metadata["preprocessing"])

@@ -221,7 +221,6 @@ def test_tables_of_experiments_say_over_how_many_peers_a_mean_is():
     rows = {
         "all": [shared | {"seed": seed, "accuracy_peers": 10} for seed in range(3)],
         "some": [shared | {"seed": seed, "metric_peers": 10 - seed} for seed in range(3)],
-        "earlier release": [shared | {"seed": seed} for seed in range(3)],
     }
     said = [sentence for sentence in cautions(rows) if "no value" in sentence]
     assert said == ["some: means over 8 of 10 peers: the others have no value of the metric."]

@@ -1,0 +1,110 @@
+"""The tables of the documentation are those of `benchmarks/results`, and each result names a command that is there."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import record
+import tables
+
+RESULTS = sorted(record.RESULTS.glob("*.json"))
+SCRIPTS = {path.name for path in record.RESULTS.parent.glob("*.py") if "__main__" in path.read_text()} - {"tables.py"}
+KEYS = ["title", "date", "machine", "load", "command", "commit", "figures"]
+
+
+@pytest.mark.parametrize("page", tables.PAGES, ids=lambda path: path.stem)
+def test_the_tables_of_a_page_are_those_of_the_results(page):
+    assert tables.filled(page.read_text()) == page.read_text(), "run: python benchmarks/tables.py"
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+def test_a_result_says_where_it_comes_from_and_is_shown(path):
+    result = json.loads(path.read_text())
+    assert list(result) == KEYS
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", result["date"]) and re.match(r"\d+ cores, \d+ GB", result["machine"])
+    assert re.fullmatch(r"[0-9a-f]{7,}(-dirty)?", result["commit"])
+    script = re.match(r"python benchmarks/(\w+\.py)", result["command"])[1]
+    assert script in SCRIPTS and f'"{path.stem}"' in names_in(script)
+    columns = list(result["figures"][0])
+    assert all(list(row) == columns for row in result["figures"])
+    assert any(f"<!-- table: {path.stem} -->" in page.read_text() for page in tables.PAGES)
+
+
+def names_in(script):
+    """Return the text of a script in which a name that ends with a parameter has each of its values."""
+    text = (record.RESULTS.parent / script).read_text()
+    found = {
+        name
+        for start in re.findall(r'f"([\w-]+-)\{', text)
+        for name in (path.stem for path in RESULTS)
+        if name.startswith(start)
+    }
+    return text + "".join(f'"{name}"' for name in found)
+
+
+def test_every_script_has_a_result():
+    commands = {json.loads(path.read_text())["command"] for path in RESULTS}
+    assert {command.removeprefix("python benchmarks/").split()[0] for command in commands} == SCRIPTS
+
+
+def test_the_documentation_names_only_scripts_that_are_there():
+    for page in tables.PAGES:
+        named = set(re.findall(r"benchmarks/(\w+\.py)", page.read_text()))
+        assert named <= SCRIPTS | {"tables.py"}, page.name
+
+
+def test_numbers_keep_their_digits(tmp_path):
+    rows = [["1 MB", "0.80", 12345, "1.0e-05"], ["2 MB", None, "", "+1 %"]]
+    about = {"date": "2026-01-02", "machine": "2 cores", "load": "1.0", "command": "python x.py", "commit": "abc"}
+    (tmp_path / "x.json").write_text(record.as_json(about, ["model", "GB/s", "n", "slope"], rows))
+    assert json.loads((tmp_path / "x.json").read_text())["figures"] == [
+        {"model": "1 MB", "GB/s": 0.8, "n": 12345, "slope": 1e-5},
+        {"model": "2 MB", "GB/s": None, "n": None, "slope": "+1 %"},
+    ]
+    page = tables.filled("a\n<!-- table: x -->\nold\n<!-- end -->\nb\n", tmp_path)
+    assert page.splitlines() == [
+        "a",
+        "<!-- table: x -->",
+        "2026-01-02; 2 cores; load average 1.0; `python x.py`; commit abc",
+        "",
+        "| model | GB/s | n | slope |",
+        "| --- | --- | --- | --- |",
+        "| 1 MB | 0.80 | 12,345 | 1.0e-05 |",
+        "| 2 MB |  |  | +1 % |",
+        "",
+        "<!-- end -->",
+        "b",
+    ]
+    assert tables.filled(page, tmp_path) == page
+
+
+@pytest.mark.parametrize("columns", [["a", "a"], ["a", ""]])
+def test_columns_have_different_names(columns):
+    with pytest.raises(ValueError, match="expected different names"):
+        record.as_json({}, columns, [[1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("<!-- table: nothing -->\n<!-- end -->", "no file nothing.json"),
+        ("<!-- table: transport -->\n| old |", "after each"),
+        ("<!-- end -->", "after each"),
+    ],
+)
+def test_a_table_without_an_end_or_a_result_is_an_error(page, words):
+    with pytest.raises(ValueError, match=words):
+        tables.filled(page)
+
+
+def test_save_writes_a_result_and_without_it_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr("sys.argv", ["benchmarks/some.py", "--save", "--peers", "4"])
+    record.record("some", "Some", ["a"], [[1]], save=False)
+    assert not (tmp_path / "results").exists()
+    record.record("some", "Some", ["a"], [[1]], save=True)
+    found = json.loads((tmp_path / "results" / "some.json").read_text())
+    assert list(found) == KEYS
+    assert (found["command"], found["figures"]) == ("python benchmarks/some.py --peers 4", [{"a": 1}])
+    assert Path(record.RESULTS).name == "results"

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 import peer
 from coordinator_free_bootstrap.errors import UsageError
 from peer.cli.main import app
+from peer.lab.blocks import read_blocks
 from peer.lab.jobs import read_result
-from peer.lab.table import read_blocks
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
 from peer.view.live.ask import _silent, view_of

@@ -174,7 +174,7 @@ def test_models_and_summaries_with_nan_give_valid_json(run_directory):
     save_model(StateDir.of_peer(run_directory, 1).cluster_model(0), np.full(8, np.nan, np.float32), SCHEMA)
     StateDir.of_peer(run_directory, 1).summary.write_text('{"status": "completed", "accuracy": NaN, "loss": Infinity}')
     values = report_of(run_directory)
-    assert any("summary.json: not used: accuracy: found NaN" in note for note in values["notes"])
+    assert any("summary.json: not used: accuracy: found NaN" in note for note in values["warnings"])
     assert values["peers"][1]["accuracy"] == 0.91  # of the end line
     assert any("values that are not finite: not part of the consensus distance" in note for note in values["notes"])
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -39,3 +41,16 @@ def pytest_collection_finish() -> None:
     """Keep the collected tests and imported modules out of garbage collections, until a simulated run ends."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _process_as_before() -> Iterator[None]:
+    """Refuse a test that leaves a signal handler or a log handler behind: the next test of the worker would meet it."""
+    signals = signal.SIGINT, signal.SIGTERM
+    before = [signal.getsignal(each) for each in signals], list(logging.getLogger("peer").handlers)
+    yield
+    after = [signal.getsignal(each) for each in signals], list(logging.getLogger("peer").handlers)
+    for each, handler in zip(signals, before[0], strict=True):
+        signal.signal(each, handler)
+    logging.getLogger("peer").handlers[:] = before[1]
+    assert after == before, "a test changed the handlers of its process"

@@ -69,6 +69,7 @@ def test_a_peer_with_a_wrong_shard_ends_before_it_writes_anything(monkeypatch, c
     peer(
         monkeypatch, capsys, "graph", "make", "--kind", "line", "--peers", 2, "--set", "run.split=shard", "--out", graph
     )
+    monkeypatch.setattr("peer.runtime.ending.exit_on_signals", lambda: None)  # it would change the test process
     run = ("run", "--id", 0, "--neighbors", graph, "--insecure", "--state-dir", state)
     code, said = peer(monkeypatch, capsys, *run, "--shard", tmp_path / "peer-0.safetensors")
     assert code == 13

@@ -50,15 +50,21 @@ PARTS = {"LiveExport": "peer.view.trackers.export", "FAULTS": "peer.bed.chaos.fa
 
 def verb(name: str) -> Any:
     """Return a verb of the command line: a function, or a `typer.Typer` with verbs of its own."""
-    module, attribute = VERBS[name]
-    return getattr(import_module(module), attribute)
+    return _found(*VERBS[name])
 
 
 def name_of_api(name: str) -> Any:
     """Return what `import peer` offers under a name."""
-    return getattr(import_module(NAMES[name]), name)
+    return _found(NAMES[name], name)
 
 
 def part(name: str) -> Any:
     """Return a part of a ring."""
-    return getattr(import_module(PARTS[name]), name)
+    return _found(PARTS[name], name)
+
+
+def _found(module: str, attribute: str) -> Any:
+    from coordinator_free_bootstrap.extras import named_packages  # here: `import peer` stays light
+
+    with named_packages():
+        return getattr(import_module(module), attribute)

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import peer.algorithms as package
 from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.extras import require
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.installed import installed, loaded
 from coordinator_free_bootstrap.validation import unknown_name
@@ -90,8 +91,20 @@ def algorithm_named(name: str) -> type[Algorithm]:
     raise ConfigError(unknown_name("run.algorithm", name, known))
 
 
+def algorithm_for(graph: Graph, peer_id: int) -> Algorithm:
+    """Return the algorithm of a graph's manifest for one peer of a run that begins.
+
+    Raises:
+        ConfigError: as `check_algorithm`.
+        UsageError: a package that the algorithm needs is not installed.
+    """
+    found = algorithm_named(graph.manifest.algorithm)
+    require(found.packages, f"algorithm {graph.manifest.algorithm!r}")
+    return found(graph.manifest, peer_id, graph)
+
+
 def check_algorithm(graph: Graph) -> None:
-    """Check that the algorithm of a graph's manifest exists and has its options.
+    """Check that the algorithm of a graph's manifest exists and has its options; its packages may be on other machines only.
 
     Raises:
         ConfigError: an unknown algorithm or option, or a wrong value.

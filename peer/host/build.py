@@ -11,7 +11,7 @@ from coordinator_free_bootstrap.errors import CheckpointCorrupt, ConfigError
 from coordinator_free_bootstrap.meaning import compare
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Learner
-from peer.algorithms.registry import algorithm_named
+from peer.algorithms.registry import algorithm_for
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.encoding import ModelFormat
@@ -70,7 +70,7 @@ def build_host(
     """
     _check_meaning(checkpoint, learner.meaning)
     manifest = graph.manifest
-    algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)
+    algorithm = algorithm_for(graph, peer_id)
     model_format = ModelFormat(algorithm.travelling(learner.schema), manifest.encoding)
     _check_model_size(algorithm, model_format)
     _check_kept_memory(algorithm, model_format.schema)

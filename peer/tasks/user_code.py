@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from coordinator_free_bootstrap.errors import PeerError, TaskError
+from coordinator_free_bootstrap.extras import missing_package
 from coordinator_free_bootstrap.seeds import derive_seed
 from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import Shard
@@ -44,6 +45,8 @@ def described(error: BaseException) -> str:
     if len(text) > LENGTH_MAX:
         text = f"{text[:LENGTH_MAX]}... ({len(text)} characters)"
     found = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if missing := missing_package(error):
+        found = f"{found}; {missing}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
     if not frames or isinstance(error, SyntaxError):
         return found

@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The environment for changing the project, in .venv: what runs, tests and linters need.
 dev: $(VENV)/.dev
 
-demo: $(VENV)/.page
+demo: $(VENV)/.all
 	$(BIN)/peer testbed --peers 8 --out $(OUT) --fresh --set run.options.warmup_rounds=8
 	@echo "The page of the run: $(BIN)/peer watch $(OUT). Pictures: $(OUT)/report/*.png. As JSON: $(BIN)/peer report $(OUT) --json"
 
@@ -69,10 +69,10 @@ $(VENV)/.torch: constraints.txt
 	touch $@
 
 # The extras of pyproject.toml. Each has all of the one before it, so one run of pip is enough.
-$(VENV)/.page: EXTRAS = page
-$(VENV)/.test: EXTRAS = test page
-$(VENV)/.dev: EXTRAS = dev test page
-$(VENV)/.page $(VENV)/.test $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.torch
+$(VENV)/.all: EXTRAS = all
+$(VENV)/.test: EXTRAS = test all
+$(VENV)/.dev: EXTRAS = dev test all
+$(VENV)/.all $(VENV)/.test $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.torch
 	$(PIP) --editable .[$(firstword $(EXTRAS))]
 	touch $(addprefix $(VENV)/.,$(EXTRAS))
 

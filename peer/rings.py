@@ -42,6 +42,18 @@ NAMES = {
     "run_async": "peer.api.one_peer",
     "simulate": "peer.lab.simulation",
     "watch": "peer.view.api.watching",
+    # what a subclass of `Algorithm` names
+    "AlgorithmState": "peer.core.decisions",
+    "ModelHeader": "peer.core.messages",
+    "Offer": "peer.core.decisions",
+    "Pass": "peer.core.messages",
+    "Refusal": "coordinator_free_bootstrap.errors",
+    "Rejection": "peer.core.decisions",
+    "Select": "peer.core.messages",
+    "Target": "peer.core.effects",
+    "Vector": "peer.core.averaging",
+    "Workspace": "peer.algorithms.workspace",
+    "generator": "coordinator_free_bootstrap.seeds",
 }
 
 # what others use of a ring by name -> module: trackers of a running peer, and the faults that `peer list` shows

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from coordinator_free_bootstrap import Graph, digest
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, ConfigError
-from coordinator_free_bootstrap.meaning import compare
+from coordinator_free_bootstrap.meaning import compare, with_algorithm
+from coordinator_free_bootstrap.user_file import digest_of_code
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Learner
 from peer.algorithms.registry import algorithm_for
@@ -119,7 +120,7 @@ def build_host(
         digests,
         clock,
         {int(slot): model for slot, model in published.items()},
-        learner.meaning,
+        with_algorithm(learner.meaning, digest_of_code(type(algorithm))),
     )
 
 

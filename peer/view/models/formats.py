@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coordinator_free_bootstrap.errors import TaskError, UsageError
 from coordinator_free_bootstrap.extras import require
-from peer.tasks.user_code import USER_ERRORS
+from coordinator_free_bootstrap.user_file import USER_ERRORS
 
 Metadata = Mapping[str, str]
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")

@@ -14,7 +14,7 @@ SEEDS ?= 50000
 PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: dev demo test test-slow test-all lint types stubs simulate wheel test-compose test-browser clean
+.PHONY: dev demo test test-slow test-all lint types stubs simulate wheel test-compose test-browser size clean
 
 # The environment for changing the project, in .venv: what runs, tests and linters need.
 dev: $(VENV)/.dev
@@ -75,6 +75,10 @@ $(VENV)/.dev: EXTRAS = dev test all
 $(VENV)/.all $(VENV)/.test $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.torch
 	$(PIP) --editable .[$(firstword $(EXTRAS))]
 	touch $(addprefix $(VENV)/.,$(EXTRAS))
+
+# Lines and tokens of each folder, and other counts; with the difference to BASE, a commit. Default: the last tag, or origin/main.
+size: $(VENV)/.dev
+	$(BIN)/python .ci/size.py $(BASE)
 
 clean:
 	rm -rf $(VENV) out build dist *.egg-info

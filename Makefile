@@ -49,7 +49,8 @@ stubs: $(VENV)/.dev
 simulate: $(VENV)/.test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
-# Source package and wheel in dist/, checked; the wheel installed into an empty environment outside the repository, and run there.
+# Source package and wheel in dist/, checked; the wheel installed into an empty environment outside the repository, and run there:
+# without extras, and with all. Prints the size of the environment.
 wheel:
 	PYTHON='$(PYTHON)' TORCH='$(TORCH)' .ci/wheel
 

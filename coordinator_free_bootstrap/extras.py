@@ -46,7 +46,10 @@ def missing_package(error: BaseException) -> UsageError | None:
 
 def is_installed(package: str) -> bool:
     """Return whether a package can be imported; it is not imported."""
-    return find_spec(package) is not None
+    try:
+        return find_spec(package) is not None
+    except ValueError:  # it is loaded, and does not say from where
+        return True
 
 
 def require(packages: Iterable[str], what: str) -> None:

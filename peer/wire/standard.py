@@ -12,10 +12,14 @@ from grpc_health.v1 import health, health_pb2
 
 from coordinator_free_bootstrap import Subject
 from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
-from coordinator_free_bootstrap.extras import is_installed
 from coordinator_free_bootstrap.manifest import Timeouts
 from peer.wire.access import AccessControl, first_message
 from peer.wire.options import SERVICE
+
+try:  # now, and not after a testbed has forked
+    from grpc_reflection.v1alpha import reflection, reflection_pb2
+except ModuleNotFoundError:  # of the extra `reflection`
+    reflection = None
 
 
 class StandardServices:
@@ -40,11 +44,9 @@ class StandardServices:
             "Watch": grpc.stream_stream_rpc_method_handler(self.watch, parse, serialize),
         }
         services = (grpc.method_handlers_generic_handler(health.SERVICE_NAME, methods),)
-        return (*services, self._reflecting()) if is_installed("grpc_reflection") else services
+        return (*services, self._reflecting()) if reflection else services
 
     def _reflecting(self) -> grpc.GenericRpcHandler:
-        from grpc_reflection.v1alpha import reflection, reflection_pb2
-
         self._reflection = reflection.aio.ReflectionServicer((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME))
         parse = reflection_pb2.ServerReflectionRequest.FromString
         serialize = reflection_pb2.ServerReflectionResponse.SerializeToString

@@ -14,12 +14,12 @@ SEEDS ?= 50000
 PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: dev demo test test-slow test-all lint types stubs simulate wheel test-compose test-browser clean
+.PHONY: dev demo test test-slow test-all lint types stubs simulate wheel test-compose test-browser size clean
 
 # The environment for changing the project, in .venv: what runs, tests and linters need.
 dev: $(VENV)/.dev
 
-demo: $(VENV)/.page
+demo: $(VENV)/.all
 	$(BIN)/peer testbed --peers 8 --out $(OUT) --fresh --set run.options.warmup_rounds=8
 	@echo "The page of the run: $(BIN)/peer watch $(OUT). Pictures: $(OUT)/report/*.png. As JSON: $(BIN)/peer report $(OUT) --json"
 
@@ -49,7 +49,8 @@ stubs: $(VENV)/.dev
 simulate: $(VENV)/.test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
-# Source package and wheel in dist/, checked; the wheel installed into an empty environment outside the repository, and run there.
+# Source package and wheel in dist/, checked; the wheel installed into an empty environment outside the repository, and run there:
+# without extras, and with all. Prints the size of the environment.
 wheel:
 	PYTHON='$(PYTHON)' TORCH='$(TORCH)' .ci/wheel
 
@@ -69,12 +70,16 @@ $(VENV)/.torch: constraints.txt
 	touch $@
 
 # The extras of pyproject.toml. Each has all of the one before it, so one run of pip is enough.
-$(VENV)/.page: EXTRAS = page
-$(VENV)/.test: EXTRAS = test page
-$(VENV)/.dev: EXTRAS = dev test page
-$(VENV)/.page $(VENV)/.test $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.torch
+$(VENV)/.all: EXTRAS = all
+$(VENV)/.test: EXTRAS = test all
+$(VENV)/.dev: EXTRAS = dev test all
+$(VENV)/.all $(VENV)/.test $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.torch
 	$(PIP) --editable .[$(firstword $(EXTRAS))]
 	touch $(addprefix $(VENV)/.,$(EXTRAS))
+
+# Lines and tokens of each folder, and other counts; with the difference to BASE, a commit. Default: the last tag, or origin/main.
+size: $(VENV)/.dev
+	$(BIN)/python .ci/size.py $(BASE)
 
 clean:
 	rm -rf $(VENV) out build dist *.egg-info

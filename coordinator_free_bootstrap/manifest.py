@@ -134,7 +134,9 @@ class Manifest(_Section):
     federation: str = Field(
         "federation", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$", description="federation in certificates"
     )
-    algorithm: str = Field("dfca", description="one of `peer list algorithms`: dfca, fedspd, dfedavg, ...")
+    algorithm: str = Field(
+        "dfca", description="one of `peer list algorithms`: dfca, fedspd, dfedavg, ...; or your file.py:Class"
+    )
     options: Options = Field(default_factory=dict, description="keys of the algorithm")
     clusters: int = Field(2, ge=1, le=64, description="k: cluster models (slots) per peer")
     rounds: int = Field(60, ge=1, le=1_000_000, description="T: rounds of the run")

@@ -52,6 +52,7 @@ class Meaning:
         loss: default or own.
         shape: of one sample.
         task_file: digest of the user's file.
+        algorithm_file: digest of the file of an algorithm that is not of this project.
         tensors: name and shape of each tensor of a model.
         versions: of the libraries that draw initial models.
         open: names of ``run.task_options`` that the manifest leaves to each peer's data.
@@ -76,6 +77,7 @@ class Meaning:
     loss: str | None = None
     shape: Any = None
     task_file: str | None = None
+    algorithm_file: str | None = None
     tensors: tuple[str, ...] = ()
     versions: str | None = None
     open: tuple[str, ...] = ()
@@ -130,6 +132,12 @@ _FIELDS = (
     _Field("loss", "losses", _Weight.WARN, _NOT_MEANT),
     _Field("shape", "shapes of a sample", _Weight.WARN, "if that is not meant, give both samples of one shape"),
     _Field("task_file", "task files (SHA-256)", _Weight.WARN, _NOT_MEANT),
+    _Field(
+        "algorithm_file",
+        "algorithm files (SHA-256)",
+        _Weight.WARN,
+        "if that is not meant, give both the same algorithm file",
+    ),
     _Field("tensors", "tensors of a model", _Weight.EXPLAIN, ""),
     _Field("versions", "library versions", _Weight.EXPLAIN, ""),
 )
@@ -346,6 +354,12 @@ def _names(values: Values, name: str) -> list[str]:
 def _setting(option: str, names: list[str]) -> str:
     text = f"--set {shlex.quote(f'run.task_options.{option}={json.dumps(names)}')}"
     return text if len(text) <= _SETTING_CHARS_MAX else f"run.task_options.{option}, {len(names)} names"
+
+
+def with_algorithm(text: str, digest: str | None) -> str:
+    """Return a record with the digest of the file of an algorithm; None: it is one of this project."""
+    values = _values(text)
+    return text if digest is None or values is None else _text_of(values | {"algorithm_file": digest})
 
 
 # ---- classes that no peer has alone ---------------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.seeds import generator
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+    import numpy as np
+    from numpy.typing import NDArray
 
-DENSE_PEERS_MAX = 300  # above, Lanczos iterations cost less than all eigenvalues
+DENSE_PEERS_MAX = 300  # above, Lanczos iterations cost less than all eigenvalues, and need scipy
 LEFT = 0.01  # of a difference: when peers count as agreed
 
 
@@ -26,14 +27,19 @@ def spectral_gap(graph: Graph) -> float:
         return 0.0
     import numpy as np
 
-    weights = _metropolis(graph)
-    if len(graph.nodes) <= DENSE_PEERS_MAX:
-        values = np.abs(np.linalg.eigvalsh(weights.toarray()))
+    rows, columns, weights = _metropolis(graph)
+    size = len(graph.nodes)
+    if size <= DENSE_PEERS_MAX:
+        dense = np.zeros((size, size))
+        dense[rows, columns] = weights
+        values = np.abs(np.linalg.eigvalsh(dense))
     else:
+        from scipy.sparse import csr_array
         from scipy.sparse.linalg import eigsh
 
-        start = generator(0, "lanczos").normal(size=len(graph.nodes))  # a fixed one, for equal answers
-        values = np.abs(eigsh(weights, k=2, which="LM", v0=start, tol=1e-6, return_eigenvectors=False))
+        sparse = csr_array((weights, (rows, columns)), shape=(size, size))
+        start = generator(0, "lanczos").normal(size=size)  # a fixed one, for equal answers
+        values = np.abs(eigsh(sparse, k=2, which="LM", v0=start, tol=1e-6, return_eigenvectors=False))
     second = float(np.sort(values)[-2])
     return 0.0 if second > 1 else 1.0 - second
 
@@ -45,9 +51,9 @@ def rounds_to_agree(gap: float) -> int | None:
     return 1 if gap >= 1 else max(1, math.ceil(math.log(LEFT) / math.log1p(-gap)))
 
 
-def _metropolis(graph: Graph) -> csr_array:
+def _metropolis(graph: Graph) -> tuple[list[int], list[int], NDArray[np.float64]]:
+    """Return row, column and value of each nonzero element of W."""
     import numpy as np
-    from scipy.sparse import csr_array
 
     place = {peer: row for row, peer in enumerate(graph.ids)}
     rows = [place[i] for edge in graph.edges for i in edge]
@@ -56,4 +62,4 @@ def _metropolis(graph: Graph) -> csr_array:
     own = np.ones(len(place))
     np.subtract.at(own, rows, weight)
     rows, columns = [*rows, *range(len(place))], [*columns, *range(len(place))]
-    return csr_array((np.concatenate([weight, own]), (rows, columns)), shape=(len(place), len(place)))
+    return rows, columns, np.concatenate([weight, own])

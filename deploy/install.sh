@@ -26,9 +26,14 @@ if [ $# -eq 3 ]; then
 fi
 
 /opt/peer/bin/python - >requirements.txt <<'END'
-import tomllib
+import re, tomllib
+EXTRAS = "all,chaos"
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]
-print(*project["dependencies"], *project["optional-dependencies"]["chaos"], *project["optional-dependencies"]["page"], sep="\n")
+def packages(extras):
+    for requirement in (each for name in extras.split(",") for each in project["optional-dependencies"][name]):
+        own = re.fullmatch(r"coordinator-free\[(.+)\]", requirement)
+        yield from packages(own[1]) if own else [requirement]
+print(*project["dependencies"], *packages(EXTRAS), sep="\n")
 END
 if [ -z "${PIP_NO_INDEX:-}" ]; then # first and separately, so that no other index supplies another build of torch
     every "installing PyTorch from $2" $install --index-url "$2" -c constraints.txt torch torchvision

@@ -14,12 +14,23 @@ from typing import TYPE_CHECKING, Any
 from peer.rings import NAMES, name_of_api
 
 if TYPE_CHECKING:
+    from coordinator_free_bootstrap.errors import Refusal as Refusal
     from coordinator_free_bootstrap.manifest import Manifest as Manifest
+    from coordinator_free_bootstrap.seeds import generator as generator
     from peer.algorithms.base import Algorithm as Algorithm
+    from peer.algorithms.workspace import Workspace as Workspace
     from peer.api.graph import Graph as Graph
     from peer.api.one_peer import run as run
     from peer.api.one_peer import run_async as run_async
     from peer.bed.api.testbed import Testbed as Testbed
+    from peer.core.averaging import Vector as Vector
+    from peer.core.decisions import AlgorithmState as AlgorithmState
+    from peer.core.decisions import Offer as Offer
+    from peer.core.decisions import Rejection as Rejection
+    from peer.core.effects import Target as Target
+    from peer.core.messages import ModelHeader as ModelHeader
+    from peer.core.messages import Pass as Pass
+    from peer.core.messages import Select as Select
     from peer.lab.simulation import simulate as simulate
     from peer.tasks import Preprocessing as Preprocessing
     from peer.tasks import Shard as Shard

@@ -42,6 +42,18 @@ NAMES = {
     "run_async": "peer.api.one_peer",
     "simulate": "peer.lab.simulation",
     "watch": "peer.view.api.watching",
+    # what a subclass of `Algorithm` names
+    "AlgorithmState": "peer.core.decisions",
+    "ModelHeader": "peer.core.messages",
+    "Offer": "peer.core.decisions",
+    "Pass": "peer.core.messages",
+    "Refusal": "coordinator_free_bootstrap.errors",
+    "Rejection": "peer.core.decisions",
+    "Select": "peer.core.messages",
+    "Target": "peer.core.effects",
+    "Vector": "peer.core.averaging",
+    "Workspace": "peer.algorithms.workspace",
+    "generator": "coordinator_free_bootstrap.seeds",
 }
 
 # what others use of a ring by name -> module: trackers of a running peer, and the faults that `peer list` shows
@@ -50,15 +62,21 @@ PARTS = {"LiveExport": "peer.view.trackers.export", "FAULTS": "peer.bed.chaos.fa
 
 def verb(name: str) -> Any:
     """Return a verb of the command line: a function, or a `typer.Typer` with verbs of its own."""
-    module, attribute = VERBS[name]
-    return getattr(import_module(module), attribute)
+    return _found(*VERBS[name])
 
 
 def name_of_api(name: str) -> Any:
     """Return what `import peer` offers under a name."""
-    return getattr(import_module(NAMES[name]), name)
+    return _found(NAMES[name], name)
 
 
 def part(name: str) -> Any:
     """Return a part of a ring."""
-    return getattr(import_module(PARTS[name]), name)
+    return _found(PARTS[name], name)
+
+
+def _found(module: str, attribute: str) -> Any:
+    from coordinator_free_bootstrap.extras import named_packages  # here: `import peer` stays light
+
+    with named_packages():
+        return getattr(import_module(module), attribute)

@@ -60,6 +60,7 @@ class Algorithm:
     Options: ClassVar[type[BaseModel]] = NoOptions
     default_mix: ClassVar[str] = "uniform"
     clustered: ClassVar[bool] = True  # False: one model travels, and run.clusters has no effect
+    packages: ClassVar[tuple[str, ...]] = ()  # modules that a run imports, beyond those of a bare installation
     unused_keys: ClassVar[tuple[str, ...]] = ()  # of `run`, such as "screening.clip": refused where they are set
     default_final_epochs: ClassVar[int] = 0  # see `peer.algorithms.final_phase`
     result_is_model: ClassVar[bool] = True  # False: predictions of several models, which a final phase cannot train

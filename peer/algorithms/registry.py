@@ -1,4 +1,4 @@
-"""The registry of algorithms: subclasses of `Algorithm` in this package, installed entry points, and classes of a program."""
+"""The registry of algorithms: subclasses of `Algorithm` in this package, installed entry points, a user's file or program."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from types import ModuleType
 
 import peer.algorithms as package
 from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.extras import require
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.installed import installed, loaded
+from coordinator_free_bootstrap.user_file import Named, load_object, names_file
 from coordinator_free_bootstrap.validation import unknown_name
 from peer.algorithms.base import Algorithm
 
 GROUP = "coordinator_free.algorithms"  # each entry point is a class, or a package whose modules have classes
 REMEDY = "correct or uninstall the package"
+NAMED = Named("run.algorithm", "Class", "Mine", ConfigError)
 
 _registered: dict[str, type[Algorithm]] = {}
 
@@ -72,28 +75,53 @@ def _defined_in(folder: ModuleType) -> dict[str, type[Algorithm]]:
     return found
 
 
-def _checked(value: object, where: str) -> type[Algorithm]:
+def _checked(value: object, where: str, remedy: str = REMEDY) -> type[Algorithm]:
     if isinstance(value, type) and issubclass(value, Algorithm):
         return value
-    raise ConfigError(f"{where}: found a {type(value).__name__}; allowed: a subclass of peer.Algorithm; {REMEDY}")
+    found = value.__name__ if isinstance(value, type) else f"a {type(value).__name__}"
+    raise ConfigError(f"{where}: found {found}; allowed: a subclass of peer.Algorithm; {remedy}")
 
 
 def algorithm_named(name: str) -> type[Algorithm]:
-    """Return the algorithm with this name (run.algorithm).
+    """Return the algorithm with this name (run.algorithm), or the class that ``path/to/file.py:Class`` names.
 
     Raises:
-        ConfigError: there is none; the text names the nearest match and all known names.
+        ConfigError: there is none; the text names the nearest match and all known names. Or the file cannot be used.
     """
+    if names_file(name):
+        return _from_file(name)
     known = algorithms()
     if name in known:
         return known[name]
-    raise ConfigError(unknown_name("run.algorithm", name, known))
+    raise ConfigError(f"{unknown_name('run.algorithm', name, known)}; or your class as path/to/file.py:Class")
+
+
+def _from_file(value: str) -> type[Algorithm]:
+    found = _checked(load_object(value, NAMED), f"run.algorithm: {value}", "give the name of such a class")
+    if not hasattr(found, "name"):
+        found.name = found.__name__
+    return found
+
+
+def algorithm_for(graph: Graph, peer_id: int) -> Algorithm:
+    """Return the algorithm of a graph's manifest for one peer of a run that begins.
+
+    Raises:
+        ConfigError: as `check_algorithm`.
+        UsageError: a package that the algorithm needs is not installed.
+    """
+    found = algorithm_named(graph.manifest.algorithm)
+    require(found.packages, f"algorithm {graph.manifest.algorithm!r}")
+    return found(graph.manifest, peer_id, graph)
 
 
 def check_algorithm(graph: Graph) -> None:
     """Check that the algorithm of a graph's manifest exists and has its options.
 
+    Its packages, and a file, ``path/to/file.py:Class``, may be on other machines only.
+
     Raises:
         ConfigError: an unknown algorithm or option, or a wrong value.
     """
-    algorithm_named(graph.manifest.algorithm)(graph.manifest, graph.ids[0], graph)
+    if not names_file(graph.manifest.algorithm):
+        algorithm_named(graph.manifest.algorithm)(graph.manifest, graph.ids[0], graph)

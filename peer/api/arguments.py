@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from coordinator_free_bootstrap.errors import PeerError
+from coordinator_free_bootstrap.extras import named_packages
 from peer.api.notebook import show_one_sentence
 
 _COMMAND_OR_OPTION = re.compile(r"\bpeer(?: [a-z]+)+(?: [^;,]*)?|(?<![\w-])--(?P<option>[a-z][a-z-]*)")
@@ -36,9 +37,10 @@ def in_python(sentence: str) -> str:
 
 @contextmanager
 def named_in_python() -> Iterator[None]:
-    """Convert the errors of a block, or of a function that it decorates, with `in_python`."""
+    """Convert the errors of a block, or of a function that it decorates, with `in_python`; a missing package is one of them."""
     try:
-        yield
+        with named_packages():
+            yield
     except PeerError as error:
         if not _on_command_line.get():
             error.args = (in_python(str(error)),)

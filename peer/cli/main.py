@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import traceback
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer.main
 from typer.core import TyperGroup
 
 from coordinator_free_bootstrap.errors import LocalProtocolError, PeerError
-from coordinator_free_bootstrap.extras import missing_package
+from coordinator_free_bootstrap.extras import named_packages
 from coordinator_free_bootstrap.strict_json import printable_lines
 from peer.api.arguments import named_on_command_line
 from peer.cli.trace import add_traceback_option, traceback_wanted
@@ -98,7 +98,8 @@ def main() -> None:
     Any other exception is a bug of this program: its trace is printed, and the exit code is 70.
     """
     try:
-        app()
+        with named_packages():
+            app()
     except StoppedBySignal:
         sys.exit(0)
     except PeerError as error:
@@ -108,19 +109,10 @@ def main() -> None:
             traceback.print_exception(error)
         _say(str(error))
         sys.exit(error.exit_code)
-    except ModuleNotFoundError as error:
-        if (missing := missing_package(error)) is None:
-            _end_with_bug(error)
-        _say(str(missing))
-        sys.exit(missing.exit_code)
     except Exception as error:  # nothing that a user gives may lead here
-        _end_with_bug(error)
-
-
-def _end_with_bug(error: Exception) -> NoReturn:
-    traceback.print_exception(error)
-    _say(f"found {type(error).__name__} in this program; this is a bug: please report it with the lines above")
-    sys.exit(LocalProtocolError.exit_code)
+        traceback.print_exception(error)
+        _say(f"found {type(error).__name__} in this program; this is a bug: please report it with the lines above")
+        sys.exit(LocalProtocolError.exit_code)
 
 
 def _say(sentence: str) -> None:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from coordinator_free_bootstrap import Graph, digest
 from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.meaning import with_algorithm
+from coordinator_free_bootstrap.user_file import digest_of_code
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Learner
-from peer.algorithms.registry import algorithm_named
+from peer.algorithms.registry import algorithm_for
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.encoding import ModelFormat
@@ -67,7 +69,7 @@ def build_host(
         ConfigError: the manifest's options or limits do not fit.
     """
     manifest = graph.manifest
-    algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)
+    algorithm = algorithm_for(graph, peer_id)
     model_format = ModelFormat(algorithm.travelling(learner.schema), manifest.encoding)
     _check_model_size(algorithm, model_format)
     _check_kept_memory(algorithm, model_format.schema)
@@ -116,7 +118,7 @@ def build_host(
         digests,
         clock,
         {int(slot): model for slot, model in published.items()},
-        learner.meaning,
+        with_algorithm(learner.meaning, digest_of_code(type(algorithm))),
     )
 
 

@@ -16,7 +16,8 @@ from coordinator_free_bootstrap.errors import ConfigError, ShardError, TaskError
 from coordinator_free_bootstrap.meaning import goal
 from coordinator_free_bootstrap.ordinary_file import text_of
 from coordinator_free_bootstrap.strict_json import printable
-from peer.algorithms.registry import algorithms
+from coordinator_free_bootstrap.user_file import names_file
+from peer.algorithms.registry import algorithm_for, algorithms
 from peer.core.metric import plain_keys
 from peer.lab.scaling import Scale, scaled_graph
 from peer.lab.simulated import SimulatedSettings
@@ -144,8 +145,9 @@ def skipped(case: Case) -> str | None:
     """Return the reason why a case is not run, or None."""
     if case.method == "published":
         return "published number, without a run"
-    if case.method in ("peers", "server") and case.run.get("algorithm") not in (None, *algorithms()):
-        return f"no algorithm {case.run['algorithm']!r} in this version"
+    name = case.run.get("algorithm")
+    if case.method in ("peers", "server") and name not in (None, *algorithms()) and not names_file(str(name)):
+        return f"no algorithm {name!r} in this version"
     return None
 
 
@@ -176,7 +178,10 @@ def jobs_of(
         if skipped(case) is None
     ]
     for job in jobs[: len(wanted)]:
-        check_algorithm(job.graph().manifest, job.case, f"case {job.case.name!r}")
+        graph = job.graph()
+        check_algorithm(graph.manifest, job.case, f"case {job.case.name!r}")
+        if job.case.method == "peers":
+            algorithm_for(graph, graph.ids[0])
     manifests = [job.graph().manifest for job in jobs[: len(wanted)]]
     if (
         manifests

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.extras import require
 from coordinator_free_bootstrap.validation import counted
 from peer.lab.demand import Demand
 from peer.lab.fingerprint import differences, fingerprint
@@ -58,12 +59,9 @@ def import_ray() -> Any:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise UsageError(
-            f"--ray: Ray cannot be imported here ({error}); install it: pip install 'coordinator-free[ray]'"
-        ) from error
+    require(("ray",), "--ray")
+    import ray
+
     return ray
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from coordinator_free_bootstrap import Graph, save_graph
 from coordinator_free_bootstrap.errors import ShardError
 from coordinator_free_bootstrap.meaning import first_refusal, goal
-from peer.algorithms.registry import algorithm_named
+from peer.algorithms.registry import algorithm_for
 from peer.host import InitialModels, build_host
 from peer.lab.interrupts import Interrupts
 from peer.lab.network import SimulatedPeer, VirtualNetwork, perform_in_turn
@@ -191,7 +191,7 @@ def simulated_peers(
         if memory is None and source_named(manifest.task) is None:
             try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
         memory = learner.model
-        algorithm = algorithm_named(manifest.algorithm)(manifest, peer_id, graph)
+        algorithm = algorithm_for(graph, peer_id)
         initial = common or InitialModels.of(algorithm, learner)
         common = initial if initial.digest else None
         incarnation, checkpoint = saved.load(peer_id, learner) if saved else (1, None)

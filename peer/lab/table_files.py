@@ -43,7 +43,7 @@ def read_tables(path: Path) -> tuple[Table, ...]:
     except ValidationError as error:
         raise UsageError(joined(str(path), sentences(error, TableFile, found))) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: expected what peer experiment table --json writes, got: {error}") from error
+        raise UsageError(f"{path}: expected what peer experiment table --save writes, got: {error}") from error
 
 
 def write_tables(folder: Path, tables: Sequence[Table]) -> list[Path]:

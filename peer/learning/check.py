@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from coordinator_free_bootstrap.errors import PeerError, TaskError
 from coordinator_free_bootstrap.meaning import goal, summary
+from coordinator_free_bootstrap.user_file import USER_ERRORS, described
 from coordinator_free_bootstrap.validation import counted
 from peer.core.encoding import decode, encode, payload_size
 from peer.learning.flat import Vector
@@ -21,7 +22,7 @@ from peer.learning.trial import check_hidden_state, try_batches
 from peer.tasks.arrays import by_name, sample_shape
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
-from peer.tasks.user_code import USER_ERRORS, described, shard_of
+from peer.tasks.user_code import shard_of
 
 Kind = TypeVar("Kind")
 _PREPROCESSING = "not declared, so peer predict refuses raw samples; set preprocessing in the task or the shard"

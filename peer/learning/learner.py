@@ -22,6 +22,7 @@ from torch import Tensor
 
 from coordinator_free_bootstrap.errors import PeerError, ShardError, TaskError
 from coordinator_free_bootstrap.seeds import derive_seed, generator
+from coordinator_free_bootstrap.user_file import USER_ERRORS, described
 from peer.core.schema import Schema
 from peer.learning.flat import FlatModule, Vector, generators_of, seeded
 from peer.learning.form import check_form, check_pairs
@@ -34,7 +35,7 @@ from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import PARTS, Part, Shard
 from peer.tasks.task import Task
-from peer.tasks.user_code import USER_ERRORS, described, user_code
+from peer.tasks.user_code import user_code
 
 Unit = Literal["epoch", "fullbatch_step", "step"]
 Batches = Iterator[Tensor | None]  # indices int64 [b] into the training set; None: all of it

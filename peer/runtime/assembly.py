@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.meaning import goal
 from coordinator_free_bootstrap.rates import check_limits, problems_of
-from peer.algorithms.registry import algorithm_named
+from peer.algorithms.registry import algorithm_for
 from peer.host import PeerHost, build_host
 from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
@@ -143,7 +143,7 @@ def _with_state(
     saved = saved_state(directory, checkpoints, run, learner.schema.size, discard=settings.discard_state)
     incarnations = IncarnationFile(settings.state_dir)
     incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)
-    require_memory(algorithm_named(graph.manifest.algorithm)(graph.manifest, peer_id, graph).held, learner.schema.size)
+    require_memory(algorithm_for(graph, peer_id).held, learner.schema.size)
     host = build_host(peer_id, graph, learner, incarnation, saved, clock=time.monotonic)
     notes = list(problems_of(graph, peer_id, host.state.model_bytes, settings.upload_limit, settings.download_limit))
     notes += notes_of(checkpoints, run, incarnations)

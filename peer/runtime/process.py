@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import DivergedError, PeerError, StorageError
+from coordinator_free_bootstrap.extras import missing_package, named_packages
 from peer import failpoints
 from peer.identity.expiry import ending_soon
 from peer.identity.files import KeyFiles
@@ -52,7 +53,11 @@ def run_peer(
 
 
 def logged(error: Exception, *, trace: bool) -> int:
-    """Log why a peer ended, and return its exit code; what is no `PeerError` is a bug of this program, logged with its trace."""
+    """Log why a peer ended, and return its exit code.
+
+    What is no `PeerError`, and no missing package of an extra, is a bug of this program, logged with its trace.
+    """
+    error = missing_package(error) or error
     if isinstance(error, PeerError):
         log.error("%s", error, exc_info=error if trace else None)
     else:
@@ -77,7 +82,7 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
         tls = transport_security(peer_id, graph, settings)
         if settings.require_own_address and own:
             require_own_address(peer_id, own, settings.listen or own)
-        with memory_errors(), told("loading the task, its data and the state directory"):
+        with memory_errors(), named_packages(), told("loading the task, its data and the state directory"):
             world = AsyncioWorld(assemble(peer_id, graph, settings), tls)
     except PeerError:
         _tell_state(settings, "failed")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import importlib.metadata
-import importlib.util
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +13,7 @@ import numpy as np
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.user_file import USER_ERRORS, Named, described, load_object, names_file, surroundings
 from coordinator_free_bootstrap.validation import unknown_name
 from peer.core.metric import MORE_METRICS_MAX, Metric
 from peer.tasks.dealt import DealtTask
@@ -26,10 +25,9 @@ from peer.tasks.shard_file import load_shard_file
 from peer.tasks.sources import source_named, sources
 from peer.tasks.task import Task
 from peer.tasks.torchvision_shim import import_for_user_code
-from peer.tasks.user_code import USER_ERRORS, described
 
 ENTRY_POINTS = "coordinator_free.tasks"
-TASK_FILE_BYTES_MAX = 16 << 20
+NAMED = Named("task", "object", "task", TaskError)
 
 
 def load_task(
@@ -77,7 +75,7 @@ def deals_samples(manifest: Manifest) -> bool:
 
 
 def _users_task(manifest: Manifest) -> Task:
-    return _from_file(manifest) if ":" in manifest.task else _from_entry_point(manifest)
+    return _from_file(manifest) if names_file(manifest.task) else _from_entry_point(manifest)
 
 
 def find_task_file(task: str, model_file: Path) -> str:
@@ -122,7 +120,7 @@ def check_names(manifest: Manifest) -> None:
     Raises:
         TaskError: an unknown name or option; the message names similar ones.
     """
-    if ":" in manifest.task:
+    if names_file(manifest.task):
         return
     if (source := source_named(manifest.task)) is None:
         _entry_point(manifest.task)
@@ -167,41 +165,18 @@ def _from_entry_point(manifest: Manifest) -> Task:
     return as_task(loaded, manifest)
 
 
+@contextmanager
+def _surroundings(named: Named) -> Iterator[None]:
+    import_for_user_code()
+    with users_settings(new=named is NAMED):
+        yield
+
+
+surroundings.append(_surroundings)  # for algorithms' files too
+
+
 def _from_file(manifest: Manifest) -> Task:
-    path_text, _, name = manifest.task.rpartition(":")
-    path = Path(path_text)
-    if not path.is_file():
-        raise TaskError(f"task: found no file {path_text!r}; allowed: path/to/file.py:object")
-    module_name = f"coordinator_free_task_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
-    module = sys.modules.get(module_name)
-    if module is None:
-        _check_size(path)
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        if spec is None or spec.loader is None:
-            raise TaskError(f"task: found {path}; allowed: a Python file, whose name ends in .py")
-        module = importlib.util.module_from_spec(spec)
-        import_for_user_code()
-        sys.modules[module_name] = module  # dataclasses and typing look up the module while it is executed
-        if (beside := str(path.resolve().parent)) not in sys.path:
-            sys.path.append(beside)  # last, so that a user's file does not hide an installed module
-        try:
-            with users_settings(new=True):
-                spec.loader.exec_module(module)
-        except USER_ERRORS as error:
-            del sys.modules[module_name]
-            raise TaskError(f"task: {path} cannot be imported: found {described(error)}; correct the file") from error
-    if not hasattr(module, name):
-        raise TaskError(f"task: found no {name!r} in {path}; give the name of an object, such as {path_text}:task")
-    return as_task(getattr(module, name), manifest)
-
-
-def _check_size(path: Path) -> None:
-    """Refuse a file that is no Python code: Python reads it whole."""
-    if (size := path.stat().st_size) > TASK_FILE_BYTES_MAX:
-        raise TaskError(
-            f"task: {path} has {size} bytes; allowed: Python code of at most {TASK_FILE_BYTES_MAX} bytes; put data into files of "
-            "their own"
-        )
+    return as_task(load_object(manifest.task, NAMED), manifest)
 
 
 def as_task(found: object, manifest: Manifest) -> Task:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from coordinator_free_bootstrap.meaning import CONSTANT, RAW, SCALED, Meaning
+from coordinator_free_bootstrap.user_file import digest_of_code
 from peer.core.schema import Schema
 from peer.tasks.arrays import Inputs, is_stored, sample_shape
 from peer.tasks.columns import DATE
@@ -46,7 +44,7 @@ def meaning_of(task: Task, shard: Shard, schema: Schema, input_dtype: str) -> Me
         more_metrics=tuple(metric.name for metric in task.more_metrics),
         loss="own" if type(task).loss is not Task.loss else "default",
         shape=sample_shape(shard.train_x),
-        task_file=_file_digest(type(task)),
+        task_file=digest_of_code(type(task)),
         tensors=tuple(f"{tensor.name} {list(tensor.shape)}" for tensor in schema.tensors[:TENSORS_MAX]),
         versions=f"torch {torch.__version__}, numpy {np.__version__}",
         open=task.open_options if isinstance(task, DealtTask) else (),
@@ -112,16 +110,3 @@ def _pattern(used: Preprocessing, x: Inputs) -> str | None:
     scaled = (mean.ravel() != 0) | (std.ravel() != 1)
     varies = np.zeros(size, bool) if is_stored(x) else np.array([np.ptp(x[:, i]) > 0 for i in range(size)])
     return "".join(SCALED if s else RAW if v else CONSTANT for s, v in zip(scaled, varies, strict=True))
-
-
-def _file_digest(kind: type[Task]) -> str | None:
-    """Return the digest of the user's file that defines a task; None for built-in tasks and interactive code."""
-    module = sys.modules.get(kind.__module__)
-    path = getattr(module, "__file__", None)
-    if path is None or kind.__module__ == "__main__" or kind.__module__.partition(".")[0] == "peer":
-        return None
-    try:
-        content = Path(path).read_bytes()
-    except OSError:
-        return None
-    return hashlib.sha256(content.replace(b"\r\n", b"\n")).hexdigest()[:16]

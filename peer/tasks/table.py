@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.extras import require
 from coordinator_free_bootstrap.ordinary_file import content_of
 from coordinator_free_bootstrap.validation import counted
 from peer.tasks.numerals import decimal_mark, is_numeral, number
@@ -304,13 +305,12 @@ def _whole(cell: str) -> int:
 
 
 def _parquet(data: bytes, source: str) -> Table:
-    try:
-        import pandas
-    except ImportError as error:
-        raise TaskError(f"{source}: Parquet needs pandas and pyarrow; install coordinator-free[tabular]") from error
+    require(("pandas", "pyarrow"), source)
+    import pandas
+
     try:
         frame: Any = pandas.read_parquet(io.BytesIO(data))
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError) as error:
         raise TaskError(f"{source} cannot be read: {error}") from error
     return table_of_frame(frame, source, "parquet")
 

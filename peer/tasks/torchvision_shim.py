@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.errors import PeerError, TaskError
+from coordinator_free_bootstrap.extras import require
 
 MISSING_OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -32,8 +33,10 @@ def import_torchvision() -> ModuleType:
     """Return torchvision.
 
     Raises:
-        TaskError: torchvision is not installed, or its import fails for another reason.
+        UsageError: torchvision is not installed.
+        TaskError: its import fails for another reason.
     """
+    require(("torchvision",), "task or model")
     try:
         return importlib.import_module("torchvision")
     except ImportError as error:
@@ -65,7 +68,7 @@ class _Finder(MetaPathFinder, Loader):
         sys.meta_path.remove(self)
         try:
             self._module = import_torchvision()
-        except TaskError:  # not installed, or another fault: Python's own import says which
+        except PeerError:  # not installed, or another fault: Python's own import says which
             return None
         self._spec = self._module.__spec__
         found = copy.copy(self._spec)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import random
 import sys
-import sysconfig
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -18,54 +15,26 @@ import torch
 
 from coordinator_free_bootstrap.errors import PeerError, TaskError
 from coordinator_free_bootstrap.seeds import derive_seed
+from coordinator_free_bootstrap.user_file import USER_ERRORS, described, is_users
 from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
 
-LENGTH_MAX = 300  # characters of an exception's text in a sentence
-USER_ERRORS = (Exception, SystemExit)  # that code of a user may raise; Ctrl-C is not its own
 GENERATORS = threading.RLock()  # of random numbers, which belong to the process: one thread at a time seeds and draws
-_PROJECT = Path(__file__).parents[1]
-_PACKAGES = {"site-packages", "dist-packages"}  # also those of another environment, as in PYTHONPATH
-_LIBRARIES = (
-    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    str(_PROJECT),
-    str(_PROJECT.with_name("coordinator_free_bootstrap")),
-    "<",  # frozen modules and generated code
-)
-
-
-def described(error: BaseException) -> str:
-    """Return ``KeyError: 'x' (my_task.py, line 12)``: the innermost line outside of Python, its packages and this project.
-
-    The text is one line of at most `LENGTH_MAX` characters. A SyntaxError names its place itself.
-    """
-    text = " ".join(str(error).split())
-    if len(text) > LENGTH_MAX:
-        text = f"{text[:LENGTH_MAX]}... ({len(text)} characters)"
-    found = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame.filename)]
-    if not frames or isinstance(error, SyntaxError):
-        return found
-    return f"{found} ({frames[-1].filename}, line {frames[-1].lineno})"
 
 
 def line_of(function: Callable[..., Any]) -> str:
     """Return where a function of a user's code begins, as " (my_task.py, line 12)"; "" for another function."""
     code = getattr(function, "__code__", None)
-    return f" ({code.co_filename}, line {code.co_firstlineno})" if code and _is_own(code.co_filename) else ""
+    return f" ({code.co_filename}, line {code.co_firstlineno})" if code and is_users(code.co_filename) else ""
 
 
 def present_line() -> str:
     """Return the innermost line of a user's code that is being executed, as `line_of` does."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_own(frame.f_code.co_filename):
+    while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return "" if frame is None else f" ({frame.f_code.co_filename}, line {frame.f_lineno})"
-
-
-def _is_own(filename: str) -> bool:
-    return not filename.startswith(_LIBRARIES) and not _PACKAGES.intersection(Path(filename).parts)
 
 
 @contextmanager

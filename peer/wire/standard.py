@@ -1,4 +1,4 @@
-"""gRPC's standard services, health and reflection, under the same access control as PeerService."""
+"""gRPC's standard services under the same access control as PeerService: health, and reflection where it is installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2
-from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from coordinator_free_bootstrap import Subject
 from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
@@ -17,9 +16,14 @@ from coordinator_free_bootstrap.manifest import Timeouts
 from peer.wire.access import AccessControl, first_message
 from peer.wire.options import SERVICE
 
+try:  # now, and not after a testbed has forked
+    from grpc_reflection.v1alpha import reflection, reflection_pb2
+except ModuleNotFoundError:  # of the extra `reflection`
+    reflection = None
+
 
 class StandardServices:
-    """Handlers of health and reflection.
+    """Handlers of health, and of reflection if the package of the extra ``reflection`` is installed.
 
     Args:
         access: of the server.
@@ -31,22 +35,23 @@ class StandardServices:
         self._access = access
         self._timeouts = timeouts
         self._health = health_servicer
-        self._reflection = reflection.aio.ReflectionServicer((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME))
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """Return both services."""
+        """Return the services."""
         parse, serialize = health_pb2.HealthCheckRequest.FromString, health_pb2.HealthCheckResponse.SerializeToString
         methods = {
             "Check": grpc.stream_unary_rpc_method_handler(self.check, parse, serialize),
             "Watch": grpc.stream_stream_rpc_method_handler(self.watch, parse, serialize),
         }
+        services = (grpc.method_handlers_generic_handler(health.SERVICE_NAME, methods),)
+        return (*services, self._reflecting()) if reflection else services
+
+    def _reflecting(self) -> grpc.GenericRpcHandler:
+        self._reflection = reflection.aio.ReflectionServicer((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME))
         parse = reflection_pb2.ServerReflectionRequest.FromString
         serialize = reflection_pb2.ServerReflectionResponse.SerializeToString
-        reflect = {"ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(self.reflect, parse, serialize)}
-        return (
-            grpc.method_handlers_generic_handler(health.SERVICE_NAME, methods),
-            grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, reflect),
-        )
+        method = grpc.stream_stream_rpc_method_handler(self.reflect, parse, serialize)
+        return grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, {"ServerReflectionInfo": method})
 
     async def check(self, _requests: Any, context: Any) -> Any:
         """Return the health status."""

@@ -54,6 +54,17 @@ def test_a_testbed_runs_them(installed: Path, tmp_path: Path) -> None:
     assert report["models_sent"] == 3 * 3  # each of 3 peers to one neighbor in each of 3 rounds
 
 
+def test_a_testbed_runs_the_algorithm_of_the_file_without_the_package(tmp_path: Path) -> None:
+    """Each peer gets the path, reads the file and says so to its neighbors."""
+    shutil.copy(ROOT / "examples" / "package" / "coordinator_free_example" / "gossip.py", tmp_path)
+    settings = ("run.algorithm=gossip.py:Gossip", "run.rounds=3", "run.start.rule=all")
+    options = [word for setting in settings for word in ("--set", setting)]
+    shape = ("--peers", 3, "--kind", "complete")
+    text = run("-m", "peer", "testbed", *shape, *options, "--insecure", "--json", path=tmp_path, cwd=tmp_path)
+    report = json.loads(text)
+    assert (report["state"], report["algorithm"], report["models_sent"]) == ("complete", "gossip.py:Gossip", 9)
+
+
 @pytest.mark.slow
 def test_python_runs_them(installed: Path, tmp_path: Path) -> None:
     program = """
@@ -70,7 +81,7 @@ print(peer.simulate(graph, progress=False).metrics["models_sent"])
         (
             "dfca",
             "from peer import Algorithm\nclass A(Algorithm):\n    name = 'dfca'\n",
-            "of another algorithm",
+            "found the name 'dfca' of another algorithm",
         ),
         pytest.param("mine", "1 / 0\n", "cannot be imported: found ZeroDivisionError", marks=pytest.mark.slow),
         pytest.param("mine", "A = 3\n", "found a int; allowed: a subclass of peer.Algorithm", marks=pytest.mark.slow),

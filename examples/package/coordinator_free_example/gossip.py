@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator_free_bootstrap import Manifest
-from coordinator_free_bootstrap.seeds import generator
-from peer import Algorithm
-from peer.core.decisions import AlgorithmState, Offer
-from peer.core.messages import Select
+from peer import Algorithm, AlgorithmState, Manifest, Offer, Select, generator
 
 
 class Gossip(Algorithm):

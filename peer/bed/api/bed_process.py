@@ -19,6 +19,7 @@ from typing import Any
 
 from coordinator_free_bootstrap import parse_graph
 from coordinator_free_bootstrap.errors import PeerError
+from coordinator_free_bootstrap.extras import named_packages
 from peer.bed.api.bed_run import BedRun, BedSettings
 
 log = logging.getLogger("peer")
@@ -30,7 +31,8 @@ def main() -> None:
     os.dup2(2, 1)
     logging.basicConfig(stream=sys.stderr, level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     try:
-        _run(json.loads(sys.stdin.buffer.readline()), answers)
+        with named_packages():
+            _run(json.loads(sys.stdin.buffer.readline()), answers)
     except PeerError as error:
         notes = getattr(error, "__notes__", [])
         _say(answers, error={"class": type(error).__name__, "text": str(error), "notes": notes})

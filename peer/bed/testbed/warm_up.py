@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator_free_bootstrap.errors import PeerError, TaskError
+from coordinator_free_bootstrap.extras import named_packages
 from coordinator_free_bootstrap.graph import Graph
 from peer.runtime.imports import importing
 from peer.store.system import START_METHOD
@@ -23,18 +24,19 @@ def warm_up(graph: Graph, data_root: Path | None) -> None:
 
     Raises:
         ConfigError, TaskError: the algorithm, its options, or the built-in data set or split is wrong.
+        UsageError: a package that they need is not installed.
     """
     with importing():
         import torch
 
-        from peer.algorithms.registry import check_algorithm
+        from peer.algorithms.registry import algorithm_for
         from peer.tasks.loading import preload
         from peer.tasks.sources import source_named
 
         # numpy's set functions and torch.get_default_device import these when they are first called
         for module in ("peer.runtime.process", "peer.observe.logs", "numpy.ma", "torch.utils._device"):
             importlib.import_module(module)
-    check_algorithm(graph)
+    algorithm_for(graph, graph.ids[0])
     torch.set_num_threads(1)
     if (
         graph.manifest.optimizer != "sgd" or source_named(graph.manifest.task) is None
@@ -79,20 +81,26 @@ def check_task_first(graph: Graph, data_root: Path | None) -> str:
 
 def _check_task(graph: Graph, data_root: Path | None, sender: Connection) -> None:
     """Send what the targets were taken for, or the class, text and trace of the error."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent answers Ctrl-C
+    os.dup2(2, 1)  # what the code of a user prints is not part of the report
+    try:
+        learns = _try_task(graph, data_root)
+    except PeerError as error:
+        sender.send((type(error), str(error), "".join(traceback.format_exception(error))))
+    else:
+        sender.send(learns)
+
+
+@named_packages()
+def _try_task(graph: Graph, data_root: Path | None) -> str:
     from coordinator_free_bootstrap.meaning import goal
     from peer.learning.check import try_learner
     from peer.learning.learner import Learner
     from peer.tasks.loading import load_task
     from peer.tasks.training_shard import training_shard
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent answers Ctrl-C
-    os.dup2(2, 1)  # what the code of a user prints is not part of the report
     manifest, first = graph.manifest, graph.ids[0]
-    try:
-        task = load_task(manifest, len(graph.nodes), data_root=data_root)
-        learner = Learner(task, training_shard(task, first, manifest), batch_size=manifest.batch_size)
-        try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
-    except PeerError as error:
-        sender.send((type(error), str(error), "".join(traceback.format_exception(error))))
-    else:
-        sender.send(goal(learner.meaning))
+    task = load_task(manifest, len(graph.nodes), data_root=data_root)
+    learner = Learner(task, training_shard(task, first, manifest), batch_size=manifest.batch_size)
+    try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
+    return goal(learner.meaning)

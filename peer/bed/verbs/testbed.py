@@ -72,19 +72,20 @@ def testbed(
     from rich.console import Console
 
     from coordinator_free_bootstrap import load_graph
+    from coordinator_free_bootstrap.extras import require
     from coordinator_free_bootstrap.validation import counted
     from peer.bed.api.bed_run import BedRun, BedSettings
     from peer.bed.chaos.script import Script, load_script
     from peer.bed.testbed.directory import clear, default_graph, with_settings
     from peer.tasks.given_keys import warn_without_effect
     from peer.view.live.watch import LiveProgress
-    from peer.view.page.process import beside, require_packages
+    from peer.view.page.process import PACKAGES, beside
     from peer.view.verbs.report import report
 
     refuse_without("without a graph file", graph_file is None, peers=peers, kind=kind)
     console = Console(stderr=True, markup=False)
     if page:
-        require_packages()
+        require(PACKAGES, "--page")
     if fresh:
         clear(out)
     graph = load_graph(graph_file) if graph_file else default_graph(kind, peers, out)

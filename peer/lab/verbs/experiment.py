@@ -139,21 +139,21 @@ def run(
 
 
 @app.command(
-    epilog="Example: peer experiment table out/experiments --json papers/dfca/results --curves papers/dfca/figures"
+    epilog="Example: peer experiment table out/experiments --save papers/dfca/results --curves papers/dfca/figures"
 )
 def table(
     directory: Annotated[
         Path,
         typer.Argument(
             help="The --out folder of peer experiment run, or that of one experiment in it; or a folder with the subfolder "
-            "results of --json.",
+            "results of --save.",
             readable=False,
         ),
     ] = Path("out/experiments"),
-    json: Annotated[
+    save: Annotated[
         Path | None,
         typer.Option(
-            "--json",
+            "--save",
             metavar="FOLDER",
             help="Folder for the tables as JSON: a file for each experiment, which keeps its tables of other scales.",
             readable=False,
@@ -188,12 +188,12 @@ def table(
     files = table_files(directory)
     blocks = [] if files else read_blocks(directory)
     if files:
-        refuse_without("with the results of single runs", False, json=json, curves=curves)
+        refuse_without("with the results of single runs", False, save=save, curves=curves)
     tables = [found for path in files for found in read_tables(path)] or [block.table() for block in blocks]
     Console().print(rendered(tables))
-    if json is not None:
-        _make_folder(json, "--json")
-        typer.echo(f"wrote {', '.join(map(str, write_tables(json, tables)))}", err=True)
+    if save is not None:
+        _make_folder(save, "--save")
+        typer.echo(f"wrote {', '.join(map(str, write_tables(save, tables)))}", err=True)
     if markdown is not None:
         try:
             markdown.write_text(page(directory, tables) if files else as_markdown(tables), encoding="utf-8")

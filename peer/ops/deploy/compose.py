@@ -8,10 +8,11 @@ from pathlib import Path, PurePosixPath
 
 from coordinator_free_bootstrap import Graph, dump_graph
 from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.user_file import names_file
 from peer.ops.deploy.given_data import GivenData
 from peer.ops.deploy.keys import at_addresses
 from peer.ops.deploy.run_options import in_compose
-from peer.ops.deploy.task_file import WORKDIR, task_file
+from peer.ops.deploy.task_file import WORKDIR, user_files
 from peer.ops.deploy.text import fill, verbatim, write
 
 ADDRESS = "peer-{id}:7400"
@@ -67,7 +68,7 @@ def write_compose(
     Raises:
         UsageError: see `compose_file`; the task file cannot be deployed, or a file cannot be written.
     """
-    own = task_file(graph)
+    own = user_files(graph)
     text = compose_file(graph, build=build, shards=shards, data=data, options=options)
     targets = [{"targets": [f"peer-{i}:9400"], "labels": {"peer_id": str(i)}} for i in graph.ids]
     monitoring = out / "deploy" / "monitoring"
@@ -76,7 +77,7 @@ def write_compose(
     return [
         write(out / "docker-compose.yml", text),
         write(out / "deploy" / "graph.json", dump_graph(at_addresses(graph, ADDRESS))),
-        *([write(out / "deploy" / "task" / own.path, own.content)] if own else []),
+        *(write(out / "deploy" / "task" / file.path, file.content) for file in own),
         write(monitoring / "peers.json", json.dumps(targets, indent=1) + "\n"),
         *(write(monitoring / name, verbatim(name)) for name in MONITORING),
     ]
@@ -88,7 +89,7 @@ def _service(graph: Graph, peer_id: int, shards: bool, data: GivenData | None, m
     own += "".join(f", {json.dumps(word)}" for word in [*(data.options if data else ()), *in_compose(more)])
     volumes = [f'"peer-{peer_id}-state:/state"', f'"peer-{peer_id}-keys:/keys:ro"', '"graph:/graph:ro"']
     volumes += ['"${SHARDS:-./shards}:/shards:ro"'] if shards else []
-    own_task = ":" in graph.manifest.task
+    own_task = names_file(graph.manifest.task) or names_file(graph.manifest.algorithm)
     volumes += [f'"./deploy/task:{WORKDIR}:ro"'] if own_task else []
     volumes += [data.mount(peer_id)] if data else []
     # where the paths of task file and data are valid

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.templates import fill_template
+from coordinator_free_bootstrap.user_file import file_of
 from peer.ops.deploy.task_file import WORKDIR
 from peer.ops.deploy.text import mount
 from peer.tasks.effect import local_options
@@ -63,8 +64,9 @@ class GivenData:
                     f"--data: found {text!r}, whose PATH is {target}; allowed: a path below {WORKDIR}, where peers start, or "
                     f"another that is none of {', '.join(RESERVED)}"
                 )
-            if (file := task.rpartition(":")[0]) and PurePosixPath(WORKDIR, file).is_relative_to(target):
-                raise UsageError(f"--data: found {text!r}, which hides the task file {file}; allowed: another PATH")
+            for file in filter(None, map(file_of, (task, graph.manifest.algorithm))):
+                if PurePosixPath(WORKDIR, file).is_relative_to(target):
+                    raise UsageError(f"--data: found {text!r}, which hides the file {file}; allowed: another PATH")
         data.for_peer(graph.ids[0])
         return data
 

@@ -17,7 +17,7 @@ from peer.ops.deploy.elsewhere import check_elsewhere, outside_services, own_ids
 from peer.ops.deploy.given_data import GivenData
 from peer.ops.deploy.keys import at_addresses, create_and_list_keys, key_files
 from peer.ops.deploy.run_options import in_kubernetes
-from peer.ops.deploy.task_file import BYTES_MAX, WORKDIR, TaskFile, task_file
+from peer.ops.deploy.task_file import BYTES_MAX, WORKDIR, UserFile, user_files
 from peer.ops.deploy.text import check_image, fill, write
 
 CONFIG_MAP_BYTES_MAX = 1 << 20  # limit of the Kubernetes API
@@ -153,12 +153,9 @@ def write_kubernetes(graph: Graph, out: Path, cluster: Cluster) -> list[Path]:
             "run.split: found 'shard', and no shards for the pods; allowed: --shards CLAIM, a PersistentVolumeClaim that holds "
             "peer-0.safetensors, peer-1.safetensors, ... of peer data split"
         )
-    own = task_file(graph)
-    if own is not None and len(own.content) > BYTES_MAX:
-        raise UsageError(
-            f"run.task: {own.path}: found {len(own.content)} bytes; allowed: {BYTES_MAX}, the size of a ConfigMap; keep data out "
-            "of the task file, or install it as a package in the image"
-        )
+    own = user_files(graph)
+    for file in own:
+        file.limited(BYTES_MAX, "a ConfigMap")
     check_elsewhere(graph, ids)
     pinned, keys = create_and_list_keys(at_addresses(graph, host, ids), out / "keys", ids)
     text = dump_graph(pinned)
@@ -180,7 +177,7 @@ def write_kubernetes(graph: Graph, out: Path, cluster: Cluster) -> list[Path]:
         image=cluster.image,
         **_resources(cluster),
         options=_more_options(cluster),
-        task=_task_manifest(own, cluster),
+        task="".join(_file_manifest(file, cluster) for file in own),
         **_pod_parts(own, cluster),
     )
     secret = fill("secret.yaml", **values, data="\n".join(_secret_lines(ids, out / "keys")))
@@ -218,25 +215,25 @@ def _more_options(cluster: Cluster) -> str:
     return "".join(f" {shlex.quote(word)}" for word in words)
 
 
-def _task_manifest(own: TaskFile | None, cluster: Cluster) -> str:
-    """Return the ConfigMap of a task file, "" without one."""
-    if own is None:
-        return ""
-    content = base64.b64encode(own.content).decode()
-    return fill("task.yaml", name=cluster.name, namespace=cluster.namespace, content=content)
+def _file_manifest(file: UserFile, cluster: Cluster) -> str:
+    """Return the ConfigMap of a user's file."""
+    content = base64.b64encode(file.content).decode()
+    return fill("task.yaml", name=cluster.name, namespace=cluster.namespace, what=file.what, content=content)
 
 
-def _pod_parts(own: TaskFile | None, cluster: Cluster) -> dict[str, str]:
-    """Return the lines of the pod for task file, shard and data: mounts, volumes, working directory and environment."""
+def _pod_parts(own: tuple[UserFile, ...], cluster: Cluster) -> dict[str, str]:
+    """Return the lines of the pod for files, shard and data: mounts, volumes, working directory and environment."""
     mounts, volumes, container, claims = [], [], [], {}
-    if own is not None or cluster.data:
+    if own or cluster.data:
         container.append(f"workingDir: {WORKDIR} # where the paths of task file and data are valid")
-    if own is not None:
-        item, place = f"{{key: task.py, path: {json.dumps(str(own.path))}}}", f"mountPath: {WORKDIR}"
-        if cluster.data:  # the file alone: in the read-only mount of a ConfigMap there is no place to mount data
-            place = f"mountPath: {json.dumps(f'{WORKDIR}/{own.path}')}, subPath: {json.dumps(str(own.path))}"
-        mounts.append(f"{{name: task, {place}, readOnly: true}}")
-        volumes.append(f"{{name: task, configMap: {{name: {cluster.name}-task, items: [{item}]}}}}")
+    for file in own:
+        item, place = f"{{key: {file.what}.py, path: {json.dumps(str(file.path))}}}", f"mountPath: {WORKDIR}"
+        if (
+            cluster.data or len(own) > 1
+        ):  # the file alone: in the read-only mount of a ConfigMap nothing else can be mounted
+            place = f"mountPath: {json.dumps(f'{WORKDIR}/{file.path}')}, subPath: {json.dumps(str(file.path))}"
+        mounts.append(f"{{name: {file.what}, {place}, readOnly: true}}")
+        volumes.append(f"{{name: {file.what}, configMap: {{name: {cluster.name}-{file.what}, items: [{item}]}}}}")
     if cluster.shards is not None:
         claims["shards"] = cluster.shards
         shard = "mountPath: /shard.safetensors, subPathExpr: peer-$(PEER_ID).safetensors, readOnly: true"

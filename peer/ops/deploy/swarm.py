@@ -15,7 +15,7 @@ from peer.identity.files import read_file
 from peer.ops.deploy.given_data import GivenData
 from peer.ops.deploy.keys import at_addresses, create_and_list_keys, create_observer_key, key_files
 from peer.ops.deploy.run_options import in_compose
-from peer.ops.deploy.task_file import WORKDIR, TaskFile, task_file
+from peer.ops.deploy.task_file import WORKDIR, UserFile, user_files
 from peer.ops.deploy.text import check_image, fill, mount, write
 
 ADDRESS = "peer-{id}:7400"
@@ -84,23 +84,23 @@ def write_swarm(graph: Graph, out: Path, stack: Stack) -> list[Path]:
             "run.split: found 'shard', and no shards for the services; allowed: --shards FOLDER, a folder on every node with "
             "peer-0.safetensors, peer-1.safetensors, ... of peer data split"
         )
-    own = task_file(graph)
+    own = user_files(graph)
+    for file in own:
+        file.limited(CONFIG_BYTES_MAX, "a config of Docker")
     pinned, keys = create_and_list_keys(at_addresses(graph, ADDRESS), out / "keys")
     if stack.page_port:
         pinned, observer_keys = create_observer_key(pinned, out / "keys", OBSERVER)
         keys += observer_keys
     text = dump_graph(pinned)
-    task = [write(out / "task" / own.path, own.content)] if own else []
-    for what, content in (("graph", text.encode()), ("run.task", own.content if own else b"")):
-        if len(content) > CONFIG_BYTES_MAX:
-            raise UsageError(
-                f"{what}: found {len(content)} bytes; allowed: {CONFIG_BYTES_MAX}, the size of a config of Docker; "
-                + ("keep data out of the task file" if what == "run.task" else "split the federation")
-            )
+    if len(text.encode()) > CONFIG_BYTES_MAX:
+        raise UsageError(
+            f"graph: found {len(text.encode())} bytes; allowed: {CONFIG_BYTES_MAX}, the size of a config of Docker; split the "
+            "federation"
+        )
     return [
         write(out / "stack.yml", _Writer(pinned, text, out / "keys", stack, own).text()),
         write(out / "graph.json", text),
-        *task,
+        *(write(out / "task" / file.path, file.content) for file in own),
         *keys,
     ]
 
@@ -108,13 +108,12 @@ def write_swarm(graph: Graph, out: Path, stack: Stack) -> list[Path]:
 class _Writer:
     """The text of the stack file; collects the configs and secrets that the services name."""
 
-    def __init__(self, graph: Graph, graph_text: str, keys: Path, stack: Stack, own: TaskFile | None) -> None:
+    def __init__(self, graph: Graph, graph_text: str, keys: Path, stack: Stack, own: tuple[UserFile, ...]) -> None:
         self.graph, self.keys, self.stack, self.own = graph, keys, stack, own
         self.graph_name = f"graph-{_digest(graph_text.encode())}"
         self.configs: dict[str, str] = {}
         self.secrets: dict[str, str] = {}
-        if own:
-            self.configs[self._task_name(own)] = f"./task/{own.path}"
+        self.configs |= {self._file_name(file): f"./task/{file.path}" for file in own}
 
     def text(self) -> str:
         """Return the stack file."""
@@ -152,10 +151,9 @@ class _Writer:
         if stack.data:
             volumes.append(stack.data.mount(peer_id))
         configs = [f"{{source: {self.graph_name}, target: /graph/graph.json}}"]
-        if self.own:
-            configs.append(
-                f"{{source: {self._task_name(self.own)}, target: {json.dumps(f'{WORKDIR}/{self.own.path}')}}}"
-            )
+        configs += [
+            f"{{source: {self._file_name(file)}, target: {json.dumps(f'{WORKDIR}/{file.path}')}}}" for file in self.own
+        ]
         secret, certificate = self._key(peer_id)
         return fill(
             "stack-peer.yml",
@@ -198,8 +196,8 @@ class _Writer:
         )
 
     @staticmethod
-    def _task_name(own: TaskFile) -> str:
-        return f"task-{_digest(own.content)}"
+    def _file_name(file: UserFile) -> str:
+        return f"{file.what}-{_digest(file.content)}"
 
 
 def _digest(content: bytes) -> str:

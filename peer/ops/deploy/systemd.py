@@ -13,7 +13,7 @@ from coordinator_free_bootstrap.graph import split_address
 from peer.identity.files import read_file
 from peer.ops.deploy.given_data import GivenData
 from peer.ops.deploy.keys import create_and_list_keys, key_files
-from peer.ops.deploy.task_file import task_file
+from peer.ops.deploy.task_file import user_files
 from peer.ops.deploy.text import fill, write
 from peer.wire.security import is_loopback
 
@@ -52,7 +52,7 @@ def write_systemd(
         IdentityError: a key cannot be used.
     """
     _refuse_loopback(graph)
-    own = task_file(graph)
+    own = user_files(graph)
     graph, keys = create_and_list_keys(graph, out / "keys")
     folder = f"/{TASK}" if own or data else "%S/coordinator-free"
     mounted = _mounted(data, graph) if data else ""
@@ -73,8 +73,7 @@ def write_systemd(
                 0o644,
             ),
         }
-        if own is not None:
-            content[f"{TASK}/{own.path}"] = (own.content, 0o644)
+        content |= {f"{TASK}/{file.path}": (file.content, 0o644) for file in own}
         folders = [TASK] if data else []
         paths.append(write(out / f"peer-{peer_id}.tar.gz", _archive(content, folders), 0o600))
     return [*paths, write(out / "graph.json", text), *keys]

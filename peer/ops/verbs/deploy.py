@@ -336,14 +336,12 @@ def chaos(
 
     exit_on_signals()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    try:
-        import docker
+    import docker
 
+    try:
         # s; under load the engine is slow, and a timeout would leave a fault in place
         client = docker.from_env(timeout=300)
         client.ping()
-    except ImportError:
-        raise UsageError("peer deploy chaos: needs the Docker SDK; pip install docker") from None
     except docker.errors.DockerException as error:
         raise UsageError(
             f"peer deploy chaos: no answer from the Docker engine ({error}); set DOCKER_HOST or DOCKER_GID"

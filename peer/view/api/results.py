@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator_free_bootstrap.errors import UsageError
 from peer.api.arguments import named_in_python
 from peer.api.choices import TaskChoice
 from peer.view.models.model_out import export_model, module_of, peer_of, read_model
@@ -82,12 +81,8 @@ class Run:
         Raises:
             UsageError: pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise UsageError(
-                "Run.frame: found no pandas; install it: pip install 'coordinator-free[tabular]'"
-            ) from error
+        import pandas as pd
+
         from peer.view.report.history_table import rows
 
         return pd.DataFrame(rows(self._report.run))

@@ -6,7 +6,6 @@ import io
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from coordinator_free_bootstrap.errors import TaskError, UsageError
-from peer.tasks.user_code import USER_ERRORS
+from coordinator_free_bootstrap.extras import require
+from coordinator_free_bootstrap.user_file import USER_ERRORS
 
 Metadata = Mapping[str, str]
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -123,10 +123,7 @@ def check_packages() -> None:
     Raises:
         UsageError: one is not installed.
     """
-    if missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]:
-        raise UsageError(
-            f"export to ONNX: found no package {missing[0]}; install it: pip install 'coordinator-free[export]'"
-        )
+    require(ONNX_PACKAGES, "export to ONNX")
 
 
 FORMATS: dict[str, Callable[[nn.Module, Tensor | None, Metadata], bytes]] = {

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from coordinator_free_bootstrap import Manifest, parse_manifest
 from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
+from coordinator_free_bootstrap.user_file import USER_ERRORS
 from peer.algorithms.personalize import confident_predictions, mixed_predictions
 from peer.core.averaging import Vector
 from peer.core.schema import Schema
@@ -32,7 +33,7 @@ from peer.tasks.process_settings import users_settings
 from peer.tasks.shard import Shard
 from peer.tasks.sources import source_named
 from peer.tasks.task import Task
-from peer.tasks.user_code import USER_ERRORS, shard_of, user_code
+from peer.tasks.user_code import shard_of, user_code
 from peer.view.models.inputs import Inputs, checked_inputs, read_inputs, read_named_inputs, read_raw
 
 

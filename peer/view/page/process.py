@@ -7,10 +7,11 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.extras import require
+
+PACKAGES = ("starlette", "uvicorn")
 
 
 def watch_directory(
@@ -19,12 +20,12 @@ def watch_directory(
     """Serve the page of a run until Ctrl-C or SIGTERM; `told` gets a sentence with each link.
 
     Raises:
-        ConfigError: the packages of the page are missing, or the address cannot be bound.
-        UsageError: there is no such directory.
+        ConfigError: the address cannot be bound.
+        UsageError: there is no such directory, or the packages of the page are missing.
         GraphError: the graph file is not valid.
         StorageError: a file exists and cannot be read.
     """
-    require_packages()
+    require(PACKAGES, "the page")
     from peer.view.page.access import kept_key
     from peer.view.page.serve import serve
     from peer.view.page.source import RunSource
@@ -35,26 +36,14 @@ def watch_directory(
     )
 
 
-def require_packages() -> None:
-    """Check that the packages of the page are installed.
-
-    Raises:
-        ConfigError: one is missing.
-    """
-    if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
-        raise ConfigError(
-            f"the page: found no package {', '.join(missing)}; needed: the extra page; pip install 'coordinator-free[page]'"
-        )
-
-
 @contextmanager
 def beside(directory: Path, port: int = 0) -> Iterator[None]:
     """Serve the page of a directory from a process of its own while the block runs; it prints its links.
 
     Raises:
-        ConfigError: the packages of the page are missing.
+        UsageError: the packages of the page are missing.
     """
-    require_packages()
+    require(PACKAGES, "the page")
     process = multiprocessing.get_context("spawn").Process(
         target=_serve, args=(directory, port), name="page", daemon=True
     )

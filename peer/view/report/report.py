@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.errors import Refusal, UsageError
+from coordinator_free_bootstrap.extras import named_packages
 from coordinator_free_bootstrap.strict_json import finite, printable
 from coordinator_free_bootstrap.validation import counted
 from peer.core.metric import Metric
@@ -82,7 +83,7 @@ def build_report(directory: Path, target: float | None = None) -> Report:
 def _report(run: Run, target: float | None) -> Report:
     notes = [*run.found, *_state_notes(run)]
     values: dict[str, Any] = {"warnings": warnings(run)}
-    values |= {name: metric(run) for name, metric in METRICS.items()}
+    values |= _metrics(run, notes)
     values["metric"] = run.metric.as_json()
     values["more_metrics"] = more_metrics(run)
     values["consensus_distance"], values["consensus_distance_relative"] = consensus_distances(run, notes)
@@ -94,6 +95,21 @@ def _report(run: Run, target: float | None) -> Report:
     values["peers"] = [peer_row(peer) | {"alone": was_alone(run, peer)} for peer in run.peers]
     values["notes"] = notes
     return Report(run, finite(values))
+
+
+def _metrics(run: Run, notes: list[str]) -> dict[str, Any]:
+    """Return `METRICS`; a value whose package is not installed is None, with a note."""
+    values: dict[str, Any] = {}
+    missing: dict[str, list[str]] = {}
+    for name, metric in METRICS.items():
+        try:
+            with named_packages():
+                values[name] = metric(run)
+        except UsageError as error:
+            values[name] = None
+            missing.setdefault(str(error), []).append(name)
+    notes += [f"{', '.join(names)}: left out: {sentence}" for sentence, names in missing.items()]
+    return values
 
 
 def more_metrics(run: Run) -> dict[str, dict[str, Any]]:
@@ -215,11 +231,11 @@ def cluster_ari(run: Run) -> float | None:
 
 def cluster_accuracy(run: Run) -> float | None:
     """Return the share of peers in their true cluster, under the best one-to-one matching of labels (Hungarian)."""
-    from scipy.optimize import linear_sum_assignment
-
     true, found = cluster_labels(run)
     if not true:
         return None
+    from scipy.optimize import linear_sum_assignment
+
     true_index, found_index = (np.unique(labels, return_inverse=True)[1] for labels in (true, found))
     confusion = np.zeros((true_index.max() + 1, found_index.max() + 1), dtype=int)  # [true, assigned]
     np.add.at(confusion, (true_index, found_index), 1)

@@ -6,10 +6,10 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.extras import require
 from peer.view.report.report import Report
 
 Row = dict[str, Any]  # of one peer and round, with the columns of `peer.view.report.history_table`
@@ -48,15 +48,14 @@ class _Kind:
     module: str
     name: str
     needs: tuple[str, ...]  # modules
-    extra: str
 
 
 _HERE = "peer.view.trackers"
 KINDS = {
-    "tensorboard": _Kind("LOGDIR", f"{_HERE}.tensorboard_events", "TensorBoard", ("tensorboard",), "tensorboard"),
-    "mlflow": _Kind("URI", f"{_HERE}.mlflow_runs", "Mlflow", ("mlflow",), "mlflow"),
-    "csv": _Kind("FILE", f"{_HERE}.table_file", "Csv", ("pandas",), "tabular"),
-    "parquet": _Kind("FILE", f"{_HERE}.table_file", "Parquet", ("pandas", "pyarrow"), "tabular"),
+    "tensorboard": _Kind("LOGDIR", f"{_HERE}.tensorboard_events", "TensorBoard", ("tensorboard",)),
+    "mlflow": _Kind("URI", f"{_HERE}.mlflow_runs", "Mlflow", ("mlflow",)),
+    "csv": _Kind("FILE", f"{_HERE}.table_file", "Csv", ("pandas",)),
+    "parquet": _Kind("FILE", f"{_HERE}.table_file", "Parquet", ("pandas", "pyarrow")),
 }
 FORMS = ", ".join(f"{name}:{kind.place}" for name, kind in KINDS.items())
 
@@ -71,10 +70,7 @@ def check(exports: Iterable[str]) -> None:
         name, _, place = export.partition(":")
         if name not in KINDS or not place:
             raise UsageError(f"--export: found {export!r}; allowed: {FORMS}")
-        missing = [module for module in KINDS[name].needs if find_spec(module) is None]
-        if missing:
-            install = f"pip install 'coordinator-free[{KINDS[name].extra}]'"
-            raise UsageError(f"--export {export}: found no package {missing[0]}; install it: {install}")
+        require(KINDS[name].needs, f"--export {export}")
 
 
 def opened(export: str) -> Tracker:

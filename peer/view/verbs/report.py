@@ -53,6 +53,7 @@ def report(
     Example: peer report out --html page.html
     """
     from coordinator_free_bootstrap.errors import UsageError
+    from coordinator_free_bootstrap.extras import is_installed, missing
     from peer.view.report.report import build_report
 
     if against is not None and html is None:
@@ -70,7 +71,9 @@ def report(
         from peer.view.report.tables import report_view
 
         Console().print(report_view(found.values))
-    if out is not None or not json:
+    if out is None and not json and not is_installed("matplotlib"):
+        typer.echo(f"no pictures: {missing('matplotlib')}", err=True)
+    elif out is not None or not json:
         from peer.view.report.faults import save_fault_picture
         from peer.view.report.plots import save_plots
 

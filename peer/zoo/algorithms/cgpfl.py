@@ -35,6 +35,7 @@ class Cgpfl(CgpflDecisions):
     """CGPFL: theta near w near one of K centers; evaluated are theta and the center."""
 
     name = "cgpfl"
+    packages = ("scipy",)  # to align labels
 
     # ---- the start --------------------------------------------------------------------------------------------------
 

@@ -10,10 +10,12 @@ import importlib.util
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.extras import require
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
 from coordinator_free_bootstrap.validation import unknown_name
@@ -103,12 +105,10 @@ def facts_of(manifest: Manifest) -> Facts:
 def _digits(dataset: DataSet, options: Settings, data_root: Path, download: bool) -> Pool:
     """Return scikit-learn's bundled 8x8 handwritten digits, values 0..16; the test set is a fixed fifth."""
     # Only the file is read: importing sklearn.datasets costs each peer process 73 MB and a second.
-    package = importlib.util.find_spec("sklearn")
-    if package is None or package.origin is None:
-        raise TaskError("task: found no scikit-learn, whose package has the file of 'digits'; install scikit-learn")
-    rows = np.loadtxt(
-        Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",", dtype=np.float32
-    )
+    require(("sklearn",), "task 'digits'")
+    package: Any = importlib.util.find_spec("sklearn")
+    file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    rows = np.loadtxt(file, delimiter=",", dtype=np.float32)
     rows = rows[generator(0, "digits").permutation(len(rows))]
     x = rows[:, :-1].reshape(-1, 1, 8, 8)  # (n, 1, 8, 8)
     y, classes = rows[:, -1].astype(np.int64), dataset.facts(options).classes

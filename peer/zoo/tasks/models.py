@@ -7,7 +7,6 @@ DPFL (Kharrat et al. 2025, arXiv:2406.06520), CGPFL (Tang et al. 2021, arXiv:210
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.extras import is_installed
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.validation import near, unknown_name
 from peer.zoo.tasks.pool import refuse_unknown_options
@@ -65,7 +65,7 @@ def check_model_name(name: str, options: Mapping[str, object]) -> None:
         TaskError: an unknown name or option.
     """
     if name.startswith(TORCHVISION):
-        if importlib.util.find_spec("torchvision") is None:
+        if not is_installed("torchvision"):
             return
         from peer.tasks.torchvision_shim import import_torchvision
 

@@ -15,10 +15,15 @@ from coordinator_free_bootstrap import make_graph
 from peer.bed.testbed.ports import on_free_ports
 
 ROOT = Path(__file__).parents[3]
-NAMES = [
+WITH_AN_EXAMPLE = [
     *("Algorithm", "Data", "Graph", "Manifest", "Preprocessing", "Run", "Shard", "Task", "Testbed"),
     *("run", "run_async", "simulate", "watch"),
 ]
+OF_ALGORITHMS = [  # what a subclass of Algorithm names
+    *("AlgorithmState", "ModelHeader", "Offer", "Pass", "Refusal", "Rejection", "Select", "Target", "Vector"),
+    *("Workspace", "generator"),
+]
+NAMES = sorted(WITH_AN_EXAMPLE + OF_ALGORITHMS)
 WITH_EXAMPLES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for package in ("coordinator_free_bootstrap", "peer")
@@ -34,7 +39,7 @@ def test_all_has_the_documented_names():
     assert [name for name in NAMES if not re.search(rf"`(peer\.)?{name}\b", page)] == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WITH_AN_EXAMPLE)
 def test_a_name_has_a_docstring_with_an_example(name):
     assert doctest.DocTestParser().get_examples(getattr(peer, name).__doc__)
     assert getattr(peer, name).__module__ in WITH_EXAMPLES  # so the test below runs it
@@ -47,6 +52,37 @@ def test_types_of_the_names_are_those_that_are_imported():
         for alias in line.names:
             assert getattr(importlib.import_module(line.module), alias.name) is getattr(peer, alias.name)
     assert sorted(alias.name for line in block.body for alias in line.names) == NAMES
+
+
+def test_an_algorithm_needs_no_other_module_of_this_project():
+    """The modules that signatures of `peer.Algorithm` name, which a subclass repeats, are all in `peer`."""
+    source = (ROOT / "peer" / "algorithms" / "base.py").read_text()
+    annotations = {
+        name.id
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.name != "__init__"
+        for part in (*(each.annotation for each in node.args.args), node.returns)
+        if part is not None
+        for name in ast.walk(part)
+        if isinstance(name, ast.Name)
+    }
+    ours = {
+        alias.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and node.module.startswith(("peer", "coordinator_free_bootstrap"))
+        for alias in node.names
+    }
+    assert (annotations & ours) - set(NAMES) == {"Schema", "Learner"}  # of `travelling` and the first models: rare
+
+
+def test_the_example_of_a_package_imports_nothing_else_of_this_project():
+    for path in (ROOT / "examples" / "package").rglob("*.py"):
+        imported = {
+            node.module
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(("peer", "coordinator_free"))
+        }
+        assert imported <= {"peer"}, path
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -364,7 +364,7 @@ class Keeps(DFedAvg):
 
 
 def keeping(monkeypatch: pytest.MonkeyPatch, most: int, kept: int | None = None) -> PeerHost:
-    monkeypatch.setattr("peer.host.build.algorithm_named", lambda name: Keeps)
+    monkeypatch.setattr("peer.algorithms.registry.algorithm_named", lambda name: Keeps)
     if kept is not None:
         monkeypatch.setattr(Keeps, "kept_models", lambda self: kept)
     return host_of(algorithm="dfedavg", limits={"kept_bytes_max": most})[0]

@@ -210,6 +210,20 @@ def test_the_command_runs_resumes_and_prints_a_table(small, tmp_path):
     assert "seeds 2" in text or "| 2 |" in text
 
 
+def test_a_case_may_have_the_algorithm_of_a_file(small, tmp_path, monkeypatch):
+    """Before, it was skipped: no algorithm 'half.py:Half' in this version."""
+    monkeypatch.chdir(tmp_path)
+    small.write_text(SMALL.replace('algorithm = "local"', 'algorithm = "half.py:Half"'))
+    arguments = ["experiment", "run", str(small), "--out", "results", "--seeds", "1", "--case", "local"]
+    missing = CliRunner().invoke(app, arguments)
+    assert "run.algorithm: found no file 'half.py'" in str(missing.exception)
+    (tmp_path / "half.py").write_text("import peer\n\n\nclass Half(peer.Algorithm):\n    pass\n")
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    (result,) = (tmp_path / "results").rglob("seed-1.json")
+    assert json.loads(result.read_text())["algorithm"] == "half.py:Half"
+
+
 def test_a_wrong_option_of_the_last_case_is_an_error_before_the_first_run(small, tmp_path):
     small.write_text(small.read_text().replace(LOCAL, 'run = { algorithm = "local", split_options = { sampels = 4 } }'))
     out = tmp_path / "results"

@@ -138,7 +138,7 @@ def test_a_row_is_marked_where_the_interval_of_its_difference_includes_0(row, ma
     [
         ('"rounds": 2', '"rounds": "many"', r'one.json: tables\[0\].rounds: found "many"'),
         ('"seeds": 2', '"seed": 2', "no such key"),
-        ("{", "[", "one.json: expected what peer experiment table --json writes"),
+        ("{", "[", "one.json: expected what peer experiment table --save writes"),
         ('"measured": [91, 2.5]', '"measured": [91, NaN]', "measured"),
     ],
 )
@@ -181,7 +181,7 @@ def test_a_page_leaves_no_table_out(paper):
         page(paper, tables_in(paper))
 
 
-@pytest.mark.parametrize("option", ["--json", "--curves"])
+@pytest.mark.parametrize("option", ["--save", "--curves"])
 def test_options_that_need_single_runs_are_refused_for_saved_tables(paper, tmp_path, option):
     done = CliRunner().invoke(app, ["experiment", "table", str(paper), option, str(tmp_path / "out")])
     assert isinstance(done.exception, UsageError)
@@ -209,7 +209,7 @@ def test_results_of_single_runs_become_a_file_with_the_numbers_of_each_seed(tmp_
             path = tmp_path / "out" / "one" / f"{setting}-{case}" / f"seed-{seed}.json"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(result(case, setting, seed, value)))
-    done = CliRunner().invoke(app, ["experiment", "table", str(tmp_path / "out"), "--json", str(tmp_path / "results")])
+    done = CliRunner().invoke(app, ["experiment", "table", str(tmp_path / "out"), "--save", str(tmp_path / "results")])
     assert done.exit_code == 0, done.output
     (table,) = read_tables(tmp_path / "results" / "one.json")
     assert [(row.setting, row.case, row.by_seed) for row in table.rows] == [

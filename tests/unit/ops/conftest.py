@@ -33,3 +33,10 @@ def own_task(tmp_path, monkeypatch):
     (tmp_path / "code" / "mine.py").write_text(TASK)
     monkeypatch.chdir(tmp_path)
     return parse_manifest({"task": "code/mine.py:task"}, "test")
+
+
+@pytest.fixture
+def own_algorithm(own_task, tmp_path):
+    """Return the manifest of `own_task` with the algorithm ``code/half.py:Half``."""
+    (tmp_path / "code" / "half.py").write_text("import peer\n\n\nclass Half(peer.Algorithm):\n    pass\n")
+    return own_task.model_copy(update={"algorithm": "code/half.py:Half"})

@@ -139,6 +139,31 @@ def test_a_task_file_is_copied_and_mounted_where_the_peers_start(own_task, tmp_p
     assert row["working_dir"] == "/task"
 
 
+def test_an_algorithm_file_is_copied_and_mounted_where_the_peers_start(own_algorithm, tmp_path):
+    out = tmp_path / "out"
+    for manifest in (own_algorithm, own_algorithm.model_copy(update={"task": "digits"})):
+        write_compose(make_graph("ring", 3, manifest=manifest), out)
+        copied = out / "deploy" / "task" / "code" / "half.py"
+        assert copied.read_bytes() == (tmp_path / "code" / "half.py").read_bytes()
+        row = services((out / "docker-compose.yml").read_text())["peer-2"]
+        assert "./deploy/task:/task:ro" in row["volumes"]
+        assert row["working_dir"] == "/task"
+        copied.unlink()
+
+
+def test_a_file_of_both_task_and_algorithm_is_copied_once(own_task, tmp_path):
+    both = own_task.model_copy(update={"algorithm": "code/mine.py:Half"})
+    paths = write_compose(make_graph("ring", 3, manifest=both), tmp_path / "out")
+    assert len(paths) == len(set(paths))
+    assert tmp_path / "out" / "deploy" / "task" / "code" / "mine.py" in paths
+
+
+def test_an_algorithm_file_outside_of_the_working_directory_is_refused(tmp_path):
+    graph = make_graph("ring", 3, manifest=parse_manifest({"algorithm": "/home/me/half.py:Half"}, "test"))
+    with pytest.raises(UsageError, match=r"run.algorithm: found '/home/me/half.py'; .*a relative path without"):
+        write_compose(graph, tmp_path)
+
+
 def test_without_a_task_file_no_working_directory_is_set(ring):
     assert "working_dir" not in compose_file(ring)
 

@@ -135,7 +135,7 @@ def test_a_unit_mounts_the_data_of_its_device(deploy):
         ("compose", "sites:/state", None, "allowed: a path below /task"),
         ("compose", "sites:.", None, "allowed: a path below /task"),
         ("compose", "/", None, "such as ./sites:data"),
-        ("compose", "sites:code", None, "which hides the task file code/mine.py"),
+        ("compose", "sites:code", None, "which hides the file code/mine.py"),
         ("compose", "sites:data-{id}", BUILTIN, "one PATH for all peers"),
         ("swarm", "./sites", None, "allowed: an absolute path that is valid on every node, or a volume"),
         ("swarm", "/srv/../x", None, "allowed: an absolute path"),

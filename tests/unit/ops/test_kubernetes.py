@@ -10,6 +10,7 @@ import stat
 import kubernetes_validate
 import pytest
 import yaml
+from manifest_walk import problems
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap import make_graph, parse_manifest, save_graph
@@ -118,6 +119,19 @@ def test_a_task_file_is_a_config_map_in_the_working_directory_of_the_peers(tmp_p
     (peer,) = pod["containers"]
     (mount,) = (each for each in peer["volumeMounts"] if each["name"] == "task")
     assert mount["mountPath"] == peer["workingDir"] == "/task"
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_an_algorithm_file_is_a_config_map_beside_that_of_the_task(tmp_path, own_algorithm, version):
+    documents = manifests(tmp_path / "k8s", Cluster(shards="patients"), make_graph("ring", 3, manifest=own_algorithm))
+    for document in documents:
+        kubernetes_validate.validate(document, version, strict=True)
+    assert problems(documents) == []
+    (config,) = (d for d in documents if d["metadata"]["name"] == "peer-algorithm")
+    assert base64.b64decode(config["binaryData"]["algorithm.py"]) == (tmp_path / "code" / "half.py").read_bytes()
+    (peer,) = of_kind(documents, "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in peer["volumeMounts"]}
+    assert (mounts["task"], mounts["algorithm"]) == ("/task/code/mine.py", "/task/code/half.py")
 
 
 def test_a_task_file_beyond_the_size_of_a_config_map_is_refused(tmp_path, own_task, caplog):

@@ -131,6 +131,12 @@ def test_a_task_file_is_a_config_in_the_working_directory(tmp_path, own_task):
     assert row["configs"][1]["target"] == "/task/code/mine.py"
 
 
+def test_an_algorithm_file_is_a_config_beside_that_of_the_task(tmp_path, own_algorithm):
+    row = peers(written(tmp_path / "out", Stack(), make_graph("ring", 3, manifest=own_algorithm)))[0]
+    assert [each["target"] for each in row["configs"][1:3]] == ["/task/code/mine.py", "/task/code/half.py"]
+    assert (tmp_path / "out" / "task" / "code" / "half.py").read_bytes() == (tmp_path / "code" / "half.py").read_bytes()
+
+
 def test_private_keys_are_among_the_written_files(tmp_path):
     result = deploy(tmp_path, make_graph("ring", 3))
     found = re.findall(r"keys/(\S+)\.key \(private key\)", result.stderr)
@@ -167,7 +173,7 @@ def test_split_shard_without_a_folder_is_refused(tmp_path):
 def test_a_task_file_beyond_the_size_of_a_config_is_refused(tmp_path, own_task):
     with (tmp_path / "code" / "mine.py").open("a") as file:
         file.write("#" * CONFIG_BYTES_MAX)
-    with pytest.raises(UsageError, match=r"run\.task: found .* bytes; allowed: 1023999"):
+    with pytest.raises(UsageError, match=r"run\.task: code/mine\.py: found .* bytes; allowed: 1023999"):
         write_swarm(make_graph("ring", 3, manifest=own_task), tmp_path / "out", Stack())
     assert not (tmp_path / "out" / "stack.yml").exists()
 

@@ -77,6 +77,15 @@ def test_a_task_file_is_in_each_archive_where_the_unit_starts_the_peer(tmp_path,
             assert archive.extractfile(f"{folder}/code/mine.py").read() == (tmp_path / "code" / "mine.py").read_bytes()
 
 
+def test_an_algorithm_file_is_in_each_archive_too(tmp_path, own_algorithm):
+    paths = write_systemd(devices(manifest=own_algorithm), tmp_path / "out")
+    (folder,) = re.findall("^WorkingDirectory=/(.*)$", paths[0].read_text(), re.MULTILINE)
+    for path in paths[1:4]:
+        with tarfile.open(path) as archive:
+            for name in ("mine.py", "half.py"):
+                assert archive.extractfile(f"{folder}/code/{name}").read() == (tmp_path / "code" / name).read_bytes()
+
+
 def test_without_a_task_file_the_peer_starts_in_its_state_directory(tmp_path):
     assert "WorkingDirectory=%S/coordinator-free\n" in write_systemd(devices(), tmp_path)[0].read_text()
 

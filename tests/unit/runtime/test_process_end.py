@@ -15,6 +15,12 @@ from peer.runtime.process import logged
         (TaskError("model: found x"), 12, "model: found x"),
         (ValueError("tuple index"), 70, "found ValueError in this program: tuple index; this is a bug"),
         (RuntimeError(), 70, "found RuntimeError in this program"),
+        (
+            ModuleNotFoundError("No", name="scipy.stats"),
+            2,
+            "package scipy is not installed; install it: pip install 'coordin",
+        ),
+        (ModuleNotFoundError("No", name="peer.nothing"), 70, "found ModuleNotFoundError in this program"),
     ],
 )
 def test_the_last_error_of_the_log_is_the_reason(error, code, said, tmp_path):

@@ -37,7 +37,7 @@ from peer.lab.jobs import read_result
 from peer.lab.spec import load_experiment
 from peer.lab.table_files import read_tables
 from peer.observe.logs import last_error
-from peer.ops.deploy.task_file import task_file
+from peer.ops.deploy.task_file import user_files
 from peer.runtime.assembly import LocalSettings, assemble
 from peer.runtime.ending import is_completed
 from peer.store.history import HistoryWriter, read_history
@@ -173,7 +173,7 @@ def deployed(path: Path) -> object:
     manifest = parse_manifest({"task": f"{path.name}:task"}, "test")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(path.parent)
-        return task_file(make_graph("line", 2, manifest=manifest))
+        return user_files(make_graph("line", 2, manifest=manifest))
 
 
 def samples(path: Path) -> object:

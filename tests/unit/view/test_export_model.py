@@ -14,9 +14,9 @@ from torch import nn
 from typer.testing import CliRunner
 
 import peer
+from coordinator_free_bootstrap import extras
 from coordinator_free_bootstrap.errors import StorageError, TaskError, UsageError
 from peer.cli.main import app
-from peer.view.models import formats
 
 ENDINGS = (".pt", ".safetensors", pytest.param(".onnx", marks=pytest.mark.slow))
 
@@ -248,8 +248,8 @@ def test_a_model_that_onnx_cannot_express_is_refused(tmp_path, task, said):
 
 
 def test_without_the_packages_of_the_extra_onnx_is_refused_at_once(normalized, tmp_path, monkeypatch):
-    monkeypatch.setattr(formats, "find_spec", lambda name: None if name == "onnxruntime" else object())
-    with pytest.raises(UsageError, match=r"found no package onnxruntime; .*coordinator-free\[export\]"):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "onnxruntime" else object())
+    with pytest.raises(UsageError, match=r"package onnxruntime is not installed; .*coordinator-free\[export\]"):
         normalized.export_model(0, tmp_path / "model.onnx")
 
 

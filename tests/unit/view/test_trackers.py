@@ -10,6 +10,7 @@ import pytest
 
 import peer
 from coordinator_free_bootstrap.errors import StorageError, UsageError
+from coordinator_free_bootstrap.extras import EXTRAS
 from peer.cli.main import app
 from peer.view.trackers.curves import AllPeers, PeerCurves
 from peer.view.trackers.export import LiveExport
@@ -199,8 +200,8 @@ def test_an_unknown_tracker_is_refused_with_those_that_there_are(export):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_missing_package_is_refused_before_the_run_with_what_installs_it(name, monkeypatch):
-    monkeypatch.setattr("peer.view.trackers.tracker.find_spec", lambda module: None)
-    with pytest.raises(UsageError, match=rf"pip install 'coordinator-free\[{KINDS[name].extra}\]'"):
+    monkeypatch.setattr("coordinator_free_bootstrap.extras.find_spec", lambda module: None)
+    with pytest.raises(UsageError, match=rf"pip install 'coordinator-free\[{EXTRAS[KINDS[name].needs[0]]}\]'"):
         check([f"{name}:place"])
 
 

@@ -1,0 +1,116 @@
+"""Goal: a bare installation runs peers with an own task; what needs a package of an extra is refused at its start.
+
+Method: `peer run` and other verbs as processes that cannot find the packages of extras (`tools/bare.py`).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tools.bare import environment
+from tools.running import PATIENCE_S, on_loopback
+
+from coordinator_free_bootstrap import apply_settings, make_graph, parse_manifest, save_graph
+from peer.store.state_dir import StateDir
+
+pytestmark = pytest.mark.process
+
+TASK = """
+import numpy as np
+from torch import nn
+from peer import Shard, Task
+
+class Halves(Task):
+    classes = 2
+
+    def make_model(self):
+        return nn.Linear(3, 2)
+
+    def load_shard(self, peer_id):
+        x = np.random.default_rng(peer_id).normal(size=(60, 3)).astype(np.float32)
+        y = (x[:, 0] > 0).astype(int)
+        return Shard(train_x=x[:40], train_y=y[:40], test_x=x[40:], test_y=y[40:], true_cluster=np.full(40, peer_id % 2))
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Return a folder with a task file and the graph file of two peers."""
+    (tmp_path / "halves.py").write_text(TASK)
+    make(tmp_path)
+    return tmp_path
+
+
+def make(home: Path, *settings: str) -> None:
+    """Write the graph file of two peers."""
+    graph = on_loopback(make_graph("complete", 2))
+    given = ["run.rounds=2", "run.task=halves.py:Halves", *settings]
+    manifest = parse_manifest(apply_settings(graph.manifest.model_dump(), given), "test")
+    save_graph(type(graph)(graph.nodes, graph.edges, manifest), home / "graph.json")
+
+
+def started(home: Path, *words: object) -> subprocess.Popen[str]:
+    """Start the command `peer` in a folder, without the packages of extras."""
+    command = [sys.executable, "-m", "peer", *map(str, words)]
+    return subprocess.Popen(command, env=environment(home), cwd=home, stdout=-1, stderr=-1, text=True)
+
+
+def peer(home: Path, *words: object) -> tuple[int, str]:
+    """Run the command `peer` to its end; return its exit code, and what it printed to both outputs."""
+    with started(home, *words) as process:
+        return process.wait(PATIENCE_S), "".join(process.communicate())
+
+
+def run_words(home: Path, peer_id: int) -> tuple[object, ...]:
+    state = StateDir.of_peer(home, peer_id).root
+    return ("run", "--id", peer_id, "--neighbors", "graph.json", "--state-dir", state, "--insecure")
+
+
+def test_two_peers_with_an_own_task_complete_and_are_reported(home: Path) -> None:
+    with ExitStack() as stack:
+        peers = [stack.enter_context(started(home, *run_words(home, peer_id))) for peer_id in (0, 1)]
+        ended = [(process.communicate(timeout=PATIENCE_S)[1], process.returncode) for process in peers]
+    assert [code for _, code in ended] == [0, 0], ended
+    code, said = peer(home, "report", ".")
+    assert code == 0, said
+    assert "4 sent, 4 folded" in said
+    assert "cluster_accuracy: left out: package scipy is not installed" in " ".join(said.split())
+    assert said.count("no pictures: package matplotlib is not installed") == 1
+    assert not (home / "report").exists()
+    code, said = peer(home, "report", ".", "--out", "pictures")  # asked for
+    assert (code, "error: package matplotlib is not installed" in said) == (2, True), said
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "sentence"),
+    [
+        (["run.algorithm=fedspd"], [], "algorithm 'fedspd': package scipy is not installed; .*[lab]'"),
+        (["run.algorithm=cgpfl"], [], "algorithm 'cgpfl': package scipy is not installed; .*[lab]'"),
+        (["run.task=digits"], [], "task 'digits': package sklearn is not installed; .*[lab]'"),
+        ([], ["--metrics-port", "9"], "package prometheus_client is not installed; .*[metrics]'"),
+        ([], ["--export", "csv:rounds.csv"], "--export csv:rounds.csv: package pandas is not installed; .*[tabular]'"),
+    ],
+)
+def test_a_peer_is_refused_at_its_start_with_the_install_command(
+    home: Path, settings: list[str], options: list[str], sentence: str
+) -> None:
+    """Before, fedspd failed when it first aligned labels, in round 9."""
+    make(home, *settings)
+    code, said = peer(home, *run_words(home, 0), *options)
+    start, end = sentence.split(".*")
+    assert code == 2, said
+    assert start in said and end in said, said
+    assert "Traceback" not in said
+    assert not list(home.rglob("history.jsonl"))
+
+
+def test_a_testbed_names_what_its_task_needs(home: Path) -> None:
+    for words in (("--task", "digits"), ("--set", "run.algorithm=fedspd", "--task", "halves.py:Halves")):
+        code, said = peer(home, "testbed", "--peers", "2", "--kind", "line", *words, "--out", "bed")
+        assert code == 2, said
+        assert "is not installed; install it: pip install 'coordinator-free[lab]'" in said
+        assert not (home / "bed").exists()

@@ -35,13 +35,13 @@ class CatchUp:
 
     def pull(self, now: float) -> None:
         """Ask the neighbors that are ahead, or claim to be, for their models; the own round continues meanwhile."""
-        run = self._state
-        asked = [n for n in self._pace.claims_ahead() if n not in self.pulling and now >= run.neighbors[n].pull_at]
+        state = self._state
+        asked = [n for n in self._pace.claims_ahead() if n not in self.pulling and now >= state.neighbors[n].pull_at]
         for n in asked:
             self.pulling.add(n)
-            run.emit(do.Pull(n))
+            state.emit(do.Pull(n))
         if asked:
-            run.log("info", f"behind in round {run.round.index}: pulling the models of neighbors {asked}")
+            state.log("info", f"behind in round {state.round.index}: pulling the models of neighbors {asked}")
 
     def pull_done(self, event: ev.PullDone, now: float) -> None:
         """Note the answer to a pull.
@@ -49,13 +49,13 @@ class CatchUp:
         Raises:
             LocalProtocolError: no pull from this neighbor is pending.
         """
-        run = self._state
+        state = self._state
         if event.neighbor not in self.pulling:
             raise LocalProtocolError(f"a pull from peer {event.neighbor} is done that was not asked for")
         self.pulling.remove(event.neighbor)
-        neighbor = run.neighbors[event.neighbor]
-        useful = event.complete and event.round_index >= run.round.index + SKIPS_AT_LEAST
-        neighbor.note_pull(useful, now, run.manifest.timeouts.suspicion_s)
+        neighbor = state.neighbors[event.neighbor]
+        useful = event.complete and event.round_index >= state.round.index + SKIPS_AT_LEAST
+        neighbor.note_pull(useful, now, state.manifest.timeouts.suspicion_s)
         if useful:
             neighbor.note_round(event.round_index)
             neighbor.note_model(event.round_index)
@@ -68,14 +68,15 @@ class CatchUp:
 
     def adopt(self, sources: list[int], now: float) -> None:
         """Skip to the earliest round of the sources' models, with their average."""
-        run, skipped = self._state, self._state.round.index
-        run.totals["models_adopted"] += len(sources)
+        state, skipped = self._state, self._state.round.index
+        state.totals["models_adopted"] += len(sources)
         self.adopting = True
-        run.round.index, run.round.step = min([*(self._pulled[n] for n in sources), run.manifest.rounds]), 0
-        run.emit(do.Work("adopt", skipped, present=tuple(sources)))
-        run.log(
-            "info", f"caught up from round {skipped} to round {run.round.index} with the models of neighbors {sources}"
+        state.round.index, state.round.step = min([*(self._pulled[n] for n in sources), state.manifest.rounds]), 0
+        state.emit(do.Work("adopt", skipped, present=tuple(sources)))
+        state.log(
+            "info",
+            f"caught up from round {skipped} to round {state.round.index} with the models of neighbors {sources}",
         )
-        run.emit(do.Record("caught_up", {"from_round": skipped, "to_round": run.round.index}))
-        self._sender.post_passes(run.round.index - 1)
+        state.emit(do.Record("caught_up", {"from_round": skipped, "to_round": state.round.index}))
+        self._sender.post_passes(state.round.index - 1)
         self._contacts.send_heartbeats(now)

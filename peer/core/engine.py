@@ -107,16 +107,16 @@ class Engine:
         Raises:
             LocalProtocolError: the event cannot come in this stage: a bug of ours.
         """
-        run = self.state
-        if run.stage is Stage.STOPPED:
+        state = self.state
+        if state.stage is Stage.STOPPED:
             return []
-        run.effects = []
-        if run.started_at is None:
-            run.started_at = now
+        state.effects = []
+        if state.started_at is None:
+            state.started_at = now
             wait_s = self._start_deadline() - now
-            run.log("info", f"waiting up to {wait_s:g} s for neighbors {list(run.neighbors)}")
+            state.log("info", f"waiting up to {wait_s:g} s for neighbors {list(state.neighbors)}")
         self._take(event, now)
-        if run.leaving:
+        if state.leaving:
             self._leave(now)
         self.contacts.check(now)
         self.company.note(now)
@@ -125,8 +125,8 @@ class Engine:
         self.sender.send_due(now)
         at = self._next_time(now)
         if at is not None:
-            run.emit(do.SetTimer(at))
-        return run.effects
+            state.emit(do.SetTimer(at))
+        return state.effects
 
     def _take(self, event: ev.Event, now: float) -> None:  # noqa: PLR0912 - one case per event
         match event:
@@ -176,39 +176,41 @@ class Engine:
 
     def _advance(self, now: float) -> None:
         """Go on as far as the present state allows."""
-        run = self.state
+        state = self.state
         while True:
-            before = (run.stage, run.round.place)
-            if run.stage is Stage.JOINING and run.manifest.start.rule != "deadline" and run.refused_by_all():
-                reasons = "; ".join(f"peer {n}: {neighbor.refusal}" for n, neighbor in run.neighbors.items())
-                run.log("error", f'refused by all neighbors; run.start.rule = "deadline" would train alone: {reasons}')
+            before = (state.stage, state.round.current)
+            if state.stage is Stage.JOINING and state.manifest.start.rule != "deadline" and state.refused_by_all():
+                reasons = "; ".join(f"peer {n}: {neighbor.refusal}" for n, neighbor in state.neighbors.items())
+                state.log(
+                    "error", f'refused by all neighbors; run.start.rule = "deadline" would train alone: {reasons}'
+                )
                 self._stop("refused", now)
-            elif run.stage in (Stage.JOINING, Stage.EXCHANGING) and not run.leaving and self._gives_up(now):
+            elif state.stage in (Stage.JOINING, Stage.EXCHANGING) and not state.leaving and self._gives_up(now):
                 self._leave(now)
-            elif run.stage is Stage.JOINING and self._may_start(now):
+            elif state.stage is Stage.JOINING and self._may_start(now):
                 if absent := self.company.absent_at_start(now):
-                    waited_s = now - (run.started_at or 0.0)
-                    run.log(
+                    waited_s = now - (state.started_at or 0.0)
+                    state.log(
                         "warning", f"starting without {absent}, not met in {waited_s:.0f} s; run.start sets this wait"
                     )
-                self.sender.post_passes(run.round.index - 1)
+                self.sender.post_passes(state.round.index - 1)
                 self._between_rounds(now)
-            elif run.stage is Stage.CATCHING_UP and not self.catch_up.adopting:
+            elif state.stage is Stage.CATCHING_UP and not self.catch_up.adopting:
                 self._catch_up_at_start(now)
-            elif run.stage in OPEN:
+            elif state.stage in OPEN:
                 self._exchange(now)
             self.receiver.advance(now)
-            if run.stage is Stage.LINGERING:
+            if state.stage is Stage.LINGERING:
                 self._linger(now)
-            if (run.stage, run.round.place) == before:
+            if (state.stage, state.round.current) == before:
                 return
 
     # ---- the start, and catching up -------------------------------------------------------------------------------------
 
     def _may_start(self, now: float) -> bool:
-        run, start = self.state, self.state.manifest.start
-        count = len(run.neighbors)
-        if run.steps == 0 and not count:
+        state, start = self.state, self.state.manifest.start
+        count = len(state.neighbors)
+        if state.steps == 0 and not count:
             return True
         met = count - len(self.company.absent_at_start(now))
         enough = met == count or (start.rule == "quorum" and met >= start.quorum * count)
@@ -219,28 +221,28 @@ class Engine:
 
         A peer that goes on alone is ahead of all others before long, and they would skip rounds to catch up with it.
         """
-        run = self.state
-        wait_s = run.manifest.start.deadline_s
-        if run.resumed:
-            met = bool(run.live()) or run.round.index >= run.manifest.rounds
-            wait_s = run.manifest.timeouts.suspicion_s if met else min(wait_s, self.company.absence_s)
-        return (run.started_at or 0.0) + wait_s
+        state = self.state
+        wait_s = state.manifest.start.deadline_s
+        if state.resumed:
+            met = bool(state.live()) or state.round.index >= state.manifest.rounds
+            wait_s = state.manifest.timeouts.suspicion_s if met else min(wait_s, self.company.absence_s)
+        return (state.started_at or 0.0) + wait_s
 
     def _between_rounds(self, now: float) -> None:
         """Begin a round, or catch up, or leave."""
-        run = self.state
-        if run.leaving:
-            run.take(Trigger.LEAVE)
+        state = self.state
+        if state.leaving:
+            state.take(Trigger.LEAVE)
             return
-        if not self.pace.catches_up() or run.round.index >= run.manifest.rounds:
+        if not self.pace.catches_up() or state.round.index >= state.manifest.rounds:
             self._begin_round(now)
         elif used := self.catch_up.sources():
-            run.take(Trigger.CATCH_UP)
+            state.take(Trigger.CATCH_UP)
             self.catch_up.adopt(used, now)
         else:
             self.catch_up.pull(now)
-            if run.stage is Stage.JOINING and self.catch_up.pulling:  # there is no round of our own to go on with
-                run.take(Trigger.CATCH_UP)
+            if state.stage is Stage.JOINING and self.catch_up.pulling:  # there is no round of our own to go on with
+                state.take(Trigger.CATCH_UP)
             else:
                 self._begin_round(now)
 
@@ -254,73 +256,73 @@ class Engine:
     # ---- the round ------------------------------------------------------------------------------------------------------
 
     def _begin_round(self, now: float) -> None:
-        run, t = self.state, self.state.round.index
-        if t >= run.manifest.rounds:
-            run.take(Trigger.ROUNDS_OVER)
-            run.emit(do.Work("final", t))
+        state, t = self.state, self.state.round.index
+        if t >= state.manifest.rounds:
+            state.take(Trigger.ROUNDS_OVER)
+            state.emit(do.Work("final", t))
             return
-        run.take(Trigger.BEGIN_ROUND)
-        run.has_begun = True
+        state.take(Trigger.BEGIN_ROUND)
+        state.has_begun = True
         self.catch_up.forget()
-        run.round = Round(t, active=run.trains_in(run.peer_id, t), began_at=now)
-        run.round.record = {"folded": [], "rejected": Counter(), "seconds": Counter()}
-        run.arrivals.folded_in_round.clear()
+        state.round = Round(t, active=state.trains_in(state.peer_id, t), began_at=now)
+        state.round.record = {"folded": [], "rejected": Counter(), "seconds": Counter()}
+        state.arrivals.folded_in_round.clear()
         kept_from = self.pace.selections_kept_from()
-        for neighbor in run.neighbors.values():
+        for neighbor in state.neighbors.values():
             neighbor.forget_before((t, 0), kept_from)
             neighbor.outbox.drop_before(t - 1)
         if self.pace.tells_rounds:
             self.contacts.tell_round(now)
-        run.emit(do.DropSnapshots(t - 1))
-        run.emit(do.Work("assign", t, active=run.round.active))
+        state.emit(do.DropSnapshots(t - 1))
+        state.emit(do.Work("assign", t, active=state.round.active))
 
     def _work_done(self, event: ev.WorkDone, now: float) -> None:
-        run = self.state
+        state = self.state
         trigger = WORK.get(event.kind)
         if trigger is None or (trigger is Trigger.ADOPTED and not self.catch_up.adopting):
             raise LocalProtocolError(f"work '{event.kind}' is done that was not asked for")
-        if trigger is Trigger.ASSIGNED and (run.leaving or not run.round.active):
+        if trigger is Trigger.ASSIGNED and (state.leaving or not state.round.active):
             trigger = Trigger.SAT_OUT
-        run.take(trigger)
-        run.algorithm_state = event.state
-        if event.kind == "assign" and run.algorithm.asking(run.round.index):
-            takes_part = run.round.active
-            run.round.asked = run.algorithm.asks(event.state, run.round.index) if takes_part else frozenset()
-        run.round.record.setdefault("seconds", Counter()).update(event.seconds)
-        run.round.record.update(event.metrics)
+        state.take(trigger)
+        state.algorithm_state = event.state
+        if event.kind == "assign" and state.algorithm.asking(state.round.index):
+            takes_part = state.round.active
+            state.round.asked = state.algorithm.asks(event.state, state.round.index) if takes_part else frozenset()
+        state.round.record.setdefault("seconds", Counter()).update(event.seconds)
+        state.round.record.update(event.metrics)
         match trigger:
             case Trigger.ASSIGNED:
-                run.round.unannounced = True
+                state.round.unannounced = True
                 self._announce()
-                run.emit(do.Work("train", run.round.index))
+                state.emit(do.Work("train", state.round.index))
             case Trigger.SAT_OUT | Trigger.TRAINED:
                 self._begin_exchange(now)
             case Trigger.STEP_ENDED:
-                run.round.step, run.round.offered = run.round.step + 1, False
+                state.round.step, state.round.offered = state.round.step + 1, False
                 self._begin_exchange(now)
-                for neighbor in run.neighbors.values():
-                    neighbor.forget_before(run.round.place)
+                for neighbor in state.neighbors.values():
+                    neighbor.forget_before(state.round.current)
             case Trigger.CLOSED:
                 self._end_round(now)
             case Trigger.ADOPTED:
                 self.catch_up.adopting = False
-                if run.manifest.checkpoint_rounds:
+                if state.manifest.checkpoint_rounds:
                     self._write_checkpoint()
                 self._between_rounds(now)
             case Trigger.FINAL_DONE:
                 skipped = ("seconds", "folded", "rejected", "missing")
-                run.round.record = {key: value for key, value in run.round.record.items() if key not in skipped}
+                state.round.record = {key: value for key, value in state.round.record.items() if key not in skipped}
                 self._linger_until = now + self.company.absence_s
-                self._linger_latest = now + run.manifest.timeouts.round_deadline_s
+                self._linger_latest = now + state.manifest.timeouts.round_deadline_s
                 self.contacts.send_heartbeats(now)
 
     def _announce(self) -> None:
         """Post this round's selection once the last checkpoint is safe: one that declines completes a neighbor's round."""
-        run = self.state
-        if run.round.unannounced and run.persisting is None:
-            run.has_selected |= run.selection() is not None
+        state = self.state
+        if state.round.unannounced and state.persisting is None:
+            state.has_selected |= state.selection() is not None
             self.sender.post_selection()
-            run.round.unannounced = False
+            state.round.unannounced = False
 
     def _begin_exchange(self, now: float) -> None:
         self.state.round.exchange_began_at = now
@@ -330,16 +332,16 @@ class Engine:
 
     def _exchange(self, now: float) -> None:
         """Post this step's offers once the last checkpoint is safe; close the step when it is over."""
-        run = self.state
-        if run.stage is not Stage.EXCHANGING or run.leaving:
+        state = self.state
+        if state.stage is not Stage.EXCHANGING or state.leaving:
             return
-        if not run.round.offered:
-            if run.persisting is not None or not self.receiver.selections_known(now):
+        if not state.round.offered:
+            if state.persisting is not None or not self.receiver.selections_known(now):
                 return
-            if run.steps:
+            if state.steps:
                 self.sender.post_offers()
-            run.round.offered = True
-        if not self.pace.step_is_over(now) or run.arrivals.folding or self.pace.keeps_rate(now):
+            state.round.offered = True
+        if not self.pace.step_is_over(now) or state.arrivals.folding or self.pace.keeps_rate(now):
             return
         if not self.company.is_awaited():
             self._close_step(now)
@@ -357,69 +359,71 @@ class Engine:
 
     def _log_wait(self, now: float) -> None:
         """Log what a long wait is for, ever more rarely."""
-        run = self.state
-        if run.stage is Stage.JOINING:
+        state = self.state
+        if state.stage is Stage.JOINING:
             self._log_start(now)
-        waited_s = now - run.round.exchange_began_at
-        if run.stage is not Stage.EXCHANGING or waited_s < self._wait_told_s:
+        waited_s = now - state.round.exchange_began_at
+        if state.stage is not Stage.EXCHANGING or waited_s < self._wait_told_s:
             return
-        here, owed = run.arrivals.senders_at(run.round.place), self.pace.owed_to()
+        here, owed = state.arrivals.senders_at(state.round.current), self.pace.owed_to()
         silent = [n for n in self.pace.waiting_for() if n not in here]  # what is here only waits for its turn
         reasons = [f"models from {silent}"] * bool(silent) + [f"{owed} to take ours"] * bool(owed)
         if reasons:
             self._wait_told_s = 2 * waited_s
-            run.log("info", f"round {run.round.index} has waited {waited_s:.0f} s for {' and for '.join(reasons)}")
+            state.log("info", f"round {state.round.index} has waited {waited_s:.0f} s for {' and for '.join(reasons)}")
 
     def _log_start(self, now: float) -> None:
-        run, waited_s = self.state, now - (self.state.started_at or 0.0)
-        if now >= (run.started_at or 0.0) + self._wait_told_s:  # the sum that the timer was set to
+        state, waited_s = self.state, now - (self.state.started_at or 0.0)
+        if now >= (state.started_at or 0.0) + self._wait_told_s:  # the sum that the timer was set to
             left_s = max(0.0, self._start_deadline() - now)
             absent = self.company.absent_at_start(now)
-            run.log("info", f"waiting for neighbors {absent}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go")
-            self._wait_told_s = max(2 * waited_s, run.manifest.timeouts.suspicion_s)
+            state.log("info", f"waiting for neighbors {absent}: {waited_s:.0f} s so far, {left_s:.0f} s at most to go")
+            self._wait_told_s = max(2 * waited_s, state.manifest.timeouts.suspicion_s)
 
     def _close_step(self, now: float) -> None:
-        run, t, step = self.state, self.state.round.index, self.state.round.step
-        present = [n for n in self.pace.awaited() if run.has_delivered(n) and run.edge_is_up(n, t)]
+        state, t, step = self.state, self.state.round.index, self.state.round.step
+        present = [n for n in self.pace.awaited() if state.has_delivered(n) and state.edge_is_up(n, t)]
         self.company.step_closes()
         unused, missing = self.pace.step_closes()
         for stream in unused:
-            run.answer(stream, Outcome.UNUSED)
-        run.round.record["seconds"]["wait"] += now - run.round.exchange_began_at
+            state.answer(stream, Outcome.UNUSED)
+        state.round.record["seconds"]["wait"] += now - state.round.exchange_began_at
         if self.pace.sends_passes:
             self._note_missing(missing)
-        last = step + 1 >= run.steps or run.leaving
-        due = (t + 1) % run.manifest.evaluate_every == 0 or t + 1 == run.manifest.rounds
+        last = step + 1 >= state.steps or state.leaving
+        due = (t + 1) % state.manifest.evaluate_every == 0 or t + 1 == state.manifest.rounds
         kind: Literal["close", "end_step"] = "close" if last else "end_step"
         selections, told = tuple(self.pace.selections()), self.pace.told()
-        run.take(Trigger.ROUND_OVER if last else Trigger.STEP_OVER)
-        run.emit(do.Work(kind, t, step, run.round.active, tuple(present), selections, told, evaluate=last and due))
+        state.take(Trigger.ROUND_OVER if last else Trigger.STEP_OVER)
+        state.emit(do.Work(kind, t, step, state.round.active, tuple(present), selections, told, evaluate=last and due))
 
     def _note_missing(self, missing: list[int]) -> None:
-        run = self.state
-        run.round.record["missing"] = sorted({*run.round.record.get("missing", ()), *missing})
+        state = self.state
+        state.round.record["missing"] = sorted({*state.round.record.get("missing", ()), *missing})
         if missing == self._missing:
             return
         if not {*missing} <= {*self._missing}:
-            run.round.lost_neighbor = True
+            state.round.lost_neighbor = True
         self._missing = missing
         if missing:
-            run.log("warning", f"round {run.round.index} closes without neighbors {missing}; logged when this changes")
+            state.log(
+                "warning", f"round {state.round.index} closes without neighbors {missing}; logged when this changes"
+            )
         else:
-            run.log("info", f"round {run.round.index} closes with all neighbors again")
+            state.log("info", f"round {state.round.index} closes with all neighbors again")
 
     def _end_round(self, now: float) -> None:
-        run = self.state
+        state = self.state
         self.pace.round_closes(now)
         self.company.round_closes()
-        record, seconds = run.round.record, run.round.record.pop("seconds")
-        seconds["other"] = max(0.0, now - run.round.began_at - sum(seconds.values()))
-        alive = sum(1 for n in run.neighbors.values() if n.liveness.state is NeighborState.ALIVE)
-        fields = {"round_index": run.round.index, "neighbors_alive": alive, "active": run.round.active}
-        run.emit(do.Record("round", fields | record | self._counted() | {"seconds": dict(seconds)}))
-        run.round.index, run.round.step = run.round.index + 1, 0
-        every = run.manifest.checkpoint_rounds
-        if every and (run.round.index % every == 0 or run.round.index == run.manifest.rounds):
+        record, seconds = state.round.record, state.round.record.pop("seconds")
+        seconds["other"] = max(0.0, now - state.round.began_at - sum(seconds.values()))
+        alive = sum(1 for n in state.neighbors.values() if n.liveness.state is NeighborState.ALIVE)
+        fields = {"round_index": state.round.index, "neighbors_alive": alive, "active": state.round.active}
+        state.emit(do.Record("round", fields | record | self._counted() | {"seconds": dict(seconds)}))
+        state.round.index, state.round.step = state.round.index + 1, 0
+        every = state.manifest.checkpoint_rounds
+        if every and (state.round.index % every == 0 or state.round.index == state.manifest.rounds):
             self._write_checkpoint()
         self._between_rounds(now)
 
@@ -435,11 +439,11 @@ class Engine:
 
         At most for one round deadline, in which a live neighbor closes the last round; a longer stay would depend on claims.
         """
-        run = self.state
-        waits = any(now < self._needed_until(neighbor) for neighbor in run.neighbors.values())
-        if run.persisting is None and not waits:
+        state = self.state
+        waits = any(now < self._needed_until(neighbor) for neighbor in state.neighbors.values())
+        if state.persisting is None and not waits:
             if reason := self.company.verdict():
-                run.log("error", f"trained alone: {reason}")
+                state.log("error", f"trained alone: {reason}")
             self._stop("alone" if reason else "completed", now)
 
     def _needed_until(self, neighbor: Neighbor) -> float:
@@ -456,22 +460,22 @@ class Engine:
     # ---- checkpoints and leaving ----------------------------------------------------------------------------------------
 
     def _write_checkpoint(self) -> None:
-        run = self.state
-        run.persisting = run.round.index
-        run.emit(do.WriteCheckpoint(run.round.index, run.checkpoint()))
+        state = self.state
+        state.persisting = state.round.index
+        state.emit(do.WriteCheckpoint(state.round.index, state.checkpoint()))
 
     def _checkpoint_written(self, event: ev.CheckpointWritten) -> None:
-        run = self.state
-        if event.round_index == run.persisting:
-            run.persisting = None
+        state = self.state
+        if event.round_index == state.persisting:
+            state.persisting = None
             self._announce()
         if event.error:
-            run.totals["checkpoint_failures"] += 1
-            if event.error != run.storage_error:
-                run.log("error", f"{event.error}; continuing without checkpoints")
+            state.totals["checkpoint_failures"] += 1
+            if event.error != state.storage_error:
+                state.log("error", f"{event.error}; continuing without checkpoints")
         else:
-            run.persisted_round = event.round_index
-        run.storage_error = event.error
+            state.persisted_round = event.round_index
+        state.storage_error = event.error
 
     def _leave(self, now: float) -> None:
         """Write a checkpoint if the disk is behind, tell the neighbors, stop; but not while the models are being changed.
@@ -480,14 +484,14 @@ class Engine:
         the reverse. So a round that began after the last checkpoint is closed with what has come; otherwise it is begun
         again at the next start. Called after every event, so that no end of work, write or fold can be missed.
         """
-        run = self.state
-        behind = run.persisted_round < run.round.index and not run.storage_error
-        working = self.catch_up.adopting or run.stage in WORKING or (behind and run.stage is Stage.TRAINING)
-        if run.persisting is not None or run.arrivals.folding or working:
+        state = self.state
+        behind = state.persisted_round < state.round.index and not state.storage_error
+        working = self.catch_up.adopting or state.stage in WORKING or (behind and state.stage is Stage.TRAINING)
+        if state.persisting is not None or state.arrivals.folding or working:
             return
-        if behind and run.stage is Stage.EXCHANGING:
+        if behind and state.stage is Stage.EXCHANGING:
             self._close_step(now)
-        elif behind and run.stage is not Stage.JOINING:
+        elif behind and state.stage is not Stage.JOINING:
             self._write_checkpoint()
         else:
             self._stop(self._leaves_as, now)
@@ -499,56 +503,56 @@ class Engine:
         return self.state.effects
 
     def _stop(self, status: do.Status, now: float) -> None:
-        run, ended = self.state, self.state.stage is Stage.LINGERING
-        run.leaving = True
+        state, ended = self.state, self.state.stage is Stage.LINGERING
+        state.leaving = True
         self.contacts.send_heartbeats(now)
-        for stream in run.arrivals.open_streams():
-            run.answer(stream, Outcome.UNUSED)
-        run.take(Trigger.STOP)
-        record = run.round.record if ended else {}
-        fields = {"rounds_completed": run.round.index} | record | self._counted()
-        run.emit(do.Record("end" if ended else "leave", fields))
-        run.emit(do.Stop(status))
+        for stream in state.arrivals.open_streams():
+            state.answer(stream, Outcome.UNUSED)
+        state.take(Trigger.STOP)
+        record = state.round.record if ended else {}
+        fields = {"rounds_completed": state.round.index} | record | self._counted()
+        state.emit(do.Record("end" if ended else "leave", fields))
+        state.emit(do.Stop(status))
 
     # ---- time -----------------------------------------------------------------------------------------------------------
 
     def _next_time(self, now: float) -> float | None:
         """Return when something is due by itself; None once stopped."""
-        run = self.state
-        if run.stage is Stage.STOPPED:
+        state = self.state
+        if state.stage is Stage.STOPPED:
             return None
         times = self.contacts.next_time(now)
-        if run.stage in (Stage.JOINING, Stage.EXCHANGING) and (until := self.company.waits_until()) is not None:
+        if state.stage in (Stage.JOINING, Stage.EXCHANGING) and (until := self.company.waits_until()) is not None:
             times.append(max(now, until))
-        if run.stage is Stage.JOINING:
-            times += [self._start_deadline(), (run.started_at or 0.0) + self._wait_told_s]
-            times += [at for at in map(self.company.may_return_until, run.neighbors.values()) if at > now]
-        elif run.stage is Stage.LINGERING:
-            times += [at for at in map(self._needed_until, run.neighbors.values()) if at > now]
-        elif run.stage is Stage.EXCHANGING:
+        if state.stage is Stage.JOINING:
+            times += [self._start_deadline(), (state.started_at or 0.0) + self._wait_told_s]
+            times += [at for at in map(self.company.may_return_until, state.neighbors.values()) if at > now]
+        elif state.stage is Stage.LINGERING:
+            times += [at for at in map(self._needed_until, state.neighbors.values()) if at > now]
+        elif state.stage is Stage.EXCHANGING:
             times.extend(self.pace.next_time(now))
-        if run.stage in OPEN:
+        if state.stage in OPEN:
             times.extend(self.receiver.next_time(now))
         return min(times, default=None)
 
 
 def make_hello(engine: Engine, digests: dict[str, str], manifest: str, neighbor: int, meaning: str = "") -> Hello:
     """Return this peer's hello to a neighbor, as of now."""
-    run = engine.state
-    if neighbor not in run.neighbors:
-        raise LocalProtocolError(f"peer {neighbor} is no neighbor of peer {run.peer_id}")
+    state = engine.state
+    if neighbor not in state.neighbors:
+        raise LocalProtocolError(f"peer {neighbor} is no neighbor of peer {state.peer_id}")
     return Hello(
-        sender=run.peer_id,
-        incarnation=run.incarnation,
+        sender=state.peer_id,
+        incarnation=state.incarnation,
         wire_version=int(digests["wire_version"]),
         manifest_digest=digests["manifest"],
         graph_digest=digests["graph"],
         schema_digest=digests["schema"],
         frozen_digest=digests["frozen"],
         initial_models_digest=digests["initial_models"],
-        round_index=run.round.index,
+        round_index=state.round.index,
         phase=engine.phase(),
         manifest=manifest,
-        seen_incarnation=run.neighbors[neighbor].incarnation,
+        seen_incarnation=state.neighbors[neighbor].incarnation,
         meaning=meaning,
     )

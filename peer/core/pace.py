@@ -14,14 +14,14 @@ from coordinator_free_bootstrap.errors import Refusal
 from peer.core.decisions import Rejection
 from peer.core.messages import ModelHeader, Select
 from peer.core.neighbor import Neighbor
-from peer.core.outbox import Place
+from peer.core.outbox import RoundStep
 from peer.core.patience import FULL, Patience
 from peer.core.stages import Stage
 from peer.core.state import State
 
 
 class Pace:
-    """The async pace: a round waits for no neighbor. It reads the shared state ``run``.
+    """The async pace: a round waits for no neighbor. It reads the shared ``state``.
 
     Attributes:
         folds_in_order: models are folded by ascending neighbor id.
@@ -33,10 +33,10 @@ class Pace:
 
     sends_passes, rounds_open, tells_rounds = False, 1, True
 
-    def __init__(self, run: State) -> None:
-        self.run = run
+    def __init__(self, state: State) -> None:
+        self.state = state
         self.folds_in_order = False
-        self.stale_rounds_max = 0 if run.manifest.stale == "drop" else run.manifest.stale_rounds_max
+        self.stale_rounds_max = 0 if state.manifest.stale == "drop" else state.manifest.stale_rounds_max
 
     # ---- whom a step waits for ----------------------------------------------------------------------------------------
 
@@ -48,8 +48,8 @@ class Pace:
         return list(self._expected())
 
     def _expected(self) -> Iterator[int]:
-        if self.run.steps:
-            for n, neighbor in self.run.neighbors.items():
+        if self.state.steps:
+            for n, neighbor in self.state.neighbors.items():
                 if neighbor.is_reachable and self._is_near(neighbor):
                     yield n
 
@@ -59,14 +59,14 @@ class Pace:
 
     def _is_near(self, neighbor: Neighbor) -> bool:
         """Return whether a neighbor is at most one round ahead and not too far behind; a late one may be one round behind."""
-        behind = self.run.round.index - neighbor.round_index
-        return -1 <= behind <= (1 if neighbor.late else self.run.manifest.lockstep.wait_rounds_behind)
+        behind = self.state.round.index - neighbor.round_index
+        return -1 <= behind <= (1 if neighbor.late else self.state.manifest.lockstep.wait_rounds_behind)
 
     def turn(self) -> int | None:
         """Return the neighbor whose models are folded next: -1 if none is left, None if any may be."""
         if not self.folds_in_order:
             return None
-        return next((n for n in self.awaited() if not self.run.has_delivered(n)), -1)
+        return next((n for n in self.awaited() if not self.state.has_delivered(n)), -1)
 
     def ahead(self) -> list[int]:
         """Return the live neighbors for which our round is over, if it is: for most of them, or long ago for some.
@@ -85,35 +85,35 @@ class Pace:
 
         One neighbor alone must not make a peer skip rounds by a claim. A peer with one neighbor has no other to ask.
         """
-        if len(self.run.neighbors) == 1:
+        if len(self.state.neighbors) == 1:
             return neighbor.round_index
-        others = [other.round_index for other in self.run.live() if other is not neighbor]
+        others = [other.round_index for other in self.state.live() if other is not neighbor]
         return min(neighbor.round_index, max([neighbor.proven_round, *others]))
 
     def _ahead_by(self, round_of: Callable[[Neighbor], int]) -> list[int]:
-        run = self.run
-        if run.steps == 0:
+        state = self.state
+        if state.steps == 0:
             return []
-        live = run.live()
+        live = state.live()
         rounds = {neighbor.id: round_of(neighbor) for neighbor in live}
-        ahead = [n for n, reached in rounds.items() if reached >= run.round.index + 2]
-        long_ago = any(rounds[n] > run.round.index + run.manifest.lockstep.wait_rounds_behind for n in ahead)
-        over = not run.has_begun or long_ago or 2 * len(ahead) >= len(live)
+        ahead = [n for n, reached in rounds.items() if reached >= state.round.index + 2]
+        long_ago = any(rounds[n] > state.round.index + state.manifest.lockstep.wait_rounds_behind for n in ahead)
+        over = not state.has_begun or long_ago or 2 * len(ahead) >= len(live)
         return ahead if over else []
 
     # ---- what lockstep answers differently -----------------------------------------------------------------------------
 
     def catches_up(self) -> bool:
         """Return whether a peer that is behind skips rounds now."""
-        return not self.run.has_begun
+        return not self.state.has_begun
 
     def too_far_ahead(self, round_index: int) -> Rejection | None:
         """Return why a message of a later round is refused."""
         return None
 
-    def is_late(self, place: Place) -> bool:
+    def is_late(self, round_step: RoundStep) -> bool:
         """Return whether a step is over (or being closed)."""
-        return place < self.run.round.place
+        return round_step < self.state.round.current
 
     def age(self, header: ModelHeader) -> int:
         """Return how many rounds old a model is: by our own count, or by its sender's if that is less.
@@ -121,14 +121,14 @@ class Pace:
         In async pace peers of different speed drift apart for good, and a slower neighbor's newest model is not old for that. A
         sender is in the next round at least: no round waits for the answers.
         """
-        senders_round = max(self.run.neighbors[header.sender].round_index, header.round_index + 1)
-        return max(0, min(self.run.round.index, senders_round) - header.round_index)
+        senders_round = max(self.state.neighbors[header.sender].round_index, header.round_index + 1)
+        return max(0, min(self.state.round.index, senders_round) - header.round_index)
 
     def is_unwanted(self, header: ModelHeader) -> bool:
         """Return whether the sender's models of this round are enough."""
-        m = self.run.manifest
+        m = self.state.manifest
         most = 1 if m.screening.trimmed_mean else m.limits.models_per_round
-        return self.run.arrivals.count_in_round(header) >= most
+        return self.state.arrivals.count_in_round(header) >= most
 
     def may_read(self, header: ModelHeader, *, selections_known: bool) -> bool:
         """Return whether an offered model may be read now."""
@@ -140,15 +140,15 @@ class Pace:
 
     def selections(self) -> list[Select]:
         """Return the neighbors' selections that count in the present step."""
-        oldest = self.run.round.index - self.stale_rounds_max
-        found = (neighbor.newest_selection(oldest) for neighbor in self.run.neighbors.values())
+        oldest = self.state.round.index - self.stale_rounds_max
+        found = (neighbor.newest_selection(oldest) for neighbor in self.state.neighbors.values())
         return [select for select in found if select is not None]
 
     def told(self) -> tuple[tuple[int, tuple[float, ...]], ...]:
         """Return the numbers that count in the present step, by neighbor: in async pace the newest ones."""
         found = []
-        for n, neighbor in self.run.neighbors.items():
-            if spoken := [place for place, numbers in neighbor.passed.items() if numbers]:
+        for n, neighbor in self.state.neighbors.items():
+            if spoken := [round_step for round_step, numbers in neighbor.passed.items() if numbers]:
                 found.append((n, neighbor.passed[max(spoken)]))
         return tuple(found)
 
@@ -166,15 +166,15 @@ class Pace:
 
     def repost_from(self, neighbor: Neighbor) -> int:
         """Return the oldest round whose messages a restarted neighbor gets again."""
-        return min(neighbor.round_index, self.run.round.index)
+        return min(neighbor.round_index, self.state.round.index)
 
     def before_offers(self, neighbor: Neighbor) -> None:
         """Prepare a neighbor's outbox for the offers of a step."""
-        neighbor.outbox.supersede(self.run.round.index)
+        neighbor.outbox.supersede(self.state.round.index)
 
     def has_company(self) -> bool:
         """Return whether a neighbor takes part in the present step: in async pace, whether one is live."""
-        return bool(self.run.live())
+        return bool(self.state.live())
 
     def step_is_over(self, now: float) -> bool:
         """Return whether the present step may close, as far as the exchange goes."""
@@ -195,7 +195,7 @@ class Pace:
     def step_closes(self) -> tuple[list[int], list[int]]:
         """Note the closing of the present step; return the streams to answer `unused`, and the missing neighbors."""
         for n in self.expected():
-            self.run.neighbors[n].late = not self.run.has_delivered(n)
+            self.state.neighbors[n].late = not self.state.has_delivered(n)
         return [], []
 
     def round_closes(self, now: float) -> None:
@@ -211,24 +211,24 @@ class Lockstep(Pace):
 
     sends_passes, rounds_open, tells_rounds = True, 2, False
 
-    def __init__(self, run: State) -> None:
-        super().__init__(run)
-        self.folds_in_order = run.manifest.fold_order != "arrival"
-        self.stale_rounds_max = run.manifest.stale_rounds_max if run.manifest.stale == "fold" else 0
-        self.rate = RoundRate(run.manifest.lockstep.rate_window_rounds, run.round_seconds)
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self.folds_in_order = state.manifest.fold_order != "arrival"
+        self.stale_rounds_max = state.manifest.stale_rounds_max if state.manifest.stale == "fold" else 0
+        self.rate = RoundRate(state.manifest.lockstep.rate_window_rounds, state.round_seconds)
         self.holds_rate = False  # rounds are drawn out while this peer is partitioned
-        self.patience = Patience(run)
+        self.patience = Patience(state)
 
     def _expected(self) -> Iterator[int]:
         """Not those that made rounds wait in vain."""
         for n in super()._expected():
-            if self.patience.waits_for(self.run.neighbors[n]):
+            if self.patience.waits_for(self.state.neighbors[n]):
                 yield n
 
     def awaited(self) -> Iterator[int]:
         """Also for one that left before the end, for the suspicion time: a restart costs no more than after a kill."""
-        if self.run.steps:
-            for n, neighbor in self.run.neighbors.items():
+        if self.state.steps:
+            for n, neighbor in self.state.neighbors.items():
                 here = neighbor.is_reachable or neighbor.returns_until is not None
                 if here and self._is_near(neighbor) and self.patience.waits_for(neighbor):
                     yield n
@@ -239,20 +239,20 @@ class Lockstep(Pace):
 
     def too_far_ahead(self, round_index: int) -> Rejection | None:
         """A neighbor cannot be further ahead unless this peer was away; heartbeats tell it so, not models."""
-        run = self.run
-        if round_index <= run.round.index + run.manifest.limits.rounds_ahead:
+        state = self.state
+        if round_index <= state.round.index + state.manifest.limits.rounds_ahead:
             return None
-        found = f"round {round_index}, while peer {run.peer_id} is in round {run.round.index}"
+        found = f"round {round_index}, while peer {state.peer_id} is in round {state.round.index}"
         return Rejection(Refusal.ROUND_TOO_FAR_AHEAD, found)
 
-    def is_late(self, place: Place) -> bool:
+    def is_late(self, round_step: RoundStep) -> bool:
         """Also while the step itself is being closed."""
-        closing = self.run.stage in (Stage.ENDING_STEP, Stage.CLOSING)
-        return place < self.run.round.place or (place == self.run.round.place and closing)
+        closing = self.state.stage in (Stage.ENDING_STEP, Stage.CLOSING)
+        return round_step < self.state.round.current or (round_step == self.state.round.current and closing)
 
     def age(self, header: ModelHeader) -> int:
         """By the one count that all peers share."""
-        return max(0, self.run.round.index - header.round_index)
+        return max(0, self.state.round.index - header.round_index)
 
     def is_unwanted(self, header: ModelHeader) -> bool:
         """Each neighbor sends what it announced."""
@@ -260,28 +260,28 @@ class Lockstep(Pace):
 
     def may_read(self, header: ModelHeader, *, selections_known: bool) -> bool:
         """A model of the present step waits for the selections, and one of a later step for that step."""
-        place = (header.round_index, header.step)
-        return place <= self.run.round.place and (selections_known or self.is_late(place))
+        round_step = (header.round_index, header.step)
+        return round_step <= self.state.round.current and (selections_known or self.is_late(round_step))
 
     def missing_selections(self) -> list[int]:
         """Where the algorithm selects, offers and weights depend on what each live neighbor selected."""
-        run = self.run
-        if run.selection() is None:
+        state = self.state
+        if state.selection() is None:
             return []
-        scheduled, place = run.scheduled(), (run.round.index, 0)
-        return [n for n in self.awaited() if n in scheduled and not run.neighbors[n].announced(place)]
+        scheduled, round_step = state.scheduled(), (state.round.index, 0)
+        return [n for n in self.awaited() if n in scheduled and not state.neighbors[n].announced(round_step)]
 
     def selections(self) -> list[Select]:
         """Those of the present round, in its first step."""
-        if self.run.round.step:
+        if self.state.round.step:
             return []
-        found = (neighbor.selections.get(self.run.round.index) for neighbor in self.run.neighbors.values())
+        found = (neighbor.selections.get(self.state.round.index) for neighbor in self.state.neighbors.values())
         return [select for select in found if select is not None]
 
     def told(self) -> tuple[tuple[int, tuple[float, ...]], ...]:
         """Those of the present step."""
-        place, neighbors = self.run.round.place, self.run.neighbors.items()
-        return tuple((n, neighbor.passed[place]) for n, neighbor in neighbors if neighbor.passed.get(place))
+        round_step, neighbors = self.state.round.current, self.state.neighbors.items()
+        return tuple((n, neighbor.passed[round_step]) for n, neighbor in neighbors if neighbor.passed.get(round_step))
 
     def selection_of(self, neighbor: Neighbor, round_index: int) -> Select | None:
         """Of the same round."""
@@ -289,7 +289,7 @@ class Lockstep(Pace):
 
     def selections_kept_from(self) -> int:
         """As old as a model that is still folded."""
-        return self.run.round.index - self.stale_rounds_max
+        return self.state.round.index - self.stale_rounds_max
 
     def oldest_wanted(self, neighbor: Neighbor) -> int:
         """Its own round: it has closed earlier ones."""
@@ -307,16 +307,16 @@ class Lockstep(Pace):
 
         A peer that is killed after the checkpoint of its next round could not repeat an offer of this one.
         """
-        run, place = self.run, self.run.round.place
+        state, round_step = self.state, self.state.round.current
         self.patience.look(self.expected(), self.rate.duration_min_s(), now)
-        return run.deadline_over(now) or all(
-            run.has_delivered(n) and not run.neighbors[n].outbox.owes(place) for n in self.awaited()
+        return state.deadline_over(now) or all(
+            state.has_delivered(n) and not state.neighbors[n].outbox.owes(round_step) for n in self.awaited()
         )
 
     def has_company(self) -> bool:
         """Whether one has delivered, passed, or said what it selected."""
-        place, neighbors = self.run.round.place, self.run.neighbors.items()
-        return any(self.run.has_delivered(n) or neighbor.announced(place) for n, neighbor in neighbors)
+        round_step, neighbors = self.state.round.current, self.state.neighbors.items()
+        return any(self.state.has_delivered(n) or neighbor.announced(round_step) for n, neighbor in neighbors)
 
     def keeps_rate(self, now: float) -> bool:
         """A partitioned peer keeps its previous round rate, so that it does not run ahead of the others.
@@ -324,14 +324,14 @@ class Lockstep(Pace):
         Otherwise rounds without neighbors are short; a peer that is partitioned for ten seconds could be fifty rounds ahead at
         their return, and all others would skip those rounds to catch up.
         """
-        run = self.run
-        due = run.round.began_at + self._least_s()
-        if run.steps == 0 or run.round.step + 1 < run.steps or now >= due or not self._is_partitioned():
+        state = self.state
+        due = state.round.began_at + self._least_s()
+        if state.steps == 0 or state.round.step + 1 < state.steps or now >= due or not self._is_partitioned():
             return False
         if not self.holds_rate:
             self.holds_rate = True
             seconds = self._least_s()
-            run.log(
+            state.log(
                 "info",
                 f"partitioned from half of the neighbors or more; keeping the previous round rate, {seconds:.1f} s",
             )
@@ -339,7 +339,7 @@ class Lockstep(Pace):
 
     def _least_s(self) -> float:
         """Return how long a round lasts at least: as long as usual; where only one is known, it has warmed up as well."""
-        first_s = min(self.rate.first_s, self.run.manifest.timeouts.suspicion_s)
+        first_s = min(self.rate.first_s, self.state.manifest.timeouts.suspicion_s)
         return self.rate.duration_min_s() or first_s
 
     def _is_partitioned(self) -> bool:
@@ -347,66 +347,66 @@ class Lockstep(Pace):
 
         Those that were never met are absent too, but nothing changes at the start of a run: it has no rate yet.
         """
-        absent = [neighbor for neighbor in self.run.neighbors.values() if self._is_absent(neighbor)]
+        absent = [neighbor for neighbor in self.state.neighbors.values() if self._is_absent(neighbor)]
         lost = any(neighbor.liveness.is_live or neighbor.was_lost for neighbor in absent)
-        return lost and 2 * len(absent) >= len(self.run.neighbors)
+        return lost and 2 * len(absent) >= len(self.state.neighbors)
 
     def _is_absent(self, neighbor: Neighbor) -> bool:
         """Return whether a neighbor is missed: it is dead, has left, was never met, or is far behind.
 
         Not one that has finished, which need not come back, nor one that is ahead of us.
         """
-        if self.run.has_finished(neighbor):
+        if self.state.has_finished(neighbor):
             return False
         if neighbor.liveness.is_live:
-            behind = self.run.round.index - neighbor.round_index
-            return behind > self.run.manifest.lockstep.wait_rounds_behind and not neighbor.late
+            behind = self.state.round.index - neighbor.round_index
+            return behind > self.state.manifest.lockstep.wait_rounds_behind and not neighbor.late
         return True
 
     def waiting_for(self) -> list[int]:
         """Those that have not delivered."""
-        if self.run.stage is not Stage.EXCHANGING:
+        if self.state.stage is not Stage.EXCHANGING:
             return []
-        return [n for n in self.awaited() if not self.run.has_delivered(n)]
+        return [n for n in self.awaited() if not self.state.has_delivered(n)]
 
     def owed_to(self) -> list[int]:
         """Those whose outbox still holds a message of the step."""
-        run = self.run
-        if run.stage is not Stage.EXCHANGING:
+        state = self.state
+        if state.stage is not Stage.EXCHANGING:
             return []
-        return [n for n in self.expected() if run.neighbors[n].outbox.owes(run.round.place)]
+        return [n for n in self.expected() if state.neighbors[n].outbox.owes(state.round.current)]
 
     def step_closes(self) -> tuple[list[int], list[int]]:
         """Models of this step that are not folded are not used; who did not deliver is late."""
-        run, expected = self.run, list(self.awaited())
+        state, expected = self.state, list(self.awaited())
         for n in expected:
-            run.neighbors[n].late = not run.has_delivered(n)
+            state.neighbors[n].late = not state.has_delivered(n)
         self.patience.step_closes(expected)
-        present = {n for n in expected if not run.neighbors[n].late}
-        missing = sorted(set(run.scheduled()) - present) if run.steps else []
-        headers = {**run.arrivals.reading, **run.arrivals.complete}
-        unused = [stream for stream, h in headers.items() if (h.round_index, h.step) <= run.round.place]
+        present = {n for n in expected if not state.neighbors[n].late}
+        missing = sorted(set(state.scheduled()) - present) if state.steps else []
+        headers = {**state.arrivals.reading, **state.arrivals.complete}
+        unused = [stream for stream, h in headers.items() if (h.round_index, h.step) <= state.round.current]
         return unused, missing
 
     def round_closes(self, now: float) -> None:
         """Measure the round rate, except in rounds alone, or that a lost neighbor, a partition or the deadline made long."""
-        run = self.run
+        state = self.state
         if self._is_partitioned():
             return
         self.holds_rate = False
-        if run.round.company and not run.round.lost_neighbor and not run.deadline_over(now):
-            self.rate.add(now - run.round.began_at)
+        if state.round.company and not state.round.lost_neighbor and not state.deadline_over(now):
+            self.rate.add(now - state.round.began_at)
 
     def next_time(self, now: float) -> Sequence[float]:
         """At the round deadline; for a partitioned peer also when its round has lasted long enough."""
-        run = self.run
-        if run.deadline_over(now):
+        state = self.state
+        if state.deadline_over(now):
             return ()
-        times = [run.deadline]
+        times = [state.deadline]
         patient_until = self.patience.until(self.rate.duration_min_s())
-        if now < patient_until < run.deadline and any(run.neighbors[n].misses >= FULL for n in self._expected()):
+        if now < patient_until < state.deadline and any(state.neighbors[n].misses >= FULL for n in self._expected()):
             times.append(patient_until)
-        if self.holds_rate and (until := run.round.began_at + self._least_s()) > now:
+        if self.holds_rate and (until := state.round.began_at + self._least_s()) > now:
             times.append(until)
         return times
 
@@ -444,6 +444,6 @@ class RoundRate:
         return durations[3 * (len(durations) - 1) // 4] if durations else 0.0
 
 
-def pace_of(run: State) -> Pace:
+def pace_of(state: State) -> Pace:
     """Return the pace that the manifest names."""
-    return Lockstep(run) if run.manifest.pace == "lockstep" else Pace(run)
+    return Lockstep(state) if state.manifest.pace == "lockstep" else Pace(state)

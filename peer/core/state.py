@@ -16,7 +16,7 @@ from peer.core.decisions import AlgorithmState, Decisions
 from peer.core.liveness import Liveness, NeighborState
 from peer.core.messages import Outcome, Select
 from peer.core.neighbor import Neighbor
-from peer.core.outbox import Outbox, Place
+from peer.core.outbox import Outbox, RoundStep
 from peer.core.stages import Stage, Trigger, next_stage
 
 ORDERED_SHARE = 0.75  # of the time until the round deadline: the rest is for what came and could not be folded in order
@@ -40,7 +40,7 @@ class Round:
     record: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def place(self) -> Place:
+    def current(self) -> RoundStep:
         """(round, step)."""
         return self.index, self.step
 
@@ -217,14 +217,14 @@ class State:
 
     def has_delivered(self, n: int) -> bool:
         """Return whether a neighbor has delivered, in the present step, all that it announced."""
-        neighbor, place = self.neighbors[n], self.round.place
-        total = neighbor.totals.get(place)
-        if total is None and place in neighbor.passed:
+        neighbor, round_step = self.neighbors[n], self.round.current
+        total = neighbor.totals.get(round_step)
+        if total is None and round_step in neighbor.passed:
             total = 0
-        if total is None and place[1] == 0 and place[0] in neighbor.selections:
-            select = neighbor.selections[place[0]]
+        if total is None and round_step[1] == 0 and round_step[0] in neighbor.selections:
+            select = neighbor.selections[round_step[0]]
             total = 0 if self.declines(n) else self.algorithm.expected(self.algorithm_state, select)
-        return total is not None and len(neighbor.delivered.get(place, ())) >= total
+        return total is not None and len(neighbor.delivered.get(round_step, ())) >= total
 
     def live(self) -> list[Neighbor]:
         """Return the neighbors that are alive or suspect."""

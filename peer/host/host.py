@@ -356,23 +356,23 @@ class PeerHost:
 
     def status(self) -> dict[str, Any]:
         """Return what this peer is doing, as JSON-ready values."""
-        run, now = self.state, self.world.now()
+        state, now = self.state, self.world.now()
         waiting_for, owed_to = self.engine.waiting_for(), self.engine.pace.owed_to()
-        neighbors = run.neighbors.items()
+        neighbors = state.neighbors.items()
         met = {n: neighbor.liveness.silence_s(now) if neighbor.connected else None for n, neighbor in neighbors}
         return {
             "peer_id": self.peer_id,
-            "incarnation": run.incarnation,
+            "incarnation": state.incarnation,
             "phase": str(self.engine.phase()),
-            "stage": str(run.stage),
-            "round_index": run.round.index,
+            "stage": str(state.stage),
+            "round_index": state.round.index,
             "rounds_total": self.manifest.rounds,
-            "persisted_round": run.persisted_round,
+            "persisted_round": state.persisted_round,
             "waiting_for": waiting_for,
             "owed_to": owed_to,
             "unchanged_s": max(0.0, now - self._changed_at) if self._place else 0.0,
-            "waiting_s": max(0.0, now - run.round.exchange_began_at) if waiting_for or owed_to else 0.0,
-            "deadline_s": max(0.0, run.deadline - now) if waiting_for or owed_to else None,
+            "waiting_s": max(0.0, now - state.round.exchange_began_at) if waiting_for or owed_to else 0.0,
+            "deadline_s": max(0.0, state.deadline - now) if waiting_for or owed_to else None,
             "suspicion_s": self.manifest.timeouts.suspicion_s,
             "neighbors": {str(n): str(neighbor.liveness.state) for n, neighbor in neighbors},
             "neighbor_rounds": {str(n): neighbor.round_index for n, neighbor in neighbors},
@@ -380,7 +380,7 @@ class PeerHost:
             "metric": self.measured(),
             **({"more_metrics": self.measured_more()} if self.more_metrics else {}),
             "cluster_index": self.last_round.get("cluster_index"),
-            "totals": dict(run.totals),
-            "refusals": {str(code): count for code, count in run.refusals.items()},
-            "storage_error": run.storage_error or self.history_error,
+            "totals": dict(state.totals),
+            "refusals": {str(code): count for code, count in state.refusals.items()},
+            "storage_error": state.storage_error or self.history_error,
         }

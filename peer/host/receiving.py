@@ -75,11 +75,11 @@ class Receiving:
 
     def rejects_header(self, header: ModelHeader) -> Rejection | None:
         """Return why a header cannot be right: its encoding, size or base."""
-        run = self._format
-        if header.encoding not in (run.encoding, run.whole):
-            found = f"encoding {header.encoding!r}; the encoding of this run is {run.encoding}"
+        form = self._format
+        if header.encoding not in (form.encoding, form.whole):
+            found = f"encoding {header.encoding!r}; the encoding of this run is {form.encoding}"
             return Rejection(Refusal.WRONG_ENCODING, found)
-        expected = run.model_bytes if header.encoding == run.encoding else run.whole_bytes
+        expected = form.model_bytes if header.encoding == form.encoding else form.whole_bytes
         if header.size_bytes != expected:
             found = f"a model of {header.size_bytes} bytes; a model of this schema takes {expected}"
             return Rejection(Refusal.WRONG_SIZE, found)

@@ -85,7 +85,7 @@ def complete_arrivals_are_not_counted_as_buffers(original, arrivals):
 
 @plant(Receiver, "rejects_sender")
 def old_incarnations_are_accepted(original, receiver, sender, incarnation):
-    known = receiver._run.neighbors.get(sender)
+    known = receiver._state.neighbors.get(sender)
     accepted = known is not None and known.connected and 0 < incarnation <= known.incarnation
     return None if accepted else original(receiver, sender, incarnation)
 
@@ -97,7 +97,7 @@ def models_are_folded_as_they_come(original, pace):
 
 @plant(State, "has_delivered")
 def one_model_less_is_enough(original, state, n):
-    neighbor, place = state.neighbors[n], state.round.place
+    neighbor, place = state.neighbors[n], state.round.current
     return original(state, n) or len(neighbor.delivered.get(place, ())) >= neighbor.totals.get(place, 2) - 1
 
 
@@ -116,20 +116,20 @@ def unread_offers_are_never_answered(original, receiver):
 @plant(Receiver, "_read_offered")
 def models_are_folded_before_they_are_complete(original, receiver, now):
     original(receiver, now)
-    arrivals = receiver._run.arrivals
+    arrivals = receiver._state.arrivals
     for stream in [stream for stream in arrivals.reading if stream % 7 == 3]:
         arrivals.complete[stream] = arrivals.reading.pop(stream)
 
 
 @plant(Receiver, "_fold")
 def arrivals_are_booked_to_the_wrong_sender(original, receiver, stream, header):
-    run = receiver._run
-    before = len(run.effects)
+    state = receiver._state
+    before = len(state.effects)
     original(receiver, stream, header)
-    for index in range(before, len(run.effects)):
-        effect = run.effects[index]
+    for index in range(before, len(state.effects)):
+        effect = state.effects[index]
         if isinstance(effect, do.FoldArrival) and header.slot == 0:
-            run.effects[index] = replace(effect, header=replace(header, sender=run.peer_id))
+            state.effects[index] = replace(effect, header=replace(header, sender=state.peer_id))
 
 
 def _closes_early(monkeypatch: Any) -> None:

@@ -428,7 +428,7 @@ class Checker:
         self._was_asked(process, effect.header.sender)
         self.mark("folded late" if late else "folded")
         if self.world.manifest.pace == "lockstep":
-            ahead = (header.round_index, header.step) > process.engine.state.round.place
+            ahead = (header.round_index, header.step) > process.engine.state.round.current
             self.require(not ahead, "I1", f"{key} is folded in step {process.engine.round_index}")
         if self.selections:
             self.selections.folds(process, effect)

@@ -159,12 +159,12 @@ def test_numbers_are_checked(step, scalars, code):
 def test_a_restarted_neighbor_tells_again():
     world = Told(graph_of(2, "line"))
     engine = world.engines[0]
-    while engine.state.round.place < (0, 3):
+    while engine.state.round.current < (0, 3):
         world.run(until=world.events[0][0])
     neighbor = engine.state.neighbors[1]
     engine.step(ev.PassReceived(Pass(1, 1, 0, 3, (7.0, 3.0))), world.now)
     assert dict(engine.pace.told()) == {1: (7.0, 3.0)}
-    neighbor.note_restart(2, 0, engine.state.round.place)
+    neighbor.note_restart(2, 0, engine.state.round.current)
     assert engine.pace.told() == () and not engine.state.has_delivered(1)
     effects = engine.step(ev.PassReceived(Pass(1, 2, 0, 3, (8.0, 3.0))), world.now)
     work = [effect for effect in effects if isinstance(effect, do.Work)]

@@ -39,9 +39,9 @@ class Company:
 
     # ---- counting -------------------------------------------------------------------------------------------------------
 
-    def step_closes(self) -> None:
+    def step_closes(self, company: bool) -> None:
         """Note whether a neighbor took part in the step that closes."""
-        self._state.round.company |= self._pace.has_company() or bool(self._state.round.record.get("folded"))
+        self._state.round.company |= company or bool(self._state.round.record.get("folded"))
 
     def round_closes(self) -> None:
         """Count a round of an exchange in which no neighbor took part; log the first one, and the end of such rounds."""
@@ -71,7 +71,7 @@ class Company:
         if 2 * totals["rounds_alone"] > rounds:
             return f"{totals['rounds_alone']} of {rounds} rounds were without any neighbor ({self._absent()})"
         chose = totals["models_unused"] or totals["selections_sent"] or state.has_selected or totals["models_adopted"]
-        tells = totals["passes_sent"] and not (self._pace.sends_passes and totals["models_sent"])
+        tells = totals["passes_sent"] and not (self._pace.waits and totals["models_sent"])
         if not totals["models_folded"] and (totals["models_rejected"] or not (chose or tells)):
             return f"no model of a neighbor was folded in {rounds} rounds ({totals['models_rejected']} were rejected)"
         return ""

@@ -24,18 +24,21 @@ They share one `State` with one `Neighbor` record per neighbor, and ask one `Pac
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Literal, assert_never
 
 from coordinator_free_bootstrap.errors import LocalProtocolError
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.asynchronous import Async
 from peer.core.catch_up import CatchUp
 from peer.core.company import Company
 from peer.core.contacts import Contacts
 from peer.core.liveness import NeighborState
+from peer.core.lockstep import Lockstep
 from peer.core.messages import Hello, Outcome, Phase
 from peer.core.neighbor import Neighbor
-from peer.core.pace import pace_of
+from peer.core.pace import Pace
 from peer.core.receiver import Receiver
 from peer.core.sender import Sender
 from peer.core.stages import OPEN, WORK, WORKING, Stage, Trigger
@@ -66,7 +69,7 @@ class Engine:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.pace = pace_of(self.state)
+        self.pace: Pace = Lockstep(state) if state.manifest.pace == "lockstep" else Async(state)
         self.contacts = Contacts(self.state, self.pace)
         self.receiver = Receiver(self.state, self.pace, self.contacts)
         self.sender = Sender(self.state, self.pace, self.contacts)
@@ -234,7 +237,7 @@ class Engine:
         if state.leaving:
             state.take(Trigger.LEAVE)
             return
-        if not self.pace.catches_up() or state.round.index >= state.manifest.rounds:
+        if not self.catch_up.is_due() or state.round.index >= state.manifest.rounds:
             self._begin_round(now)
         elif used := self.catch_up.sources():
             state.take(Trigger.CATCH_UP)
@@ -267,11 +270,11 @@ class Engine:
         state.round = Round(t, active=state.trains_in(state.peer_id, t), began_at=now)
         state.round.record = {"folded": [], "rejected": Counter(), "seconds": Counter()}
         state.arrivals.folded_in_round.clear()
-        kept_from = self.pace.selections_kept_from()
+        kept_from = t - self.pace.stale_rounds_max if self.pace.waits else 0
         for neighbor in state.neighbors.values():
             neighbor.forget_before((t, 0), kept_from)
             neighbor.outbox.drop_before(t - 1)
-        if self.pace.tells_rounds:
+        if not self.pace.waits:  # rounds drift apart, and age is counted by the slower end
             self.contacts.tell_round(now)
         state.emit(do.DropSnapshots(t - 1))
         state.emit(do.Work("assign", t, active=state.round.active))
@@ -341,9 +344,7 @@ class Engine:
             if state.steps:
                 self.sender.post_offers()
             state.round.offered = True
-        if not self.pace.step_is_over(now) or state.arrivals.folding or self.pace.keeps_rate(now):
-            return
-        if not self.company.is_awaited():
+        if self.pace.may_close(now) and not self.company.is_awaited():
             self._close_step(now)
 
     def _gives_up(self, now: float) -> bool:
@@ -354,8 +355,22 @@ class Engine:
         return bool(reason)
 
     def waiting_for(self) -> list[int]:
-        """Return the neighbors whose models the present step waits for; all, where it waits for any of them."""
-        return list(self.state.neighbors) if self.company.is_awaited() else self.pace.waiting_for()
+        """Return the neighbors that are waited for: those of `undelivered`, or all where any one would do."""
+        if self.company.is_awaited():
+            return list(self.state.neighbors)
+        return self.undelivered()
+
+    def undelivered(self) -> list[int]:
+        """Return the neighbors whose models the present step waits for."""
+        return [n for n in self._waited_for() if not self.state.has_delivered(n)]
+
+    def owed_to(self) -> list[int]:
+        """Return the neighbors that have not yet taken what this peer offers in the present step."""
+        current, neighbors = self.state.round.current, self.state.neighbors
+        return [n for n in self._waited_for() if neighbors[n].outbox.owes(current)]
+
+    def _waited_for(self) -> Iterable[int]:
+        return self.pace.counted_on() if self.pace.waits and self.stage is Stage.EXCHANGING else ()
 
     def _log_wait(self, now: float) -> None:
         """Log what a long wait is for, ever more rarely."""
@@ -365,8 +380,8 @@ class Engine:
         waited_s = now - state.round.exchange_began_at
         if state.stage is not Stage.EXCHANGING or waited_s < self._wait_told_s:
             return
-        here, owed = state.arrivals.senders_at(state.round.current), self.pace.owed_to()
-        silent = [n for n in self.pace.waiting_for() if n not in here]  # what is here only waits for its turn
+        here, owed = state.arrivals.senders_at(state.round.current), self.owed_to()
+        silent = [n for n in self.undelivered() if n not in here]  # what is here only waits for its turn
         reasons = [f"models from {silent}"] * bool(silent) + [f"{owed} to take ours"] * bool(owed)
         if reasons:
             self._wait_told_s = 2 * waited_s
@@ -382,20 +397,19 @@ class Engine:
 
     def _close_step(self, now: float) -> None:
         state, t, step = self.state, self.state.round.index, self.state.round.step
-        present = [n for n in self.pace.awaited() if state.has_delivered(n) and state.edge_is_up(n, t)]
-        self.company.step_closes()
-        unused, missing = self.pace.step_closes()
-        for stream in unused:
+        closed = self.pace.close_step()
+        self.company.step_closes(closed.company)
+        for stream in closed.unused:
             state.answer(stream, Outcome.UNUSED)
         state.round.record["seconds"]["wait"] += now - state.round.exchange_began_at
-        if self.pace.sends_passes:
-            self._note_missing(missing)
+        if self.pace.waits:
+            self._note_missing(closed.missing)
         last = step + 1 >= state.steps or state.leaving
         due = (t + 1) % state.manifest.evaluate_every == 0 or t + 1 == state.manifest.rounds
         kind: Literal["close", "end_step"] = "close" if last else "end_step"
-        selections, told = tuple(self.pace.selections()), self.pace.told()
+        selections, told = tuple(self.pace.selections()), self.pace.numbers()
         state.take(Trigger.ROUND_OVER if last else Trigger.STEP_OVER)
-        state.emit(do.Work(kind, t, step, state.round.active, tuple(present), selections, told, evaluate=last and due))
+        state.emit(do.Work(kind, t, step, state.round.active, closed.present, selections, told, evaluate=last and due))
 
     def _note_missing(self, missing: list[int]) -> None:
         state = self.state
@@ -414,7 +428,7 @@ class Engine:
 
     def _end_round(self, now: float) -> None:
         state = self.state
-        self.pace.round_closes(now)
+        self.pace.close_round(now)
         self.company.round_closes()
         record, seconds = state.round.record, state.round.record.pop("seconds")
         seconds["other"] = max(0.0, now - state.round.began_at - sum(seconds.values()))

@@ -48,7 +48,7 @@ class Receiver:
         rejection = (
             self.rejects_sender(message.sender, message.incarnation)
             or self._rejects_round_step(message.round_index, message.step)
-            or self._pace.too_far_ahead(message.round_index)
+            or self._too_far_ahead(message.round_index)
         )
         if rejection is not None:
             return rejection
@@ -74,6 +74,14 @@ class Receiver:
             return None
         return state.algorithm.rejects_select(state.algorithm_state, select)
 
+    def _too_far_ahead(self, round_index: int) -> Rejection | None:
+        """A neighbor cannot be further ahead unless this peer was away; heartbeats tell it so, not models."""
+        state, most = self._state, self._pace.rounds_ahead_max
+        if most is None or round_index <= state.round.index + most:
+            return None
+        found = f"round {round_index}, while peer {state.peer_id} is in round {state.round.index}"
+        return Rejection(Refusal.ROUND_TOO_FAR_AHEAD, found)
+
     def _rejects_round_step(self, round_index: int, step: int) -> Rejection | None:
         state = self._state
         if not 0 <= round_index < state.manifest.rounds:
@@ -95,7 +103,7 @@ class Receiver:
         if not all(limits.weight_min <= w <= limits.weight_max for w in weights):
             allowed = f"{limits.weight_min:g} to {limits.weight_max:g}"
             return Rejection(Refusal.WEIGHT_OUT_OF_RANGE, f"mass and sample count {weights}, allowed are {allowed}")
-        if (rejection := self._pace.too_far_ahead(header.round_index)) is not None:
+        if (rejection := self._too_far_ahead(header.round_index)) is not None:
             return rejection
         if self._is_stale(header):
             return None  # its selection is forgotten by now; the answer is `stale`
@@ -179,7 +187,7 @@ class Receiver:
         """Yield the times at which something is due here by itself."""
         yield from self._buffers.next_time(now)
         waits = self._state.arrivals.offered or self._state.arrivals.complete
-        if self._pace.folds_in_order and waits and now < self._state.ordered_until:
+        if waits and self._turn(now) is not None:
             yield self._state.ordered_until
 
     def _turn(self, now: float) -> int | None:
@@ -191,7 +199,7 @@ class Receiver:
         return self._pace.turn() if now < self._state.ordered_until else None
 
     def _is_late(self, header: ModelHeader) -> bool:
-        return self._pace.is_late((header.round_index, header.step))
+        return self._pace.is_closed((header.round_index, header.step))
 
     def _is_stale(self, header: ModelHeader) -> bool:
         """Return whether a model is too old to fold; age counts in whole rounds, and never into a later relay step."""
@@ -218,7 +226,7 @@ class Receiver:
         elif self._is_stale(header):
             state.totals["stale_dropped"] += 1
             state.answer(stream, Outcome.STALE)
-        elif self._is_declined(header) or self._pace.is_unwanted(header):
+        elif self._is_declined(header) or self.is_unwanted(header):
             self._answer_unused(stream)
         else:
             return False
@@ -227,6 +235,11 @@ class Receiver:
     def _is_declined(self, header: ModelHeader) -> bool:
         """Return whether this peer declines the sender's models; one of a round in which nobody asks may come early."""
         return self._state.declines(header.sender) and self._state.algorithm.asking(header.round_index)
+
+    def is_unwanted(self, header: ModelHeader) -> bool:
+        """Return whether the sender's models of this round are enough."""
+        most = self._pace.models_per_round_max
+        return most is not None and self._state.arrivals.count_in_round(header) >= most
 
     def _answer_unused(self, stream: int) -> None:
         self._state.totals["models_unused"] += 1
@@ -241,7 +254,7 @@ class Receiver:
         if turn is None:
             self._buffers.give_up_slow(now)
         for stream, header in self._buffers.in_order(by_round=turn is not None):
-            if not self._pace.may_read(header, selections_known=known):
+            if not self._pace.may_read((header.round_index, header.step), selections_known=known):
                 continue
             if arrivals.has_complete(header):  # sent again: answered once the first is folded, read if that one is lost
                 continue

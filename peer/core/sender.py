@@ -151,13 +151,15 @@ class Sender:
                     for offer in state.algorithm.offers(decided, *round_step, n, None)
                 }
             offered_to = {n for n, offers in plan.items() if offers}
-            self._open = (*self._open, OpenOffers(round_step, decided, offered_to))[-self._pace.rounds_open :]
+            open_max = 2 if self._pace.waits else 1
+            self._open = (*self._open, OpenOffers(round_step, decided, offered_to))[-open_max:]
         if wanted:
             state.emit(do.TakeSnapshot(*round_step, tuple(sorted(wanted))))
         numbers = state.algorithm.tells(decided, *round_step)
         for n, offers in plan.items():
             neighbor = state.neighbors[n]
-            self._pace.before_offers(neighbor)
+            if not self._pace.waits:
+                neighbor.outbox.supersede(round_step[0])
             has_selection = selected is not None and round_step[1] == 0 and state.offers_to(n)
             if not offers and not has_selection:
                 self._post_pass(neighbor, round_step, numbers if state.edge_is_up(n, round_step[0]) else ())
@@ -165,7 +167,7 @@ class Sender:
         state.round.offered = True
 
     def _post_pass(self, neighbor: Neighbor, round_step: RoundStep, numbers: tuple[float, ...]) -> None:
-        if numbers or self._pace.sends_passes:
+        if numbers or self._pace.waits:
             neighbor.outbox.post(Pass(self._state.peer_id, self._state.incarnation, *round_step, numbers))
 
     def _offers(self, decided: AlgorithmState, neighbor: Neighbor) -> tuple[Offer, ...]:
@@ -184,7 +186,7 @@ class Sender:
     def post_passes(self, round_index: int) -> None:
         """Queue passes for a round that this peer skips, or closed in an earlier incarnation."""
         state = self._state
-        if not self._pace.sends_passes or round_index < 0:
+        if not self._pace.waits or round_index < 0:
             return
         for neighbor in state.neighbors.values():
             for step in range(state.algorithm.steps(round_index)):

@@ -357,7 +357,7 @@ class PeerHost:
     def status(self) -> dict[str, Any]:
         """Return what this peer is doing, as JSON-ready values."""
         state, now = self.state, self.world.now()
-        waiting_for, owed_to = self.engine.waiting_for(), self.engine.pace.owed_to()
+        waiting_for, owed_to = self.engine.waiting_for(), self.engine.owed_to()
         neighbors = state.neighbors.items()
         met = {n: neighbor.liveness.silence_s(now) if neighbor.connected else None for n, neighbor in neighbors}
         return {

@@ -14,17 +14,19 @@ from peer.core import averaging, encoding, model_store
 from peer.core import contacts as contacts_module
 from peer.core import effects as do
 from peer.core.arrivals import Arrivals
+from peer.core.asynchronous import Async
+from peer.core.catch_up import CatchUp
 from peer.core.contacts import Contacts
 from peer.core.decisions import Rejection
 from peer.core.deltas import Offer, Received, name_of
 from peer.core.encoding import ErrorFeedback
 from peer.core.engine import Engine
 from peer.core.liveness import Liveness, NeighborState
+from peer.core.lockstep import Lockstep
 from peer.core.messages import Outcome, PushReply
 from peer.core.model_store import ModelStore
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import Outbox
-from peer.core.pace import Lockstep, Pace
 from peer.core.receiver import Receiver
 from peer.core.sender import Sender
 from peer.core.stages import Stage
@@ -148,9 +150,9 @@ def _closes_early(monkeypatch: Any) -> None:
 PLANTED["a_step_closes_while_a_fold_is_under_way"] = _closes_early
 
 
-@plant(Lockstep, "told")
+@plant(Lockstep, "numbers")
 def numbers_of_a_later_step_are_read(original, pace):
-    return Pace.told(pace)
+    return Async.numbers(pace)
 
 
 # ---- sending -----------------------------------------------------------------------------------------------------------
@@ -354,8 +356,8 @@ def dead_neighbors_stay_dead(original, liveness, now, restarted_as=None):
     return None if dead else original(liveness, now, restarted_as)
 
 
-@plant(Pace, "ahead")
-def peers_do_not_catch_up(original, pace):
+@plant(CatchUp, "ahead")
+def peers_do_not_catch_up(original, catch_up):
     return []
 
 

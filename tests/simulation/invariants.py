@@ -46,9 +46,9 @@ from peer.core.averaging import Vector, fold
 from peer.core.decisions import Rejection
 from peer.core.encoding import DELTAS
 from peer.core.liveness import NeighborState
+from peer.core.lockstep import Lockstep
 from peer.core.messages import ModelHeader, Pass, PushReply
 from peer.core.model_store import SnapshotKey
-from peer.core.pace import Lockstep
 from peer.core.stages import Stage
 from peer.host import ReceivedModel
 from peer.zoo.algorithms.centers import OwnNearCenters
@@ -253,7 +253,7 @@ class Checker:
         engine, world, t = process.engine, self.world, self.world.manifest.timeouts
         if engine.stage is not Stage.EXCHANGING:
             return
-        for n in engine.pace.waiting_for():
+        for n in engine.undelivered():
             down = world.machines[n].down_since
             if down is not None:
                 waited = world.now - max(down, process.resumed_at, engine.state.round.exchange_began_at)
@@ -292,7 +292,7 @@ class Checker:
         if fields.get("missing"):
             self.mark("closed without a neighbor")
         pace, began_at = process.engine.pace, process.engine.state.round.began_at
-        if isinstance(pace, Lockstep) and pace.holds_rate:
+        if isinstance(pace, Lockstep) and pace.partition.holds_rate:
             self.mark("kept its round rate")
         settled = world.healed_at is not None and began_at > world.healed_at + world.settle_s()
         if settled and isinstance(pace, Lockstep):
@@ -603,7 +603,7 @@ class Checker:
                 continue
             engine = machine.process.engine
             place = f"{engine.round_index}.{engine.state.round.step}"
-            rows.append(f"{i} {engine.stage} {place} waiting for {engine.pace.waiting_for()}")
+            rows.append(f"{i} {engine.stage} {place} waiting for {engine.undelivered()}")
         return "; ".join(rows)
 
     def at_the_end(self) -> None:

@@ -21,8 +21,8 @@ from peer.algorithms.fedspd_decisions import NOTHING
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector
+from peer.core.lockstep import Lockstep
 from peer.core.messages import ModelHeader, Outcome, PushReply, Select
-from peer.core.pace import Lockstep
 from peer.core.stages import Stage
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Selections:
         nothing = known.selected.get(t, NOTHING) == NOTHING
         if not isinstance(pace, Lockstep) or not run.round.active or nothing or run.deadline_over(process.world.now):
             return
-        due = set(pace.expected()) & set(run.scheduled())
+        due = set(pace.counted_on()) & set(run.scheduled())
         silent = sorted(n for n in due if not known.heard.get((n, t)))
         self._require(not silent, "S3", f"{process.peer_id} continues round {t}, {silent} have not selected")
 

@@ -163,9 +163,9 @@ def test_a_restarted_neighbor_tells_again():
         world.run(until=world.events[0][0])
     neighbor = engine.state.neighbors[1]
     engine.step(ev.PassReceived(Pass(1, 1, 0, 3, (7.0, 3.0))), world.now)
-    assert dict(engine.pace.told()) == {1: (7.0, 3.0)}
+    assert dict(engine.pace.numbers()) == {1: (7.0, 3.0)}
     neighbor.note_restart(2, 0, engine.state.round.current)
-    assert engine.pace.told() == () and not engine.state.has_delivered(1)
+    assert engine.pace.numbers() == () and not engine.state.has_delivered(1)
     effects = engine.step(ev.PassReceived(Pass(1, 2, 0, 3, (8.0, 3.0))), world.now)
     work = [effect for effect in effects if isinstance(effect, do.Work)]
     assert not work or dict(work[0].told) == {1: (8.0, 3.0)}

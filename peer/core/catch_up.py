@@ -62,7 +62,7 @@ class CatchUp:
 
     def _ahead_by(self, round_of: Callable[[Neighbor], int]) -> list[int]:
         state = self._state
-        if state.steps == 0:
+        if state.plan.steps == 0:
             return []
         live = state.live()
         rounds = {neighbor.id: round_of(neighbor) for neighbor in live}
@@ -115,7 +115,7 @@ class CatchUp:
         state, skipped = self._state, self._state.round.index
         state.totals["models_adopted"] += len(sources)
         self.adopting = True
-        state.round.index, state.round.step = min([*(self._pulled[n] for n in sources), state.manifest.rounds]), 0
+        state.enter_round(min([*(self._pulled[n] for n in sources), state.manifest.rounds]))
         state.emit(do.Work("adopt", skipped, present=tuple(sources)))
         state.log(
             "info",

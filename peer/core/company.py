@@ -46,7 +46,7 @@ class Company:
     def round_closes(self) -> None:
         """Count a round of an exchange in which no neighbor took part; log the first one, and the end of such rounds."""
         state = self._state
-        if state.leaving or not state.neighbors or not state.steps:
+        if state.leaving or not state.neighbors or not state.plan.steps:
             return
         if not state.round.company:
             state.totals["rounds_alone"] += 1
@@ -66,7 +66,7 @@ class Company:
         """
         state, rounds = self._state, self._state.manifest.rounds
         totals = state.totals
-        if not state.neighbors or not any(state.is_due(t) for t in range(rounds)):
+        if not state.neighbors or not any(state.planner.plan(t).brings_models for t in range(rounds)):
             return ""
         if 2 * totals["rounds_alone"] > rounds:
             return f"{totals['rounds_alone']} of {rounds} rounds were without any neighbor ({self._absent()})"
@@ -86,7 +86,7 @@ class Company:
     def note(self, now: float) -> None:
         """Note since when no neighbor is live; called after every event."""
         state = self._state
-        waits = state.manifest.start.rule == "never_alone" and state.neighbors and state.steps and not state.live()
+        waits = state.manifest.start.rule == "never_alone" and state.neighbors and state.plan.steps and not state.live()
         if (
             not waits
             or state.round.index >= state.manifest.rounds

@@ -213,7 +213,7 @@ class Engine:
     def _may_start(self, now: float) -> bool:
         state, start = self.state, self.state.manifest.start
         count = len(state.neighbors)
-        if state.steps == 0 and not count:
+        if state.plan.steps == 0 and not count:
             return True
         met = count - len(self.company.absent_at_start(now))
         enough = met == count or (start.rule == "quorum" and met >= start.quorum * count)
@@ -265,9 +265,8 @@ class Engine:
             state.emit(do.Work("final", t))
             return
         state.take(Trigger.BEGIN_ROUND)
-        state.has_begun = True
         self.catch_up.forget()
-        state.round = Round(t, active=state.trains_in(state.peer_id, t), began_at=now)
+        state.round = Round(t, began_at=now)
         state.round.record = {"folded": [], "rejected": Counter(), "seconds": Counter()}
         state.arrivals.folded_in_round.clear()
         kept_from = t - self.pace.stale_rounds_max if self.pace.waits else 0
@@ -277,20 +276,19 @@ class Engine:
         if not self.pace.waits:  # rounds drift apart, and age is counted by the slower end
             self.contacts.tell_round(now)
         state.emit(do.DropSnapshots(t - 1))
-        state.emit(do.Work("assign", t, active=state.round.active))
+        state.emit(do.Work("assign", t, active=state.plan.trains))
 
     def _work_done(self, event: ev.WorkDone, now: float) -> None:
         state = self.state
         trigger = WORK.get(event.kind)
         if trigger is None or (trigger is Trigger.ADOPTED and not self.catch_up.adopting):
             raise LocalProtocolError(f"work '{event.kind}' is done that was not asked for")
-        if trigger is Trigger.ASSIGNED and (state.leaving or not state.round.active):
+        if trigger is Trigger.ASSIGNED and (state.leaving or not state.plan.trains):
             trigger = Trigger.SAT_OUT
         state.take(trigger)
         state.algorithm_state = event.state
-        if event.kind == "assign" and state.algorithm.asking(state.round.index):
-            takes_part = state.round.active
-            state.round.asked = state.algorithm.asks(event.state, state.round.index) if takes_part else frozenset()
+        if event.kind == "assign":
+            state.plan = state.planner.assigned(state.plan, event.state, state.incarnation)
         state.round.record.setdefault("seconds", Counter()).update(event.seconds)
         state.round.record.update(event.metrics)
         match trigger:
@@ -323,7 +321,7 @@ class Engine:
         """Post this round's selection once the last checkpoint is safe: one that declines completes a neighbor's round."""
         state = self.state
         if state.round.unannounced and state.persisting is None:
-            state.has_selected |= state.selection() is not None
+            state.has_selected |= state.plan.selection is not None
             self.sender.post_selection()
             state.round.unannounced = False
 
@@ -341,7 +339,7 @@ class Engine:
         if not state.round.offered:
             if state.persisting is not None or not self.receiver.selections_known(now):
                 return
-            if state.steps:
+            if state.plan.steps:
                 self.sender.post_offers()
             state.round.offered = True
         if self.pace.may_close(now) and not self.company.is_awaited():
@@ -404,12 +402,22 @@ class Engine:
         state.round.record["seconds"]["wait"] += now - state.round.exchange_began_at
         if self.pace.waits:
             self._note_missing(closed.missing)
-        last = step + 1 >= state.steps or state.leaving
-        due = (t + 1) % state.manifest.evaluate_every == 0 or t + 1 == state.manifest.rounds
+        last = step + 1 >= state.plan.steps or state.leaving
         kind: Literal["close", "end_step"] = "close" if last else "end_step"
         selections, told = tuple(self.pace.selections()), self.pace.numbers()
         state.take(Trigger.ROUND_OVER if last else Trigger.STEP_OVER)
-        state.emit(do.Work(kind, t, step, state.round.active, closed.present, selections, told, evaluate=last and due))
+        state.emit(
+            do.Work(
+                kind,
+                t,
+                step,
+                state.plan.trains,
+                closed.present,
+                selections,
+                told,
+                evaluate=last and state.plan.evaluates,
+            )
+        )
 
     def _note_missing(self, missing: list[int]) -> None:
         state = self.state
@@ -433,11 +441,11 @@ class Engine:
         record, seconds = state.round.record, state.round.record.pop("seconds")
         seconds["other"] = max(0.0, now - state.round.began_at - sum(seconds.values()))
         alive = sum(1 for n in state.neighbors.values() if n.liveness.state is NeighborState.ALIVE)
-        fields = {"round_index": state.round.index, "neighbors_alive": alive, "active": state.round.active}
+        fields = {"round_index": state.round.index, "neighbors_alive": alive, "active": state.plan.trains}
         state.emit(do.Record("round", fields | record | self._counted() | {"seconds": dict(seconds)}))
-        state.round.index, state.round.step = state.round.index + 1, 0
-        every = state.manifest.checkpoint_rounds
-        if every and (state.round.index % every == 0 or state.round.index == state.manifest.rounds):
+        saves = state.plan.saves
+        state.enter_round(state.round.index + 1)
+        if saves:
             self._write_checkpoint()
         self._between_rounds(now)
 

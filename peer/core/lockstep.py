@@ -42,7 +42,7 @@ class Lockstep:
 
         Not those that made rounds wait in vain.
         """
-        if self._state.steps:
+        if self._state.plan.steps:
             for n, neighbor in self._state.neighbors.items():
                 here = neighbor.is_reachable or neighbor.returns_until is not None
                 if here and is_near(self._state, neighbor) and self._patience.waits_for(neighbor):
@@ -57,10 +57,10 @@ class Lockstep:
     def missing_selections(self) -> list[int]:
         """Where the algorithm selects, offers and weights depend on what each live neighbor selected."""
         state = self._state
-        if state.selection() is None:
+        if state.plan.selection is None:
             return []
-        scheduled, first = state.scheduled(), (state.round.index, 0)
-        return [n for n in self.counted_on() if n in scheduled and not state.neighbors[n].announced(first)]
+        senders, first = state.plan.senders, (state.round.index, 0)
+        return [n for n in self.counted_on() if n in senders and not state.neighbors[n].announced(first)]
 
     def oldest_wanted(self, neighbor: Neighbor) -> int:
         """Return its own round: it has closed earlier ones."""
@@ -133,7 +133,7 @@ class Lockstep:
         present = note_delivery(state, counted_on)
         self._patience.step_closes(counted_on)
         delivered = {n for n in counted_on if not neighbors[n].late}
-        missing = sorted(set(state.scheduled()) - delivered) if state.steps else []
+        missing = sorted(set(state.plan.senders) - delivered) if state.plan.steps else []
         headers = {**state.arrivals.reading, **state.arrivals.complete}
         unused = [stream for stream, h in headers.items() if (h.round_index, h.step) <= current]
         return ClosedStep(present, missing, unused, company)

@@ -107,7 +107,7 @@ class Pace(Protocol):
 
 def reachable_and_near(state: State) -> Iterator[int]:
     """Yield the neighbors that messages reach and that are in about the same round, ascending; none without an exchange."""
-    if state.steps:
+    if state.plan.steps:
         for n, neighbor in state.neighbors.items():
             if neighbor.is_reachable and is_near(state, neighbor):
                 yield n
@@ -123,4 +123,4 @@ def note_delivery(state: State, neighbors: Iterable[int]) -> tuple[int, ...]:
     """Note which neighbors have not delivered in the step that closes; return those that have, over an edge that is up."""
     for n in neighbors:
         state.neighbors[n].late = not state.has_delivered(n)
-    return tuple(n for n in neighbors if not state.neighbors[n].late and state.edge_is_up(n, state.round.index))
+    return tuple(n for n in neighbors if not state.neighbors[n].late and n in state.plan.up)

@@ -31,7 +31,7 @@ class Partition:
         """Return whether the round must last longer because this peer is partitioned from its neighbors."""
         state = self._state
         due = state.round.began_at + self._round_s()
-        if state.steps == 0 or state.round.step + 1 < state.steps or now >= due or not self.is_likely():
+        if state.plan.steps == 0 or state.round.step + 1 < state.plan.steps or now >= due or not self.is_likely():
             return False
         if not self.holds_rate:
             self.holds_rate = True

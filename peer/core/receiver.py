@@ -65,7 +65,7 @@ class Receiver:
         if earlier is not None and (earlier.selected, earlier.declines) != (select.selected, select.declines):
             found = f"{_said(select)} for round {select.round_index}, and {_said(earlier)} before"
             return Rejection(Refusal.CONTRADICTS_SELECTION, found)
-        asking = state.algorithm.asking(select.round_index)
+        asking = state.planner.plan(select.round_index).asking
         if select.declines and not asking:
             name = state.manifest.algorithm
             found = f"models declined in round {select.round_index}, in which algorithm '{name}' asks for none"
@@ -86,7 +86,7 @@ class Receiver:
         state = self._state
         if not 0 <= round_index < state.manifest.rounds:
             return Rejection(Refusal.ROUND_OUT_OF_RANGE, f"round {round_index} of {state.manifest.rounds}")
-        if not 0 <= step < max(1, state.algorithm.steps(round_index)):
+        if not 0 <= step < max(1, state.planner.plan(round_index).steps):
             return Rejection(Refusal.ROUND_OUT_OF_RANGE, f"step {step} of round {round_index}")
         return None
 
@@ -203,7 +203,7 @@ class Receiver:
 
     def _is_stale(self, header: ModelHeader) -> bool:
         """Return whether a model is too old to fold; age counts in whole rounds, and never into a later relay step."""
-        relayed = self._state.algorithm.steps(header.round_index) != 1
+        relayed = self._state.planner.plan(header.round_index).steps != 1
         age_max = -1 if relayed else self._pace.stale_rounds_max
         return self._is_late(header) and self._pace.age(header) > age_max
 
@@ -234,7 +234,7 @@ class Receiver:
 
     def _is_declined(self, header: ModelHeader) -> bool:
         """Return whether this peer declines the sender's models; one of a round in which nobody asks may come early."""
-        return self._state.declines(header.sender) and self._state.algorithm.asking(header.round_index)
+        return self._state.plan.declines(header.sender) and self._state.planner.plan(header.round_index).asking
 
     def is_unwanted(self, header: ModelHeader) -> bool:
         """Return whether the sender's models of this round are enough."""

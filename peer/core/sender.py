@@ -18,6 +18,7 @@ from peer.core.messages import ModelHeader, Pass, Select
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import RoundStep
 from peer.core.pace import Pace
+from peer.core.plan import RoundPlan
 from peer.core.state import State
 
 SILENT_SHARE = 0.5  # of the time since a push began it must have waited: not all of it, as it first sent
@@ -45,6 +46,7 @@ class OpenOffers:
     into the next round.
     """
 
+    plan: RoundPlan
     round_step: RoundStep
     decided: AlgorithmState
     offered_to: set[int]
@@ -127,42 +129,41 @@ class Sender:
 
     def post_selection(self) -> None:
         """Queue what this peer selects for the round, for every neighbor that it may exchange models with."""
-        state = self._state
-        select = state.selection()
-        if select is None:
+        plan = self._state.plan
+        if plan.selection is None:
             return
-        for n, neighbor in state.neighbors.items():
-            if state.offers_to(n):
-                neighbor.outbox.post(replace(select, declines=state.declines(n)))
+        for n, neighbor in self._state.neighbors.items():
+            if n in plan.receivers:
+                neighbor.outbox.post(replace(plan.selection, declines=plan.declines(n)))
 
     def post_offers(self) -> None:
         """Queue this step's models, or a pass, for every neighbor."""
-        state, round_step = self._state, self._state.round.current
+        state, plan, round_step = self._state, self._state.plan, self._state.round.current
         decided = state.algorithm_state | (state.round.agreed or {})
-        selected = state.selection()
-        plan = {n: self._offers(decided, neighbor) for n, neighbor in state.neighbors.items()}
-        wanted = {offer.slot for offers in plan.values() for offer in offers}
+        selected = plan.selection
+        offers_of = {n: self._offers(decided, neighbor) for n, neighbor in state.neighbors.items()}
+        wanted = {offer.slot for offers in offers_of.values() for offer in offers}
         if selected is not None:
             wanted |= {selected.selected} - {-1}  # a neighbor may still ask for it
-            if state.algorithm.asking(round_step[0]):
+            if plan.asking:
                 wanted |= {
                     offer.slot
                     for n in state.neighbors
                     for offer in state.algorithm.offers(decided, *round_step, n, None)
                 }
-            offered_to = {n for n, offers in plan.items() if offers}
+            offered_to = {n for n, offers in offers_of.items() if offers}
             open_max = 2 if self._pace.waits else 1
-            self._open = (*self._open, OpenOffers(round_step, decided, offered_to))[-open_max:]
+            self._open = (*self._open, OpenOffers(plan, round_step, decided, offered_to))[-open_max:]
         if wanted:
             state.emit(do.TakeSnapshot(*round_step, tuple(sorted(wanted))))
         numbers = state.algorithm.tells(decided, *round_step)
-        for n, offers in plan.items():
+        for n, offers in offers_of.items():
             neighbor = state.neighbors[n]
             if not self._pace.waits:
                 neighbor.outbox.supersede(round_step[0])
-            has_selection = selected is not None and round_step[1] == 0 and state.offers_to(n)
+            has_selection = selected is not None and round_step[1] == 0 and n in plan.receivers
             if not offers and not has_selection:
-                self._post_pass(neighbor, round_step, numbers if state.edge_is_up(n, round_step[0]) else ())
+                self._post_pass(neighbor, round_step, numbers if n in plan.up else ())
             self._post_models(neighbor, offers, round_step)
         state.round.offered = True
 
@@ -173,14 +174,14 @@ class Sender:
     def _offers(self, decided: AlgorithmState, neighbor: Neighbor) -> tuple[Offer, ...]:
         state, round_step = self._state, self._state.round.current
         select = self._pace.selection_of(neighbor, round_step[0])
-        if not state.offers_to(neighbor.id) or not self._takes(select, round_step):
+        if neighbor.id not in state.plan.receivers or not self._takes(select):
             return ()
         return state.algorithm.offers(decided, *round_step, neighbor.id, select)
 
-    def _takes(self, select: Select | None, round_step: RoundStep) -> bool:
+    def _takes(self, select: Select | None) -> bool:
         """Return whether a neighbor with this selection takes models; where peers ask, one that has not asked does not."""
         if select is None:
-            return not self._state.algorithm.asking(round_step[0])
+            return not self._state.plan.asking
         return not select.declines
 
     def post_passes(self, round_index: int) -> None:
@@ -189,7 +190,7 @@ class Sender:
         if not self._pace.waits or round_index < 0:
             return
         for neighbor in state.neighbors.values():
-            for step in range(state.algorithm.steps(round_index)):
+            for step in range(state.planner.plan(round_index).steps):
                 neighbor.outbox.post(Pass(state.peer_id, state.incarnation, round_index, step))
 
     def offer_after_selection(self, neighbor: Neighbor) -> None:
@@ -199,7 +200,7 @@ class Sender:
             if neighbor.id in offers.offered_to or offers.round_step[0] < state.round.index - 1:
                 continue  # offered before, or the snapshot is freed
             select = self._pace.selection_of(neighbor, offers.round_step[0])
-            if select is not None and not select.declines and state.edge_is_up(neighbor.id, offers.round_step[0]):
+            if select is not None and not select.declines and neighbor.id in offers.plan.up:
                 late = state.algorithm.offers(offers.decided, *offers.round_step, neighbor.id, select)
                 self._post_models(neighbor, late, offers.round_step)
                 if late:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.graph import Graph
-from coordinator_free_bootstrap.schedule import edge_is_up, is_active
 from peer.core import effects as do
 from peer.core.arrivals import Arrivals
 from peer.core.decisions import AlgorithmState, Decisions
 from peer.core.liveness import Liveness, NeighborState
-from peer.core.messages import Outcome, Select
+from peer.core.messages import Outcome
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import Outbox, RoundStep
+from peer.core.plan import Planner
 from peer.core.stages import Stage, Trigger, next_stage
 
+NOT_BEGUN = float("-inf")
 ORDERED_SHARE = 0.75  # of the time until the round deadline: the rest is for what came and could not be folded in order
 
 
@@ -28,13 +29,11 @@ class Round:
 
     index: int = 0
     step: int = 0
-    active: bool = True  # whether this peer trains in it
-    began_at: float = 0.0
+    began_at: float = NOT_BEGUN
     exchange_began_at: float = 0.0
     unannounced: bool = False  # the selection is known and not yet in the outboxes
     offered: bool = False  # the step's offers are in the outboxes
     agreed: AlgorithmState | None = None  # what all selections of the round add to the algorithm's state, once known
-    asked: frozenset[int] | None = None  # whose models this peer takes; None: everyone's, or not known before `assign`
     lost_neighbor: bool = False  # one died or left in it, or is missing that was there in the round before
     company: bool = False  # a neighbor took part in it
     record: dict[str, Any] = field(default_factory=dict)
@@ -81,8 +80,9 @@ class State:
         self.arrivals = Arrivals()
         self.stage = Stage.JOINING
         self.round = Round()
+        self.planner = Planner(peer_id, self.neighbors, self.manifest, algorithm)
+        self.plan = self.planner.plan(0)  # of the present round
         self.started_at: float | None = None
-        self.has_begun = False  # a round has begun in this incarnation
         self.has_selected = False  # its algorithm selects or asks: it may have chosen no neighbor's model
         self.resumed = resume is not None  # an earlier incarnation took part in the run: our disk or a neighbor says so
         self.leaving = False
@@ -112,7 +112,8 @@ class State:
         }
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        self.round.index = self.persisted_round = int(saved["round_index"])
+        self.persisted_round = int(saved["round_index"])
+        self.enter_round(self.persisted_round)
         self.algorithm_state = dict(saved["algorithm_state"])
         self.arrivals.restore(saved["folded"])
         for n, incarnation in saved["incarnations"]:
@@ -154,10 +155,15 @@ class State:
 
     # ---- the round --------------------------------------------------------------------------------------------------
 
+    def enter_round(self, round_index: int) -> None:
+        """Make a round the present one; it begins when nothing else is to be done before."""
+        self.round.index, self.round.step = round_index, 0
+        self.plan = self.planner.plan(round_index)
+
     @property
-    def steps(self) -> int:
-        """Exchange steps of the present round; 0: nothing is exchanged."""
-        return self.algorithm.steps(self.round.index)
+    def has_begun(self) -> bool:
+        """Whether a round has begun in this incarnation."""
+        return self.round.began_at > NOT_BEGUN
 
     def deadline_over(self, now: float) -> bool:
         """Return whether the round has lasted as long as it may."""
@@ -173,48 +179,6 @@ class State:
         """Until when lockstep keeps the order of folds in the present round."""
         return self.round.began_at + ORDERED_SHARE * self.manifest.timeouts.round_deadline_s
 
-    def edge_is_up(self, neighbor: int, round_index: int) -> bool:
-        """Return whether an edge carries models in a round (dynamic graphs)."""
-        m = self.manifest
-        return not m.dynamic_edges or edge_is_up(m.seed, round_index, self.peer_id, neighbor, m.dynamic_edges)
-
-    def trains_in(self, peer_id: int, round_index: int) -> bool:
-        """Return whether a peer trains in a round (partial participation)."""
-        m = self.manifest
-        return m.participation == 1 or is_active(m.seed, round_index, peer_id, m.participation)
-
-    def scheduled(self) -> list[int]:
-        """Return the neighbors that offer models in the present round, by the shared seed."""
-        t = self.round.index
-        return self._scheduled(t)
-
-    def _scheduled(self, round_index: int) -> list[int]:
-        return [n for n in self.neighbors if self.edge_is_up(n, round_index) and self.trains_in(n, round_index)]
-
-    def is_due(self, round_index: int) -> bool:
-        """Return whether a round brings this peer models of a neighbor, by the shared seed."""
-        receives = self.algorithm.idle_folds or self.trains_in(self.peer_id, round_index)
-        return self.algorithm.steps(round_index) > 0 and receives and bool(self._scheduled(round_index))
-
-    def offers_to(self, neighbor: int) -> bool:
-        """Return whether models go to a neighbor in the present round; both ends derive the same answer."""
-        receives = self.algorithm.idle_folds or self.trains_in(neighbor, self.round.index)
-        return self.round.active and receives and self.edge_is_up(neighbor, self.round.index)
-
-    def selection(self) -> Select | None:
-        """Return what this peer says to its neighbors in the present round before it trains; None: nothing."""
-        t = self.round.index
-        if not self.round.active:
-            return None
-        selected = self.algorithm.selects(self.algorithm_state, t)
-        if selected is None and not self.algorithm.asking(t):
-            return None
-        return replace(selected or Select(0, 0, t), sender=self.peer_id, incarnation=self.incarnation, round_index=t)
-
-    def declines(self, neighbor: int) -> bool:
-        """Return whether this peer takes no model from a neighbor in the present round."""
-        return self.round.asked is not None and neighbor not in self.round.asked
-
     def has_delivered(self, n: int) -> bool:
         """Return whether a neighbor has delivered, in the present step, all that it announced."""
         neighbor, round_step = self.neighbors[n], self.round.current
@@ -223,7 +187,7 @@ class State:
             total = 0
         if total is None and round_step[1] == 0 and round_step[0] in neighbor.selections:
             select = neighbor.selections[round_step[0]]
-            total = 0 if self.declines(n) else self.algorithm.expected(self.algorithm_state, select)
+            total = 0 if self.plan.declines(n) else self.algorithm.expected(self.algorithm_state, select)
         return total is not None and len(neighbor.delivered.get(round_step, ())) >= total
 
     def live(self) -> list[Neighbor]:

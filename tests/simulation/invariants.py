@@ -398,7 +398,7 @@ class Checker:
         engine = process.engine
         if process.algorithm.asking(engine.round_index):
             asked = process.algorithm.asks(engine.state.algorithm_state, engine.round_index)
-            fits = engine.state.round.active and sender in asked
+            fits = engine.state.plan.trains and sender in asked
             self.require(fits, "I12", f"{process.peer_id} folds a model of {sender}, asked were {sorted(asked)}")
             self.mark("folded from a neighbor that was asked")
 
@@ -478,7 +478,7 @@ class Checker:
 
     def _nobody_lags(self, process: Process, shadow: Shadow) -> None:
         engine, world = process.engine, self.world
-        if not isinstance(engine.pace, Lockstep) or engine.state.steps == 0:
+        if not isinstance(engine.pace, Lockstep) or engine.state.plan.steps == 0:
             return
         live = [neighbor for neighbor in engine.state.neighbors.values() if neighbor.liveness.is_live]
         ahead = {
@@ -540,7 +540,7 @@ class Checker:
             isinstance(algorithm, Dfca) and algorithm.warming_up(engine.round_index)
         )
         if relays and "masses" in state and slot < algorithm.slots:
-            up = [n for n in process.effect_present if engine.state.edge_is_up(n, engine.round_index)]
+            up = [n for n in process.effect_present if engine.state.planner.edge_is_up(n, engine.round_index)]
             return (1.0 - sum(algorithm.metropolis(n) for n in up)) * state["masses"][slot]
         if isinstance(algorithm, OwnNearCenters):
             return algorithm.own_share(state, slot, folded) if slot < algorithm.clusters else 1.0

@@ -86,9 +86,9 @@ class Selections:
     def _all_have_selected(self, process: Process, known: Known) -> None:
         run, pace, t = process.engine.state, process.engine.pace, process.engine.round_index
         nothing = known.selected.get(t, NOTHING) == NOTHING
-        if not isinstance(pace, Lockstep) or not run.round.active or nothing or run.deadline_over(process.world.now):
+        if not isinstance(pace, Lockstep) or not run.plan.trains or nothing or run.deadline_over(process.world.now):
             return
-        due = set(pace.counted_on()) & set(run.scheduled())
+        due = set(pace.counted_on()) & set(run.plan.senders)
         silent = sorted(n for n in due if not known.heard.get((n, t)))
         self._require(not silent, "S3", f"{process.peer_id} continues round {t}, {silent} have not selected")
 
@@ -125,7 +125,7 @@ class Selections:
         trained = self.known[process].trained.get(process.engine.round_index, [])
         run, pace = process.engine.state, process.engine.pace
         on_time = isinstance(pace, Lockstep) and header.round_index == run.round.index
-        if on_time and run.round.active and not pace.stale_rounds_max:
+        if on_time and run.plan.trains and not pace.stale_rounds_max:
             fits = header.slot in trained
             self._require(fits, "S4", f"{process.peer_id} folds {header.key} while it trains {trained}")
 

@@ -98,7 +98,11 @@ def test_peers_that_sit_out_and_edges_that_are_down_need_no_selection():
     assert done(world)
     for sender, receiver, t, _ in models(world):
         state = world.engines[sender].state
-        assert state.edge_is_up(receiver, t) and state.trains_in(sender, t) and state.trains_in(receiver, t)
+        assert (
+            state.planner.edge_is_up(receiver, t)
+            and state.planner.trains_in(sender, t)
+            and state.planner.trains_in(receiver, t)
+        )
     assert not any(engine.state.refusals for engine in world.engines.values())
 
 

@@ -1,5 +1,7 @@
 """The rules of both paces, each by a table: near and late, whom a step waits for, catching up, round rate, retries."""
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator_free_bootstrap import make_graph
@@ -120,7 +122,7 @@ def of(effects, kind):
 def test_near_neighbors_are_expected(pace, round_of_1, late, expected):
     driven = Driven(pace)
     driven.exchange()
-    driven.state.round.index = 10
+    driven.state.enter_round(10)
     driven.hello(2, 10, incarnation=2)
     driven.hello(1, round_of_1, incarnation=2)
     driven.state.neighbors[1].late = late
@@ -131,7 +133,7 @@ def test_near_neighbors_are_expected(pace, round_of_1, late, expected):
 def test_wait_rounds_behind_decides_how_far_behind_a_neighbor_is_waited_for(most, expected):
     driven = Driven("lockstep", peers=2, lockstep={"wait_rounds_behind": most})
     driven.exchange()
-    driven.state.round.index = 4
+    driven.state.enter_round(4)
     assert list(driven.pace.counted_on()) == driven.engine.waiting_for() == expected
 
 
@@ -149,7 +151,7 @@ def test_reachable_neighbors_are_counted_on_and_in_lockstep_one_that_may_be_rest
 def test_no_neighbor_is_expected_in_a_round_without_an_exchange(pace):
     driven = Driven(pace)
     driven.exchange()
-    driven.state.algorithm.steps = lambda round_index: 0
+    driven.state.plan = replace(driven.state.plan, steps=0)
     assert list(driven.pace.counted_on()) == [] and driven.engine.catch_up.ahead() == []
 
 
@@ -251,7 +253,8 @@ def test_stale_models_are_folded_by_default_only_in_async_pace(pace, stale, most
 )
 def test_step_is_late_once_it_is_over_and_in_lockstep_while_it_is_closed(pace, stage, late):
     driven = Driven(pace)
-    driven.state.stage, driven.state.round.index, driven.state.round.step = stage, 4, 1
+    driven.state.enter_round(4)
+    driven.state.stage, driven.state.round.step = stage, 1
     places = [(3, 1), (4, 0), (4, 1), (4, 2), (5, 0)]
     assert [place for place in places if driven.pace.is_closed(place)] == late
 
@@ -259,7 +262,7 @@ def test_step_is_late_once_it_is_over_and_in_lockstep_while_it_is_closed(pace, s
 @pytest.mark.parametrize(("pace", "refused_from"), [("lockstep", 7), ("async", None)])
 def test_lockstep_refuses_messages_more_than_rounds_ahead(pace, refused_from):
     driven = Driven(pace)
-    driven.state.round.index = 4
+    driven.state.enter_round(4)
     driven.hello(1, 4)
     refused = {t: r for t in range(12) if (r := driven.engine.rejects_control(Pass(1, 1, t, 0))) is not None}
     assert list(refused) == (list(range(refused_from, 12)) if refused_from else [])
@@ -277,7 +280,7 @@ def test_lockstep_refuses_messages_more_than_rounds_ahead(pace, refused_from):
 )
 def test_lockstep_reads_models_of_steps_that_have_begun_and_async_all(pace, known, readable):
     driven = Driven(pace)
-    driven.state.round.index = 1
+    driven.state.enter_round(1)
     places = [(0, 0), (1, 0), (1, 1), (2, 0)]
     found = [place for place in places if driven.pace.may_read(place, selections_known=known)]
     assert found == readable
@@ -313,7 +316,7 @@ def test_async_takes_so_many_models_of_a_neighbor_and_slot_in_a_round(pace, run,
 )
 def test_selections_that_count_in_round_5(pace, counted, answered):
     driven = Driven(pace, peers=4)
-    driven.state.round.index = 5
+    driven.state.enter_round(5)
     for n, rounds in {1: (4, 5, 6), 2: (3, 4), 3: (3,)}.items():
         for t in rounds:
             driven.state.neighbors[n].note_select(Select(n, 1, t, t % 2))
@@ -333,7 +336,7 @@ def test_lockstep_counts_selections_only_in_the_first_step():
 def test_rounds_whose_messages_are_sent_and_sent_again(pace, wanted_from, reposted_from):
     driven = Driven(pace)
     driven.hello(1, 3)
-    driven.state.round.index = 5
+    driven.state.enter_round(5)
     neighbor = driven.state.neighbors[1]
     assert driven.pace.oldest_wanted(neighbor) == wanted_from
     assert driven.pace.repost_from(neighbor) == reposted_from
@@ -477,7 +480,7 @@ def test_peer_is_partitioned_if_half_of_its_neighbors_are_far_behind_not_if_they
     driven = Driven("lockstep")
     driven.exchange()
     driven.pace.rate.add(5.0), driven.pace.rate.add(5.0)
-    driven.state.round.index = 9
+    driven.state.enter_round(9)
     driven.hello(2, 9, incarnation=2)
     driven.hello(1, round_of_1, incarnation=2)
     driven.state.neighbors[1].late = late
@@ -530,7 +533,8 @@ def test_manifest_names_the_pace(name, kind):
 )
 def test_age_of_a_model_of_round_5_is_counted_by_the_slower_end(pace, own, told, age):
     driven = Driven(pace)
-    driven.state.round.index, driven.state.neighbors[1].round_index = own, told
+    driven.state.enter_round(own)
+    driven.state.neighbors[1].round_index = told
     assert driven.pace.age(header(1, 5)) == age
 
 

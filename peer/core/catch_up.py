@@ -15,6 +15,7 @@ from peer.core.contacts import Contacts
 from peer.core.neighbor import Neighbor
 from peer.core.pace import Pace
 from peer.core.sender import Sender
+from peer.core.stages import Trigger
 from peer.core.state import State
 
 SKIPS_AT_LEAST = 2  # rounds; a neighbor one round ahead is normal
@@ -30,7 +31,6 @@ class CatchUp:
         self._sender = sender
         self._pulled: dict[int, int] = {}  # neighbor -> round of its pulled models, since this round began
         self.pulling: set[int] = set()  # neighbors whose answer is pending
-        self.adopting = False  # the host puts the pulled models in place
 
     # ---- which neighbors are ahead --------------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class CatchUp:
         """Skip to the earliest round of the sources' models, with their average."""
         state, skipped = self._state, self._state.round.index
         state.totals["models_adopted"] += len(sources)
-        self.adopting = True
+        state.take(Trigger.ADOPT)
         state.enter_round(min([*(self._pulled[n] for n in sources), state.manifest.rounds]))
         state.emit(do.Work("adopt", skipped, present=tuple(sources)))
         state.log(

@@ -23,7 +23,8 @@ class Company:
         self.absence_s = min(state.manifest.start.deadline_s, ABSENCE_SUSPICIONS * state.manifest.timeouts.suspicion_s)
         self._streak = 0  # rounds without any neighbor up to now
         self._alone_since: float | None = None  # no neighbor is live since then, though some have not finished
-        self._wait_told = False
+        self._wait_logged = False
+        self._chose = False  # its algorithm selects or asks: it may have chosen no neighbor's model
 
     # ---- who is expected back -------------------------------------------------------------------------------------------
 
@@ -46,6 +47,7 @@ class Company:
     def round_closes(self) -> None:
         """Count a round of an exchange in which no neighbor took part; log the first one, and the end of such rounds."""
         state = self._state
+        self._chose |= state.plan.selection is not None
         if state.leaving or not state.neighbors or not state.plan.steps:
             return
         if not state.round.company:
@@ -70,7 +72,7 @@ class Company:
             return ""
         if 2 * totals["rounds_alone"] > rounds:
             return f"{totals['rounds_alone']} of {rounds} rounds were without any neighbor ({self._absent()})"
-        chose = totals["models_unused"] or totals["selections_sent"] or state.has_selected or totals["models_adopted"]
+        chose = totals["models_unused"] or totals["selections_sent"] or self._chose or totals["models_adopted"]
         tells = totals["passes_sent"] and not (self._pace.waits and totals["models_sent"])
         if not totals["models_folded"] and (totals["models_rejected"] or not (chose or tells)):
             return f"no model of a neighbor was folded in {rounds} rounds ({totals['models_rejected']} were rejected)"
@@ -92,7 +94,7 @@ class Company:
             or state.round.index >= state.manifest.rounds
             or all(map(state.has_finished, state.neighbors.values()))
         ):
-            self._alone_since, self._wait_told = None, False
+            self._alone_since, self._wait_logged = None, False
         elif self._alone_since is None:
             self._alone_since = now
 
@@ -101,8 +103,8 @@ class Company:
         state = self._state
         if self._alone_since is None:
             return False
-        if not self._wait_told and state.stage is Stage.EXCHANGING:
-            self._wait_told, wait_s = True, state.manifest.start.deadline_s
+        if not self._wait_logged and state.stage is Stage.EXCHANGING:
+            self._wait_logged, wait_s = True, state.manifest.start.deadline_s
             state.log("warning", f"no neighbor is live: waiting up to {wait_s:g} s for one ({self._absent()})")
         return True
 

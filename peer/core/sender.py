@@ -60,6 +60,7 @@ class Sender:
         self._pace = pace
         self._contacts = contacts
         self._patience_s = state.manifest.lockstep.retry_after_suspicions * state.manifest.timeouts.suspicion_s
+        self._unannounced: RoundPlan | None = None  # its selection waits for the last checkpoint
         self._open: tuple[OpenOffers, ...] = ()  # of rounds whose snapshots are kept
 
     # ---- answers --------------------------------------------------------------------------------------------------------
@@ -127,9 +128,20 @@ class Sender:
                 state.totals["control_messages_sent"] += 1
                 state.emit(do.SendControl(n, message))
 
+    def announce(self) -> None:
+        """Tell what this peer selects for the round, once the last checkpoint is safe."""
+        self._unannounced = self._state.plan
+        self.post_selection()
+
     def post_selection(self) -> None:
-        """Queue what this peer selects for the round, for every neighbor that it may exchange models with."""
-        plan = self._state.plan
+        """Queue what this peer selects for every neighbor that it may exchange models with, unless a checkpoint is being written.
+
+        A neighbor that is declined completes its round with it; a peer that is killed could not repeat it.
+        """
+        plan = self._unannounced
+        if plan is None or self._state.saving:
+            return
+        self._unannounced = None
         if plan.selection is None:
             return
         for n, neighbor in self._state.neighbors.items():
@@ -165,7 +177,6 @@ class Sender:
             if not offers and not has_selection:
                 self._post_pass(neighbor, round_step, numbers if n in plan.up else ())
             self._post_models(neighbor, offers, round_step)
-        state.round.offered = True
 
     def _post_pass(self, neighbor: Neighbor, round_step: RoundStep, numbers: tuple[float, ...]) -> None:
         if numbers or self._pace.waits:

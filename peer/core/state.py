@@ -17,10 +17,25 @@ from peer.core.messages import Outcome
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import Outbox, RoundStep
 from peer.core.plan import Planner
-from peer.core.stages import Stage, Trigger, next_stage
+from peer.core.stages import Stage, Trigger, may_take, next_stage
 
 NOT_BEGUN = float("-inf")
 ORDERED_SHARE = 0.75  # of the time until the round deadline: the rest is for what came and could not be folded in order
+
+
+@dataclass
+class Disk:
+    """The checkpoints of a peer, as far as the engine knows.
+
+    Attributes:
+        saved_round: of the last one that is safe.
+        writing: the round of the one that is being written.
+        error: why the last one could not be written; "" if it could.
+    """
+
+    saved_round: int = 0
+    writing: int | None = None
+    error: str = ""
 
 
 @dataclass
@@ -31,8 +46,6 @@ class Round:
     step: int = 0
     began_at: float = NOT_BEGUN
     exchange_began_at: float = 0.0
-    unannounced: bool = False  # the selection is known and not yet in the outboxes
-    offered: bool = False  # the step's offers are in the outboxes
     agreed: AlgorithmState | None = None  # what all selections of the round add to the algorithm's state, once known
     lost_neighbor: bool = False  # one died or left in it, or is missing that was there in the round before
     company: bool = False  # a neighbor took part in it
@@ -82,13 +95,9 @@ class State:
         self.round = Round()
         self.planner = Planner(peer_id, self.neighbors, self.manifest, algorithm)
         self.plan = self.planner.plan(0)  # of the present round
-        self.started_at: float | None = None
-        self.has_selected = False  # its algorithm selects or asks: it may have chosen no neighbor's model
         self.resumed = resume is not None  # an earlier incarnation took part in the run: our disk or a neighbor says so
-        self.leaving = False
-        self.persisted_round = 0
-        self.persisting: int | None = None  # the round of the checkpoint being written
-        self.storage_error = ""
+        self.leaves_as: do.Status | None = None  # once it was asked to stop, or gives up
+        self.disk = Disk()
         self.round_seconds: deque[float] = deque(maxlen=self.manifest.lockstep.rate_window_rounds)  # see `RoundRate`
         self.totals: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
@@ -111,9 +120,14 @@ class State:
             "refusals": dict(self.refusals),
         }
 
+    def write_checkpoint(self) -> None:
+        """Ask for a checkpoint of the present state, which stands between two rounds."""
+        self.disk.writing = self.round.index
+        self.emit(do.WriteCheckpoint(self.round.index, self.checkpoint()))
+
     def _restore(self, saved: dict[str, Any]) -> None:
-        self.persisted_round = int(saved["round_index"])
-        self.enter_round(self.persisted_round)
+        self.disk.saved_round = int(saved["round_index"])
+        self.enter_round(self.disk.saved_round)
         self.algorithm_state = dict(saved["algorithm_state"])
         self.arrivals.restore(saved["folded"])
         for n, incarnation in saved["incarnations"]:
@@ -149,9 +163,40 @@ class State:
         self.arrivals.forget(stream)
         self.emit(do.AnswerArrival(stream, Outcome.REFUSED, code, reason, sender))
 
+    # ---- stages -----------------------------------------------------------------------------------------------------
+
+    def may(self, trigger: Trigger) -> bool:
+        """Return whether the transition table and its guards allow a trigger now."""
+        return may_take(self.stage, trigger, self)
+
     def take(self, trigger: Trigger) -> None:
         """Go to the stage that the transition table names."""
-        self.stage = next_stage(self.stage, trigger)
+        self.stage = next_stage(self.stage, trigger, self)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this peer was asked to stop, or gives up."""
+        return self.leaves_as is not None
+
+    @property
+    def saving(self) -> bool:
+        """Whether a checkpoint is being written: nothing of the round after it is sent."""
+        return self.disk.writing is not None
+
+    @property
+    def behind(self) -> bool:
+        """Whether the disk lacks the models with which the present round began, and can be written."""
+        return self.disk.saved_round < self.round.index and not self.disk.error
+
+    @property
+    def folding(self) -> bool:
+        """Whether an arrival is being folded."""
+        return bool(self.arrivals.folding)
+
+    @property
+    def trains(self) -> bool:
+        """Whether this peer trains in the present round."""
+        return self.plan.trains
 
     # ---- the round --------------------------------------------------------------------------------------------------
 

@@ -357,7 +357,7 @@ class PeerHost:
     def status(self) -> dict[str, Any]:
         """Return what this peer is doing, as JSON-ready values."""
         state, now = self.state, self.world.now()
-        waiting_for, owed_to = self.engine.waiting_for(), self.engine.owed_to()
+        waiting_for, owed_to = self.engine.waits.waiting_for(), self.engine.waits.owed_to()
         neighbors = state.neighbors.items()
         met = {n: neighbor.liveness.silence_s(now) if neighbor.connected else None for n, neighbor in neighbors}
         return {
@@ -367,7 +367,7 @@ class PeerHost:
             "stage": str(state.stage),
             "round_index": state.round.index,
             "rounds_total": self.manifest.rounds,
-            "persisted_round": state.persisted_round,
+            "persisted_round": state.disk.saved_round,
             "waiting_for": waiting_for,
             "owed_to": owed_to,
             "unchanged_s": max(0.0, now - self._changed_at) if self._place else 0.0,
@@ -382,5 +382,5 @@ class PeerHost:
             "cluster_index": self.last_round.get("cluster_index"),
             "totals": dict(state.totals),
             "refusals": {str(code): count for code, count in state.refusals.items()},
-            "storage_error": state.storage_error or self.history_error,
+            "storage_error": state.disk.error or self.history_error,
         }

@@ -231,7 +231,7 @@ class SimulatedPeer:
     def should_stop(self) -> bool:
         """Return whether to end a training, since its round is begun again by the next start."""
         run = self.host.state
-        return self.network.leaving and run.stage is Stage.TRAINING and run.persisted_round == run.round.index
+        return self.network.leaving and run.stage is Stage.TRAINING and run.disk.saved_round == run.round.index
 
 
 def perform_in_turn(works: Sequence[tuple[SimulatedPeer, do.Work]]) -> Performed:

@@ -20,7 +20,7 @@ from peer.core.contacts import Contacts
 from peer.core.decisions import Rejection
 from peer.core.deltas import Offer, Received, name_of
 from peer.core.encoding import ErrorFeedback
-from peer.core.engine import Engine
+from peer.core.ending import Ending
 from peer.core.liveness import Liveness, NeighborState
 from peer.core.lockstep import Lockstep
 from peer.core.messages import Outcome, PushReply
@@ -28,6 +28,7 @@ from peer.core.model_store import ModelStore
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import Outbox
 from peer.core.receiver import Receiver
+from peer.core.rounds import Rounds
 from peer.core.sender import Sender
 from peer.core.stages import Stage
 from peer.core.state import State
@@ -135,16 +136,16 @@ def arrivals_are_booked_to_the_wrong_sender(original, receiver, stream, header):
 
 
 def _closes_early(monkeypatch: Any) -> None:
-    """`_exchange` reads ``arrivals.folding``; a state that hides it lets a step close beside a fold."""
-    exchange = Engine._exchange
+    """`exchange` reads ``arrivals.folding``; a state that hides it lets a step close beside a fold."""
+    exchange = Rounds.exchange
 
-    def buggy(engine: Engine, now: float) -> None:
-        arrivals = engine.state.arrivals
+    def buggy(rounds: Rounds, now: float) -> None:
+        arrivals = rounds._state.arrivals
         folding, arrivals.folding = arrivals.folding, {}
-        exchange(engine, now)
+        exchange(rounds, now)
         arrivals.folding = folding | arrivals.folding
 
-    monkeypatch.setattr(Engine, "_exchange", buggy)
+    monkeypatch.setattr(Rounds, "exchange", buggy)
 
 
 PLANTED["a_step_closes_while_a_fold_is_under_way"] = _closes_early
@@ -325,16 +326,16 @@ def int8_scales_are_swapped_for_their_magnitude(original, payload, schema, name)
 # ---- checkpoints and leaving -------------------------------------------------------------------------------------------
 
 
-@plant(Engine, "_write_checkpoint")
-def offers_do_not_wait_for_the_checkpoint(original, engine):
-    original(engine)
-    engine.state.persisting = None
+@plant(State, "write_checkpoint")
+def offers_do_not_wait_for_the_checkpoint(original, state):
+    original(state)
+    state.disk.writing = None
 
 
-@plant(Engine, "_leave")
-def a_leaving_peer_stays_while_it_closes_a_round(original, engine, now):
-    if engine.stage is not Stage.LEAVING:
-        original(engine, now)
+@plant(Ending, "leave")
+def a_leaving_peer_stays_while_it_closes_a_round(original, ending, now):
+    if ending._state.stage is not Stage.LEAVING:
+        original(ending, now)
 
 
 # ---- neighbors ---------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ from peer.core.liveness import NeighborState
 from peer.core.lockstep import Lockstep
 from peer.core.messages import ModelHeader, Pass, PushReply
 from peer.core.model_store import SnapshotKey
-from peer.core.stages import Stage
+from peer.core.stages import EXCHANGE, Stage
 from peer.host import ReceivedModel
 from peer.zoo.algorithms.centers import OwnNearCenters
 from tests.oracle import encodings
@@ -215,7 +215,7 @@ class Checker:
             self.selections.after(process, event, effects)
         run = engine.state
         if run.leaving and engine.stage is not Stage.STOPPED:
-            under_way = shadow.working or run.persisting is not None or bool(run.arrivals.folding)
+            under_way = shadow.working or run.saving or bool(run.arrivals.folding)
             self.require(under_way, "L7", f"{process.peer_id}, asked to leave, stays idle while {engine.stage}")
         if isinstance(event, ev.Tick):
             self._nobody_waits_for_the_dead(process)
@@ -251,9 +251,9 @@ class Checker:
 
     def _nobody_waits_for_the_dead(self, process: Process) -> None:
         engine, world, t = process.engine, self.world, self.world.manifest.timeouts
-        if engine.stage is not Stage.EXCHANGING:
+        if engine.stage not in EXCHANGE:
             return
-        for n in engine.undelivered():
+        for n in engine.waits.undelivered():
             down = world.machines[n].down_since
             if down is not None:
                 waited = world.now - max(down, process.resumed_at, engine.state.round.exchange_began_at)
@@ -329,7 +329,7 @@ class Checker:
         else:
             self._adds_up(process, header, data)
         engine, disk = process.engine, process.machine.disk
-        if self.world.manifest.checkpoint_rounds == 1 and not engine.state.storage_error and not disk.failing:
+        if self.world.manifest.checkpoint_rounds == 1 and not engine.state.disk.error and not disk.failing:
             rounds = (disk.durable_round, header.round_index)
             self.require(rounds[0] >= rounds[1], "I7", f"round {rounds[1]} is sent, {rounds[0]} is on disk")
 
@@ -603,7 +603,7 @@ class Checker:
                 continue
             engine = machine.process.engine
             place = f"{engine.round_index}.{engine.state.round.step}"
-            rows.append(f"{i} {engine.stage} {place} waiting for {engine.undelivered()}")
+            rows.append(f"{i} {engine.stage} {place} waiting for {engine.waits.undelivered()}")
         return "; ".join(rows)
 
     def at_the_end(self) -> None:

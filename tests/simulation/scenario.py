@@ -176,7 +176,7 @@ class Script:
                 self._stage.tell(i, "completed" if machine.completed else "down")
                 continue
             engine = machine.process.engine
-            waits = f", waits for {engine.undelivered()}" if engine.undelivered() else ""
+            waits = f", waits for {engine.waits.undelivered()}" if engine.waits.undelivered() else ""
             self._stage.tell(i, f"is {engine.stage} in round {engine.round_index}{waits}")
 
     def _finish(self) -> None:

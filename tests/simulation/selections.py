@@ -69,13 +69,15 @@ class Selections:
         engine, run, known = process.engine, process.engine.state, self.known[process]
         if isinstance(event, ev.SelectReceived) and self._late_offers(process, event.select.sender) > known.offered:
             self._mark("late selection answered")
-        if engine.stage is Stage.EXCHANGING and run.persisting is None and run.round.agreed is None:
+        if engine.stage is Stage.OFFERING and not run.saving and run.round.agreed is None:
             self._mark("selection awaited")
         if run.round.agreed is not None and known.agreed != engine.round_index:
             known.agreed = engine.round_index
             self._all_have_selected(process, known)
         self._require(
-            known.agreed == engine.round_index or not run.round.offered, "S3", "offers are out before the agreement"
+            known.agreed == engine.round_index or engine.stage is not Stage.EXCHANGING,
+            "S3",
+            "offers are out before the agreement",
         )
         for effect in effects:
             if isinstance(effect, do.SendControl) and isinstance(effect.message, Select) and effect.message.sketch:

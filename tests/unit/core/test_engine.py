@@ -133,7 +133,7 @@ def test_step_closes_when_all_models_are_folded_and_own_offers_answered():
     assert [effect.neighbor for effect in sent] == [1, 2]
     assert all(effect.header.incarnation == 7 for effect in sent)
     driven.deliver(1)
-    assert driven.engine.waiting_for() == [2]
+    assert driven.engine.waits.waiting_for() == [2]
     driven.deliver(2)
     assert driven.engine.stage is Stage.EXCHANGING, "our own offers are not answered yet"
     driven.answered(1)
@@ -147,7 +147,7 @@ def test_neighbor_that_passed_is_not_waited_for():
     driven.work("train")
     driven.deliver(1)
     driven.step(ev.PassReceived(Pass(2, 1, 0, 0)))
-    assert driven.engine.waiting_for() == []
+    assert driven.engine.waits.waiting_for() == []
 
 
 def test_offers_of_a_round_wait_for_the_checkpoint_of_the_round_before():
@@ -175,7 +175,7 @@ def test_run_continues_when_a_checkpoint_cannot_be_written():
     driven.work("assign")
     driven.work("train")
     effects = driven.step(ev.CheckpointWritten(1, "no space left on device"))
-    assert len(of(effects, do.SendModel)) == 2 and driven.engine.state.storage_error
+    assert len(of(effects, do.SendModel)) == 2 and driven.engine.state.disk.error
     assert [log.level for log in of(effects, do.Log)] == ["error"]
 
 
@@ -332,7 +332,7 @@ def test_restarted_neighbor_gets_all_messages_again_and_its_delivery_counts():
     effects = driven.hello(1, incarnation=2)
     (again,) = of(effects, do.SendModel)
     assert again.neighbor == 1
-    assert driven.engine.waiting_for() == [2]
+    assert driven.engine.waits.waiting_for() == [2]
 
 
 def test_restarted_neighbor_that_passes_is_not_waited_for_after_a_partial_delivery():
@@ -341,9 +341,9 @@ def test_restarted_neighbor_that_passes_is_not_waited_for_after_a_partial_delive
     driven.work("train")
     driven.deliver(1, total=2)
     driven.hello(1, incarnation=2, round_index=1)
-    assert driven.engine.waiting_for() == [1, 2]
+    assert driven.engine.waits.waiting_for() == [1, 2]
     driven.step(ev.PassReceived(Pass(1, 2, 0, 0)))
-    assert driven.engine.waiting_for() == [2]
+    assert driven.engine.waits.waiting_for() == [2]
 
 
 def test_peer_with_a_raised_incarnation_sends_all_messages_again():
@@ -390,7 +390,7 @@ def test_neighbor_that_sends_hellos_but_never_answers_is_not_waited_for():
     driven.step(ev.Tick(), after=30.0)
     driven.work("assign")
     driven.work("train")
-    assert driven.engine.waiting_for() == [1]
+    assert driven.engine.waits.waiting_for() == [1]
 
 
 def test_heard_neighbor_must_answer_until_it_does_or_leaves():
@@ -818,7 +818,7 @@ def test_pass_after_a_selection_says_that_no_more_models_come():
     driven.step(ev.SelectReceived(select))
     assert driven.engine.rejects_control(later) is None
     driven.step(ev.PassReceived(later))
-    assert driven.engine.waiting_for() == [2]
+    assert driven.engine.waits.waiting_for() == [2]
 
 
 def test_refused_complete_model_is_counted_by_code_and_not_waited_for():
@@ -827,7 +827,7 @@ def test_refused_complete_model_is_counted_by_code_and_not_waited_for():
     driven.work("train")
     driven.offer(1)
     driven.step(ev.ArrivalLost(1, Refusal.NORM_BOUND))
-    assert driven.engine.waiting_for() == [2] and driven.engine.state.totals["models_rejected"] == 1
+    assert driven.engine.waits.waiting_for() == [2] and driven.engine.state.totals["models_rejected"] == 1
     driven.deliver(2)
     driven.answered(1)
     driven.answered(2)
@@ -866,6 +866,6 @@ def test_neighbor_that_passed_after_a_partial_delivery_may_restart():
     driven.deliver(1, total=2)
     driven.step(ev.PassReceived(Pass(1, 1, 0, 0)))
     driven.hello(1, incarnation=2)
-    assert driven.engine.waiting_for() == [1, 2], "the new incarnation may send the rest"
+    assert driven.engine.waits.waiting_for() == [1, 2], "the new incarnation may send the rest"
     driven.step(ev.PassReceived(Pass(1, 2, 0, 0)))
-    assert driven.engine.waiting_for() == [2]
+    assert driven.engine.waits.waiting_for() == [2]

@@ -180,7 +180,7 @@ class Engine:
         """Go on as far as the present state allows."""
         state = self.state
         while True:
-            before = (state.stage, state.round.current)
+            before = (state.stage, state.round.current, len(state.effects))
             if state.stage is Stage.JOINING and self.start.is_refused():
                 self.ending.stop("refused", now)
             elif state.stage in (Stage.JOINING, *EXCHANGE) and self.ending.gives_up(now):
@@ -195,7 +195,7 @@ class Engine:
             self.receiver.advance(now)
             if state.stage is Stage.LINGERING:
                 self.ending.linger(now)
-            if (state.stage, state.round.current) == before:
+            if (state.stage, state.round.current, len(state.effects)) == before:
                 return
 
     def _next_times(self, now: float) -> Iterator[float]:

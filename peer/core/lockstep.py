@@ -118,11 +118,9 @@ class Lockstep:
 
         A peer that is killed after the checkpoint of its next round could not repeat an offer of this one.
         """
-        state, current = self._state, self._state.round.current
+        state = self._state
         self._patience.look(list(self._connected()), self.rate.duration_min_s(), now)
-        return state.deadline_over(now) or all(
-            state.has_delivered(n) and not state.neighbors[n].outbox.owes(current) for n in self.counted_on()
-        )
+        return state.deadline_over(now) or all(state.has_delivered(n) and not state.owes(n) for n in self.counted_on())
 
     def close_step(self) -> ClosedStep:
         """Models of this step that are not folded are not used; a neighbor that did not deliver is late."""

@@ -36,7 +36,7 @@ class Patience:
 
     def did_its_part(self, neighbor: Neighbor) -> bool:
         """Return whether a neighbor has delivered, and has taken what is offered to it."""
-        return self._state.has_delivered(neighbor.id) and not neighbor.outbox.owes(self._state.round.current)
+        return self._state.has_delivered(neighbor.id) and not self._state.owes(neighbor.id)
 
     def look(self, neighbors: list[int], usual_s: float, now: float) -> None:
         """Give up those of the neighbors that are waited for long enough."""

@@ -235,6 +235,11 @@ class State:
             total = 0 if self.plan.declines(n) else self.algorithm.expected(self.algorithm_state, select)
         return total is not None and len(neighbor.delivered.get(round_step, ())) >= total
 
+    def owes(self, n: int) -> bool:
+        """Return whether a neighbor has not yet taken all that this peer offers it in the present step."""
+        neighbor = self.neighbors[n]
+        return neighbor.outbox.owes(self.round.current, neighbor.round_index)
+
     def live(self) -> list[Neighbor]:
         """Return the neighbors that are alive or suspect."""
         return [neighbor for neighbor in self.neighbors.values() if neighbor.liveness.is_live]

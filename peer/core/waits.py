@@ -31,8 +31,7 @@ class Waits:
 
     def owed_to(self) -> list[int]:
         """Return the neighbors that have not yet taken what this peer offers in the present step."""
-        current, neighbors = self._state.round.current, self._state.neighbors
-        return [n for n in self._counted_on() if neighbors[n].outbox.owes(current)]
+        return [n for n in self._counted_on() if self._state.owes(n)]
 
     def _counted_on(self) -> Iterable[int]:
         return self._pace.counted_on() if self._pace.waits and self._state.stage in EXCHANGE else ()

@@ -183,7 +183,7 @@ def a_goodbye_clears_the_kept_messages(original, outbox):
 
 
 @plant(Outbox, "owes")
-def a_step_ends_while_offers_are_under_way(original, outbox, place):
+def a_step_ends_while_offers_are_under_way(original, outbox, round_step, from_round):
     return False
 
 

@@ -141,6 +141,28 @@ def test_step_closes_when_all_models_are_folded_and_own_offers_answered():
     assert (work.kind, work.present) == ("close", (1, 2))
 
 
+def test_step_closes_with_the_model_that_completes_it_though_it_is_of_no_use():
+    driven = Driven()
+    driven.engine.state.algorithm.targets = lambda state, header: None
+    driven.begin()
+    driven.work("train")
+    driven.answered(1), driven.answered(2)
+    driven.offer(1), driven.step(ev.ArrivalComplete(1))
+    assert driven.engine.stage is Stage.EXCHANGING
+    driven.offer(2), driven.step(ev.ArrivalComplete(2))
+    assert driven.engine.stage is Stage.CLOSING and driven.engine.state.totals["models_unused"] == 2
+
+
+def test_step_does_not_wait_until_neighbors_of_a_later_round_have_taken_what_they_cannot_use():
+    driven = Driven()
+    driven.begin()
+    for n in (1, 2):
+        driven.step(ev.PassReceived(Pass(n, 1, 0, 0)))
+        driven.heartbeat(n, 1)
+    effects = driven.work("train")
+    assert driven.engine.stage is Stage.CLOSING and not of(effects, do.SendModel)
+
+
 def test_neighbor_that_passed_is_not_waited_for():
     driven = Driven()
     driven.begin()

@@ -29,7 +29,7 @@ The parts: `Contacts` (handshakes, heartbeats, failures), `Receiver` (arrivals),
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import assert_never
+from typing import ClassVar, assert_never
 
 from coordinator_free_bootstrap.errors import LocalProtocolError
 from peer.core import effects as do
@@ -39,6 +39,7 @@ from peer.core.catch_up import CatchUp
 from peer.core.company import Company
 from peer.core.contacts import Contacts
 from peer.core.ending import Ending
+from peer.core.invariants import Moment, check
 from peer.core.lockstep import Lockstep
 from peer.core.messages import Hello, Phase
 from peer.core.pace import Pace
@@ -57,7 +58,12 @@ class Engine:
 
     Args:
         state: of a peer at the start of an incarnation; the engine changes it from now on.
+
+    Attributes:
+        validate: every step ends with the invariants of its stage; tests set it for all engines, production never does.
     """
+
+    validate: ClassVar[bool] = False
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -117,7 +123,13 @@ class Engine:
         self.sender.send_due(now)
         if self.stage is not Stage.STOPPED and (at := min(self._next_times(now), default=None)) is not None:
             state.emit(do.SetTimer(at))
+        if self.validate:
+            check(self.moment())
         return state.effects
+
+    def moment(self) -> Moment:
+        """Return what the invariants judge."""
+        return Moment(self.state, self.pace, frozenset(self.catch_up.pulling), self.state.effects)
 
     def goodbye(self, now: float) -> list[do.Effect]:
         """Return the heartbeats that tell the neighbors that this peer leaves at once, in the middle of a round."""

@@ -357,11 +357,11 @@ class Process(Probe):
 
         def done() -> None:
             event = performed or self._perform(effect)
-            shadow.tensors_busy = shadow.working = False
+            shadow.tensors_busy = False
             self.host.post(event)
 
         performed = self._perform(effect) if early else None
-        shadow.tensors_busy, shadow.working = busy, True
+        shadow.tensors_busy = busy
         self.later(duration, done)
         self.later(duration / 2, self.world.nemesis.works, self.machine)
 

@@ -28,7 +28,7 @@ MISCONFIGURED = frozenset(  # refusals that no retry cures: the two peers do not
         Refusal.IDENTITY_MISMATCH,
     }
 )
-ROUNDS_TOLD = 10  # at most, in a heartbeat interval
+ROUND_HEARTBEATS_MAX = 10  # at most, in a heartbeat interval
 NOW = 0.0  # a time that has passed: due at once
 
 
@@ -231,7 +231,7 @@ class Contacts:
 
     def send_heartbeat(self, neighbor: Neighbor, now: float) -> None:
         """Send a heartbeat now."""
-        neighbor.sent_at = neighbor.told_at = now
+        neighbor.sent_at = neighbor.heartbeat_at = now
         neighbor.heartbeat_in_flight = True
         self._state.totals["control_messages_sent"] += 1
         heartbeat = Heartbeat(self._state.peer_id, self._state.incarnation, self._state.round.index, self.phase())
@@ -239,9 +239,9 @@ class Contacts:
 
     def tell_round(self, now: float) -> None:
         """Tell the neighbors the round that begins, a few times in a heartbeat interval at most."""
-        pause_s = self._timeouts.heartbeat_s / ROUNDS_TOLD
+        pause_s = self._timeouts.heartbeat_s / ROUND_HEARTBEATS_MAX
         for neighbor in self._state.neighbors.values():
-            if neighbor.is_reachable and not neighbor.heartbeat_in_flight and now >= neighbor.told_at + pause_s:
+            if neighbor.is_reachable and not neighbor.heartbeat_in_flight and now >= neighbor.heartbeat_at + pause_s:
                 self.send_heartbeat(neighbor, now)
 
     def send_heartbeats(self, now: float) -> None:

@@ -123,14 +123,14 @@ class Lockstep:
         return state.deadline_over(now) or all(state.has_delivered(n) and not state.owes(n) for n in self.counted_on())
 
     def close_step(self) -> ClosedStep:
-        """Models of this step that are not folded are not used; a neighbor that did not deliver is late."""
+        """Models of this step that are not folded are not used; a neighbor that did not deliver is a straggler."""
         state, current = self._state, self._state.round.current
         neighbors = state.neighbors
         company = any(state.has_delivered(n) or neighbor.announced(current) for n, neighbor in neighbors.items())
         counted_on = list(self.counted_on())
         present = note_delivery(state, counted_on)
         self._patience.step_closes(counted_on)
-        delivered = {n for n in counted_on if not neighbors[n].late}
+        delivered = {n for n in counted_on if not neighbors[n].is_straggler}
         missing = sorted(set(state.plan.senders) - delivered) if state.plan.steps else []
         headers = {**state.arrivals.reading, **state.arrivals.complete}
         unused = [stream for stream, h in headers.items() if (h.round_index, h.step) <= current]

@@ -20,7 +20,7 @@ class Neighbor:
         connected: the handshake with this incarnation is complete, since this peer started.
         round_index: the neighbor's round; it only grows within one incarnation.
         proven_round: the highest round of a model of this neighbor that passed screening.
-        late: a round was closed at its deadline without the neighbor, and it has not delivered in time since.
+        is_straggler: a round was closed at its deadline without the neighbor, and it has not delivered in time since.
         returns_until: it left before the end of its run, perhaps to restart: rounds wait for it until this time.
     """
 
@@ -32,7 +32,7 @@ class Neighbor:
     round_index: int = 0
     proven_round: int = -1
     phase: Phase = Phase.STARTING
-    late: bool = False
+    is_straggler: bool = False
     returns_until: float | None = None
     stalls: int = 0  # transfers of its models in the present step that stopped or were too slow
     misses: float = 0.0  # rounds that waited for it in vain, less what it made good (`peer.core.patience`)
@@ -45,7 +45,7 @@ class Neighbor:
     hello_failures: int = 0
     hello_in_flight: bool = False
     sent_at: float = float("-inf")  # when anything was last sent to this neighbor
-    told_at: float = float("-inf")  # when a heartbeat was last sent to this neighbor
+    heartbeat_at: float = float("-inf")  # when a heartbeat was last sent to this neighbor
     heartbeat_in_flight: bool = False
 
     pull_at: float = 0.0  # no pull before this time; later after each failure

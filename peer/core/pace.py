@@ -70,7 +70,7 @@ class Pace(Protocol):
     # ---- messages -------------------------------------------------------------------------------------------------------
 
     def is_closed(self, round_step: RoundStep) -> bool:
-        """Return whether a step is closed, so that its models come late."""
+        """Return whether a step is closed: its models are older than the step that this peer is in."""
 
     def age(self, header: ModelHeader) -> int:
         """Return how many rounds old a model is."""
@@ -114,13 +114,13 @@ def reachable_and_near(state: State) -> Iterator[int]:
 
 
 def is_near(state: State, neighbor: Neighbor) -> bool:
-    """Return whether a neighbor is at most one round ahead and not too far behind; a late one may be one round behind."""
+    """Return whether a neighbor is at most one round ahead and not too far behind; a straggler may be one round behind."""
     behind = state.round.index - neighbor.round_index
-    return -1 <= behind <= (1 if neighbor.late else state.manifest.lockstep.wait_rounds_behind)
+    return -1 <= behind <= (1 if neighbor.is_straggler else state.manifest.lockstep.wait_rounds_behind)
 
 
 def note_delivery(state: State, neighbors: Iterable[int]) -> tuple[int, ...]:
     """Note which neighbors have not delivered in the step that closes; return those that have, over an edge that is up."""
     for n in neighbors:
-        state.neighbors[n].late = not state.has_delivered(n)
-    return tuple(n for n in neighbors if not state.neighbors[n].late and n in state.plan.up)
+        state.neighbors[n].is_straggler = not state.has_delivered(n)
+    return tuple(n for n in neighbors if not state.neighbors[n].is_straggler and n in state.plan.up)

@@ -37,8 +37,8 @@ class Receiver:
                 Refusal.NOT_A_NEIGHBOR, f"peer {sender} has no edge to peer {state.peer_id} in the graph file"
             )
         if incarnation < neighbor.incarnation:
-            found = f"incarnation {incarnation} of peer {sender} is over; {neighbor.incarnation} is known"
-            return Rejection(Refusal.OLD_INCARNATION, found)
+            reason = f"incarnation {incarnation} of peer {sender} is over; {neighbor.incarnation} is known"
+            return Rejection(Refusal.OLD_INCARNATION, reason)
         if not neighbor.connected or incarnation > neighbor.incarnation:
             return Rejection(Refusal.NO_HANDSHAKE, f"no handshake with incarnation {incarnation} of peer {sender} yet")
         return None
@@ -59,17 +59,17 @@ class Receiver:
     def _rejects_select(self, select: Select) -> Rejection | None:
         state = self._state
         if not -1 <= select.selected < state.algorithm.slots:
-            found = f"cluster {select.selected} selected, of {state.algorithm.slots}"
-            return Rejection(Refusal.SLOT_OUT_OF_RANGE, found)
+            reason = f"cluster {select.selected} selected, of {state.algorithm.slots}"
+            return Rejection(Refusal.SLOT_OUT_OF_RANGE, reason)
         earlier = state.neighbors[select.sender].selections.get(select.round_index)
         if earlier is not None and (earlier.selected, earlier.declines) != (select.selected, select.declines):
-            found = f"{_said(select)} for round {select.round_index}, and {_said(earlier)} before"
-            return Rejection(Refusal.CONTRADICTS_SELECTION, found)
+            reason = f"{_described(select)} for round {select.round_index}, and {_described(earlier)} before"
+            return Rejection(Refusal.CONTRADICTS_SELECTION, reason)
         asking = state.planner.plan(select.round_index).asking
         if select.declines and not asking:
             name = state.manifest.algorithm
-            found = f"models declined in round {select.round_index}, in which algorithm '{name}' asks for none"
-            return Rejection(Refusal.MALFORMED, found)
+            reason = f"models declined in round {select.round_index}, in which algorithm '{name}' asks for none"
+            return Rejection(Refusal.MALFORMED, reason)
         if asking and select.selected == -1 and not (select.scalars or select.sketch):
             return None
         return state.algorithm.rejects_select(state.algorithm_state, select)
@@ -79,8 +79,8 @@ class Receiver:
         state, most = self._state, self._pace.rounds_ahead_max
         if most is None or round_index <= state.round.index + most:
             return None
-        found = f"round {round_index}, while peer {state.peer_id} is in round {state.round.index}"
-        return Rejection(Refusal.ROUND_TOO_FAR_AHEAD, found)
+        reason = f"round {round_index}, while peer {state.peer_id} is in round {state.round.index}"
+        return Rejection(Refusal.ROUND_TOO_FAR_AHEAD, reason)
 
     def _rejects_round_step(self, round_index: int, step: int) -> Rejection | None:
         state = self._state
@@ -166,7 +166,7 @@ class Receiver:
             return
         self._state.totals["models_rejected"] += 1
         self._state.round.record.setdefault("rejected", Counter())[event.refusal] += 1
-        if not self._is_late(header):
+        if not self._is_closed(header):
             self._state.neighbors[header.sender].note_delivered(header)
 
     def folded(self, event: ev.ArrivalFolded) -> None:
@@ -198,14 +198,14 @@ class Receiver:
         """
         return self._pace.turn() if now < self._state.ordered_until else None
 
-    def _is_late(self, header: ModelHeader) -> bool:
+    def _is_closed(self, header: ModelHeader) -> bool:
         return self._pace.is_closed((header.round_index, header.step))
 
     def _is_stale(self, header: ModelHeader) -> bool:
         """Return whether a model is too old to fold; age counts in whole rounds, and never into a later relay step."""
         relayed = self._state.planner.plan(header.round_index).steps != 1
         age_max = -1 if relayed else self._pace.stale_rounds_max
-        return self._is_late(header) and self._pace.age(header) > age_max
+        return self._is_closed(header) and self._pace.age(header) > age_max
 
     def _answer_unread(self) -> None:
         """Answer the offered models that will never be read."""
@@ -259,7 +259,7 @@ class Receiver:
             if arrivals.has_complete(header):  # sent again: answered once the first is folded, read if that one is lost
                 continue
             # With -1 all have delivered: what is offered now is a retry of a model that failed screening.
-            in_turn = turn in (None, -1, header.sender) or self._is_late(header)
+            in_turn = turn in (None, -1, header.sender) or self._is_closed(header)
             if self._buffers.has_room(header.sender, turn, now, in_turn=in_turn):
                 arrivals.reading[stream] = arrivals.offered.pop(stream)
                 self._buffers.begin(stream, header.sender, now)
@@ -273,7 +273,7 @@ class Receiver:
         while arrivals.complete:
             turn = self._turn(now)
             waiting = sorted(arrivals.complete.items(), key=fold_order)
-            ready = [(s, h) for s, h in waiting if turn is None or h.sender == turn or self._is_late(h)]
+            ready = [(s, h) for s, h in waiting if turn is None or h.sender == turn or self._is_closed(h)]
             if not ready and len(waiting) == self._state.manifest.limits.concurrent_receives:
                 # A neighbor returned whose turn is earlier: no buffer is free for it unless one is folded first.
                 ready = waiting
@@ -287,7 +287,7 @@ class Receiver:
     def _fold(self, stream: int, header: ModelHeader) -> None:
         state = self._state
         state.arrivals.mark_folded(header)
-        if not self._is_late(header):
+        if not self._is_closed(header):
             state.neighbors[header.sender].note_delivered(header)
         targets = state.algorithm.targets(state.algorithm_state | (state.round.agreed or {}), header)
         if targets is None:
@@ -303,5 +303,5 @@ class Receiver:
         state.emit(do.FoldArrival(stream, header, targets))
 
 
-def _said(select: Select) -> str:
+def _described(select: Select) -> str:
     return f"cluster {select.selected} selected{', models declined' if select.declines else ''}"

@@ -212,9 +212,9 @@ class Sender:
                 continue  # offered before, or the snapshot is freed
             select = self._pace.selection_of(neighbor, offers.round_step[0])
             if select is not None and not select.declines and neighbor.id in offers.plan.up:
-                late = state.algorithm.offers(offers.decided, *offers.round_step, neighbor.id, select)
-                self._post_models(neighbor, late, offers.round_step)
-                if late:
+                offers_now = state.algorithm.offers(offers.decided, *offers.round_step, neighbor.id, select)
+                self._post_models(neighbor, offers_now, offers.round_step)
+                if offers_now:
                     offers.offered_to.add(neighbor.id)
 
     def _post_models(self, neighbor: Neighbor, offers: tuple[Offer, ...], round_step: RoundStep) -> None:

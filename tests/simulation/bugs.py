@@ -18,7 +18,7 @@ from peer.core.asynchronous import Async
 from peer.core.catch_up import CatchUp
 from peer.core.contacts import Contacts
 from peer.core.decisions import Rejection
-from peer.core.deltas import Offer, Received, name_of
+from peer.core.deltas import DeltaReceiver, Publication, name_of
 from peer.core.encoding import ErrorFeedback
 from peer.core.ending import Ending
 from peer.core.liveness import Liveness, NeighborState
@@ -282,13 +282,13 @@ def what_int8_leaves_out_is_subtracted(original, feedback, theta, name):
     return original(feedback, theta, name)
 
 
-@plant(Received, "restore")
+@plant(DeltaReceiver, "restore")
 def a_delta_is_added_to_any_base(original, kept, header, payload):
     name, _ = kept._bases.get((header.sender, header.slot), (header.base, None))
     return original(kept, replace(header, base=name), payload)
 
 
-@plant(Received, "keep")
+@plant(DeltaReceiver, "keep")
 def the_first_base_is_kept_forever(original, kept, header, model):
     if (header.sender, header.slot) not in kept._bases:
         original(kept, header, model)
@@ -296,7 +296,7 @@ def the_first_base_is_kept_forever(original, kept, header, model):
     kept._bases[header.sender, header.slot] = name_of(model), base
 
 
-@plant(Offer, "published")
+@plant(Publication, "published")
 def what_a_delta_leaves_out_is_taken_as_sent(original, offer, schema, name):
     snapshot = offer._source[0] if offer._source else None
     published = original(offer, schema, name)

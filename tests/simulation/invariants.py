@@ -448,7 +448,7 @@ class Checker:
     def works(self, process: Process, effect: do.Work) -> None:
         """Work on tensors begins."""
         shadow = self.shadows[process]
-        for n, numbers in effect.told if self.world.manifest.pace == "lockstep" else ():
+        for n, numbers in effect.numbers if self.world.manifest.pace == "lockstep" else ():
             self.mark("numbers told")
             place = (n, effect.round_index, effect.step)
             self.require(numbers in self.told[place], "I13", f"{process.peer_id} reads numbers that {place} never had")

@@ -20,10 +20,11 @@ from peer.algorithms.base import Algorithm
 from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.checkpoint import Checkpoint
 from peer.core.encoding import view_of
 from peer.core.engine import Engine
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, Outcome, PullRequest, PushReply
-from peer.host import Checkpoint, Probe, ReceivedModel, build_host
+from peer.host import Probe, ReceivedModel, build_host
 from tests.simulation.network import Push
 
 if TYPE_CHECKING:

@@ -72,7 +72,7 @@ class Told(Engines):
 
     def worked(self, peer, work):
         if work.kind in ("end_step", "close"):
-            self.closed[peer, work.round_index, work.step] = dict(work.told)
+            self.closed[peer, work.round_index, work.step] = dict(work.numbers)
         trained = [0] if work.active else []
         return {"trained": trained, "sample_count": 1, "number": peer + 10.0 * work.round_index + 0.5 * work.step}
 
@@ -168,4 +168,4 @@ def test_a_restarted_neighbor_tells_again():
     assert engine.pace.numbers() == () and not engine.state.has_delivered(1)
     effects = engine.step(ev.PassReceived(Pass(1, 2, 0, 3, (8.0, 3.0))), world.now)
     work = [effect for effect in effects if isinstance(effect, do.Work)]
-    assert not work or dict(work[0].told) == {1: (8.0, 3.0)}
+    assert not work or dict(work[0].numbers) == {1: (8.0, 3.0)}

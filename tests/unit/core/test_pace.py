@@ -125,7 +125,7 @@ def test_near_neighbors_are_expected(pace, round_of_1, late, expected):
     driven.state.enter_round(10)
     driven.hello(2, 10, incarnation=2)
     driven.hello(1, round_of_1, incarnation=2)
-    driven.state.neighbors[1].late = late
+    driven.state.neighbors[1].is_straggler = late
     assert list(driven.pace.counted_on()) == [1, 2] if expected else list(driven.pace.counted_on()) == [2]
 
 
@@ -163,12 +163,12 @@ def test_neighbor_that_misses_the_deadline_is_late_until_it_delivers_in_time():
         driven.passes(2)
         driven.step(ev.Tick(), after=1.0)
     assert driven.engine.stage is Stage.CLOSING
-    assert [driven.state.neighbors[n].late for n in (1, 2)] == [True, False]
+    assert [driven.state.neighbors[n].is_straggler for n in (1, 2)] == [True, False]
     driven.work("close")
     driven.step(ev.CheckpointWritten(1))
     driven.heartbeat(1, 1), driven.heartbeat(2, 1)
     driven.round_of(0.25, 1, 2)
-    assert not driven.state.neighbors[1].late
+    assert not driven.state.neighbors[1].is_straggler
 
 
 # ---- what a step waits for --------------------------------------------------------------------------------------------------
@@ -485,7 +485,7 @@ def test_peer_is_partitioned_if_half_of_its_neighbors_are_far_behind_not_if_they
     driven.state.enter_round(9)
     driven.hello(2, 9, incarnation=2)
     driven.hello(1, round_of_1, incarnation=2)
-    driven.state.neighbors[1].late = late
+    driven.state.neighbors[1].is_straggler = late
     assert driven.pace.partition.keeps_rate(driven.now) == keeps
 
 

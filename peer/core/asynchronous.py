@@ -14,7 +14,7 @@ from peer.core.state import State
 class Async:
     """A round waits for no neighbor. Implements `peer.core.pace.Pace`."""
 
-    waits = False
+    waits, folds_in_order = False, False
 
     def __init__(self, state: State) -> None:
         m = state.manifest

@@ -28,7 +28,6 @@ The parts: `Contacts` (handshakes, heartbeats, failures), `Receiver` (arrivals),
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar, assert_never
 
 from coordinator_free_bootstrap.errors import LocalProtocolError
@@ -121,8 +120,8 @@ class Engine:
             self.start.log_wait(now)
         self.waits.log(now)
         self.sender.send_due(now)
-        if self.stage is not Stage.STOPPED and (at := min(self._next_times(now), default=None)) is not None:
-            state.emit(do.SetTimer(at))
+        if self.stage is not Stage.STOPPED and (times := self._next_times(now)):
+            state.emit(do.SetTimer(min(times)))
         if self.validate:
             check(self.moment())
         return state.effects
@@ -192,7 +191,7 @@ class Engine:
         """Go on as far as the present state allows."""
         state = self.state
         while True:
-            before = (state.stage, state.round.current, len(state.effects))
+            before = (state.stage, state.round.current)
             if state.stage is Stage.JOINING and self.start.is_refused():
                 self.ending.stop("refused", now)
             elif state.stage in (Stage.JOINING, *EXCHANGE) and self.ending.gives_up(now):
@@ -204,26 +203,26 @@ class Engine:
                 self.rounds.catch_up_at_start(now)
             elif state.stage in EXCHANGE:
                 self.rounds.exchange(now)
-            self.receiver.advance(now)
+            answered = self.receiver.advance(now)
             if state.stage is Stage.LINGERING:
                 self.ending.linger(now)
-            if (state.stage, state.round.current, len(state.effects)) == before:
+            if not answered and (state.stage, state.round.current) == before:
                 return
 
-    def _next_times(self, now: float) -> Iterator[float]:
-        """Yield the times at which something is due by itself."""
-        state = self.state
-        yield from self.contacts.next_time(now)
+    def _next_times(self, now: float) -> list[float]:
+        """Return the times at which something is due by itself."""
+        state, times = self.state, self.contacts.next_time(now)
         if state.stage in (Stage.JOINING, *EXCHANGE) and (until := self.company.waits_until()) is not None:
-            yield max(now, until)
+            times.append(max(now, until))
         if state.stage is Stage.JOINING:
-            yield from self.start.next_time(now)
+            times.extend(self.start.next_time(now))
         elif state.stage is Stage.LINGERING:
-            yield from self.ending.next_time(now)
+            times.extend(self.ending.next_time(now))
         elif state.stage in EXCHANGE:
-            yield from self.pace.next_time(now)
+            times.extend(self.pace.next_time(now))
         if state.stage in OPEN:
-            yield from self.receiver.next_time(now)
+            times.extend(self.receiver.next_time(now))
+        return times
 
 
 def make_hello(engine: Engine, digests: dict[str, str], manifest: str, neighbor: int, meaning: str = "") -> Hello:

@@ -27,7 +27,7 @@ class Lockstep:
     def __init__(self, state: State) -> None:
         m = state.manifest
         self._state = state
-        self._in_order = m.fold_order != "arrival"
+        self.folds_in_order = m.fold_order != "arrival"
         self.stale_rounds_max = m.stale_rounds_max if m.stale == "fold" else 0
         self.rounds_ahead_max: int | None = m.limits.rounds_ahead
         self.models_per_round_max: int | None = None
@@ -87,7 +87,7 @@ class Lockstep:
 
     def turn(self) -> int | None:
         """Return the first neighbor that has not delivered."""
-        if not self._in_order:
+        if not self.folds_in_order:
             return None
         return next((n for n in self.counted_on() if not self._state.has_delivered(n)), -1)
 

@@ -40,12 +40,14 @@ class Pace(Protocol):
     Attributes:
         waits: a step waits for the neighbors that it counts on. So a neighbor that gets no model gets a pass; a round's offers
             stay open for another round; a peer that falls behind skips rounds; and no round needs to be announced.
+        folds_in_order: models are folded by ascending neighbor id, each neighbor in its `turn`.
         stale_rounds_max: the oldest age, in rounds, of a model that is still folded.
         rounds_ahead_max: how many rounds ahead a message may be; None: any number.
         models_per_round_max: how many models of one sender and slot are folded in a round; None: all that it announces.
     """
 
     waits: bool
+    folds_in_order: bool
     stale_rounds_max: int
     rounds_ahead_max: int | None
     models_per_round_max: int | None

@@ -26,6 +26,7 @@ class Receiver:
         self._pace = pace
         self._contacts = contacts
         self._buffers = Buffers(state)
+        self._answered = False
 
     # ---- what cannot be accepted; nothing changes ----------------------------------------------------------------------
 
@@ -175,19 +176,24 @@ class Receiver:
 
     # ---- arrivals: what is due ------------------------------------------------------------------------------------------
 
-    def advance(self, now: float) -> None:
-        """Answer, fold and read whatever the present stage allows."""
+    def advance(self, now: float) -> bool:
+        """Answer, fold and read whatever the present stage allows; return whether a model was answered and not folded.
+
+        Such a model may be the last that a step waits for, and no event will follow it.
+        """
+        self._answered = False
         self._buffers.note(now)
         self._answer_unread()
         if self._state.stage in OPEN and not self._state.leaving:
             self._fold_complete(now)
             self._read_offered(now)
+        return self._answered
 
     def next_time(self, now: float) -> Iterator[float]:
         """Yield the times at which something is due here by itself."""
         yield from self._buffers.next_time(now)
         waits = self._state.arrivals.offered or self._state.arrivals.complete
-        if waits and self._turn(now) is not None:
+        if self._pace.folds_in_order and waits and now < self._state.ordered_until:
             yield self._state.ordered_until
 
     def _turn(self, now: float) -> int | None:
@@ -230,6 +236,7 @@ class Receiver:
             self._answer_unused(stream)
         else:
             return False
+        self._answered = True
         return True
 
     def _is_declined(self, header: ModelHeader) -> bool:
@@ -292,6 +299,7 @@ class Receiver:
         targets = state.algorithm.targets(state.algorithm_state | (state.round.agreed or {}), header)
         if targets is None:
             self._answer_unused(stream)
+            self._answered = True
             return
         rho = state.manifest.stale_weight ** self._pace.age(header)
         targets = tuple(replace(target, weight=target.weight * rho) for target in targets)

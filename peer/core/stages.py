@@ -16,6 +16,8 @@ from peer.core.effects import WorkKind
 class Stage(StrEnum):
     """Where a peer is in its run."""
 
+    __hash__ = str.__hash__  # not in Python: the table is looked at in every step
+
     JOINING = "joining"  # handshakes, until the start rule is met
     CATCHING_UP = "catching_up"  # at the start: pulling the models of neighbors that are ahead
     ADOPTING = "adopting"  # the host puts pulled models in place
@@ -33,6 +35,8 @@ class Stage(StrEnum):
 
 class Trigger(StrEnum):
     """What moves a peer to another stage: the work that is done, by its kind, or a decision between two pieces of work."""
+
+    __hash__ = str.__hash__
 
     PULL = "pull"
     ADOPT = "begin_adopt"

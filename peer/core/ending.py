@@ -11,7 +11,7 @@ from peer.core.contacts import Contacts
 from peer.core.liveness import NeighborState
 from peer.core.messages import Outcome, Phase
 from peer.core.neighbor import Neighbor
-from peer.core.rounds import Rounds
+from peer.core.rounds import RoundCycle
 from peer.core.sender import Sender
 from peer.core.stages import Stage, Trigger
 from peer.core.state import State
@@ -22,7 +22,7 @@ class Ending:
     """The part of the engine that stops a peer, with what its disk and its neighbors still need."""
 
     def __init__(
-        self, state: State, contacts: Contacts, sender: Sender, company: Company, rounds: Rounds, totals: Totals
+        self, state: State, contacts: Contacts, sender: Sender, company: Company, rounds: RoundCycle, totals: Totals
     ) -> None:
         self._state = state
         self._contacts = contacts

@@ -22,7 +22,7 @@ Theory of operation. A peer goes through the stages of `peer.core.stages`:
 Everything a neighbor claims is checked here before it is believed; the bytes of models are checked by the wire and the host.
 
 The parts: `Contacts` (handshakes, heartbeats, failures), `Receiver` (arrivals), `Sender` (offers), `CatchUp` (skipping rounds),
-`Company` (rounds alone), `Start`, `Rounds`, `Ending`, and `Waits` (what a step waits for). They share one `State` with one
+`Company` (rounds alone), `Start`, `RoundCycle`, `Ending`, and `Waits` (what a step waits for). They share one `State` with one
 `Neighbor` record per neighbor, and ask one `Pace` and one algorithm.
 """
 
@@ -43,7 +43,7 @@ from peer.core.lockstep import Lockstep
 from peer.core.messages import Hello, Phase
 from peer.core.pace import Pace
 from peer.core.receiver import Receiver
-from peer.core.rounds import Rounds
+from peer.core.rounds import RoundCycle
 from peer.core.sender import Sender
 from peer.core.stages import EXCHANGE, OPEN, Stage, Trigger
 from peer.core.start import Start
@@ -74,7 +74,7 @@ class Engine:
         self.company = Company(state, self.pace)
         self.start = Start(state, self.company)
         totals = Totals(state.totals)
-        self.rounds = Rounds(
+        self.rounds = RoundCycle(
             state, self.pace, self.contacts, self.receiver, self.sender, self.catch_up, self.company, totals
         )
         self.ending = Ending(state, self.contacts, self.sender, self.company, self.rounds, totals)

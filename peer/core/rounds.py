@@ -21,7 +21,7 @@ from peer.core.state import Round, State
 from peer.core.totals import Totals
 
 
-class Rounds:
+class RoundCycle:
     """The part of the engine that takes a peer from round to round."""
 
     def __init__(

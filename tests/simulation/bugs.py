@@ -28,7 +28,7 @@ from peer.core.model_store import ModelStore
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import Outbox
 from peer.core.receiver import Receiver
-from peer.core.rounds import Rounds
+from peer.core.rounds import RoundCycle
 from peer.core.sender import Sender
 from peer.core.stages import Stage
 from peer.core.state import State
@@ -135,17 +135,23 @@ def arrivals_are_booked_to_the_wrong_sender(original, receiver, stream, header):
             state.effects[index] = replace(effect, header=replace(header, sender=state.peer_id))
 
 
+@plant(Receiver, "advance")
+def a_step_stays_open_though_its_last_model_is_answered(original, receiver, now):
+    original(receiver, now)
+    return False
+
+
 def _closes_early(monkeypatch: Any) -> None:
     """`exchange` reads ``arrivals.folding``; a state that hides it lets a step close beside a fold."""
-    exchange = Rounds.exchange
+    exchange = RoundCycle.exchange
 
-    def buggy(rounds: Rounds, now: float) -> None:
+    def buggy(rounds: RoundCycle, now: float) -> None:
         arrivals = rounds._state.arrivals
         folding, arrivals.folding = arrivals.folding, {}
         exchange(rounds, now)
         arrivals.folding = folding | arrivals.folding
 
-    monkeypatch.setattr(Rounds, "exchange", buggy)
+    monkeypatch.setattr(RoundCycle, "exchange", buggy)
 
 
 PLANTED["a_step_closes_while_a_fold_is_under_way"] = _closes_early

@@ -19,7 +19,10 @@ from tools.fixtures import bed, warm_parent  # noqa: F401  after OMP_NUM_THREADS
 from tools.http_proxies import proxies  # noqa: F401
 from tools.ports import keep_to_own_ports
 
+from peer.core.engine import Engine  # after OMP_NUM_THREADS
+
 keep_to_own_ports()
+Engine.validate = True
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell without job control starts tests that ignore it
 
 # The files that last longest, in either layer: each begins while there is other work for the other workers.

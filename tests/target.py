@@ -154,9 +154,9 @@ class Target:
         }
         return ModelHeader(**(fields | changes))
 
-    async def reach(self, stage: Stage) -> None:
-        """Wait until the peer is in a stage."""
-        await until(lambda: self.host.engine.stage is stage)
+    async def reach(self, *stages: Stage) -> None:
+        """Wait until the peer is in one of these stages."""
+        await until(lambda: self.host.engine.stage in stages)
 
     async def connect(self, *subjects: int) -> None:
         """Complete the handshakes of these neighbors. The engine is given their replies: no process listens there."""

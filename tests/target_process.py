@@ -18,7 +18,7 @@ from typing import Any
 from target import ATTACKER, GOOD, Target, under_attack
 
 from coordinator_free_bootstrap import Subject
-from peer.core.stages import Stage
+from peer.core.stages import EXCHANGE
 from peer.identity.certificates import Certificate
 from peer.identity.files import KeyPair
 
@@ -74,7 +74,7 @@ async def serve(directory: Path, run: dict[str, Any]) -> None:
     """Run the target until stdin ends."""
     async with under_attack(directory, run) as target:
         await target.connect(ATTACKER, GOOD)
-        await target.reach(Stage.EXCHANGING)
+        await target.reach(*EXCHANGE)
         pairs = {str(s): (p.private_key.decode(), p.chain.decode()) for s, p in target.pairs.items()}
         hello = target.host.digests | {"manifest_json": target.host.manifest_json, "meaning": target.host.meaning}
         model_bytes = target.host.state.model_bytes

@@ -33,7 +33,7 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
     began = clock()
     workspace.round_index, workspace.step, workspace.present = work.round_index, work.step, work.present
     workspace.selections = {select.sender: select for select in work.selections}
-    workspace.told = dict(work.told)
+    workspace.told = dict(work.numbers)
     metrics: dict[str, Any] = {}
     match work.kind:
         case "assign":

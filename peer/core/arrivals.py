@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from peer.core.messages import ModelHeader
-from peer.core.outbox import Place
+from peer.core.outbox import RoundStep
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Arrivals:
     reading: dict[int, ModelHeader] = field(default_factory=dict)
     complete: dict[int, ModelHeader] = field(default_factory=dict)  # in their buffers, waiting for their turn
     folding: dict[int, ModelHeader] = field(default_factory=dict)
-    folded: dict[tuple[int, int], Place] = field(default_factory=dict)  # (neighbor, slot) -> last (round, step)
+    folded: dict[tuple[int, int], RoundStep] = field(default_factory=dict)  # (neighbor, slot) -> last (round, step)
     folded_in_round: Counter[tuple[int, int, int]] = field(default_factory=Counter)  # (neighbor, slot, step)
 
     def buffers(self) -> int:
@@ -41,15 +41,15 @@ class Arrivals:
         """Return whether a model of a neighbor is being read."""
         return any(header.sender == neighbor for header in self.reading.values())
 
-    def is_complete_from(self, neighbor: int, place: Place) -> bool:
+    def is_complete_from(self, neighbor: int, round_step: RoundStep) -> bool:
         """Return whether a model of a neighbor's step waits for its turn in a buffer."""
         headers = self.complete.values()
-        return any(h.sender == neighbor and (h.round_index, h.step) == place for h in headers)
+        return any(h.sender == neighbor and (h.round_index, h.step) == round_step for h in headers)
 
-    def senders_at(self, place: Place) -> set[int]:
+    def senders_at(self, round_step: RoundStep) -> set[int]:
         """Return the neighbors of whom a model of a step is offered or complete."""
         headers = [*self.offered.values(), *self.complete.values()]
-        return {header.sender for header in headers if (header.round_index, header.step) == place}
+        return {header.sender for header in headers if (header.round_index, header.step) == round_step}
 
     def unread_copy(self, header: ModelHeader) -> int | None:
         """Return an unread stream that carries the same model, left over from a broken connection."""
@@ -86,7 +86,7 @@ class Arrivals:
 
     def as_rows(self) -> list[list[int]]:
         """Return ``folded`` for a checkpoint: [neighbor, slot, round, step] a row."""
-        return [[sender, slot, *place] for (sender, slot), place in sorted(self.folded.items())]
+        return [[sender, slot, *round_step] for (sender, slot), round_step in sorted(self.folded.items())]
 
     def restore(self, rows: Sequence[Sequence[int]]) -> None:
         """Take the rows of a checkpoint."""

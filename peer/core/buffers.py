@@ -32,12 +32,12 @@ class Buffers:
     """The receive buffers of one peer.
 
     Args:
-        run: the shared state; its arrivals say what is offered, read and complete.
+        state: the shared state; its arrivals say what is offered, read and complete.
     """
 
-    def __init__(self, run: State) -> None:
-        self._run = run
-        self._most = run.manifest.limits.concurrent_receives
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._most = state.manifest.limits.concurrent_receives
         self._began: dict[int, tuple[int, float]] = {}  # streams being read: sender, time
         self._took_s: dict[int, float] = {}  # by neighbor
         self._read_at: dict[int, float] = {}  # by neighbor: when its last transfer ended
@@ -46,10 +46,10 @@ class Buffers:
 
     def note(self, now: float) -> None:
         """Note the transfers that ended since the last call."""
-        for stream in self._began.keys() - self._run.arrivals.reading.keys():
+        for stream in self._began.keys() - self._state.arrivals.reading.keys():
             sender, began_at = self._began.pop(stream)
             took_s = now - began_at
-            counted_s = took_s if stream in self._run.arrivals.complete else FAILED * took_s
+            counted_s = took_s if stream in self._state.arrivals.complete else FAILED * took_s
             self._took_s[sender] = max(counted_s, REMEMBERED * self._took_s.get(sender, 0.0))
             self._read_at[sender] = now
             if self._most == 1 and self._is_slow(sender, now):
@@ -58,14 +58,14 @@ class Buffers:
 
     def in_order(self, *, by_round: bool) -> list[tuple[int, ModelHeader]]:
         """Return the offered models as they are to be read: by round and neighbor, or neighbors in rotation."""
-        offered = self._run.arrivals.offered.items()
+        offered = self._state.arrivals.offered.items()
         if by_round:
             return sorted(offered, key=fold_order)
         return sorted(offered, key=lambda item: (self._read_at.get(item[1].sender, 0.0), fold_order(item)))
 
     def has_room(self, sender: int, turn: int | None, now: float, *, in_turn: bool) -> bool:
         """Return whether a model may be read now; where one neighbor has the turn, a buffer stays free for it."""
-        arrivals, free = self._run.arrivals, self._most - self._run.arrivals.buffers()
+        arrivals, free = self._state.arrivals, self._most - self._state.arrivals.buffers()
         if free < 1 or arrivals.is_reading_from(sender):
             return False
         if turn is None and self._is_slow(sender, now):
@@ -87,13 +87,13 @@ class Buffers:
         stream = min(self._began, key=lambda stream: self._began[stream][1])
         sender, _ = self._began[stream]
         reason = "the transfer is slow, and other neighbors wait for its buffer; send again later"
-        self._run.refuse(stream, sender, Refusal.TOO_SLOW, reason)
+        self._state.refuse(stream, sender, Refusal.TOO_SLOW, reason)
         self._took_s[sender] = max(self._took_s.get(sender, 0.0), GIVEN_UP * self._slow_s(sender))
         self.note(now)
 
     def next_time(self, now: float) -> Iterator[float]:
         """Yield when a transfer may have to be given up, and when a pause ends, if anything waits for that."""
-        if not self._run.arrivals.offered:
+        if not self._state.arrivals.offered:
             return
         times = [*self._pause_until.values()]
         if len(self._began) == self._most:
@@ -107,7 +107,7 @@ class Buffers:
 
     def _prompt_waits(self, now: float) -> bool:
         """Return whether a neighbor that is not slow, and of which nothing is read, offers a model."""
-        arrivals = self._run.arrivals
+        arrivals = self._state.arrivals
         waiting = {header.sender for header in arrivals.offered.values()}
         return any(not self._is_slow(n, now) and not arrivals.is_reading_from(n) for n in waiting)
 
@@ -118,7 +118,7 @@ class Buffers:
 
     def _slow_s(self, neighbor: int) -> float:
         """Return how long a transfer may take and not be slow: never less than a heartbeat interval."""
-        timeouts = self._run.manifest.timeouts
+        timeouts = self._state.manifest.timeouts
         others = sorted(took_s for n, took_s in self._took_s.items() if n != neighbor)
         usual_s = others[(len(others) - 1) // 2] if others else timeouts.suspicion_s / SLOW
         return max(timeouts.heartbeat_s, SLOW * usual_s)

@@ -28,32 +28,32 @@ MISCONFIGURED = frozenset(  # refusals that no retry cures: the two peers do not
         Refusal.IDENTITY_MISMATCH,
     }
 )
-ROUNDS_TOLD = 10  # at most, in a heartbeat interval
+ROUND_HEARTBEATS_MAX = 10  # at most, in a heartbeat interval
 NOW = 0.0  # a time that has passed: due at once
 
 
 class Contacts:
     """Which neighbors are there, in which incarnation and round."""
 
-    def __init__(self, run: State, pace: Pace) -> None:
-        self._run = run
+    def __init__(self, state: State, pace: Pace) -> None:
+        self._state = state
         self._pace = pace
-        self._timeouts = run.manifest.timeouts
+        self._timeouts = state.manifest.timeouts
 
     def phase(self) -> Phase:
         """Return the phase that neighbors and observers are told."""
-        if self._run.leaving:
+        if self._state.leaving:
             return Phase.LEAVING
-        if self._run.stage is Stage.JOINING:
+        if self._state.stage is Stage.JOINING:
             return Phase.STARTING
-        return Phase.FINISHED if self._run.stage in (Stage.LINGERING, Stage.STOPPED) else Phase.RUNNING
+        return Phase.FINISHED if self._state.stage in (Stage.LINGERING, Stage.STOPPED) else Phase.RUNNING
 
     # ---- handshakes -------------------------------------------------------------------------------------------------
 
     def handshake_done(self, event: ev.HandshakeDone, now: float) -> None:
         """Connect to a neighbor's incarnation; a new one gets the messages of its round again."""
-        hello, run = event.hello, self._run
-        neighbor = run.neighbors[hello.sender]
+        hello, state = event.hello, self._state
+        neighbor = state.neighbors[hello.sender]
         if hello.incarnation < neighbor.incarnation:
             return
         is_new = hello.incarnation > neighbor.incarnation or not neighbor.connected
@@ -64,10 +64,10 @@ class Contacts:
             neighbor.unreachable = False
         if is_new:
             self._hang_up(neighbor)
-            neighbor.note_restart(hello.incarnation, hello.round_index, run.round.place)
+            neighbor.note_restart(hello.incarnation, hello.round_index, state.round.current)
         else:
             neighbor.note_round(hello.round_index)
-        run.resumed |= 0 < hello.seen_incarnation < run.incarnation
+        state.resumed |= 0 < hello.seen_incarnation < state.incarnation
         neighbor.phase = hello.phase
         restarted_as = hello.incarnation if is_new and was_known else None
         change: Change | None = None
@@ -101,7 +101,7 @@ class Contacts:
 
     def handshake_failed(self, event: ev.HandshakeFailed, now: float) -> None:
         """Retry later; hellos to an absent neighbor are as rare as heartbeats to a present one."""
-        neighbor = self._run.neighbors[event.neighbor]
+        neighbor = self._state.neighbors[event.neighbor]
         neighbor.hello_in_flight = False
         neighbor.hello_failures += 1
         pause_s = backoff_s(neighbor.hello_failures, 0.5, max(RETRY_MAX_S, self._timeouts.heartbeat_s))
@@ -112,7 +112,7 @@ class Contacts:
             if event.refusal is Refusal.SHUTTING_DOWN:  # it is leaving, and says hello when it is back
                 return
             message = f"peer {neighbor.id} refused the handshake: {event.reason}"
-            self._run.log_neighbor("error", message, neighbor.id, "handshake")
+            self._state.log_neighbor("error", message, neighbor.id, "handshake")
             return
         self.changed(neighbor, neighbor.liveness.call_failed(now))
         if neighbor.unreachable and neighbor.hello_failures in WARNED_AT:
@@ -120,17 +120,17 @@ class Contacts:
                 f"peer {neighbor.id} sends messages but does not answer ours, so rounds do not wait for it; check its address "
                 f"in the graph file and that its port is open to this peer: {event.reason}"
             )
-            self._run.log_neighbor("warning", message, neighbor.id, "unreachable")
+            self._state.log_neighbor("warning", message, neighbor.id, "unreachable")
 
     def hello_refused(self, event: ev.HelloRefused) -> None:
         """Note that a neighbor does not agree on the run, as our own hello would find out; its host has logged it."""
         if event.refusal in MISCONFIGURED:
-            self._run.neighbors[event.neighbor].refusal = event.reason
+            self._state.neighbors[event.neighbor].refusal = event.reason
 
     def incarnation_raised(self, event: ev.IncarnationRaised) -> None:
         """Go on under a higher incarnation, in which neighbors get everything again."""
-        self._run.incarnation = event.incarnation
-        for neighbor in self._run.neighbors.values():
+        self._state.incarnation = event.incarnation
+        for neighbor in self._state.neighbors.values():
             neighbor.outbox.repost(self._pace.repost_from(neighbor))
 
     # ---- heartbeats -------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class Contacts:
     def heartbeat_received(self, event: ev.HeartbeatReceived, now: float) -> None:
         """Note a neighbor's round and phase."""
         heartbeat = event.heartbeat
-        self.heard(self._run.neighbors[heartbeat.sender], heartbeat.round_index, now, heartbeat.phase)
+        self.heard(self._state.neighbors[heartbeat.sender], heartbeat.round_index, now, heartbeat.phase)
 
     def heard(self, neighbor: Neighbor, round_index: int, now: float, phase: Phase | None = None) -> None:
         """Note a message that a neighbor sent on its own."""
@@ -160,8 +160,8 @@ class Contacts:
         """Note a goodbye. Before the end of its run it is most likely a restart: it costs what a death costs, once."""
         change = neighbor.liveness.left(now)
         neighbor.outbox.clear()
-        if change is not None and not self._run.has_finished(neighbor):
-            self._run.round.lost_neighbor = True
+        if change is not None and not self._state.has_finished(neighbor):
+            self._state.round.lost_neighbor = True
             if change.before in LIVE:
                 neighbor.returns_until = now + self._timeouts.suspicion_s
             if neighbor.hello_at is None and not neighbor.hello_in_flight:
@@ -170,7 +170,7 @@ class Contacts:
 
     def heartbeat_answered(self, event: ev.HeartbeatAnswered, now: float) -> None:
         """Note whether a neighbor can be reached."""
-        neighbor = self._run.neighbors[event.neighbor]
+        neighbor = self._state.neighbors[event.neighbor]
         neighbor.heartbeat_in_flight = False
         if event.refusal is not None:
             self.refused_by(neighbor, event.refusal, "", now)
@@ -185,7 +185,7 @@ class Contacts:
             self._retry_hello(neighbor, now)
             return
         message = f"peer {neighbor.id} refused a message of ours: {refusal} {reason}"
-        self._run.log_neighbor("warning", message, neighbor.id, str(refusal))
+        self._state.log_neighbor("warning", message, neighbor.id, str(refusal))
 
     # ---- failure detection ------------------------------------------------------------------------------------------
 
@@ -195,11 +195,11 @@ class Contacts:
             return
         dead = change.after is NeighborState.DEAD
         fields = {"neighbor": neighbor.id, "state": str(change.after), "reason": change.reason}
-        self._run.emit(do.Record("neighbor", fields))
+        self._state.emit(do.Record("neighbor", fields))
         message = f"neighbor {neighbor.id} marked {change.after}, was {change.before}: {change.reason}"
-        self._run.log_neighbor("warning" if dead else "info", message, neighbor.id, "state")
+        self._state.log_neighbor("warning" if dead else "info", message, neighbor.id, "state")
         if dead:
-            self._run.round.lost_neighbor = True
+            self._state.round.lost_neighbor = True
             self._hang_up(neighbor)
             if neighbor.hello_at is None and not neighbor.hello_in_flight:
                 neighbor.hello_at = NOW  # it may come back
@@ -207,55 +207,55 @@ class Contacts:
     def _hang_up(self, neighbor: Neighbor) -> None:
         """End what is under way with an incarnation that is over, or looks so; if it is not, it says hello and repeats."""
         if neighbor.outbox.in_flight is not None:
-            self._run.emit(do.CancelSend(neighbor.id))
+            self._state.emit(do.CancelSend(neighbor.id))
             neighbor.outbox.failed(NOW)
-        for stream in self._run.arrivals.unread_of(neighbor.id):
-            self._run.refuse(stream, neighbor.id, Refusal.NO_HANDSHAKE, "marked dead, or of an older incarnation")
+        for stream in self._state.arrivals.unread_of(neighbor.id):
+            self._state.refuse(stream, neighbor.id, Refusal.NO_HANDSHAKE, "marked dead, or of an older incarnation")
 
     def check(self, now: float) -> None:
         """Judge silences; send the hellos and heartbeats that are due."""
-        due = next_check(neighbor.liveness for neighbor in self._run.neighbors.values())
+        due = next_check(neighbor.liveness for neighbor in self._state.neighbors.values())
         if due is not None and now >= due:
-            table = {n: neighbor.liveness for n, neighbor in self._run.neighbors.items()}
+            table = {n: neighbor.liveness for n, neighbor in self._state.neighbors.items()}
             for n, change in check_all(table, now, self._timeouts.heartbeat_s).items():
-                self.changed(self._run.neighbors[n], change)
-        for neighbor in self._run.neighbors.values():
+                self.changed(self._state.neighbors[n], change)
+        for neighbor in self._state.neighbors.values():
             if neighbor.returns_until is not None and now >= neighbor.returns_until:
-                neighbor.returns_until, self._run.round.lost_neighbor = None, True
+                neighbor.returns_until, self._state.round.lost_neighbor = None, True
             if neighbor.hello_at is not None and now >= neighbor.hello_at and not neighbor.hello_in_flight:
                 neighbor.hello_in_flight, neighbor.hello_at, neighbor.hello_sent_at = True, None, now
-                self._run.emit(do.SendHello(neighbor.id))
+                self._state.emit(do.SendHello(neighbor.id))
             due = now >= neighbor.sent_at + self._timeouts.heartbeat_s
             if due and neighbor.is_reachable and not neighbor.heartbeat_in_flight:
                 self.send_heartbeat(neighbor, now)
 
     def send_heartbeat(self, neighbor: Neighbor, now: float) -> None:
         """Send a heartbeat now."""
-        neighbor.sent_at = neighbor.told_at = now
+        neighbor.sent_at = neighbor.heartbeat_at = now
         neighbor.heartbeat_in_flight = True
-        self._run.totals["control_messages_sent"] += 1
-        heartbeat = Heartbeat(self._run.peer_id, self._run.incarnation, self._run.round.index, self.phase())
-        self._run.emit(do.SendHeartbeat(neighbor.id, heartbeat))
+        self._state.totals["control_messages_sent"] += 1
+        heartbeat = Heartbeat(self._state.peer_id, self._state.incarnation, self._state.round.index, self.phase())
+        self._state.emit(do.SendHeartbeat(neighbor.id, heartbeat))
 
     def tell_round(self, now: float) -> None:
         """Tell the neighbors the round that begins, a few times in a heartbeat interval at most."""
-        pause_s = self._timeouts.heartbeat_s / ROUNDS_TOLD
-        for neighbor in self._run.neighbors.values():
-            if neighbor.is_reachable and not neighbor.heartbeat_in_flight and now >= neighbor.told_at + pause_s:
+        pause_s = self._timeouts.heartbeat_s / ROUND_HEARTBEATS_MAX
+        for neighbor in self._state.neighbors.values():
+            if neighbor.is_reachable and not neighbor.heartbeat_in_flight and now >= neighbor.heartbeat_at + pause_s:
                 self.send_heartbeat(neighbor, now)
 
     def send_heartbeats(self, now: float) -> None:
         """Send a heartbeat to every neighbor that can be reached."""
-        for neighbor in self._run.neighbors.values():
+        for neighbor in self._state.neighbors.values():
             if neighbor.is_reachable:
                 self.send_heartbeat(neighbor, now)
 
     def next_time(self, now: float) -> list[float]:
         """Return the times at which `check` has something to do."""
-        due = next_check(neighbor.liveness for neighbor in self._run.neighbors.values())
+        due = next_check(neighbor.liveness for neighbor in self._state.neighbors.values())
         times = [] if due is None else [max(now, due)]
         soon = now + self._timeouts.heartbeat_s / 20
-        for neighbor in self._run.neighbors.values():
+        for neighbor in self._state.neighbors.values():
             if neighbor.returns_until is not None:
                 times.append(max(now, neighbor.returns_until))
             if neighbor.hello_at is not None and not neighbor.hello_in_flight:

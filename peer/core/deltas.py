@@ -48,11 +48,11 @@ class Published:
     change: Payload | None = None
 
 
-class Offer:
+class Publication:
     """A snapshot, published when it is first needed. A function of what was offered before, so two threads may compute it."""
 
-    def __init__(self, snapshot: Vector, before: Offer | None, published: Published | None = None) -> None:
-        self._source: tuple[Vector, Offer | None] | None = (snapshot, before)
+    def __init__(self, snapshot: Vector, before: Publication | None, published: Published | None = None) -> None:
+        self._source: tuple[Vector, Publication | None] | None = (snapshot, before)
         self._published = published
 
     def published(self, schema: Schema, encoding: str) -> Published:
@@ -73,7 +73,7 @@ class Offer:
         return self._published
 
 
-class Sent:
+class DeltaSender:
     """What this peer has published, and which models its neighbors have.
 
     Every offered snapshot is published, also one that no neighbor takes any more: what follows depends on it.
@@ -86,8 +86,10 @@ class Sent:
 
     def __init__(self, schema: Schema, encoding: str, published: dict[int, Vector]) -> None:
         self._schema, self._encoding = schema, encoding
-        self._last = {slot: Offer(model, None, Published(model, name_of(model))) for slot, model in published.items()}
-        self._offers: dict[SnapshotKey, Offer] = {}  # of the rounds whose snapshots are kept
+        self._last = {
+            slot: Publication(model, None, Published(model, name_of(model))) for slot, model in published.items()
+        }
+        self._offers: dict[SnapshotKey, Publication] = {}  # of the rounds whose snapshots are kept
         self._known: dict[tuple[int, int], tuple[int, int]] = {}  # (neighbor, slot) -> (its incarnation, name)
 
     def models(self) -> dict[int, Vector]:
@@ -96,7 +98,7 @@ class Sent:
 
     def offer(self, key: SnapshotKey, snapshot: Vector) -> None:
         """Offer a snapshot, which is never mutated again."""
-        self._last[key.slot] = self._offers[key] = Offer(snapshot, self._last.get(key.slot))
+        self._last[key.slot] = self._offers[key] = Publication(snapshot, self._last.get(key.slot))
 
     def published(self, key: SnapshotKey) -> Callable[[], Published]:
         """Return a function that publishes an offered snapshot, once."""
@@ -113,12 +115,12 @@ class Sent:
 
     def answered(self, neighbor: int, incarnation: int, header: ModelHeader, reply: PushReply) -> None:
         """Note which model a neighbor has now; a wrong note costs one refusal."""
-        place = neighbor, header.slot
+        pair = neighbor, header.slot
         offer = self._offers.get(SnapshotKey(header.round_index, header.step, header.slot))
         if offer is not None and reply.outcome in (Outcome.FOLDED, Outcome.DUPLICATE):
-            self._known[place] = incarnation, offer.published(self._schema, self._encoding).name
+            self._known[pair] = incarnation, offer.published(self._schema, self._encoding).name
         elif reply.refusal is Refusal.NO_BASE:
-            self._known.pop(place, None)
+            self._known.pop(pair, None)
 
     def drop(self, before_round: int) -> None:
         """Free what was offered in earlier rounds, except the last published model of each slot."""
@@ -126,7 +128,7 @@ class Sent:
             self._offers.pop(key).published(self._schema, self._encoding)
 
 
-class Received:
+class DeltaReceiver:
     """The last folded model of each neighbor and slot: the bases of their next deltas. Memory: one model for each."""
 
     def __init__(self, schema: Schema) -> None:

@@ -119,7 +119,7 @@ class Work:
     active: bool = True  # whether this peer trains in this round
     present: tuple[int, ...] = ()  # neighbors that delivered or passed in the step being closed
     selections: tuple[Select, ...] = ()  # what neighbors selected, for "end_step" and "close"
-    told: tuple[tuple[int, tuple[float, ...]], ...] = ()  # neighbor and the numbers of its pass, for the same
+    numbers: tuple[tuple[int, tuple[float, ...]], ...] = ()  # neighbor and the numbers of its pass, for the same
     evaluate: bool = True
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from peer.core.liveness import LIVE, Liveness
 from peer.core.messages import ModelHeader, Pass, Phase, Select
-from peer.core.outbox import Outbox, Place
+from peer.core.outbox import Outbox, RoundStep
 
 SELECTIONS_MAX = 64  # kept of one neighbor; a faster one (async pace) may send more
 
@@ -20,7 +20,7 @@ class Neighbor:
         connected: the handshake with this incarnation is complete, since this peer started.
         round_index: the neighbor's round; it only grows within one incarnation.
         proven_round: the highest round of a model of this neighbor that passed screening.
-        late: a round was closed at its deadline without the neighbor, and it has not delivered in time since.
+        is_straggler: a round was closed at its deadline without the neighbor, and it has not delivered in time since.
         returns_until: it left before the end of its run, perhaps to restart: rounds wait for it until this time.
     """
 
@@ -32,7 +32,7 @@ class Neighbor:
     round_index: int = 0
     proven_round: int = -1
     phase: Phase = Phase.STARTING
-    late: bool = False
+    is_straggler: bool = False
     returns_until: float | None = None
     stalls: int = 0  # transfers of its models in the present step that stopped or were too slow
     misses: float = 0.0  # rounds that waited for it in vain, less what it made good (`peer.core.patience`)
@@ -45,16 +45,16 @@ class Neighbor:
     hello_failures: int = 0
     hello_in_flight: bool = False
     sent_at: float = float("-inf")  # when anything was last sent to this neighbor
-    told_at: float = float("-inf")  # when a heartbeat was last sent to this neighbor
+    heartbeat_at: float = float("-inf")  # when a heartbeat was last sent to this neighbor
     heartbeat_in_flight: bool = False
 
     pull_at: float = 0.0  # no pull before this time; later after each failure
     pull_failures: int = 0
 
     selections: dict[int, Select] = field(default_factory=dict)  # by round
-    passed: dict[Place, tuple[float, ...]] = field(default_factory=dict)  # the numbers of each pass
-    totals: dict[Place, int] = field(default_factory=dict)  # models that a step brings, as the first header says
-    delivered: dict[Place, set[int]] = field(default_factory=dict)  # indices that need not come (again)
+    passed: dict[RoundStep, tuple[float, ...]] = field(default_factory=dict)  # the numbers of each pass
+    totals: dict[RoundStep, int] = field(default_factory=dict)  # models that a step brings, as the first header says
+    delivered: dict[RoundStep, set[int]] = field(default_factory=dict)  # indices that need not come (again)
 
     @property
     def is_reachable(self) -> bool:
@@ -70,12 +70,12 @@ class Neighbor:
         """Note the round of a message."""
         self.round_index = max(self.round_index, round_index)
 
-    def note_restart(self, incarnation: int, round_index: int, place: Place) -> None:
-        """Begin a new incarnation, which sends step ``place`` again; what is folded of that step stays delivered."""
+    def note_restart(self, incarnation: int, round_index: int, round_step: RoundStep) -> None:
+        """Begin a new incarnation, which sends step ``round_step`` again; what is folded of that step stays delivered."""
         self.incarnation, self.connected, self.round_index = incarnation, True, round_index
-        done = self.delivered.get(place)
-        self.delivered = {place: done} if done else {}
-        self.totals = {place: total} if done and (total := self.totals.get(place)) is not None else {}
+        done = self.delivered.get(round_step)
+        self.delivered = {round_step: done} if done else {}
+        self.totals = {round_step: total} if done and (total := self.totals.get(round_step)) is not None else {}
         self.selections, self.passed = {}, {}
 
     def note_model(self, round_index: int) -> None:
@@ -95,28 +95,28 @@ class Neighbor:
 
     def note_pass(self, message: Pass) -> None:
         """Note that a step brings no (more) models, and its numbers; an earlier incarnation may have begun to send some."""
-        place = message.round_index, message.step
-        self.totals.pop(place, None)
-        self.passed[place] = message.scalars
+        round_step = message.round_index, message.step
+        self.totals.pop(round_step, None)
+        self.passed[round_step] = message.scalars
         if len(self.passed) > SELECTIONS_MAX:
             del self.passed[min(self.passed)]
 
     def note_delivered(self, header: ModelHeader) -> None:
         """Note that a model need not come (again): it is folded, answered or refused for good."""
-        place = (header.round_index, header.step)
-        self.totals[place] = header.total
-        self.delivered.setdefault(place, set()).add(header.index)
+        round_step = (header.round_index, header.step)
+        self.totals[round_step] = header.total
+        self.delivered.setdefault(round_step, set()).add(header.index)
 
-    def announced(self, place: Place) -> bool:
+    def announced(self, round_step: RoundStep) -> bool:
         """Return whether the neighbor has said what a step brings, by a selection or a pass."""
-        return place in self.passed or (place[1] == 0 and place[0] in self.selections)
+        return round_step in self.passed or (round_step[1] == 0 and round_step[0] in self.selections)
 
-    def forget_before(self, place: Place, selections_from: int | None = None) -> None:
+    def forget_before(self, round_step: RoundStep, selections_from: int | None = None) -> None:
         """Drop what belongs to steps that are over; selections are kept from round ``selections_from`` on, where given."""
         for table in (self.totals, self.delivered):
-            for key in [key for key in table if key < place]:
+            for key in [key for key in table if key < round_step]:
                 del table[key]
-        oldest = place if selections_from is None else min(place, (selections_from, 0))
+        oldest = round_step if selections_from is None else min(round_step, (selections_from, 0))
         self.passed = {key: numbers for key, numbers in self.passed.items() if key >= oldest}
         self.selections = {r: s for r, s in self.selections.items() if (r, 0) >= oldest}
 

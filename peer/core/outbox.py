@@ -12,7 +12,7 @@ from coordinator_free_bootstrap.seeds import uniform
 from peer.core.backoff import backoff_s
 from peer.core.messages import Control, ModelHeader, Select
 
-Place = tuple[int, int]  # (round, step)
+RoundStep = tuple[int, int]  # (round, step)
 Message = Control | ModelHeader
 
 
@@ -106,10 +106,11 @@ class Outbox:
         """Return when the next message may be sent, if it waits for that."""
         return self._retry_at if self._queue and self.in_flight is None and self._retry_at > 0 else None
 
-    def owes(self, place: Place) -> bool:
-        """Return whether a message of a step is still unanswered."""
-        messages = self._queue if self.in_flight is None else [*self._queue, self.in_flight]
-        return any((m.round_index, m.step) == place for m in messages)
+    def owes(self, round_step: RoundStep, from_round: int) -> bool:
+        """Return whether a message of a step is still unanswered; ``from_round`` as in `next`: what is dropped is not owed."""
+        if self.in_flight is not None and (self.in_flight.round_index, self.in_flight.step) == round_step:
+            return True
+        return any((m.round_index, m.step) == round_step and not _is_past(m, from_round) for m in self._queue)
 
     def pending(self) -> int:
         """Return how many messages are queued or in flight."""

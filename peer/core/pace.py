@@ -1,449 +1,128 @@
-"""The two paces of a run: whom a round waits for, how late a model may come, when a peer catches up. Pure.
+"""What the engine asks the pace of a run: whom a step counts on, which messages count in it, when it may close. Pure.
 
-Lockstep: a step is over when each live and near neighbor has delivered all that it announced and has taken all that is offered
-to it, or at the round deadline. Models are folded in the order of neighbor ids, so that the result does not depend on timing.
-Async: a step is over at once, and folding goes on in the next.
+Two paces answer, each by itself: `peer.core.lockstep` and `peer.core.asynchronous`. What both need is a function here.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from coordinator_free_bootstrap.errors import Refusal
-from peer.core.decisions import Rejection
 from peer.core.messages import ModelHeader, Select
 from peer.core.neighbor import Neighbor
-from peer.core.outbox import Place
-from peer.core.patience import FULL, Patience
-from peer.core.stages import Stage
+from peer.core.outbox import RoundStep
 from peer.core.state import State
 
+Numbers = tuple[tuple[int, tuple[float, ...]], ...]  # neighbor, and the numbers of its pass
 
-class Pace:
-    """The async pace: a round waits for no neighbor. It reads the shared state ``run``.
+
+@dataclass(frozen=True, slots=True)
+class ClosedStep:
+    """What a pace says about a step when it closes.
 
     Attributes:
-        folds_in_order: models are folded by ascending neighbor id.
-        stale_rounds_max: the oldest age, in rounds, of a model that is still folded.
-        sends_passes: a neighbor is told when a step brings it no models.
-        rounds_open: how many rounds' offers a selection that comes late can still get.
-        tells_rounds: a neighbor is told each round that this peer begins, by a heartbeat.
+        present: neighbors that have delivered or passed, over an edge that is up.
+        missing: neighbors of the exchange that have not; async misses none.
+        unused: streams whose models are not folded any more.
+        company: a neighbor took part.
     """
 
-    sends_passes, rounds_open, tells_rounds = False, 1, True
+    present: tuple[int, ...]
+    missing: list[int]
+    unused: list[int]
+    company: bool
 
-    def __init__(self, run: State) -> None:
-        self.run = run
-        self.folds_in_order = False
-        self.stale_rounds_max = 0 if run.manifest.stale == "drop" else run.manifest.stale_rounds_max
 
-    # ---- whom a step waits for ----------------------------------------------------------------------------------------
+class Pace(Protocol):
+    """One pace of one peer; it reads the shared state.
 
-    def expected(self) -> list[int]:
-        """Return the neighbors that the present step counts on, ascending: reachable and near.
+    Attributes:
+        waits: a step waits for the neighbors that it counts on. So a neighbor that gets no model gets a pass; a round's offers
+            stay open for another round; a peer that falls behind skips rounds; and no round needs to be announced.
+        folds_in_order: models are folded by ascending neighbor id, each neighbor in its `turn`.
+        stale_rounds_max: the oldest age, in rounds, of a model that is still folded.
+        rounds_ahead_max: how many rounds ahead a message may be; None: any number.
+        models_per_round_max: how many models of one sender and slot are folded in a round; None: all that it announces.
+    """
+
+    waits: bool
+    folds_in_order: bool
+    stale_rounds_max: int
+    rounds_ahead_max: int | None
+    models_per_round_max: int | None
+
+    # ---- neighbors ------------------------------------------------------------------------------------------------------
+
+    def counted_on(self) -> Iterator[int]:
+        """Yield the neighbors that the present step counts on, ascending.
 
         Those that sit the round out, or whose edge is down, are among them: they pass, and so no peer runs ahead of them.
         """
-        return list(self._expected())
-
-    def _expected(self) -> Iterator[int]:
-        if self.run.steps:
-            for n, neighbor in self.run.neighbors.items():
-                if neighbor.is_reachable and self._is_near(neighbor):
-                    yield n
-
-    def awaited(self) -> Iterator[int]:
-        """Yield the neighbors that the present step waits for, ascending: those that it counts on."""
-        return self._expected()
-
-    def _is_near(self, neighbor: Neighbor) -> bool:
-        """Return whether a neighbor is at most one round ahead and not too far behind; a late one may be one round behind."""
-        behind = self.run.round.index - neighbor.round_index
-        return -1 <= behind <= (1 if neighbor.late else self.run.manifest.lockstep.wait_rounds_behind)
-
-    def turn(self) -> int | None:
-        """Return the neighbor whose models are folded next: -1 if none is left, None if any may be."""
-        if not self.folds_in_order:
-            return None
-        return next((n for n in self.awaited() if not self.run.has_delivered(n)), -1)
-
-    def ahead(self) -> list[int]:
-        """Return the live neighbors for which our round is over, if it is: for most of them, or long ago for some.
-
-        A few that are a little ahead wait for us: if we skipped rounds to join them, our other neighbors would follow. Not so
-        at the start of an incarnation: neighbors that restarted too can no longer send what we have lost.
-        """
-        return self._ahead_by(self.credible_round)
-
-    def claims_ahead(self) -> list[int]:
-        """Return the live neighbors that `ahead` would name if every claim were believed."""
-        return self._ahead_by(lambda neighbor: neighbor.round_index)
-
-    def credible_round(self, neighbor: Neighbor) -> int:
-        """Return the round of a neighbor as far as it is believed: what another neighbor or its own models confirm.
-
-        One neighbor alone must not make a peer skip rounds by a claim. A peer with one neighbor has no other to ask.
-        """
-        if len(self.run.neighbors) == 1:
-            return neighbor.round_index
-        others = [other.round_index for other in self.run.live() if other is not neighbor]
-        return min(neighbor.round_index, max([neighbor.proven_round, *others]))
-
-    def _ahead_by(self, round_of: Callable[[Neighbor], int]) -> list[int]:
-        run = self.run
-        if run.steps == 0:
-            return []
-        live = run.live()
-        rounds = {neighbor.id: round_of(neighbor) for neighbor in live}
-        ahead = [n for n, reached in rounds.items() if reached >= run.round.index + 2]
-        long_ago = any(rounds[n] > run.round.index + run.manifest.lockstep.wait_rounds_behind for n in ahead)
-        over = not run.has_begun or long_ago or 2 * len(ahead) >= len(live)
-        return ahead if over else []
-
-    # ---- what lockstep answers differently -----------------------------------------------------------------------------
-
-    def catches_up(self) -> bool:
-        """Return whether a peer that is behind skips rounds now."""
-        return not self.run.has_begun
-
-    def too_far_ahead(self, round_index: int) -> Rejection | None:
-        """Return why a message of a later round is refused."""
-        return None
-
-    def is_late(self, place: Place) -> bool:
-        """Return whether a step is over (or being closed)."""
-        return place < self.run.round.place
-
-    def age(self, header: ModelHeader) -> int:
-        """Return how many rounds old a model is: by our own count, or by its sender's if that is less.
-
-        In async pace peers of different speed drift apart for good, and a slower neighbor's newest model is not old for that. A
-        sender is in the next round at least: no round waits for the answers.
-        """
-        senders_round = max(self.run.neighbors[header.sender].round_index, header.round_index + 1)
-        return max(0, min(self.run.round.index, senders_round) - header.round_index)
-
-    def is_unwanted(self, header: ModelHeader) -> bool:
-        """Return whether the sender's models of this round are enough."""
-        m = self.run.manifest
-        most = 1 if m.screening.trimmed_mean else m.limits.models_per_round
-        return self.run.arrivals.count_in_round(header) >= most
-
-    def may_read(self, header: ModelHeader, *, selections_known: bool) -> bool:
-        """Return whether an offered model may be read now."""
-        return True
 
     def missing_selections(self) -> list[int]:
         """Return the neighbors whose selection this round still waits for."""
-        return []
-
-    def selections(self) -> list[Select]:
-        """Return the neighbors' selections that count in the present step."""
-        oldest = self.run.round.index - self.stale_rounds_max
-        found = (neighbor.newest_selection(oldest) for neighbor in self.run.neighbors.values())
-        return [select for select in found if select is not None]
-
-    def told(self) -> tuple[tuple[int, tuple[float, ...]], ...]:
-        """Return the numbers that count in the present step, by neighbor: in async pace the newest ones."""
-        found = []
-        for n, neighbor in self.run.neighbors.items():
-            if spoken := [place for place, numbers in neighbor.passed.items() if numbers]:
-                found.append((n, neighbor.passed[max(spoken)]))
-        return tuple(found)
-
-    def selection_of(self, neighbor: Neighbor, round_index: int) -> Select | None:
-        """Return what a neighbor selected, to decide what it is offered in a round."""
-        return neighbor.last_selection()
-
-    def selections_kept_from(self) -> int:
-        """Return the oldest round whose selections are kept."""
-        return 0
 
     def oldest_wanted(self, neighbor: Neighbor) -> int:
         """Return the oldest round whose messages a neighbor can use."""
-        return 0
 
     def repost_from(self, neighbor: Neighbor) -> int:
         """Return the oldest round whose messages a restarted neighbor gets again."""
-        return min(neighbor.round_index, self.run.round.index)
 
-    def before_offers(self, neighbor: Neighbor) -> None:
-        """Prepare a neighbor's outbox for the offers of a step."""
-        neighbor.outbox.supersede(self.run.round.index)
+    # ---- messages -------------------------------------------------------------------------------------------------------
 
-    def has_company(self) -> bool:
-        """Return whether a neighbor takes part in the present step: in async pace, whether one is live."""
-        return bool(self.run.live())
+    def is_closed(self, round_step: RoundStep) -> bool:
+        """Return whether a step is closed: its models are older than the step that this peer is in."""
 
-    def step_is_over(self, now: float) -> bool:
-        """Return whether the present step may close, as far as the exchange goes."""
-        return True
+    def age(self, header: ModelHeader) -> int:
+        """Return how many rounds old a model is."""
 
-    def keeps_rate(self, now: float) -> bool:
-        """Return whether the round must last longer because this peer is partitioned from its neighbors."""
-        return False
+    def may_read(self, round_step: RoundStep, *, selections_known: bool) -> bool:
+        """Return whether a model of a step may be read now."""
 
-    def waiting_for(self) -> list[int]:
-        """Return the neighbors whose models the present step waits for."""
-        return []
+    def turn(self) -> int | None:
+        """Return the neighbor whose models are folded next: -1 if none is left, None if any may be."""
 
-    def owed_to(self) -> list[int]:
-        """Return the neighbors that have not yet taken what this peer offers in the present step."""
-        return []
+    def selection_of(self, neighbor: Neighbor, round_index: int) -> Select | None:
+        """Return what a neighbor selected, to decide what it is offered in a round."""
 
-    def step_closes(self) -> tuple[list[int], list[int]]:
-        """Note the closing of the present step; return the streams to answer `unused`, and the missing neighbors."""
-        for n in self.expected():
-            self.run.neighbors[n].late = not self.run.has_delivered(n)
-        return [], []
+    def selections(self) -> list[Select]:
+        """Return the neighbors' selections that count in the present step."""
 
-    def round_closes(self, now: float) -> None:
+    def numbers(self) -> Numbers:
+        """Return the numbers that count in the present step."""
+
+    # ---- the end of a step ----------------------------------------------------------------------------------------------
+
+    def may_close(self, now: float) -> bool:
+        """Return whether the present step may close, its offers being out."""
+
+    def close_step(self) -> ClosedStep:
+        """Note the end of the present step and say who took part."""
+
+    def close_round(self, now: float) -> None:
         """Note the end of a round."""
 
     def next_time(self, now: float) -> Sequence[float]:
         """Return the times at which the present step may close by itself."""
-        return ()
 
 
-class Lockstep(Pace):
-    """A round waits for its live neighbors."""
-
-    sends_passes, rounds_open, tells_rounds = True, 2, False
-
-    def __init__(self, run: State) -> None:
-        super().__init__(run)
-        self.folds_in_order = run.manifest.fold_order != "arrival"
-        self.stale_rounds_max = run.manifest.stale_rounds_max if run.manifest.stale == "fold" else 0
-        self.rate = RoundRate(run.manifest.lockstep.rate_window_rounds, run.round_seconds)
-        self.holds_rate = False  # rounds are drawn out while this peer is partitioned
-        self.patience = Patience(run)
-
-    def _expected(self) -> Iterator[int]:
-        """Not those that made rounds wait in vain."""
-        for n in super()._expected():
-            if self.patience.waits_for(self.run.neighbors[n]):
+def reachable_and_near(state: State) -> Iterator[int]:
+    """Yield the neighbors that messages reach and that are in about the same round, ascending; none without an exchange."""
+    if state.plan.steps:
+        for n, neighbor in state.neighbors.items():
+            if neighbor.is_reachable and is_near(state, neighbor):
                 yield n
 
-    def awaited(self) -> Iterator[int]:
-        """Also for one that left before the end, for the suspicion time: a restart costs no more than after a kill."""
-        if self.run.steps:
-            for n, neighbor in self.run.neighbors.items():
-                here = neighbor.is_reachable or neighbor.returns_until is not None
-                if here and self._is_near(neighbor) and self.patience.waits_for(neighbor):
-                    yield n
 
-    def catches_up(self) -> bool:
-        """Between any two rounds."""
-        return True
-
-    def too_far_ahead(self, round_index: int) -> Rejection | None:
-        """A neighbor cannot be further ahead unless this peer was away; heartbeats tell it so, not models."""
-        run = self.run
-        if round_index <= run.round.index + run.manifest.limits.rounds_ahead:
-            return None
-        found = f"round {round_index}, while peer {run.peer_id} is in round {run.round.index}"
-        return Rejection(Refusal.ROUND_TOO_FAR_AHEAD, found)
-
-    def is_late(self, place: Place) -> bool:
-        """Also while the step itself is being closed."""
-        closing = self.run.stage in (Stage.ENDING_STEP, Stage.CLOSING)
-        return place < self.run.round.place or (place == self.run.round.place and closing)
-
-    def age(self, header: ModelHeader) -> int:
-        """By the one count that all peers share."""
-        return max(0, self.run.round.index - header.round_index)
-
-    def is_unwanted(self, header: ModelHeader) -> bool:
-        """Each neighbor sends what it announced."""
-        return False
-
-    def may_read(self, header: ModelHeader, *, selections_known: bool) -> bool:
-        """A model of the present step waits for the selections, and one of a later step for that step."""
-        place = (header.round_index, header.step)
-        return place <= self.run.round.place and (selections_known or self.is_late(place))
-
-    def missing_selections(self) -> list[int]:
-        """Where the algorithm selects, offers and weights depend on what each live neighbor selected."""
-        run = self.run
-        if run.selection() is None:
-            return []
-        scheduled, place = run.scheduled(), (run.round.index, 0)
-        return [n for n in self.awaited() if n in scheduled and not run.neighbors[n].announced(place)]
-
-    def selections(self) -> list[Select]:
-        """Those of the present round, in its first step."""
-        if self.run.round.step:
-            return []
-        found = (neighbor.selections.get(self.run.round.index) for neighbor in self.run.neighbors.values())
-        return [select for select in found if select is not None]
-
-    def told(self) -> tuple[tuple[int, tuple[float, ...]], ...]:
-        """Those of the present step."""
-        place, neighbors = self.run.round.place, self.run.neighbors.items()
-        return tuple((n, neighbor.passed[place]) for n, neighbor in neighbors if neighbor.passed.get(place))
-
-    def selection_of(self, neighbor: Neighbor, round_index: int) -> Select | None:
-        """Of the same round."""
-        return neighbor.selections.get(round_index)
-
-    def selections_kept_from(self) -> int:
-        """As old as a model that is still folded."""
-        return self.run.round.index - self.stale_rounds_max
-
-    def oldest_wanted(self, neighbor: Neighbor) -> int:
-        """Its own round: it has closed earlier ones."""
-        return neighbor.round_index
-
-    def repost_from(self, neighbor: Neighbor) -> int:
-        """Its own round."""
-        return neighbor.round_index
-
-    def before_offers(self, neighbor: Neighbor) -> None:
-        """Every message of a step stays due."""
-
-    def step_is_over(self, now: float) -> bool:
-        """All that is expected has come, and live neighbors have taken all that they expect of us; or the deadline is over.
-
-        A peer that is killed after the checkpoint of its next round could not repeat an offer of this one.
-        """
-        run, place = self.run, self.run.round.place
-        self.patience.look(self.expected(), self.rate.duration_min_s(), now)
-        return run.deadline_over(now) or all(
-            run.has_delivered(n) and not run.neighbors[n].outbox.owes(place) for n in self.awaited()
-        )
-
-    def has_company(self) -> bool:
-        """Whether one has delivered, passed, or said what it selected."""
-        place, neighbors = self.run.round.place, self.run.neighbors.items()
-        return any(self.run.has_delivered(n) or neighbor.announced(place) for n, neighbor in neighbors)
-
-    def keeps_rate(self, now: float) -> bool:
-        """A partitioned peer keeps its previous round rate, so that it does not run ahead of the others.
-
-        Otherwise rounds without neighbors are short; a peer that is partitioned for ten seconds could be fifty rounds ahead at
-        their return, and all others would skip those rounds to catch up.
-        """
-        run = self.run
-        due = run.round.began_at + self._least_s()
-        if run.steps == 0 or run.round.step + 1 < run.steps or now >= due or not self._is_partitioned():
-            return False
-        if not self.holds_rate:
-            self.holds_rate = True
-            seconds = self._least_s()
-            run.log(
-                "info",
-                f"partitioned from half of the neighbors or more; keeping the previous round rate, {seconds:.1f} s",
-            )
-        return True
-
-    def _least_s(self) -> float:
-        """Return how long a round lasts at least: as long as usual; where only one is known, it has warmed up as well."""
-        first_s = min(self.rate.first_s, self.run.manifest.timeouts.suspicion_s)
-        return self.rate.duration_min_s() or first_s
-
-    def _is_partitioned(self) -> bool:
-        """Return whether this is likely a partition's small side: one was lost, and half of the neighbors or more are absent.
-
-        Those that were never met are absent too, but nothing changes at the start of a run: it has no rate yet.
-        """
-        absent = [neighbor for neighbor in self.run.neighbors.values() if self._is_absent(neighbor)]
-        lost = any(neighbor.liveness.is_live or neighbor.was_lost for neighbor in absent)
-        return lost and 2 * len(absent) >= len(self.run.neighbors)
-
-    def _is_absent(self, neighbor: Neighbor) -> bool:
-        """Return whether a neighbor is missed: it is dead, has left, was never met, or is far behind.
-
-        Not one that has finished, which need not come back, nor one that is ahead of us.
-        """
-        if self.run.has_finished(neighbor):
-            return False
-        if neighbor.liveness.is_live:
-            behind = self.run.round.index - neighbor.round_index
-            return behind > self.run.manifest.lockstep.wait_rounds_behind and not neighbor.late
-        return True
-
-    def waiting_for(self) -> list[int]:
-        """Those that have not delivered."""
-        if self.run.stage is not Stage.EXCHANGING:
-            return []
-        return [n for n in self.awaited() if not self.run.has_delivered(n)]
-
-    def owed_to(self) -> list[int]:
-        """Those whose outbox still holds a message of the step."""
-        run = self.run
-        if run.stage is not Stage.EXCHANGING:
-            return []
-        return [n for n in self.expected() if run.neighbors[n].outbox.owes(run.round.place)]
-
-    def step_closes(self) -> tuple[list[int], list[int]]:
-        """Models of this step that are not folded are not used; who did not deliver is late."""
-        run, expected = self.run, list(self.awaited())
-        for n in expected:
-            run.neighbors[n].late = not run.has_delivered(n)
-        self.patience.step_closes(expected)
-        present = {n for n in expected if not run.neighbors[n].late}
-        missing = sorted(set(run.scheduled()) - present) if run.steps else []
-        headers = {**run.arrivals.reading, **run.arrivals.complete}
-        unused = [stream for stream, h in headers.items() if (h.round_index, h.step) <= run.round.place]
-        return unused, missing
-
-    def round_closes(self, now: float) -> None:
-        """Measure the round rate, except in rounds alone, or that a lost neighbor, a partition or the deadline made long."""
-        run = self.run
-        if self._is_partitioned():
-            return
-        self.holds_rate = False
-        if run.round.company and not run.round.lost_neighbor and not run.deadline_over(now):
-            self.rate.add(now - run.round.began_at)
-
-    def next_time(self, now: float) -> Sequence[float]:
-        """At the round deadline; for a partitioned peer also when its round has lasted long enough."""
-        run = self.run
-        if run.deadline_over(now):
-            return ()
-        times = [run.deadline]
-        patient_until = self.patience.until(self.rate.duration_min_s())
-        if now < patient_until < run.deadline and any(run.neighbors[n].misses >= FULL for n in self._expected()):
-            times.append(patient_until)
-        if self.holds_rate and (until := run.round.began_at + self._least_s()) > now:
-            times.append(until)
-        return times
+def is_near(state: State, neighbor: Neighbor) -> bool:
+    """Return whether a neighbor is at most one round ahead and not too far behind; a straggler may be one round behind."""
+    behind = state.round.index - neighbor.round_index
+    return -1 <= behind <= (1 if neighbor.is_straggler else state.manifest.lockstep.wait_rounds_behind)
 
 
-class RoundRate:
-    """The durations of recent rounds, seconds, except the first of an incarnation, in which everything warms up.
-
-    Args:
-        window: how many rounds count.
-        durations: those of earlier incarnations; changed from now on.
-
-    Attributes:
-        first_s: the duration of the first round, 0 before it.
-    """
-
-    def __init__(self, window: int, durations: deque[float] | None = None) -> None:
-        self._warm = False
-        self.first_s = 0.0
-        self._durations: deque[float] = deque(maxlen=window) if durations is None else durations
-
-    def add(self, seconds: float) -> None:
-        """Add a round that closed with most neighbors present."""
-        if self._warm:
-            self._durations.append(seconds)
-        else:
-            self._warm, self.first_s = True, seconds
-
-    def duration_min_s(self) -> float:
-        """Return the least duration of a round apart from the others: the upper quartile, 0 before the first round.
-
-        Rather too long than too short: a peer that returns behind the others skips rounds alone; one ahead makes them skip.
-        Yet one long round of two, or two of eight, do not count: a neighbor may have waited for a neighbor of its own.
-        """
-        durations = sorted(self._durations)
-        return durations[3 * (len(durations) - 1) // 4] if durations else 0.0
-
-
-def pace_of(run: State) -> Pace:
-    """Return the pace that the manifest names."""
-    return Lockstep(run) if run.manifest.pace == "lockstep" else Pace(run)
+def note_delivery(state: State, neighbors: Iterable[int]) -> tuple[int, ...]:
+    """Note which neighbors have not delivered in the step that closes; return those that have, over an edge that is up."""
+    for n in neighbors:
+        state.neighbors[n].is_straggler = not state.has_delivered(n)
+    return tuple(n for n in neighbors if not state.neighbors[n].is_straggler and n in state.plan.up)

@@ -22,26 +22,26 @@ class Patience:
     """Whom a step of lockstep no longer waits for.
 
     Args:
-        run: the shared state.
+        state: the shared state.
     """
 
-    def __init__(self, run: State) -> None:
-        self._run = run
+    def __init__(self, state: State) -> None:
+        self._state = state
 
     def waits_for(self, neighbor: Neighbor) -> bool:
         """Return whether the present step counts on a neighbor; always on one that did its part, or whose model is complete."""
-        if self._run.round.index >= neighbor.waited_from or self.did_its_part(neighbor):
+        if self._state.round.index >= neighbor.waited_from or self.did_its_part(neighbor):
             return True
-        return self._run.arrivals.is_complete_from(neighbor.id, self._run.round.place)
+        return self._state.arrivals.is_complete_from(neighbor.id, self._state.round.current)
 
     def did_its_part(self, neighbor: Neighbor) -> bool:
         """Return whether a neighbor has delivered, and has taken what is offered to it."""
-        return self._run.has_delivered(neighbor.id) and not neighbor.outbox.owes(self._run.round.place)
+        return self._state.has_delivered(neighbor.id) and not self._state.owes(neighbor.id)
 
     def look(self, neighbors: list[int], usual_s: float, now: float) -> None:
         """Give up those of the neighbors that are waited for long enough."""
         until = self.until(usual_s)
-        for neighbor in (self._run.neighbors[n] for n in neighbors):
+        for neighbor in (self._state.neighbors[n] for n in neighbors):
             tired = neighbor.stalls >= STALLS_MAX or (neighbor.misses >= FULL and now >= until)
             if tired and not self.did_its_part(neighbor):
                 self._give_up(neighbor)
@@ -49,21 +49,21 @@ class Patience:
     def until(self, usual_s: float) -> float:
         """Return until when the present step waits for a neighbor that has missed before."""
         if usual_s <= 0:
-            return self._run.deadline
-        least_s = self._run.manifest.timeouts.suspicion_s
-        return min(self._run.deadline, self._run.round.exchange_began_at + max(least_s, USUAL_ROUNDS * usual_s))
+            return self._state.deadline
+        least_s = self._state.manifest.timeouts.suspicion_s
+        return min(self._state.deadline, self._state.round.exchange_began_at + max(least_s, USUAL_ROUNDS * usual_s))
 
     def step_closes(self, neighbors: list[int]) -> None:
         """Note what the neighbors that the step counted on have done."""
-        for neighbor in (self._run.neighbors[n] for n in neighbors):
+        for neighbor in (self._state.neighbors[n] for n in neighbors):
             neighbor.stalls = 0
             if self.did_its_part(neighbor):
                 neighbor.misses = max(0.0, neighbor.misses - FORGIVEN)
-            elif not self._run.leaving:
+            elif not self._state.leaving:
                 self._give_up(neighbor)
 
     def _give_up(self, neighbor: Neighbor) -> None:
         neighbor.misses, neighbor.stalls = neighbor.misses + 1, 0
         skipped = min(SKIPPED_MAX, 2 ** int(neighbor.misses - FULL)) if neighbor.misses >= FULL else 0
-        neighbor.waited_from = self._run.round.index + 1 + skipped
-        self._run.round.lost_neighbor = True
+        neighbor.waited_from = self._state.round.index + 1 + skipped
+        self._state.round.lost_neighbor = True

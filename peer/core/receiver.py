@@ -21,24 +21,25 @@ from peer.core.state import State
 class Receiver:
     """Decides which arrivals are refused, read, and folded, and when."""
 
-    def __init__(self, run: State, pace: Pace, contacts: Contacts) -> None:
-        self._run = run
+    def __init__(self, state: State, pace: Pace, contacts: Contacts) -> None:
+        self._state = state
         self._pace = pace
         self._contacts = contacts
-        self._buffers = Buffers(run)
+        self._buffers = Buffers(state)
+        self._answered = False
 
     # ---- what cannot be accepted; nothing changes ----------------------------------------------------------------------
 
     def rejects_sender(self, sender: int, incarnation: int) -> Rejection | None:
         """Return why a message cannot be taken: not a neighbor, an old incarnation, or no handshake with this one yet."""
-        run, neighbor = self._run, self._run.neighbors.get(sender)
+        state, neighbor = self._state, self._state.neighbors.get(sender)
         if neighbor is None:
             return Rejection(
-                Refusal.NOT_A_NEIGHBOR, f"peer {sender} has no edge to peer {run.peer_id} in the graph file"
+                Refusal.NOT_A_NEIGHBOR, f"peer {sender} has no edge to peer {state.peer_id} in the graph file"
             )
         if incarnation < neighbor.incarnation:
-            found = f"incarnation {incarnation} of peer {sender} is over; {neighbor.incarnation} is known"
-            return Rejection(Refusal.OLD_INCARNATION, found)
+            reason = f"incarnation {incarnation} of peer {sender} is over; {neighbor.incarnation} is known"
+            return Rejection(Refusal.OLD_INCARNATION, reason)
         if not neighbor.connected or incarnation > neighbor.incarnation:
             return Rejection(Refusal.NO_HANDSHAKE, f"no handshake with incarnation {incarnation} of peer {sender} yet")
         return None
@@ -47,139 +48,153 @@ class Receiver:
         """Return why a selection or a pass cannot be believed."""
         rejection = (
             self.rejects_sender(message.sender, message.incarnation)
-            or self._rejects_place(message.round_index, message.step)
-            or self._pace.too_far_ahead(message.round_index)
+            or self._rejects_round_step(message.round_index, message.step)
+            or self._too_far_ahead(message.round_index)
         )
         if rejection is not None:
             return rejection
         if isinstance(message, Select):
             return self._rejects_select(message)
-        return self._run.algorithm.rejects_pass(self._run.algorithm_state, message)
+        return self._state.algorithm.rejects_pass(self._state.algorithm_state, message)
 
     def _rejects_select(self, select: Select) -> Rejection | None:
-        run = self._run
-        if not -1 <= select.selected < run.algorithm.slots:
-            found = f"cluster {select.selected} selected, of {run.algorithm.slots}"
-            return Rejection(Refusal.SLOT_OUT_OF_RANGE, found)
-        earlier = run.neighbors[select.sender].selections.get(select.round_index)
+        state = self._state
+        if not -1 <= select.selected < state.algorithm.slots:
+            reason = f"cluster {select.selected} selected, of {state.algorithm.slots}"
+            return Rejection(Refusal.SLOT_OUT_OF_RANGE, reason)
+        earlier = state.neighbors[select.sender].selections.get(select.round_index)
         if earlier is not None and (earlier.selected, earlier.declines) != (select.selected, select.declines):
-            found = f"{_said(select)} for round {select.round_index}, and {_said(earlier)} before"
-            return Rejection(Refusal.CONTRADICTS_SELECTION, found)
-        asking = run.algorithm.asking(select.round_index)
+            reason = f"{_described(select)} for round {select.round_index}, and {_described(earlier)} before"
+            return Rejection(Refusal.CONTRADICTS_SELECTION, reason)
+        asking = state.planner.plan(select.round_index).asking
         if select.declines and not asking:
-            found = f"models declined in round {select.round_index}, in which algorithm '{run.manifest.algorithm}' asks for none"
-            return Rejection(Refusal.MALFORMED, found)
+            name = state.manifest.algorithm
+            reason = f"models declined in round {select.round_index}, in which algorithm '{name}' asks for none"
+            return Rejection(Refusal.MALFORMED, reason)
         if asking and select.selected == -1 and not (select.scalars or select.sketch):
             return None
-        return run.algorithm.rejects_select(run.algorithm_state, select)
+        return state.algorithm.rejects_select(state.algorithm_state, select)
 
-    def _rejects_place(self, round_index: int, step: int) -> Rejection | None:
-        run = self._run
-        if not 0 <= round_index < run.manifest.rounds:
-            return Rejection(Refusal.ROUND_OUT_OF_RANGE, f"round {round_index} of {run.manifest.rounds}")
-        if not 0 <= step < max(1, run.algorithm.steps(round_index)):
+    def _too_far_ahead(self, round_index: int) -> Rejection | None:
+        """A neighbor cannot be further ahead unless this peer was away; heartbeats tell it so, not models."""
+        state, most = self._state, self._pace.rounds_ahead_max
+        if most is None or round_index <= state.round.index + most:
+            return None
+        reason = f"round {round_index}, while peer {state.peer_id} is in round {state.round.index}"
+        return Rejection(Refusal.ROUND_TOO_FAR_AHEAD, reason)
+
+    def _rejects_round_step(self, round_index: int, step: int) -> Rejection | None:
+        state = self._state
+        if not 0 <= round_index < state.manifest.rounds:
+            return Rejection(Refusal.ROUND_OUT_OF_RANGE, f"round {round_index} of {state.manifest.rounds}")
+        if not 0 <= step < max(1, state.planner.plan(round_index).steps):
             return Rejection(Refusal.ROUND_OUT_OF_RANGE, f"step {step} of round {round_index}")
         return None
 
     def _rejects_header(self, header: ModelHeader) -> Rejection | None:
-        run, limits = self._run, self._run.manifest.limits
-        rejection = self._rejects_place(header.round_index, header.step)
+        state, limits = self._state, self._state.manifest.limits
+        rejection = self._rejects_round_step(header.round_index, header.step)
         if rejection is not None:
             return rejection
-        if not 0 <= header.slot < run.algorithm.slots:
-            return Rejection(Refusal.SLOT_OUT_OF_RANGE, f"slot {header.slot} of {run.algorithm.slots}")
-        if not 0 <= header.index < header.total <= max(run.algorithm.slots, 1):
+        if not 0 <= header.slot < state.algorithm.slots:
+            return Rejection(Refusal.SLOT_OUT_OF_RANGE, f"slot {header.slot} of {state.algorithm.slots}")
+        if not 0 <= header.index < header.total <= max(state.algorithm.slots, 1):
             return Rejection(Refusal.MALFORMED, f"model {header.index} of {header.total}")
         weights = (header.mass, float(header.sample_count))
         if not all(limits.weight_min <= w <= limits.weight_max for w in weights):
             allowed = f"{limits.weight_min:g} to {limits.weight_max:g}"
             return Rejection(Refusal.WEIGHT_OUT_OF_RANGE, f"mass and sample count {weights}, allowed are {allowed}")
-        if (rejection := self._pace.too_far_ahead(header.round_index)) is not None:
+        if (rejection := self._too_far_ahead(header.round_index)) is not None:
             return rejection
         if self._is_stale(header):
             return None  # its selection is forgotten by now; the answer is `stale`
-        select = run.neighbors[header.sender].selections.get(header.round_index)
-        return run.algorithm.rejects(run.algorithm_state, header, select)
+        select = state.neighbors[header.sender].selections.get(header.round_index)
+        return state.algorithm.rejects(state.algorithm_state, header, select)
 
     # ---- selections and passes ------------------------------------------------------------------------------------------
 
     def select_received(self, event: ev.SelectReceived, now: float) -> None:
         """Note a selection."""
-        neighbor = self._run.neighbors[event.select.sender]
+        neighbor = self._state.neighbors[event.select.sender]
         self._contacts.heard(neighbor, event.select.round_index, now)
         neighbor.note_select(event.select)
 
     def pass_received(self, event: ev.PassReceived, now: float) -> None:
         """Note that a step brings no models."""
-        neighbor = self._run.neighbors[event.message.sender]
+        neighbor = self._state.neighbors[event.message.sender]
         self._contacts.heard(neighbor, event.message.round_index, now)
         neighbor.note_pass(event.message)
 
     def selections_known(self, now: float) -> bool:
         """Return whether this round's selections are known, or waited for long enough; they are agreed on once."""
-        run = self._run
-        if run.round.agreed is None and (run.deadline_over(now) or not self._pace.missing_selections()):
+        state = self._state
+        if state.round.agreed is None and (state.deadline_over(now) or not self._pace.missing_selections()):
             known = {select.sender: select for select in self._pace.selections()}
-            run.round.agreed = run.algorithm.agrees(run.algorithm_state, run.round.index, known)
-        return run.round.agreed is not None
+            state.round.agreed = state.algorithm.agrees(state.algorithm_state, state.round.index, known)
+        return state.round.agreed is not None
 
     # ---- arrivals: events -----------------------------------------------------------------------------------------------
 
     def offered(self, event: ev.ArrivalOffered, now: float) -> None:
         """Take an offered model, unread, or refuse it."""
-        header, run = event.header, self._run
+        header, state = event.header, self._state
         rejection = self._rejects_header(header)
         if rejection is not None:
-            run.refusals[rejection.code] += 1
-            run.refuse(event.stream, header.sender, rejection.code, rejection.reason)
+            state.refusals[rejection.code] += 1
+            state.refuse(event.stream, header.sender, rejection.code, rejection.reason)
             return
-        self._contacts.heard(run.neighbors[header.sender], header.round_index, now)
-        earlier = run.arrivals.unread_copy(header)
+        self._contacts.heard(state.neighbors[header.sender], header.round_index, now)
+        earlier = state.arrivals.unread_copy(header)
         if earlier is not None:
-            run.refuse(earlier, header.sender, Refusal.NO_HANDSHAKE, "a newer stream carries the same model")
-        run.arrivals.offered[event.stream] = header
+            state.refuse(earlier, header.sender, Refusal.NO_HANDSHAKE, "a newer stream carries the same model")
+        state.arrivals.offered[event.stream] = header
 
     def complete(self, event: ev.ArrivalComplete, now: float) -> None:
         """Take a complete arrival; it waits for its turn."""
-        header = self._run.arrivals.reading.pop(event.stream, None)
+        header = self._state.arrivals.reading.pop(event.stream, None)
         if header is not None:
-            self._run.arrivals.complete[event.stream] = header
-            self._run.neighbors[header.sender].note_model(header.round_index)
-            self._contacts.heard(self._run.neighbors[header.sender], header.round_index, now)
+            self._state.arrivals.complete[event.stream] = header
+            self._state.neighbors[header.sender].note_model(header.round_index)
+            self._contacts.heard(self._state.neighbors[header.sender], header.round_index, now)
 
     def lost(self, event: ev.ArrivalLost) -> None:
         """Forget a stream; a model that failed screening will not come again, so the round does not wait for it."""
-        header = self._run.arrivals.forget(event.stream)
+        header = self._state.arrivals.forget(event.stream)
         if header is None:
             return
-        self._run.neighbors[header.sender].stalls += event.stalled
+        self._state.neighbors[header.sender].stalls += event.stalled
         if event.refusal is None:
             return
-        self._run.totals["models_rejected"] += 1
-        self._run.round.record.setdefault("rejected", Counter())[event.refusal] += 1
-        if not self._is_late(header):
-            self._run.neighbors[header.sender].note_delivered(header)
+        self._state.totals["models_rejected"] += 1
+        self._state.round.record.setdefault("rejected", Counter())[event.refusal] += 1
+        if not self._is_closed(header):
+            self._state.neighbors[header.sender].note_delivered(header)
 
     def folded(self, event: ev.ArrivalFolded) -> None:
         """Free an arrival's buffer."""
-        self._run.arrivals.folding.pop(event.stream, None)
+        self._state.arrivals.folding.pop(event.stream, None)
 
     # ---- arrivals: what is due ------------------------------------------------------------------------------------------
 
-    def advance(self, now: float) -> None:
-        """Answer, fold and read whatever the present stage allows."""
+    def advance(self, now: float) -> bool:
+        """Answer, fold and read whatever the present stage allows; return whether a model was answered and not folded.
+
+        Such a model may be the last that a step waits for, and no event will follow it.
+        """
+        self._answered = False
         self._buffers.note(now)
         self._answer_unread()
-        if self._run.stage in OPEN and not self._run.leaving:
+        if self._state.stage in OPEN and not self._state.leaving:
             self._fold_complete(now)
             self._read_offered(now)
+        return self._answered
 
     def next_time(self, now: float) -> Iterator[float]:
         """Yield the times at which something is due here by itself."""
         yield from self._buffers.next_time(now)
-        waits = self._run.arrivals.offered or self._run.arrivals.complete
-        if self._pace.folds_in_order and waits and now < self._run.ordered_until:
-            yield self._run.ordered_until
+        waits = self._state.arrivals.offered or self._state.arrivals.complete
+        if self._pace.folds_in_order and waits and now < self._state.ordered_until:
+            yield self._state.ordered_until
 
     def _turn(self, now: float) -> int | None:
         """Return the neighbor whose models are folded next, as `Pace.turn`.
@@ -187,80 +202,86 @@ class Receiver:
         Near the round deadline models are folded as they come: those that wait for a neighbor that does not deliver would be
         lost with it.
         """
-        return self._pace.turn() if now < self._run.ordered_until else None
+        return self._pace.turn() if now < self._state.ordered_until else None
 
-    def _is_late(self, header: ModelHeader) -> bool:
-        return self._pace.is_late((header.round_index, header.step))
+    def _is_closed(self, header: ModelHeader) -> bool:
+        return self._pace.is_closed((header.round_index, header.step))
 
     def _is_stale(self, header: ModelHeader) -> bool:
         """Return whether a model is too old to fold; age counts in whole rounds, and never into a later relay step."""
-        relayed = self._run.algorithm.steps(header.round_index) != 1
+        relayed = self._state.planner.plan(header.round_index).steps != 1
         age_max = -1 if relayed else self._pace.stale_rounds_max
-        return self._is_late(header) and self._pace.age(header) > age_max
+        return self._is_closed(header) and self._pace.age(header) > age_max
 
     def _answer_unread(self) -> None:
         """Answer the offered models that will never be read."""
-        run = self._run
-        for stream, header in list(run.arrivals.offered.items()):
-            if run.stage in (Stage.FINISHING, Stage.LINGERING):
-                run.answer(stream, Outcome.UNUSED)
+        state = self._state
+        for stream, header in list(state.arrivals.offered.items()):
+            if state.stage in (Stage.FINISHING, Stage.LINGERING):
+                state.answer(stream, Outcome.UNUSED)
             else:
                 self._answer_unfoldable(stream, header)
 
     def _answer_unfoldable(self, stream: int, header: ModelHeader) -> bool:
         """Answer a model that is not folded whatever it holds; return whether that is so."""
-        run = self._run
-        if run.arrivals.is_duplicate(header):
-            run.totals["duplicates_dropped"] += 1
-            run.answer(stream, Outcome.DUPLICATE)
-            run.neighbors[header.sender].note_delivered(header)
+        state = self._state
+        if state.arrivals.is_duplicate(header):
+            state.totals["duplicates_dropped"] += 1
+            state.answer(stream, Outcome.DUPLICATE)
+            state.neighbors[header.sender].note_delivered(header)
         elif self._is_stale(header):
-            run.totals["stale_dropped"] += 1
-            run.answer(stream, Outcome.STALE)
-        elif self._is_declined(header) or self._pace.is_unwanted(header):
+            state.totals["stale_dropped"] += 1
+            state.answer(stream, Outcome.STALE)
+        elif self._is_declined(header) or self.is_unwanted(header):
             self._answer_unused(stream)
         else:
             return False
+        self._answered = True
         return True
 
     def _is_declined(self, header: ModelHeader) -> bool:
         """Return whether this peer declines the sender's models; one of a round in which nobody asks may come early."""
-        return self._run.declines(header.sender) and self._run.algorithm.asking(header.round_index)
+        return self._state.plan.declines(header.sender) and self._state.planner.plan(header.round_index).asking
+
+    def is_unwanted(self, header: ModelHeader) -> bool:
+        """Return whether the sender's models of this round are enough."""
+        most = self._pace.models_per_round_max
+        return most is not None and self._state.arrivals.count_in_round(header) >= most
 
     def _answer_unused(self, stream: int) -> None:
-        self._run.totals["models_unused"] += 1
-        self._run.answer(stream, Outcome.UNUSED)
+        self._state.totals["models_unused"] += 1
+        self._state.answer(stream, Outcome.UNUSED)
 
     def _read_offered(self, now: float) -> None:
         """Let offered models be read, those in turn first."""
-        arrivals = self._run.arrivals
+        arrivals = self._state.arrivals
         if not arrivals.offered:
             return
         known, turn = self.selections_known(now), self._turn(now)
         if turn is None:
             self._buffers.give_up_slow(now)
         for stream, header in self._buffers.in_order(by_round=turn is not None):
-            if not self._pace.may_read(header, selections_known=known):
+            if not self._pace.may_read((header.round_index, header.step), selections_known=known):
                 continue
             if arrivals.has_complete(header):  # sent again: answered once the first is folded, read if that one is lost
                 continue
             # With -1 all have delivered: what is offered now is a retry of a model that failed screening.
-            in_turn = turn in (None, -1, header.sender) or self._is_late(header)
+            in_turn = turn in (None, -1, header.sender) or self._is_closed(header)
             if self._buffers.has_room(header.sender, turn, now, in_turn=in_turn):
                 arrivals.reading[stream] = arrivals.offered.pop(stream)
                 self._buffers.begin(stream, header.sender, now)
-                self._run.emit(do.ReadArrival(stream))
+                self._state.emit(do.ReadArrival(stream))
 
     def _fold_complete(self, now: float) -> None:
         """Fold the complete arrivals whose turn has come."""
-        arrivals = self._run.arrivals
+        arrivals = self._state.arrivals
         if arrivals.complete:
             self.selections_known(now)  # weights may depend on what is agreed
         while arrivals.complete:
             turn = self._turn(now)
             waiting = sorted(arrivals.complete.items(), key=fold_order)
-            ready = [(s, h) for s, h in waiting if turn is None or h.sender == turn or self._is_late(h)]
-            if not ready and len(waiting) == self._run.manifest.limits.concurrent_receives:
+            ready = [(s, h) for s, h in waiting if turn is None or h.sender == turn or self._is_closed(h)]
+            if not ready and len(waiting) == self._state.manifest.limits.concurrent_receives:
                 # A neighbor returned whose turn is earlier: no buffer is free for it unless one is folded first.
                 ready = waiting
             if not ready:
@@ -271,23 +292,24 @@ class Receiver:
                 self._fold(stream, header)
 
     def _fold(self, stream: int, header: ModelHeader) -> None:
-        run = self._run
-        run.arrivals.mark_folded(header)
-        if not self._is_late(header):
-            run.neighbors[header.sender].note_delivered(header)
-        targets = run.algorithm.targets(run.algorithm_state | (run.round.agreed or {}), header)
+        state = self._state
+        state.arrivals.mark_folded(header)
+        if not self._is_closed(header):
+            state.neighbors[header.sender].note_delivered(header)
+        targets = state.algorithm.targets(state.algorithm_state | (state.round.agreed or {}), header)
         if targets is None:
             self._answer_unused(stream)
+            self._answered = True
             return
-        rho = run.manifest.stale_weight ** self._pace.age(header)
+        rho = state.manifest.stale_weight ** self._pace.age(header)
         targets = tuple(replace(target, weight=target.weight * rho) for target in targets)
-        run.arrivals.folding[stream] = header
-        run.totals["models_folded"] += 1
+        state.arrivals.folding[stream] = header
+        state.totals["models_folded"] += 1
         key = [header.sender, header.incarnation, header.round_index, header.step, header.slot]
-        run.round.record.setdefault("folded", []).append(key)
-        run.emit(do.AnswerArrival(stream, Outcome.FOLDED))
-        run.emit(do.FoldArrival(stream, header, targets))
+        state.round.record.setdefault("folded", []).append(key)
+        state.emit(do.AnswerArrival(stream, Outcome.FOLDED))
+        state.emit(do.FoldArrival(stream, header, targets))
 
 
-def _said(select: Select) -> str:
+def _described(select: Select) -> str:
     return f"cluster {select.selected} selected{', models declined' if select.declines else ''}"

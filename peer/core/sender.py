@@ -16,8 +16,9 @@ from peer.core.contacts import NOW, Contacts
 from peer.core.decisions import AlgorithmState, Offer
 from peer.core.messages import ModelHeader, Pass, Select
 from peer.core.neighbor import Neighbor
-from peer.core.outbox import Place
+from peer.core.outbox import RoundStep
 from peer.core.pace import Pace
+from peer.core.plan import RoundPlan
 from peer.core.state import State
 
 SILENT_SHARE = 0.5  # of the time since a push began it must have waited: not all of it, as it first sent
@@ -45,26 +46,28 @@ class OpenOffers:
     into the next round.
     """
 
-    place: Place
-    state: AlgorithmState
+    plan: RoundPlan
+    round_step: RoundStep
+    decided: AlgorithmState
     offered_to: set[int]
 
 
 class Sender:
     """Delivers each message at least once to each neighbor that can be reached."""
 
-    def __init__(self, run: State, pace: Pace, contacts: Contacts) -> None:
-        self._run = run
+    def __init__(self, state: State, pace: Pace, contacts: Contacts) -> None:
+        self._state = state
         self._pace = pace
         self._contacts = contacts
-        self._patience_s = run.manifest.lockstep.retry_after_suspicions * run.manifest.timeouts.suspicion_s
+        self._patience_s = state.manifest.lockstep.retry_after_suspicions * state.manifest.timeouts.suspicion_s
+        self._unannounced: RoundPlan | None = None  # its selection waits for the last checkpoint
         self._open: tuple[OpenOffers, ...] = ()  # of rounds whose snapshots are kept
 
     # ---- answers --------------------------------------------------------------------------------------------------------
 
     def answered(self, event: ev.SendAnswered, now: float) -> None:
         """Go on with the next message, or retry this one."""
-        neighbor = self._run.neighbors[event.neighbor]
+        neighbor = self._state.neighbors[event.neighbor]
         self._contacts.changed(neighbor, neighbor.liveness.answered(now))
         if event.refusal in RETRIED:
             neighbor.outbox.failed(now)
@@ -79,7 +82,7 @@ class Sender:
             self._contacts.refused_by(neighbor, event.refusal, event.reason, now)
 
     def _count(self, message: Select | Pass | ModelHeader, size_bytes: int | None) -> None:
-        totals = self._run.totals
+        totals = self._state.totals
         if isinstance(message, ModelHeader):
             totals["models_sent"] += 1
             totals["payload_bytes_sent"] += message.size_bytes if size_bytes is None else size_bytes
@@ -91,129 +94,144 @@ class Sender:
 
     def failed(self, event: ev.SendFailed, now: float) -> None:
         """Retry after a pause."""
-        neighbor = self._run.neighbors[event.neighbor]
+        neighbor = self._state.neighbors[event.neighbor]
         neighbor.outbox.failed(now)
         message = f"sending to peer {neighbor.id} failed, will retry: {event.reason}"
-        self._run.log_neighbor("debug", message, neighbor.id, "send")
+        self._state.log_neighbor("debug", message, neighbor.id, "send")
         self._contacts.changed(neighbor, neighbor.liveness.call_failed(now))
 
     def stalled(self, event: ev.SendStalled) -> None:
         """Send a model again that was not answered for long."""
-        neighbor = self._run.neighbors[event.neighbor]
+        neighbor = self._state.neighbors[event.neighbor]
         neighbor.outbox.stalled(NOW)
         message = f"peer {neighbor.id} did not answer a model for {self._patience_s:g} s or more: sending it again"
-        self._run.log_neighbor("debug", message, neighbor.id, "send")
+        self._state.log_neighbor("debug", message, neighbor.id, "send")
 
     # ---- what is due ----------------------------------------------------------------------------------------------------
 
     def send_due(self, now: float) -> None:
         """Send the next message to every neighbor that can be reached."""
-        run = self._run
-        for n, neighbor in run.neighbors.items():
+        state = self._state
+        for n, neighbor in state.neighbors.items():
             if not neighbor.is_reachable:
                 continue
             if neighbor.outbox.is_overdue(now, self._patience_s):
-                run.emit(do.RetryIfStalled(n, self._patience_s * SILENT_SHARE))
+                state.emit(do.RetryIfStalled(n, self._patience_s * SILENT_SHARE))
             message = neighbor.outbox.next(now, self._pace.oldest_wanted(neighbor))
             if message is None:
                 continue
-            message = replace(message, incarnation=run.incarnation)
+            message = replace(message, incarnation=state.incarnation)
             neighbor.sent_at = now
             if isinstance(message, ModelHeader):
-                run.emit(do.SendModel(n, message))
+                state.emit(do.SendModel(n, message))
             else:
-                run.totals["control_messages_sent"] += 1
-                run.emit(do.SendControl(n, message))
+                state.totals["control_messages_sent"] += 1
+                state.emit(do.SendControl(n, message))
+
+    def announce(self) -> None:
+        """Tell what this peer selects for the round, once the last checkpoint is safe."""
+        self._unannounced = self._state.plan
+        self.post_selection()
 
     def post_selection(self) -> None:
-        """Queue what this peer selects for the round, for every neighbor that it may exchange models with."""
-        run = self._run
-        select = run.selection()
-        if select is None:
+        """Queue what this peer selects for every neighbor that it may exchange models with, unless a checkpoint is being written.
+
+        A neighbor that is declined completes its round with it; a peer that is killed could not repeat it.
+        """
+        plan = self._unannounced
+        if plan is None or self._state.saving:
             return
-        for n, neighbor in run.neighbors.items():
-            if run.offers_to(n):
-                neighbor.outbox.post(replace(select, declines=run.declines(n)))
+        self._unannounced = None
+        if plan.selection is None:
+            return
+        for n, neighbor in self._state.neighbors.items():
+            if n in plan.receivers:
+                neighbor.outbox.post(replace(plan.selection, declines=plan.declines(n)))
 
     def post_offers(self) -> None:
         """Queue this step's models, or a pass, for every neighbor."""
-        run, place = self._run, self._run.round.place
-        state = run.algorithm_state | (run.round.agreed or {})
-        selected = run.selection()
-        plan = {n: self._offers(state, neighbor) for n, neighbor in run.neighbors.items()}
-        wanted = {offer.slot for offers in plan.values() for offer in offers}
+        state, plan, round_step = self._state, self._state.plan, self._state.round.current
+        decided = state.algorithm_state | (state.round.agreed or {})
+        selected = plan.selection
+        offers_of = {n: self._offers(decided, neighbor) for n, neighbor in state.neighbors.items()}
+        wanted = {offer.slot for offers in offers_of.values() for offer in offers}
         if selected is not None:
             wanted |= {selected.selected} - {-1}  # a neighbor may still ask for it
-            if run.algorithm.asking(place[0]):
-                wanted |= {offer.slot for n in run.neighbors for offer in run.algorithm.offers(state, *place, n, None)}
-            offered_to = {n for n, offers in plan.items() if offers}
-            self._open = (*self._open, OpenOffers(place, state, offered_to))[-self._pace.rounds_open :]
+            if plan.asking:
+                wanted |= {
+                    offer.slot
+                    for n in state.neighbors
+                    for offer in state.algorithm.offers(decided, *round_step, n, None)
+                }
+            offered_to = {n for n, offers in offers_of.items() if offers}
+            open_max = 2 if self._pace.waits else 1
+            self._open = (*self._open, OpenOffers(plan, round_step, decided, offered_to))[-open_max:]
         if wanted:
-            run.emit(do.TakeSnapshot(*place, tuple(sorted(wanted))))
-        numbers = run.algorithm.tells(state, *place)
-        for n, offers in plan.items():
-            neighbor = run.neighbors[n]
-            self._pace.before_offers(neighbor)
-            has_selection = selected is not None and place[1] == 0 and run.offers_to(n)
+            state.emit(do.TakeSnapshot(*round_step, tuple(sorted(wanted))))
+        numbers = state.algorithm.tells(decided, *round_step)
+        for n, offers in offers_of.items():
+            neighbor = state.neighbors[n]
+            if not self._pace.waits:
+                neighbor.outbox.supersede(round_step[0])
+            has_selection = selected is not None and round_step[1] == 0 and n in plan.receivers
             if not offers and not has_selection:
-                self._post_pass(neighbor, place, numbers if run.edge_is_up(n, place[0]) else ())
-            self._post_models(neighbor, offers, place)
-        run.round.offered = True
+                self._post_pass(neighbor, round_step, numbers if n in plan.up else ())
+            self._post_models(neighbor, offers, round_step)
 
-    def _post_pass(self, neighbor: Neighbor, place: Place, numbers: tuple[float, ...]) -> None:
-        if numbers or self._pace.sends_passes:
-            neighbor.outbox.post(Pass(self._run.peer_id, self._run.incarnation, *place, numbers))
+    def _post_pass(self, neighbor: Neighbor, round_step: RoundStep, numbers: tuple[float, ...]) -> None:
+        if numbers or self._pace.waits:
+            neighbor.outbox.post(Pass(self._state.peer_id, self._state.incarnation, *round_step, numbers))
 
-    def _offers(self, state: AlgorithmState, neighbor: Neighbor) -> tuple[Offer, ...]:
-        run, place = self._run, self._run.round.place
-        select = self._pace.selection_of(neighbor, place[0])
-        if not run.offers_to(neighbor.id) or not self._takes(select, place):
+    def _offers(self, decided: AlgorithmState, neighbor: Neighbor) -> tuple[Offer, ...]:
+        state, round_step = self._state, self._state.round.current
+        select = self._pace.selection_of(neighbor, round_step[0])
+        if neighbor.id not in state.plan.receivers or not self._takes(select):
             return ()
-        return run.algorithm.offers(state, *place, neighbor.id, select)
+        return state.algorithm.offers(decided, *round_step, neighbor.id, select)
 
-    def _takes(self, select: Select | None, place: Place) -> bool:
+    def _takes(self, select: Select | None) -> bool:
         """Return whether a neighbor with this selection takes models; where peers ask, one that has not asked does not."""
         if select is None:
-            return not self._run.algorithm.asking(place[0])
+            return not self._state.plan.asking
         return not select.declines
 
     def post_passes(self, round_index: int) -> None:
         """Queue passes for a round that this peer skips, or closed in an earlier incarnation."""
-        run = self._run
-        if not self._pace.sends_passes or round_index < 0:
+        state = self._state
+        if not self._pace.waits or round_index < 0:
             return
-        for neighbor in run.neighbors.values():
-            for step in range(run.algorithm.steps(round_index)):
-                neighbor.outbox.post(Pass(run.peer_id, run.incarnation, round_index, step))
+        for neighbor in state.neighbors.values():
+            for step in range(state.planner.plan(round_index).steps):
+                neighbor.outbox.post(Pass(state.peer_id, state.incarnation, round_index, step))
 
     def offer_after_selection(self, neighbor: Neighbor) -> None:
         """Offer the models that a selection calls for which came after our offers went out."""
-        run = self._run
+        state = self._state
         for offers in self._open:
-            if neighbor.id in offers.offered_to or offers.place[0] < run.round.index - 1:
+            if neighbor.id in offers.offered_to or offers.round_step[0] < state.round.index - 1:
                 continue  # offered before, or the snapshot is freed
-            select = self._pace.selection_of(neighbor, offers.place[0])
-            if select is not None and not select.declines and run.edge_is_up(neighbor.id, offers.place[0]):
-                late = run.algorithm.offers(offers.state, *offers.place, neighbor.id, select)
-                self._post_models(neighbor, late, offers.place)
-                if late:
+            select = self._pace.selection_of(neighbor, offers.round_step[0])
+            if select is not None and not select.declines and neighbor.id in offers.plan.up:
+                offers_now = state.algorithm.offers(offers.decided, *offers.round_step, neighbor.id, select)
+                self._post_models(neighbor, offers_now, offers.round_step)
+                if offers_now:
                     offers.offered_to.add(neighbor.id)
 
-    def _post_models(self, neighbor: Neighbor, offers: tuple[Offer, ...], place: Place) -> None:
-        run = self._run
+    def _post_models(self, neighbor: Neighbor, offers: tuple[Offer, ...], round_step: RoundStep) -> None:
+        state = self._state
         for index, offer in enumerate(offers):
             header = ModelHeader(
-                sender=run.peer_id,
-                incarnation=run.incarnation,
-                round_index=place[0],
-                step=place[1],
+                sender=state.peer_id,
+                incarnation=state.incarnation,
+                round_index=round_step[0],
+                step=round_step[1],
                 slot=offer.slot,
                 index=index,
                 total=len(offers),
                 sample_count=offer.sample_count,
                 mass=offer.mass,
                 scalars=offer.scalars,
-                size_bytes=run.model_bytes,
-                encoding=run.manifest.encoding,
+                size_bytes=state.model_bytes,
+                encoding=state.manifest.encoding,
             )
             neighbor.outbox.post(header)

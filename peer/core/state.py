@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.graph import Graph
-from coordinator_free_bootstrap.schedule import edge_is_up, is_active
 from peer.core import effects as do
 from peer.core.arrivals import Arrivals
 from peer.core.decisions import AlgorithmState, Decisions
 from peer.core.liveness import Liveness, NeighborState
-from peer.core.messages import Outcome, Select
+from peer.core.messages import Outcome
 from peer.core.neighbor import Neighbor
-from peer.core.outbox import Outbox, Place
-from peer.core.stages import Stage, Trigger, next_stage
+from peer.core.outbox import Outbox, RoundStep
+from peer.core.plan import Planner
+from peer.core.stages import Stage, Trigger, may_take, next_stage
 
+NOT_BEGUN = float("-inf")
 ORDERED_SHARE = 0.75  # of the time until the round deadline: the rest is for what came and could not be folded in order
+
+
+@dataclass
+class Disk:
+    """The checkpoints of a peer, as far as the engine knows.
+
+    Attributes:
+        saved_round: of the last one that is safe.
+        writing: the round of the one that is being written.
+        error: why the last one could not be written; "" if it could.
+    """
+
+    saved_round: int = 0
+    writing: int | None = None
+    error: str = ""
 
 
 @dataclass
@@ -28,19 +44,15 @@ class Round:
 
     index: int = 0
     step: int = 0
-    active: bool = True  # whether this peer trains in it
-    began_at: float = 0.0
+    began_at: float = NOT_BEGUN
     exchange_began_at: float = 0.0
-    unannounced: bool = False  # the selection is known and not yet in the outboxes
-    offered: bool = False  # the step's offers are in the outboxes
     agreed: AlgorithmState | None = None  # what all selections of the round add to the algorithm's state, once known
-    asked: frozenset[int] | None = None  # whose models this peer takes; None: everyone's, or not known before `assign`
     lost_neighbor: bool = False  # one died or left in it, or is missing that was there in the round before
     company: bool = False  # a neighbor took part in it
     record: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def place(self) -> Place:
+    def current(self) -> RoundStep:
         """(round, step)."""
         return self.index, self.step
 
@@ -81,14 +93,11 @@ class State:
         self.arrivals = Arrivals()
         self.stage = Stage.JOINING
         self.round = Round()
-        self.started_at: float | None = None
-        self.has_begun = False  # a round has begun in this incarnation
-        self.has_selected = False  # its algorithm selects or asks: it may have chosen no neighbor's model
+        self.planner = Planner(peer_id, self.neighbors, self.manifest, algorithm)
+        self.plan = self.planner.plan(0)  # of the present round
         self.resumed = resume is not None  # an earlier incarnation took part in the run: our disk or a neighbor says so
-        self.leaving = False
-        self.persisted_round = 0
-        self.persisting: int | None = None  # the round of the checkpoint being written
-        self.storage_error = ""
+        self.leaves_as: do.Status | None = None  # once it was asked to stop, or gives up
+        self.disk = Disk()
         self.round_seconds: deque[float] = deque(maxlen=self.manifest.lockstep.rate_window_rounds)  # see `RoundRate`
         self.totals: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
@@ -111,8 +120,14 @@ class State:
             "refusals": dict(self.refusals),
         }
 
+    def write_checkpoint(self) -> None:
+        """Ask for a checkpoint of the present state, which stands between two rounds."""
+        self.disk.writing = self.round.index
+        self.emit(do.WriteCheckpoint(self.round.index, self.checkpoint()))
+
     def _restore(self, saved: dict[str, Any]) -> None:
-        self.round.index = self.persisted_round = int(saved["round_index"])
+        self.disk.saved_round = int(saved["round_index"])
+        self.enter_round(self.disk.saved_round)
         self.algorithm_state = dict(saved["algorithm_state"])
         self.arrivals.restore(saved["folded"])
         for n, incarnation in saved["incarnations"]:
@@ -148,16 +163,52 @@ class State:
         self.arrivals.forget(stream)
         self.emit(do.AnswerArrival(stream, Outcome.REFUSED, code, reason, sender))
 
+    # ---- stages -----------------------------------------------------------------------------------------------------
+
+    def may(self, trigger: Trigger) -> bool:
+        """Return whether the transition table and its guards allow a trigger now."""
+        return may_take(self.stage, trigger, self)
+
     def take(self, trigger: Trigger) -> None:
         """Go to the stage that the transition table names."""
-        self.stage = next_stage(self.stage, trigger)
+        self.stage = next_stage(self.stage, trigger, self)
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this peer was asked to stop, or gives up."""
+        return self.leaves_as is not None
+
+    @property
+    def saving(self) -> bool:
+        """Whether a checkpoint is being written: nothing of the round after it is sent."""
+        return self.disk.writing is not None
+
+    @property
+    def behind(self) -> bool:
+        """Whether the disk lacks the models with which the present round began, and can be written."""
+        return self.disk.saved_round < self.round.index and not self.disk.error
+
+    @property
+    def folding(self) -> bool:
+        """Whether an arrival is being folded."""
+        return bool(self.arrivals.folding)
+
+    @property
+    def trains(self) -> bool:
+        """Whether this peer trains in the present round."""
+        return self.plan.trains
 
     # ---- the round --------------------------------------------------------------------------------------------------
 
+    def enter_round(self, round_index: int) -> None:
+        """Make a round the present one; it begins when nothing else is to be done before."""
+        self.round.index, self.round.step = round_index, 0
+        self.plan = self.planner.plan(round_index)
+
     @property
-    def steps(self) -> int:
-        """Exchange steps of the present round; 0: nothing is exchanged."""
-        return self.algorithm.steps(self.round.index)
+    def has_begun(self) -> bool:
+        """Whether a round has begun in this incarnation."""
+        return self.round.began_at > NOT_BEGUN
 
     def deadline_over(self, now: float) -> bool:
         """Return whether the round has lasted as long as it may."""
@@ -173,58 +224,21 @@ class State:
         """Until when lockstep keeps the order of folds in the present round."""
         return self.round.began_at + ORDERED_SHARE * self.manifest.timeouts.round_deadline_s
 
-    def edge_is_up(self, neighbor: int, round_index: int) -> bool:
-        """Return whether an edge carries models in a round (dynamic graphs)."""
-        m = self.manifest
-        return not m.dynamic_edges or edge_is_up(m.seed, round_index, self.peer_id, neighbor, m.dynamic_edges)
-
-    def trains_in(self, peer_id: int, round_index: int) -> bool:
-        """Return whether a peer trains in a round (partial participation)."""
-        m = self.manifest
-        return m.participation == 1 or is_active(m.seed, round_index, peer_id, m.participation)
-
-    def scheduled(self) -> list[int]:
-        """Return the neighbors that offer models in the present round, by the shared seed."""
-        t = self.round.index
-        return self._scheduled(t)
-
-    def _scheduled(self, round_index: int) -> list[int]:
-        return [n for n in self.neighbors if self.edge_is_up(n, round_index) and self.trains_in(n, round_index)]
-
-    def is_due(self, round_index: int) -> bool:
-        """Return whether a round brings this peer models of a neighbor, by the shared seed."""
-        receives = self.algorithm.idle_folds or self.trains_in(self.peer_id, round_index)
-        return self.algorithm.steps(round_index) > 0 and receives and bool(self._scheduled(round_index))
-
-    def offers_to(self, neighbor: int) -> bool:
-        """Return whether models go to a neighbor in the present round; both ends derive the same answer."""
-        receives = self.algorithm.idle_folds or self.trains_in(neighbor, self.round.index)
-        return self.round.active and receives and self.edge_is_up(neighbor, self.round.index)
-
-    def selection(self) -> Select | None:
-        """Return what this peer says to its neighbors in the present round before it trains; None: nothing."""
-        t = self.round.index
-        if not self.round.active:
-            return None
-        selected = self.algorithm.selects(self.algorithm_state, t)
-        if selected is None and not self.algorithm.asking(t):
-            return None
-        return replace(selected or Select(0, 0, t), sender=self.peer_id, incarnation=self.incarnation, round_index=t)
-
-    def declines(self, neighbor: int) -> bool:
-        """Return whether this peer takes no model from a neighbor in the present round."""
-        return self.round.asked is not None and neighbor not in self.round.asked
-
     def has_delivered(self, n: int) -> bool:
         """Return whether a neighbor has delivered, in the present step, all that it announced."""
-        neighbor, place = self.neighbors[n], self.round.place
-        total = neighbor.totals.get(place)
-        if total is None and place in neighbor.passed:
+        neighbor, round_step = self.neighbors[n], self.round.current
+        total = neighbor.totals.get(round_step)
+        if total is None and round_step in neighbor.passed:
             total = 0
-        if total is None and place[1] == 0 and place[0] in neighbor.selections:
-            select = neighbor.selections[place[0]]
-            total = 0 if self.declines(n) else self.algorithm.expected(self.algorithm_state, select)
-        return total is not None and len(neighbor.delivered.get(place, ())) >= total
+        if total is None and round_step[1] == 0 and round_step[0] in neighbor.selections:
+            select = neighbor.selections[round_step[0]]
+            total = 0 if self.plan.declines(n) else self.algorithm.expected(self.algorithm_state, select)
+        return total is not None and len(neighbor.delivered.get(round_step, ())) >= total
+
+    def owes(self, n: int) -> bool:
+        """Return whether a neighbor has not yet taken all that this peer offers it in the present step."""
+        neighbor = self.neighbors[n]
+        return neighbor.outbox.owes(self.round.current, neighbor.round_index)
 
     def live(self) -> list[Neighbor]:
         """Return the neighbors that are alive or suspect."""

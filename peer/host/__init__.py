@@ -3,6 +3,6 @@
 from peer.host.build import InitialModels, build_host
 from peer.host.host import PeerHost, Probe
 from peer.host.receiving import ReceivedModel
-from peer.host.world import Checkpoint, World, execute
+from peer.host.world import World, execute
 
-__all__ = ["Checkpoint", "InitialModels", "PeerHost", "Probe", "ReceivedModel", "World", "build_host", "execute"]
+__all__ = ["InitialModels", "PeerHost", "Probe", "ReceivedModel", "World", "build_host", "execute"]

@@ -15,6 +15,7 @@ from peer.algorithms.learner import Learner
 from peer.algorithms.registry import algorithm_for
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
+from peer.core.checkpoint import Checkpoint
 from peer.core.encoding import ModelFormat
 from peer.core.engine import Engine
 from peer.core.messages import WIRE_VERSION
@@ -22,7 +23,6 @@ from peer.core.model_store import SPARE_BUFFERS_MAX, ModelStore
 from peer.core.schema import Schema
 from peer.core.state import State
 from peer.host.host import PeerHost
-from peer.host.world import Checkpoint
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class DivergenceGuard:
     private: range  # slots that are trained and never sent
     _before: dict[int, Vector] = field(default_factory=dict)
     _state: AlgorithmState = field(default_factory=dict)
-    _told: bool = False
+    _loss_logged: bool = False
 
     def begin(self, work: Work) -> None:
         """Keep the models that a training is about to replace, if they may be needed."""
@@ -81,9 +81,9 @@ class DivergenceGuard:
                 "finite values: its outputs are NaN for some samples; look for a division by zero, a root or a logarithm of a "
                 "negative number in the model and its loss"
             )
-        if self._told:
+        if self._loss_logged:
             return None
-        self._told = True
+        self._loss_logged = True
         sentence = (
             f"the loss on the test samples is {loss} after round {work.round_index}, with a model of finite values"
         )

@@ -22,6 +22,7 @@ from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector
+from peer.core.checkpoint import Checkpoint
 from peer.core.decisions import Rejection
 from peer.core.encoding import ModelFormat, Payload
 from peer.core.engine import Engine, make_hello
@@ -32,7 +33,7 @@ from peer.host.divergence import DivergenceGuard
 from peer.host.line_limits import CHANGES_PER_MINUTE_MAX, LineLimits
 from peer.host.receiving import Receiving
 from peer.host.sending import Sending
-from peer.host.world import Checkpoint, World, execute
+from peer.host.world import World, execute
 
 
 class Probe:
@@ -93,7 +94,7 @@ class PeerHost:
         self.probe = Probe()
         self.closed = False  # the process is gone: events are ignored
         self.last_round: dict[str, Any] = {}  # fields of the last round's record, and of the end's
-        self._place: tuple[Stage, int] | None = None  # stage and round, and when they last changed
+        self._progress: tuple[Stage, int] | None = None  # stage and round, and when they last changed
         self._changed_at = 0.0
         self.history_error = ""  # set by a world that cannot write the history
         self._clock = clock
@@ -127,9 +128,9 @@ class PeerHost:
             self._stepping = False
 
     def _note_change(self) -> None:
-        place = (self.state.stage, self.state.round.index)
-        if place != self._place:
-            self._place, self._changed_at = place, self.world.now()
+        progress = (self.state.stage, self.state.round.index)
+        if progress != self._progress:
+            self._progress, self._changed_at = progress, self.world.now()
 
     # ---- handshakes -----------------------------------------------------------------------------------------------------
 
@@ -187,13 +188,13 @@ class PeerHost:
 
     def _note_remarks(self, mine: Hello, theirs: Hello) -> None:
         """Log, once for each neighbor, how its task or data differ from ours in a way that may be meant."""
-        found = remarks(mine, theirs)
-        if found == self._remarks.get(theirs.sender, ()) or not self._lines.take(
+        sentences = remarks(mine, theirs)
+        if sentences == self._remarks.get(theirs.sender, ()) or not self._lines.take(
             self.world.now(), theirs.sender, "meaning"
         ):
             return
-        self._remarks[theirs.sender] = found
-        for sentence in found:
+        self._remarks[theirs.sender] = sentences
+        for sentence in sentences:
             self.world.log(do.Log("warning", f"peer {theirs.sender}: {sentence}", theirs.sender, "meaning"))
 
     def _raise_incarnation(self, neighbor: int, seen: int) -> None:
@@ -311,9 +312,9 @@ class PeerHost:
         """Run one piece of the algorithm's work and return the event that answers it."""
         self._guard.begin(effect)
         done = perform(effect, self.algorithm, self.workspace, self._clock)
-        done, said = self._guard.check(effect, done)
-        if said is not None:
-            self.world.log(said)
+        done, line = self._guard.check(effect, done)
+        if line is not None:
+            self.world.log(line)
         if effect.kind == "assign":
             self.receiving.begin_round()
         return done
@@ -356,23 +357,23 @@ class PeerHost:
 
     def status(self) -> dict[str, Any]:
         """Return what this peer is doing, as JSON-ready values."""
-        run, now = self.state, self.world.now()
-        waiting_for, owed_to = self.engine.waiting_for(), self.engine.pace.owed_to()
-        neighbors = run.neighbors.items()
+        state, now = self.state, self.world.now()
+        waiting_for, owed_to = self.engine.waits.waiting_for(), self.engine.waits.owed_to()
+        neighbors = state.neighbors.items()
         met = {n: neighbor.liveness.silence_s(now) if neighbor.connected else None for n, neighbor in neighbors}
         return {
             "peer_id": self.peer_id,
-            "incarnation": run.incarnation,
+            "incarnation": state.incarnation,
             "phase": str(self.engine.phase()),
-            "stage": str(run.stage),
-            "round_index": run.round.index,
+            "stage": str(state.stage),
+            "round_index": state.round.index,
             "rounds_total": self.manifest.rounds,
-            "persisted_round": run.persisted_round,
+            "persisted_round": state.disk.saved_round,
             "waiting_for": waiting_for,
             "owed_to": owed_to,
-            "unchanged_s": max(0.0, now - self._changed_at) if self._place else 0.0,
-            "waiting_s": max(0.0, now - run.round.exchange_began_at) if waiting_for or owed_to else 0.0,
-            "deadline_s": max(0.0, run.deadline - now) if waiting_for or owed_to else None,
+            "unchanged_s": max(0.0, now - self._changed_at) if self._progress else 0.0,
+            "waiting_s": max(0.0, now - state.round.exchange_began_at) if waiting_for or owed_to else 0.0,
+            "deadline_s": max(0.0, state.deadline - now) if waiting_for or owed_to else None,
             "suspicion_s": self.manifest.timeouts.suspicion_s,
             "neighbors": {str(n): str(neighbor.liveness.state) for n, neighbor in neighbors},
             "neighbor_rounds": {str(n): neighbor.round_index for n, neighbor in neighbors},
@@ -380,7 +381,7 @@ class PeerHost:
             "metric": self.measured(),
             **({"more_metrics": self.measured_more()} if self.more_metrics else {}),
             "cluster_index": self.last_round.get("cluster_index"),
-            "totals": dict(run.totals),
-            "refusals": {str(code): count for code, count in run.refusals.items()},
-            "storage_error": run.storage_error or self.history_error,
+            "totals": dict(state.totals),
+            "refusals": {str(code): count for code, count in state.refusals.items()},
+            "storage_error": state.disk.error or self.history_error,
         }

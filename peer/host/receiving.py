@@ -15,7 +15,7 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector, norm_squared
 from peer.core.decisions import Rejection
-from peer.core.deltas import Received
+from peer.core.deltas import DeltaReceiver
 from peer.core.encoding import DELTAS, ModelFormat, Payload, decode
 from peer.core.messages import ModelHeader
 from peer.core.screening import check_norm, clip
@@ -53,7 +53,7 @@ class Receiving:
         self._screening = workspace.manifest.screening
         self._format = model_format
         self._clock = clock
-        self._bases = Received(model_format.schema)
+        self._bases = DeltaReceiver(model_format.schema)
         self._own_norms: dict[int, float] = {}  # squared norms and models at the start of the round, for screening
         self._centers: dict[int, Vector] = {}
         self._fold_seconds = 0.0
@@ -75,14 +75,14 @@ class Receiving:
 
     def rejects_header(self, header: ModelHeader) -> Rejection | None:
         """Return why a header cannot be right: its encoding, size or base."""
-        run = self._format
-        if header.encoding not in (run.encoding, run.whole):
-            found = f"encoding {header.encoding!r}; the encoding of this run is {run.encoding}"
-            return Rejection(Refusal.WRONG_ENCODING, found)
-        expected = run.model_bytes if header.encoding == run.encoding else run.whole_bytes
+        form = self._format
+        if header.encoding not in (form.encoding, form.whole):
+            reason = f"encoding {header.encoding!r}; the encoding of this run is {form.encoding}"
+            return Rejection(Refusal.WRONG_ENCODING, reason)
+        expected = form.model_bytes if header.encoding == form.encoding else form.whole_bytes
         if header.size_bytes != expected:
-            found = f"a model of {header.size_bytes} bytes; a model of this schema takes {expected}"
-            return Rejection(Refusal.WRONG_SIZE, found)
+            reason = f"a model of {header.size_bytes} bytes; a model of this schema takes {expected}"
+            return Rejection(Refusal.WRONG_SIZE, reason)
         if (header.base != 0) != (header.encoding in DELTAS):
             return Rejection(Refusal.MALFORMED, f"base {header.base:016x} with encoding {header.encoding}")
         return None
@@ -112,8 +112,8 @@ class Receiving:
             model = self._model_of(header, received)
         except RemoteProtocolError as error:
             return Rejection(error.code, error.sentence)
-        found = norm_squared(model) if known_norm is None else known_norm
-        rejection = check_norm(found, self._own_norms.get(header.slot, 0.0), self._screening.norm_bound)
+        norm = norm_squared(model) if known_norm is None else known_norm
+        rejection = check_norm(norm, self._own_norms.get(header.slot, 0.0), self._screening.norm_bound)
         if rejection is None and self._algorithm.inspects_arrivals:
             rejection = self._algorithm.screen_arrival(self._workspace, header, model)
         return rejection

@@ -9,7 +9,7 @@ from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector
-from peer.core.deltas import Sent
+from peer.core.deltas import DeltaSender
 from peer.core.encoding import ErrorFeedback, ModelFormat, Payload, encode
 from peer.core.messages import ModelHeader, PushReply
 from peer.core.model_store import SnapshotKey
@@ -41,7 +41,9 @@ class Sending:
         self._format = model_format
         self._payloads: dict[SnapshotKey, Payload] = {}
         self._feedback: dict[int, ErrorFeedback] = {}
-        self._sent = Sent(model_format.schema, model_format.encoding, published) if model_format.uses_deltas else None
+        self._sent = (
+            DeltaSender(model_format.schema, model_format.encoding, published) if model_format.uses_deltas else None
+        )
 
     # ---- snapshots ------------------------------------------------------------------------------------------------------
 

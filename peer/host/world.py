@@ -7,34 +7,11 @@ virtual world of the fault simulation (`tests/simulation`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
-from numpy.typing import NDArray
-
 from peer.core import effects as do
+from peer.core.checkpoint import Checkpoint
 from peer.core.messages import Control, Heartbeat, ModelHeader, PushReply
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """What a restart resumes from.
-
-    Attributes:
-        round_index: rounds completed.
-        arrays: ``slot/<i>`` and, with deltas, ``published/<i>``: float32 [d], never mutated afterwards; ``array/<name>``: the
-            algorithm's arrays.
-        state: the engine's state, JSON values.
-    """
-
-    round_index: int
-    arrays: dict[str, NDArray[Any]]
-    state: dict[str, Any]
-
-    def arrays_of(self, kind: str) -> dict[str, NDArray[Any]]:
-        """Return the arrays ``<kind>/<name>`` by name."""
-        prefix = f"{kind}/"
-        return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
 
 
 class Host(Protocol):

@@ -25,11 +25,12 @@ from coordinator_free_bootstrap.errors import LocalProtocolError, RemoteProtocol
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import norm_squared
+from peer.core.checkpoint import Checkpoint
 from peer.core.encoding import Payload, decode, view_of
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
 from peer.core.model_store import SnapshotKey
 from peer.core.stages import Stage
-from peer.host import Checkpoint, PeerHost, ReceivedModel
+from peer.host import PeerHost, ReceivedModel
 from peer.lab.recording import Recording
 
 log = logging.getLogger("peer.simulated")
@@ -231,7 +232,7 @@ class SimulatedPeer:
     def should_stop(self) -> bool:
         """Return whether to end a training, since its round is begun again by the next start."""
         run = self.host.state
-        return self.network.leaving and run.stage is Stage.TRAINING and run.persisted_round == run.round.index
+        return self.network.leaving and run.stage is Stage.TRAINING and run.disk.saved_round == run.round.index
 
 
 def perform_in_turn(works: Sequence[tuple[SimulatedPeer, do.Work]]) -> Performed:

@@ -9,7 +9,7 @@ from pathlib import Path
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import UsageError
 from peer.bed.testbed.directory import is_simulated
-from peer.host import Checkpoint
+from peer.core.checkpoint import Checkpoint
 from peer.lab.network import SimulatedPeer
 from peer.learning.learner import Learner
 from peer.runtime.saved_state import notes_of, saved_state, state_files

@@ -97,7 +97,7 @@ def write_results(
         **({"metrics": host.last_round["metrics"]} if "metrics" in host.last_round else {}),
         "totals": dict(run.totals),
         "refusals": {str(code): count for code, count in run.refusals.items()},
-        "storage_error": run.storage_error,
+        "storage_error": run.disk.error,
         "run_seconds": seconds,
         "digests": host.digests,
         "ended_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

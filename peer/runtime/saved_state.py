@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coordinator_free_bootstrap import Graph, digest
 from coordinator_free_bootstrap.errors import CheckpointCorrupt
 from coordinator_free_bootstrap.strict_json import printable
-from peer.host import Checkpoint
+from peer.core.checkpoint import Checkpoint
 from peer.learning.learner import Learner
 from peer.store.checkpoint import CheckpointStore
 from peer.store.identity_files import IncarnationFile
@@ -118,10 +118,10 @@ def _usable(place: StateDir, checkpoints: CheckpointStore, run: Origin, paramete
         place.create()
         return None
     _check_form(place, saved, parameters)
-    return Checkpoint(saved.round_index, saved.arrays, saved.state)
+    return saved
 
 
-def _check_form(place: StateDir, saved: Any, parameters: int) -> None:
+def _check_form(place: StateDir, saved: Checkpoint, parameters: int) -> None:
     """Check that a checkpoint has the fields that a start reads; its digest only says that it was written so."""
     try:
         _EngineState.model_validate(saved.state)

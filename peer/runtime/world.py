@@ -26,8 +26,8 @@ from coordinator_free_bootstrap.strict_json import printable
 from peer import failpoints
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.checkpoint import Checkpoint
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
-from peer.host import Checkpoint
 from peer.runtime.about import about
 from peer.runtime.assembly import Assembled
 from peer.runtime.edges import Edges

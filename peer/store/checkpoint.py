@@ -15,7 +15,6 @@ import hashlib
 import os
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from safetensors.numpy import load_file, save_file
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError
 from coordinator_free_bootstrap.ordinary_file import content_of, opened, ordinary_file
 from peer import failpoints
+from peer.core.checkpoint import Checkpoint
 from peer.store.files import fsync_path, seal, storage_error, storage_errors, unseal, write_atomic
 
 FORMAT_VERSION = 1
@@ -34,21 +34,6 @@ MANIFEST_BYTES_MAX = 64 << 20  # a manifest has kilobytes; a larger file is not 
 _NAME = re.compile(r"checkpoint-(\d{10})")
 _OTHERS_FAULT = frozenset({None, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EMFILE})  # None: no file
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how safetensors reports an errno
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """State of a peer at the end of a round.
-
-    Attributes:
-        round_index: the last completed round.
-        arrays: name -> array, writable copies.
-        state: the JSON object that was saved.
-    """
-
-    round_index: int
-    arrays: dict[str, np.ndarray]
-    state: dict[str, Any]
 
 
 class CheckpointStore:

@@ -17,7 +17,7 @@ from target import ATTACKER, GOOD, INCARNATION, Target, call, push, under_attack
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.messages import Pass, PullRequest, Select
-from peer.core.stages import Stage
+from peer.core.stages import EXCHANGE
 from peer.wire import convert, frames
 from peer.wire.generated import peer_pb2
 from peer.wire.options import SERVICE
@@ -161,7 +161,7 @@ def test_nothing_wrong_gets_in_and_nothing_private_gets_out(name: str, tmp_path:
     async def test() -> None:
         async with asyncio.timeout(90), under_attack(tmp_path, case.run) as target:
             await target.connect(ATTACKER, GOOD)
-            await target.reach(Stage.EXCHANGING)
+            await target.reach(*EXCHANGE)
             host, algorithm = target.host, target.host.algorithm
             before, private = target.digest(), range(algorithm.slots, algorithm.held)
             assert len(private) == case.private

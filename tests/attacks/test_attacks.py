@@ -18,7 +18,7 @@ from target import ATTACKER, GOOD, INCARNATION, Target, call, push, under_attack
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core import events as ev
 from peer.core.messages import PullRequest
-from peer.core.stages import Stage
+from peer.core.stages import EXCHANGE, Stage
 from peer.wire import convert, frames
 from peer.wire.generated import peer_pb2
 from peer.wire.options import SERVICE
@@ -111,7 +111,7 @@ def test_attack_is_refused_and_changes_nothing(path: Path, tmp_path: Path) -> No
         ):
             if script.get("handshake", True):
                 await target.connect(ATTACKER, GOOD)
-                await target.reach(Stage.EXCHANGING)
+                await target.reach(*EXCHANGE)
             deltas = "encoding" in script.get("run", {})
             assert target.host.state.model_bytes == (DELTA_BYTES if deltas else MODEL_BYTES)
             if script.get("leaving"):
@@ -142,7 +142,7 @@ def test_neighbor_with_all_its_streams_open_does_not_block_another_one(tmp_path:
         limits = {"streams_per_neighbor": len(places), "concurrent_receives": 2}
         async with asyncio.timeout(60), under_attack(tmp_path, {"limits": limits}) as target:
             await target.connect(ATTACKER, GOOD)
-            await target.reach(Stage.EXCHANGING)
+            await target.reach(*EXCHANGE)
             async with target.channel(ATTACKER) as channel:
                 headers = [target.header(ATTACKER, round_index=t, slot=slot, total=2, index=slot) for t, slot in places]
                 held = [asyncio.create_task(push(channel, [convert.pack_header(h)], hold=True)) for h in headers]
@@ -164,7 +164,7 @@ def test_pulls_of_one_neighbor_are_served_one_at_a_time(tmp_path: Path) -> None:
     async def test() -> None:
         async with asyncio.timeout(60), under_attack(tmp_path, {"model_options": {"hidden": 20_000}}) as target:
             await target.connect(ATTACKER, GOOD)
-            await target.reach(Stage.EXCHANGING)
+            await target.reach(*EXCHANGE)
             served: list[int] = []
             answer_pull = target.host.answer_pull
 

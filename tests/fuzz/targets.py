@@ -24,11 +24,12 @@ from coordinator_free_bootstrap.errors import ConfigError, IdentityError, Remote
 from coordinator_free_bootstrap.identity import parse_spiffe_id
 from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX, Meaning, compare, with_known
 from coordinator_free_bootstrap.strict_json import loads
+from peer.core.checkpoint import Checkpoint
 from peer.core.encoding import ENCODINGS, decode, norm_squared
 from peer.core.messages import WIRE_VERSION, Hello, Phase
 from peer.core.schema import Schema, TensorSpec
 from peer.identity.certificates import Certificate
-from peer.store.checkpoint import Checkpoint, CheckpointStore
+from peer.store.checkpoint import CheckpointStore
 from peer.store.state_dir import StateDir
 from peer.view.live.ask import answered, view_of
 from peer.view.live.status_table import status_table

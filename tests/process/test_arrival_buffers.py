@@ -12,7 +12,7 @@ from target import ATTACKER, GOOD, call, under_attack, until
 from target import push as push_frames
 
 from peer.core.messages import ModelHeader
-from peer.core.stages import Stage
+from peer.core.stages import EXCHANGE
 from peer.host import ReceivedModel
 from peer.wire import convert, frames
 from peer.wire.generated import peer_pb2
@@ -26,7 +26,7 @@ def test_running_peer_keeps_at_most_the_buffers_that_its_engine_counts(tmp_path:
     async def test() -> None:
         async with under_attack(tmp_path) as target:
             await target.connect(ATTACKER, GOOD)
-            await target.reach(Stage.EXCHANGING)
+            await target.reach(*EXCHANGE)
             arrivals, reserve = target.host.state.arrivals, target.host.receiving.reserve
             reserved: asyncio.Queue[None] = asyncio.Queue()
             buffers: list[weakref.ref[Any]] = []

@@ -14,18 +14,21 @@ from peer.core import averaging, encoding, model_store
 from peer.core import contacts as contacts_module
 from peer.core import effects as do
 from peer.core.arrivals import Arrivals
+from peer.core.asynchronous import Async
+from peer.core.catch_up import CatchUp
 from peer.core.contacts import Contacts
 from peer.core.decisions import Rejection
-from peer.core.deltas import Offer, Received, name_of
+from peer.core.deltas import DeltaReceiver, Publication, name_of
 from peer.core.encoding import ErrorFeedback
-from peer.core.engine import Engine
+from peer.core.ending import Ending
 from peer.core.liveness import Liveness, NeighborState
+from peer.core.lockstep import Lockstep
 from peer.core.messages import Outcome, PushReply
 from peer.core.model_store import ModelStore
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import Outbox
-from peer.core.pace import Lockstep, Pace
 from peer.core.receiver import Receiver
+from peer.core.rounds import RoundCycle
 from peer.core.sender import Sender
 from peer.core.stages import Stage
 from peer.core.state import State
@@ -85,7 +88,7 @@ def complete_arrivals_are_not_counted_as_buffers(original, arrivals):
 
 @plant(Receiver, "rejects_sender")
 def old_incarnations_are_accepted(original, receiver, sender, incarnation):
-    known = receiver._run.neighbors.get(sender)
+    known = receiver._state.neighbors.get(sender)
     accepted = known is not None and known.connected and 0 < incarnation <= known.incarnation
     return None if accepted else original(receiver, sender, incarnation)
 
@@ -97,7 +100,7 @@ def models_are_folded_as_they_come(original, pace):
 
 @plant(State, "has_delivered")
 def one_model_less_is_enough(original, state, n):
-    neighbor, place = state.neighbors[n], state.round.place
+    neighbor, place = state.neighbors[n], state.round.current
     return original(state, n) or len(neighbor.delivered.get(place, ())) >= neighbor.totals.get(place, 2) - 1
 
 
@@ -116,41 +119,47 @@ def unread_offers_are_never_answered(original, receiver):
 @plant(Receiver, "_read_offered")
 def models_are_folded_before_they_are_complete(original, receiver, now):
     original(receiver, now)
-    arrivals = receiver._run.arrivals
+    arrivals = receiver._state.arrivals
     for stream in [stream for stream in arrivals.reading if stream % 7 == 3]:
         arrivals.complete[stream] = arrivals.reading.pop(stream)
 
 
 @plant(Receiver, "_fold")
 def arrivals_are_booked_to_the_wrong_sender(original, receiver, stream, header):
-    run = receiver._run
-    before = len(run.effects)
+    state = receiver._state
+    before = len(state.effects)
     original(receiver, stream, header)
-    for index in range(before, len(run.effects)):
-        effect = run.effects[index]
+    for index in range(before, len(state.effects)):
+        effect = state.effects[index]
         if isinstance(effect, do.FoldArrival) and header.slot == 0:
-            run.effects[index] = replace(effect, header=replace(header, sender=run.peer_id))
+            state.effects[index] = replace(effect, header=replace(header, sender=state.peer_id))
+
+
+@plant(Receiver, "advance")
+def a_step_stays_open_though_its_last_model_is_answered(original, receiver, now):
+    original(receiver, now)
+    return False
 
 
 def _closes_early(monkeypatch: Any) -> None:
-    """`_exchange` reads ``arrivals.folding``; a state that hides it lets a step close beside a fold."""
-    exchange = Engine._exchange
+    """`exchange` reads ``arrivals.folding``; a state that hides it lets a step close beside a fold."""
+    exchange = RoundCycle.exchange
 
-    def buggy(engine: Engine, now: float) -> None:
-        arrivals = engine.state.arrivals
+    def buggy(rounds: RoundCycle, now: float) -> None:
+        arrivals = rounds._state.arrivals
         folding, arrivals.folding = arrivals.folding, {}
-        exchange(engine, now)
+        exchange(rounds, now)
         arrivals.folding = folding | arrivals.folding
 
-    monkeypatch.setattr(Engine, "_exchange", buggy)
+    monkeypatch.setattr(RoundCycle, "exchange", buggy)
 
 
 PLANTED["a_step_closes_while_a_fold_is_under_way"] = _closes_early
 
 
-@plant(Lockstep, "told")
+@plant(Lockstep, "numbers")
 def numbers_of_a_later_step_are_read(original, pace):
-    return Pace.told(pace)
+    return Async.numbers(pace)
 
 
 # ---- sending -----------------------------------------------------------------------------------------------------------
@@ -180,7 +189,7 @@ def a_goodbye_clears_the_kept_messages(original, outbox):
 
 
 @plant(Outbox, "owes")
-def a_step_ends_while_offers_are_under_way(original, outbox, place):
+def a_step_ends_while_offers_are_under_way(original, outbox, round_step, from_round):
     return False
 
 
@@ -279,13 +288,13 @@ def what_int8_leaves_out_is_subtracted(original, feedback, theta, name):
     return original(feedback, theta, name)
 
 
-@plant(Received, "restore")
+@plant(DeltaReceiver, "restore")
 def a_delta_is_added_to_any_base(original, kept, header, payload):
     name, _ = kept._bases.get((header.sender, header.slot), (header.base, None))
     return original(kept, replace(header, base=name), payload)
 
 
-@plant(Received, "keep")
+@plant(DeltaReceiver, "keep")
 def the_first_base_is_kept_forever(original, kept, header, model):
     if (header.sender, header.slot) not in kept._bases:
         original(kept, header, model)
@@ -293,7 +302,7 @@ def the_first_base_is_kept_forever(original, kept, header, model):
     kept._bases[header.sender, header.slot] = name_of(model), base
 
 
-@plant(Offer, "published")
+@plant(Publication, "published")
 def what_a_delta_leaves_out_is_taken_as_sent(original, offer, schema, name):
     snapshot = offer._source[0] if offer._source else None
     published = original(offer, schema, name)
@@ -323,16 +332,16 @@ def int8_scales_are_swapped_for_their_magnitude(original, payload, schema, name)
 # ---- checkpoints and leaving -------------------------------------------------------------------------------------------
 
 
-@plant(Engine, "_write_checkpoint")
-def offers_do_not_wait_for_the_checkpoint(original, engine):
-    original(engine)
-    engine.state.persisting = None
+@plant(State, "write_checkpoint")
+def offers_do_not_wait_for_the_checkpoint(original, state):
+    original(state)
+    state.disk.writing = None
 
 
-@plant(Engine, "_leave")
-def a_leaving_peer_stays_while_it_closes_a_round(original, engine, now):
-    if engine.stage is not Stage.LEAVING:
-        original(engine, now)
+@plant(Ending, "leave")
+def a_leaving_peer_stays_while_it_closes_a_round(original, ending, now):
+    if ending._state.stage is not Stage.LEAVING:
+        original(ending, now)
 
 
 # ---- neighbors ---------------------------------------------------------------------------------------------------------
@@ -354,8 +363,8 @@ def dead_neighbors_stay_dead(original, liveness, now, restarted_as=None):
     return None if dead else original(liveness, now, restarted_as)
 
 
-@plant(Pace, "ahead")
-def peers_do_not_catch_up(original, pace):
+@plant(CatchUp, "ahead")
+def peers_do_not_catch_up(original, catch_up):
     return []
 
 

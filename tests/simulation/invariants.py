@@ -1,4 +1,6 @@
-"""The invariants I1 to I9 and L1 to L8, checked while a simulation runs, against records that the engine never sees.
+"""The invariants I1 to I13 and L1 to L9, checked while a simulation runs, against records that the engine never sees.
+
+What can be said of one engine alone stands in `peer.core.invariants`, which every step of a simulation checks too.
 
 I1  an average is the mean (or trimmed mean) of the local model and of exactly the folded arrivals (recomputed in float64)
 I2  an arrival (sender, round, step, slot) is folded at most once in a peer's line of states, across restarts
@@ -8,7 +10,7 @@ I4  each coordinate of an average lies in the hull of what was folded, or of wha
 I5  models are finite always
 I6  only graph neighbors' arrivals are folded, and only in a life that has shaken hands
 I7  rounds and incarnations never go back; an incarnation is persisted before it is used; what was sent was persisted first
-I8  buffers, streams, queues and snapshots stay within their limits
+I8  streams and snapshots stay within their limits
 I9  the result of a round depends on what was folded, in which order, and on nothing else (recomputed bit for bit, except
     trimmed means)
 I10 the payloads of a slot add up to its models, up to half a step of the encoding
@@ -21,7 +23,6 @@ L3  a peer does not wait for a dead neighbor longer than the suspicion time
 L4  a restarted peer is alive at its neighbors soon
 L5  a healthy, connected peer is not marked dead once delays are bounded
 L6  without faults, lockstep gives the models of `tests.oracle.reference`: in its own test
-L7  a peer that was asked to leave ends as soon as nothing is under way
 L9  a neighbor's claim alone makes no peer skip rounds
 L8  an absent neighbor becomes alive by an answer, never by its own messages alone
 
@@ -46,10 +47,10 @@ from peer.core.averaging import Vector, fold
 from peer.core.decisions import Rejection
 from peer.core.encoding import DELTAS
 from peer.core.liveness import NeighborState
+from peer.core.lockstep import Lockstep
 from peer.core.messages import ModelHeader, Pass, PushReply
 from peer.core.model_store import SnapshotKey
-from peer.core.pace import Lockstep
-from peer.core.stages import Stage
+from peer.core.stages import EXCHANGE, Stage
 from peer.host import ReceivedModel
 from peer.zoo.algorithms.centers import OwnNearCenters
 from tests.oracle import encodings
@@ -80,7 +81,6 @@ class Shadow:
     deferred: frozenset[int] = frozenset()
     folded: dict[int, list[tuple[Vector, float]]] = field(default_factory=lambda: defaultdict(list))
     tensors_busy: bool = False  # assign, close and the like are under way: nothing may be folded
-    working: bool = False  # any work is under way
     compared: bool = False  # the averages of the step were checked where they were made
     round_index: int = 0
     incarnation: int = 0
@@ -213,10 +213,6 @@ class Checker:
         self._limits(process)
         if self.selections:
             self.selections.after(process, event, effects)
-        run = engine.state
-        if run.leaving and engine.stage is not Stage.STOPPED:
-            under_way = shadow.working or run.persisting is not None or bool(run.arrivals.folding)
-            self.require(under_way, "L7", f"{process.peer_id}, asked to leave, stays idle while {engine.stage}")
         if isinstance(event, ev.Tick):
             self._nobody_waits_for_the_dead(process)
         for effect in effects:
@@ -232,28 +228,18 @@ class Checker:
                     self._no_false_death(process, effect.fields)
 
     def _limits(self, process: Process) -> None:
-        run, limits = (
-            process.engine.state,
-            self.world.manifest.limits,
-        )  # after every event: messages only if one is broken
-        arrivals, slots = run.arrivals, run.algorithm.slots
-        buffers = len(arrivals.reading) + len(arrivals.complete) + len(arrivals.folding)
-        self.require(buffers <= limits.concurrent_receives, "I8", "too many buffers")
-        if len(arrivals.offered) > limits.streams_per_neighbor:
-            most = max(Counter(header.sender for header in arrivals.offered.values()).values())
+        limits, offered = self.world.manifest.limits, process.engine.state.arrivals.offered
+        if len(offered) > limits.streams_per_neighbor:
+            most = max(Counter(header.sender for header in offered.values()).values())
             self.require(most <= limits.streams_per_neighbor, "I8", f"{most} streams of one neighbor are unread")
-        pending_max = 3 * 3 * (1 + slots) + 1
-        for n, neighbor in run.neighbors.items():
-            if max(len(neighbor.selections), len(neighbor.passed)) > 64 or neighbor.outbox.pending() > pending_max:
-                raise InvariantViolation("I8", f"selections or messages for {n} pile up: {neighbor.outbox.pending()}")
         snapshots = len(process.workspace.models._snapshots)
-        self.require(snapshots <= 3 * 3 * slots, "I8", "too many snapshots are kept")
+        self.require(snapshots <= 3 * 3 * process.engine.state.algorithm.slots, "I8", "too many snapshots are kept")
 
     def _nobody_waits_for_the_dead(self, process: Process) -> None:
         engine, world, t = process.engine, self.world, self.world.manifest.timeouts
-        if engine.stage is not Stage.EXCHANGING:
+        if engine.stage not in EXCHANGE:
             return
-        for n in engine.pace.waiting_for():
+        for n in engine.waits.undelivered():
             down = world.machines[n].down_since
             if down is not None:
                 waited = world.now - max(down, process.resumed_at, engine.state.round.exchange_began_at)
@@ -292,7 +278,7 @@ class Checker:
         if fields.get("missing"):
             self.mark("closed without a neighbor")
         pace, began_at = process.engine.pace, process.engine.state.round.began_at
-        if isinstance(pace, Lockstep) and pace.holds_rate:
+        if isinstance(pace, Lockstep) and pace.partition.holds_rate:
             self.mark("kept its round rate")
         settled = world.healed_at is not None and began_at > world.healed_at + world.settle_s()
         if settled and isinstance(pace, Lockstep):
@@ -329,7 +315,7 @@ class Checker:
         else:
             self._adds_up(process, header, data)
         engine, disk = process.engine, process.machine.disk
-        if self.world.manifest.checkpoint_rounds == 1 and not engine.state.storage_error and not disk.failing:
+        if self.world.manifest.checkpoint_rounds == 1 and not engine.state.disk.error and not disk.failing:
             rounds = (disk.durable_round, header.round_index)
             self.require(rounds[0] >= rounds[1], "I7", f"round {rounds[1]} is sent, {rounds[0]} is on disk")
 
@@ -398,7 +384,7 @@ class Checker:
         engine = process.engine
         if process.algorithm.asking(engine.round_index):
             asked = process.algorithm.asks(engine.state.algorithm_state, engine.round_index)
-            fits = engine.state.round.active and sender in asked
+            fits = engine.state.plan.trains and sender in asked
             self.require(fits, "I12", f"{process.peer_id} folds a model of {sender}, asked were {sorted(asked)}")
             self.mark("folded from a neighbor that was asked")
 
@@ -427,9 +413,6 @@ class Checker:
         late = header.round_index < process.engine.round_index
         self._was_asked(process, effect.header.sender)
         self.mark("folded late" if late else "folded")
-        if self.world.manifest.pace == "lockstep":
-            ahead = (header.round_index, header.step) > process.engine.state.round.place
-            self.require(not ahead, "I1", f"{key} is folded in step {process.engine.round_index}")
         if self.selections:
             self.selections.folds(process, effect)
         shadow.observed = []
@@ -465,7 +448,7 @@ class Checker:
     def works(self, process: Process, effect: do.Work) -> None:
         """Work on tensors begins."""
         shadow = self.shadows[process]
-        for n, numbers in effect.told if self.world.manifest.pace == "lockstep" else ():
+        for n, numbers in effect.numbers if self.world.manifest.pace == "lockstep" else ():
             self.mark("numbers told")
             place = (n, effect.round_index, effect.step)
             self.require(numbers in self.told[place], "I13", f"{process.peer_id} reads numbers that {place} never had")
@@ -478,7 +461,7 @@ class Checker:
 
     def _nobody_lags(self, process: Process, shadow: Shadow) -> None:
         engine, world = process.engine, self.world
-        if not isinstance(engine.pace, Lockstep) or engine.state.steps == 0:
+        if not isinstance(engine.pace, Lockstep) or engine.state.plan.steps == 0:
             return
         live = [neighbor for neighbor in engine.state.neighbors.values() if neighbor.liveness.is_live]
         ahead = {
@@ -540,7 +523,7 @@ class Checker:
             isinstance(algorithm, Dfca) and algorithm.warming_up(engine.round_index)
         )
         if relays and "masses" in state and slot < algorithm.slots:
-            up = [n for n in process.effect_present if engine.state.edge_is_up(n, engine.round_index)]
+            up = [n for n in process.effect_present if engine.state.planner.edge_is_up(n, engine.round_index)]
             return (1.0 - sum(algorithm.metropolis(n) for n in up)) * state["masses"][slot]
         if isinstance(algorithm, OwnNearCenters):
             return algorithm.own_share(state, slot, folded) if slot < algorithm.clusters else 1.0
@@ -603,7 +586,7 @@ class Checker:
                 continue
             engine = machine.process.engine
             place = f"{engine.round_index}.{engine.state.round.step}"
-            rows.append(f"{i} {engine.stage} {place} waiting for {engine.pace.waiting_for()}")
+            rows.append(f"{i} {engine.stage} {place} waiting for {engine.waits.undelivered()}")
         return "; ".join(rows)
 
     def at_the_end(self) -> None:

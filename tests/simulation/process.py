@@ -20,10 +20,11 @@ from peer.algorithms.base import Algorithm
 from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.checkpoint import Checkpoint
 from peer.core.encoding import view_of
 from peer.core.engine import Engine
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, Outcome, PullRequest, PushReply
-from peer.host import Checkpoint, Probe, ReceivedModel, build_host
+from peer.host import Probe, ReceivedModel, build_host
 from tests.simulation.network import Push
 
 if TYPE_CHECKING:
@@ -357,11 +358,11 @@ class Process(Probe):
 
         def done() -> None:
             event = performed or self._perform(effect)
-            shadow.tensors_busy = shadow.working = False
+            shadow.tensors_busy = False
             self.host.post(event)
 
         performed = self._perform(effect) if early else None
-        shadow.tensors_busy, shadow.working = busy, True
+        shadow.tensors_busy = busy
         self.later(duration, done)
         self.later(duration / 2, self.world.nemesis.works, self.machine)
 

@@ -36,7 +36,7 @@ FOLDER = Path(__file__).parent / "scenarios"
 NO_DELAY = Weather(delay_s=1e-6, delay_min_s=0.01, bytes_per_s=1e9)
 
 
-class Stage(World):
+class TracedWorld(World):
     """A world that tells what a reader wants to know: stages, folds, answers, changes of neighbors."""
 
     def __init__(self, options: Options) -> None:
@@ -83,7 +83,7 @@ class Script:
     """Carries out the commands of one file."""
 
     def __init__(self) -> None:
-        self.world: Stage | None = None
+        self.world: TracedWorld | None = None
 
     def do(self, line: str) -> list[str]:
         """Carry out one command and return its trace."""
@@ -111,10 +111,10 @@ class Script:
             "round_deadline_s": deadline,
         }
         graph = make_graph(kind, int(peers), manifest=manifest(**changes, timeouts=timeouts))  # type: ignore[arg-type]
-        self.world = Stage(Options(1, graph, weather=NO_DELAY, train_s=(1.0, 1.0)))
+        self.world = TracedWorld(Options(1, graph, weather=NO_DELAY, train_s=(1.0, 1.0)))
 
     @property
-    def _stage(self) -> Stage:
+    def _stage(self) -> TracedWorld:
         assert self.world is not None, "the first command is run"
         return self.world
 
@@ -176,7 +176,7 @@ class Script:
                 self._stage.tell(i, "completed" if machine.completed else "down")
                 continue
             engine = machine.process.engine
-            waits = f", waits for {engine.pace.waiting_for()}" if engine.pace.waiting_for() else ""
+            waits = f", waits for {engine.waits.undelivered()}" if engine.waits.undelivered() else ""
             self._stage.tell(i, f"is {engine.stage} in round {engine.round_index}{waits}")
 
     def _finish(self) -> None:

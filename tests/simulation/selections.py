@@ -21,8 +21,8 @@ from peer.algorithms.fedspd_decisions import NOTHING
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.averaging import Vector
+from peer.core.lockstep import Lockstep
 from peer.core.messages import ModelHeader, Outcome, PushReply, Select
-from peer.core.pace import Lockstep
 from peer.core.stages import Stage
 
 if TYPE_CHECKING:
@@ -69,13 +69,15 @@ class Selections:
         engine, run, known = process.engine, process.engine.state, self.known[process]
         if isinstance(event, ev.SelectReceived) and self._late_offers(process, event.select.sender) > known.offered:
             self._mark("late selection answered")
-        if engine.stage is Stage.EXCHANGING and run.persisting is None and run.round.agreed is None:
+        if engine.stage is Stage.OFFERING and not run.saving and run.round.agreed is None:
             self._mark("selection awaited")
         if run.round.agreed is not None and known.agreed != engine.round_index:
             known.agreed = engine.round_index
             self._all_have_selected(process, known)
         self._require(
-            known.agreed == engine.round_index or not run.round.offered, "S3", "offers are out before the agreement"
+            known.agreed == engine.round_index or engine.stage is not Stage.EXCHANGING,
+            "S3",
+            "offers are out before the agreement",
         )
         for effect in effects:
             if isinstance(effect, do.SendControl) and isinstance(effect.message, Select) and effect.message.sketch:
@@ -86,9 +88,9 @@ class Selections:
     def _all_have_selected(self, process: Process, known: Known) -> None:
         run, pace, t = process.engine.state, process.engine.pace, process.engine.round_index
         nothing = known.selected.get(t, NOTHING) == NOTHING
-        if not isinstance(pace, Lockstep) or not run.round.active or nothing or run.deadline_over(process.world.now):
+        if not isinstance(pace, Lockstep) or not run.plan.trains or nothing or run.deadline_over(process.world.now):
             return
-        due = set(pace.expected()) & set(run.scheduled())
+        due = set(pace.counted_on()) & set(run.plan.senders)
         silent = sorted(n for n in due if not known.heard.get((n, t)))
         self._require(not silent, "S3", f"{process.peer_id} continues round {t}, {silent} have not selected")
 
@@ -125,7 +127,7 @@ class Selections:
         trained = self.known[process].trained.get(process.engine.round_index, [])
         run, pace = process.engine.state, process.engine.pace
         on_time = isinstance(pace, Lockstep) and header.round_index == run.round.index
-        if on_time and run.round.active and not pace.stale_rounds_max:
+        if on_time and run.plan.trains and not pace.stale_rounds_max:
             fits = header.slot in trained
             self._require(fits, "S4", f"{process.peer_id} folds {header.key} while it trains {trained}")
 

@@ -46,6 +46,7 @@ FOUND_AT = {
     "the_first_base_is_kept_forever": "seed 33",
     "what_a_delta_leaves_out_is_taken_as_sent": "seed 33",
     "the_last_round_heard_wins": "seed 1",
+    "a_step_stays_open_though_its_last_model_is_answered": "fedspd 1",
     "selections_are_not_waited_for": "fedspd 0",
     "models_go_to_those_that_selected_another_cluster": "fedspd 0",
     "a_model_is_folded_into_the_cluster_that_is_trained": "fedspd 1",

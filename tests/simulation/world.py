@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 from peer.core.effects import Effect, Log, SetTimer
+from peer.core.engine import Engine
 from peer.core.events import Event
 from tests.simulation.disk import Disk
 from tests.simulation.invariants import Checker, InvariantViolation
@@ -25,6 +26,7 @@ from tests.simulation.options import Options
 from tests.simulation.process import Process
 from tests.simulation.trainer import QuadraticLearner
 
+Engine.validate = True
 EPOCH_S = 1000.0  # where the clock begins
 EVENTS_MAX = 60_000  # more is a livelock
 

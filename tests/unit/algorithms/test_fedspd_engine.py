@@ -98,7 +98,11 @@ def test_peers_that_sit_out_and_edges_that_are_down_need_no_selection():
     assert done(world)
     for sender, receiver, t, _ in models(world):
         state = world.engines[sender].state
-        assert state.edge_is_up(receiver, t) and state.trains_in(sender, t) and state.trains_in(receiver, t)
+        assert (
+            state.planner.edge_is_up(receiver, t)
+            and state.planner.trains_in(sender, t)
+            and state.planner.trains_in(receiver, t)
+        )
     assert not any(engine.state.refusals for engine in world.engines.values())
 
 
@@ -257,11 +261,11 @@ def test_pass_after_a_selection_ends_the_wait_for_its_model():
     graph = graph_of(rounds=3)
     world = World(graph, lambda peer, t: 0, rule=lambda s, r, m: 30.0 if isinstance(m, ModelHeader) else 0.001)
     engine = world.engines[0]
-    while engine.pace.waiting_for() != [1] or 0 not in engine.state.neighbors[1].selections:
+    while engine.waits.waiting_for() != [1] or 0 not in engine.state.neighbors[1].selections:
         world.run(until=world.events[0][0])
     world.send_control(1, 0, Pass(1, 1, 0, 0))
     world.run(until=world.now + 0.01)
-    assert engine.pace.waiting_for() == [] and not engine.state.refusals
+    assert engine.waits.waiting_for() == [] and not engine.state.refusals
 
 
 def test_label_conflict_is_counted_and_not_waited_for():

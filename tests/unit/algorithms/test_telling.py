@@ -72,7 +72,7 @@ class Told(Engines):
 
     def worked(self, peer, work):
         if work.kind in ("end_step", "close"):
-            self.closed[peer, work.round_index, work.step] = dict(work.told)
+            self.closed[peer, work.round_index, work.step] = dict(work.numbers)
         trained = [0] if work.active else []
         return {"trained": trained, "sample_count": 1, "number": peer + 10.0 * work.round_index + 0.5 * work.step}
 
@@ -114,7 +114,7 @@ def test_an_edge_that_is_down_carries_no_numbers():
     assert set(world.stopped.values()) == {"completed"}
     down = 0
     for (peer, t, step), told in world.closed.items():
-        up = {n for n in graph.neighbors(peer) if world.engines[peer].state.edge_is_up(n, t)}
+        up = {n for n in graph.neighbors(peer) if world.engines[peer].state.planner.edge_is_up(n, t)}
         assert set(told) == (up if step else set())
         down += len(graph.neighbors(peer)) - len(up)
     assert down > 0
@@ -159,13 +159,13 @@ def test_numbers_are_checked(step, scalars, code):
 def test_a_restarted_neighbor_tells_again():
     world = Told(graph_of(2, "line"))
     engine = world.engines[0]
-    while engine.state.round.place < (0, 3):
+    while engine.state.round.current < (0, 3):
         world.run(until=world.events[0][0])
     neighbor = engine.state.neighbors[1]
     engine.step(ev.PassReceived(Pass(1, 1, 0, 3, (7.0, 3.0))), world.now)
-    assert dict(engine.pace.told()) == {1: (7.0, 3.0)}
-    neighbor.note_restart(2, 0, engine.state.round.place)
-    assert engine.pace.told() == () and not engine.state.has_delivered(1)
+    assert dict(engine.pace.numbers()) == {1: (7.0, 3.0)}
+    neighbor.note_restart(2, 0, engine.state.round.current)
+    assert engine.pace.numbers() == () and not engine.state.has_delivered(1)
     effects = engine.step(ev.PassReceived(Pass(1, 2, 0, 3, (8.0, 3.0))), world.now)
     work = [effect for effect in effects if isinstance(effect, do.Work)]
-    assert not work or dict(work[0].told) == {1: (8.0, 3.0)}
+    assert not work or dict(work[0].numbers) == {1: (8.0, 3.0)}

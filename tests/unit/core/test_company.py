@@ -110,7 +110,7 @@ def test_never_alone_holds_the_round_until_a_neighbor_is_back(pace):
     if pace == "async":
         effects += driven.work("assign") + driven.work("train")
     effects += driven.step(ev.Tick(), after=SUSPICION_S) + driven.step(ev.Tick(), after=50.0)
-    assert driven.engine.stage is Stage.EXCHANGING and driven.engine.waiting_for() == [1]
+    assert driven.engine.stage is Stage.EXCHANGING and driven.engine.waits.waiting_for() == [1]
     (line,) = [line for line in of(effects, do.Log) if "no neighbor is live" in line.message]
     assert line.message == "no neighbor is live: waiting up to 60 s for one (peer 1 left)"
     driven.hello(1, 0, incarnation=2)
@@ -125,7 +125,7 @@ def test_never_alone_gives_up_after_the_start_deadline_with_a_checkpoint():
     driven = Driven("lockstep", peers=2, start=NEVER_ALONE, checkpoint_rounds=0)
     rounds_of_1_s(driven)
     driven.work("assign"), driven.work("train")
-    driven.state.persisted_round = 0
+    driven.state.disk.saved_round = 0
     leave(driven, 1, 3)
     driven.step(ev.Tick(), after=SUSPICION_S)
     effects = driven.step(ev.Tick(), after=60.0)

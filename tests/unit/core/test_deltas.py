@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
-from peer.core.deltas import Published, Received, Sent, name_of
+from peer.core.deltas import DeltaReceiver, DeltaSender, Published, name_of
 from peer.core.encoding import DELTAS, FULL, decode, payload_size
 from peer.core.messages import ModelHeader, Outcome, PushReply
 from peer.core.model_store import SnapshotKey
@@ -30,19 +30,19 @@ def models(count: int) -> list[np.ndarray]:
     return list(np.cumsum(steps, axis=0, dtype=np.float32))
 
 
-def publish(sender: Sent, round_index: int, model: np.ndarray) -> Published:
+def publish(sender: DeltaSender, round_index: int, model: np.ndarray) -> Published:
     key = SnapshotKey(round_index, 0, 0)
     if key not in sender._offers:
         sender.offer(key, model)
     return sender.published(key)()
 
 
-def sent(sender: Sent, encoding: str, round_index: int, model: np.ndarray, life: int = LIFE):
+def sent(sender: DeltaSender, encoding: str, round_index: int, model: np.ndarray, life: int = LIFE):
     published = publish(sender, round_index, model)
     return *sender.message(NEIGHBOR, life, header(encoding, round_index), published), published.model
 
 
-def received(receiver: Received, head: ModelHeader, payload) -> np.ndarray:
+def received(receiver: DeltaReceiver, head: ModelHeader, payload) -> np.ndarray:
     model = receiver.restore(head, payload) if head.base else decode(payload, SCHEMA, head.encoding)
     receiver.keep(head, model)
     return model
@@ -50,7 +50,7 @@ def received(receiver: Received, head: ModelHeader, payload) -> np.ndarray:
 
 @pytest.mark.parametrize("encoding", DELTAS)
 def test_both_ends_have_the_same_model_after_every_message(encoding: str) -> None:
-    sender, receiver = Sent(SCHEMA, encoding, {}), Received(SCHEMA)
+    sender, receiver = DeltaSender(SCHEMA, encoding, {}), DeltaReceiver(SCHEMA)
     for t, model in enumerate(models(6)):
         head, payload, published = sent(sender, encoding, t, model)
         assert (head.encoding, head.base != 0) == ((encoding, True) if t else (FULL, False))
@@ -63,7 +63,7 @@ def test_both_ends_have_the_same_model_after_every_message(encoding: str) -> Non
 @pytest.mark.parametrize("encoding", DELTAS)
 def test_what_is_left_out_is_sent_later(encoding: str) -> None:
     """A model that stays as it is arrives completely: delta_top1 sends the largest hundredth of what is missing."""
-    sender, last = Sent(SCHEMA, encoding, {}), models(2)
+    sender, last = DeltaSender(SCHEMA, encoding, {}), models(2)
     publish(sender, 0, last[0])
     for t in range(1, 300):
         published = publish(sender, t, last[1])
@@ -73,7 +73,7 @@ def test_what_is_left_out_is_sent_later(encoding: str) -> None:
 
 def test_a_whole_model_follows_a_lost_acknowledgment_and_leaves_the_same_model() -> None:
     encoding, (first, second, third) = "delta_top10", models(3)
-    sender, receiver = Sent(SCHEMA, encoding, {}), Received(SCHEMA)
+    sender, receiver = DeltaSender(SCHEMA, encoding, {}), DeltaReceiver(SCHEMA)
     head, payload, _ = sent(sender, encoding, 0, first)
     received(receiver, head, payload)  # its acknowledgment is lost
     head, payload, published = sent(sender, encoding, 1, second)
@@ -87,14 +87,14 @@ def test_a_whole_model_follows_a_lost_acknowledgment_and_leaves_the_same_model()
 
 @pytest.mark.parametrize("reply", [PushReply(Outcome.STALE), PushReply(Outcome.UNUSED), PushReply(Outcome.REFUSED)])
 def test_a_model_that_was_not_folded_is_no_base(reply: PushReply) -> None:
-    sender, (first, second) = Sent(SCHEMA, "delta_int8", {}), models(2)
+    sender, (first, second) = DeltaSender(SCHEMA, "delta_int8", {}), models(2)
     head, _, _ = sent(sender, "delta_int8", 0, first)
     sender.answered(NEIGHBOR, LIFE, head, reply)
     assert sent(sender, "delta_int8", 1, second)[0].encoding == FULL
 
 
 def test_a_restarted_neighbor_gets_the_whole_model() -> None:
-    sender, (first, second) = Sent(SCHEMA, "delta_int8", {}), models(2)
+    sender, (first, second) = DeltaSender(SCHEMA, "delta_int8", {}), models(2)
     head, _, _ = sent(sender, "delta_int8", 0, first)
     sender.answered(NEIGHBOR, LIFE, head, FOLDED)
     assert sent(sender, "delta_int8", 1, second, life=LIFE + 1)[0].encoding == FULL
@@ -102,7 +102,7 @@ def test_a_restarted_neighbor_gets_the_whole_model() -> None:
 
 
 def test_a_receiver_without_the_base_refuses_and_gets_the_whole_model() -> None:
-    sender, receiver, (first, second) = Sent(SCHEMA, "delta_int8", {}), Received(SCHEMA), models(2)
+    sender, receiver, (first, second) = DeltaSender(SCHEMA, "delta_int8", {}), DeltaReceiver(SCHEMA), models(2)
     head, _, _ = sent(sender, "delta_int8", 0, first)
     sender.answered(NEIGHBOR, LIFE, head, FOLDED)
     head, payload, _ = sent(sender, "delta_int8", 1, second)
@@ -118,17 +118,17 @@ def test_a_receiver_without_the_base_refuses_and_gets_the_whole_model() -> None:
 
 def test_a_restarted_sender_publishes_the_same_models() -> None:
     first, second, third = models(3)
-    before = Sent(SCHEMA, "delta_top10", {})
+    before = DeltaSender(SCHEMA, "delta_top10", {})
     for t, model in enumerate((first, second)):
         publish(before, t, model)
-    after = Sent(SCHEMA, "delta_top10", before.models())
+    after = DeltaSender(SCHEMA, "delta_top10", before.models())
     assert publish(after, 2, third).model.tobytes() == publish(before, 2, third).model.tobytes()
 
 
 @pytest.mark.parametrize("dropped", [False, True])
 def test_models_that_no_neighbor_took_are_published_too(dropped: bool) -> None:
     """As a restarted peer does, whose neighbors have closed the round: its next models must be those of the first life."""
-    taken, untaken = Sent(SCHEMA, "delta_top10", {}), Sent(SCHEMA, "delta_top10", {})
+    taken, untaken = DeltaSender(SCHEMA, "delta_top10", {}), DeltaSender(SCHEMA, "delta_top10", {})
     for t, model in enumerate(models(4)):
         wanted = publish(taken, t, model)
         untaken.offer(SnapshotKey(t, 0, 0), model)
@@ -142,7 +142,7 @@ def test_models_that_no_neighbor_took_are_published_too(dropped: bool) -> None:
 
 
 def test_slots_and_senders_have_bases_of_their_own() -> None:
-    receiver, (first, second) = Received(SCHEMA), models(2)
+    receiver, (first, second) = DeltaReceiver(SCHEMA), models(2)
     head = header("delta_int8", 0)
     receiver.keep(head, first)
     delta = replace(head, base=name_of(first))

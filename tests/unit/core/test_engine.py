@@ -133,12 +133,34 @@ def test_step_closes_when_all_models_are_folded_and_own_offers_answered():
     assert [effect.neighbor for effect in sent] == [1, 2]
     assert all(effect.header.incarnation == 7 for effect in sent)
     driven.deliver(1)
-    assert driven.engine.pace.waiting_for() == [2]
+    assert driven.engine.waits.waiting_for() == [2]
     driven.deliver(2)
     assert driven.engine.stage is Stage.EXCHANGING, "our own offers are not answered yet"
     driven.answered(1)
     (work,) = of(driven.answered(2), do.Work)
     assert (work.kind, work.present) == ("close", (1, 2))
+
+
+def test_step_closes_with_the_model_that_completes_it_though_it_is_of_no_use():
+    driven = Driven()
+    driven.engine.state.algorithm.targets = lambda state, header: None
+    driven.begin()
+    driven.work("train")
+    driven.answered(1), driven.answered(2)
+    driven.offer(1), driven.step(ev.ArrivalComplete(1))
+    assert driven.engine.stage is Stage.EXCHANGING
+    driven.offer(2), driven.step(ev.ArrivalComplete(2))
+    assert driven.engine.stage is Stage.CLOSING and driven.engine.state.totals["models_unused"] == 2
+
+
+def test_step_does_not_wait_until_neighbors_of_a_later_round_have_taken_what_they_cannot_use():
+    driven = Driven()
+    driven.begin()
+    for n in (1, 2):
+        driven.step(ev.PassReceived(Pass(n, 1, 0, 0)))
+        driven.heartbeat(n, 1)
+    effects = driven.work("train")
+    assert driven.engine.stage is Stage.CLOSING and not of(effects, do.SendModel)
 
 
 def test_neighbor_that_passed_is_not_waited_for():
@@ -147,7 +169,7 @@ def test_neighbor_that_passed_is_not_waited_for():
     driven.work("train")
     driven.deliver(1)
     driven.step(ev.PassReceived(Pass(2, 1, 0, 0)))
-    assert driven.engine.pace.waiting_for() == []
+    assert driven.engine.waits.waiting_for() == []
 
 
 def test_offers_of_a_round_wait_for_the_checkpoint_of_the_round_before():
@@ -175,7 +197,7 @@ def test_run_continues_when_a_checkpoint_cannot_be_written():
     driven.work("assign")
     driven.work("train")
     effects = driven.step(ev.CheckpointWritten(1, "no space left on device"))
-    assert len(of(effects, do.SendModel)) == 2 and driven.engine.state.storage_error
+    assert len(of(effects, do.SendModel)) == 2 and driven.engine.state.disk.error
     assert [log.level for log in of(effects, do.Log)] == ["error"]
 
 
@@ -191,7 +213,7 @@ def test_silent_neighbor_delays_one_round_by_the_suspicion_time():
     effects = driven.step(ev.Tick(), after=0.5)
     assert of(effects, do.CancelSend) == [do.CancelSend(2)]
     assert driven.engine.stage is Stage.CLOSING
-    assert driven.engine.pace.expected() == [1]
+    assert list(driven.engine.pace.counted_on()) == [1]
 
 
 def test_round_deadline_closes_the_round_and_records_missing_neighbors():
@@ -332,7 +354,7 @@ def test_restarted_neighbor_gets_all_messages_again_and_its_delivery_counts():
     effects = driven.hello(1, incarnation=2)
     (again,) = of(effects, do.SendModel)
     assert again.neighbor == 1
-    assert driven.engine.pace.waiting_for() == [2]
+    assert driven.engine.waits.waiting_for() == [2]
 
 
 def test_restarted_neighbor_that_passes_is_not_waited_for_after_a_partial_delivery():
@@ -341,9 +363,9 @@ def test_restarted_neighbor_that_passes_is_not_waited_for_after_a_partial_delive
     driven.work("train")
     driven.deliver(1, total=2)
     driven.hello(1, incarnation=2, round_index=1)
-    assert driven.engine.pace.waiting_for() == [1, 2]
+    assert driven.engine.waits.waiting_for() == [1, 2]
     driven.step(ev.PassReceived(Pass(1, 2, 0, 0)))
-    assert driven.engine.pace.waiting_for() == [2]
+    assert driven.engine.waits.waiting_for() == [2]
 
 
 def test_peer_with_a_raised_incarnation_sends_all_messages_again():
@@ -390,7 +412,7 @@ def test_neighbor_that_sends_hellos_but_never_answers_is_not_waited_for():
     driven.step(ev.Tick(), after=30.0)
     driven.work("assign")
     driven.work("train")
-    assert driven.engine.pace.waiting_for() == [1]
+    assert driven.engine.waits.waiting_for() == [1]
 
 
 def test_heard_neighbor_must_answer_until_it_does_or_leaves():
@@ -753,7 +775,7 @@ def test_round_in_which_a_neighbor_died_does_not_count_for_the_round_rate():
     assert driven.engine.pace.rate.duration_min_s() == pytest.approx(0.25)
     round_of(driven.graph.manifest.timeouts.suspicion_s, 1, 2)
     assert driven.state_of(3) is NeighborState.DEAD
-    assert not driven.engine.pace._is_partitioned()
+    assert not driven.engine.pace.partition.is_likely()
     assert driven.engine.pace.rate.duration_min_s() == pytest.approx(0.25)
 
 
@@ -818,7 +840,7 @@ def test_pass_after_a_selection_says_that_no_more_models_come():
     driven.step(ev.SelectReceived(select))
     assert driven.engine.rejects_control(later) is None
     driven.step(ev.PassReceived(later))
-    assert driven.engine.pace.waiting_for() == [2]
+    assert driven.engine.waits.waiting_for() == [2]
 
 
 def test_refused_complete_model_is_counted_by_code_and_not_waited_for():
@@ -827,7 +849,7 @@ def test_refused_complete_model_is_counted_by_code_and_not_waited_for():
     driven.work("train")
     driven.offer(1)
     driven.step(ev.ArrivalLost(1, Refusal.NORM_BOUND))
-    assert driven.engine.pace.waiting_for() == [2] and driven.engine.state.totals["models_rejected"] == 1
+    assert driven.engine.waits.waiting_for() == [2] and driven.engine.state.totals["models_rejected"] == 1
     driven.deliver(2)
     driven.answered(1)
     driven.answered(2)
@@ -866,6 +888,6 @@ def test_neighbor_that_passed_after_a_partial_delivery_may_restart():
     driven.deliver(1, total=2)
     driven.step(ev.PassReceived(Pass(1, 1, 0, 0)))
     driven.hello(1, incarnation=2)
-    assert driven.engine.pace.waiting_for() == [1, 2], "the new incarnation may send the rest"
+    assert driven.engine.waits.waiting_for() == [1, 2], "the new incarnation may send the rest"
     driven.step(ev.PassReceived(Pass(1, 2, 0, 0)))
-    assert driven.engine.pace.waiting_for() == [2]
+    assert driven.engine.waits.waiting_for() == [2]

@@ -89,11 +89,11 @@ def test_neighbor_that_left_gets_kept_messages_when_it_returns(outbox):
 
 
 def test_step_is_owed_until_its_messages_are_answered(outbox):
-    assert outbox.owes((0, 0)) and not outbox.owes((0, 1))
+    assert outbox.owes((0, 0), 0) and not outbox.owes((0, 1), 0)
     outbox.next(0.0, 0)
-    assert outbox.owes((0, 0)), "a message in flight is not answered"
+    assert outbox.owes((0, 0), 0), "a message in flight is not answered"
     outbox.answered()
-    assert not outbox.owes((0, 0)) and outbox.owes((1, 0))
+    assert not outbox.owes((0, 0), 0) and outbox.owes((1, 0), 0)
 
 
 def test_async_pace_drops_unsent_models_of_earlier_rounds(outbox):

@@ -1,5 +1,7 @@
 """The rules of both paces, each by a table: near and late, whom a step waits for, catching up, round rate, retries."""
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator_free_bootstrap import make_graph
@@ -8,10 +10,12 @@ from peer.algorithms.dfca import Dfca
 from peer.algorithms.fedspd import FedSpd
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.asynchronous import Async
 from peer.core.engine import Engine
 from peer.core.liveness import NeighborState
+from peer.core.lockstep import Lockstep
 from peer.core.messages import WIRE_VERSION, Heartbeat, Hello, ModelHeader, Outcome, Pass, Phase, Select
-from peer.core.pace import Lockstep, Pace, RoundRate
+from peer.core.round_rate import RoundRate
 from peer.core.stages import Stage
 from peer.core.state import State
 from tests.simulation.options import manifest
@@ -118,37 +122,37 @@ def of(effects, kind):
 def test_near_neighbors_are_expected(pace, round_of_1, late, expected):
     driven = Driven(pace)
     driven.exchange()
-    driven.state.round.index = 10
+    driven.state.enter_round(10)
     driven.hello(2, 10, incarnation=2)
     driven.hello(1, round_of_1, incarnation=2)
-    driven.state.neighbors[1].late = late
-    assert driven.pace.expected() == [1, 2] if expected else driven.pace.expected() == [2]
+    driven.state.neighbors[1].is_straggler = late
+    assert list(driven.pace.counted_on()) == [1, 2] if expected else list(driven.pace.counted_on()) == [2]
 
 
 @pytest.mark.parametrize(("most", "expected"), [(1, []), (3, []), (4, [1]), (8, [1])])
 def test_wait_rounds_behind_decides_how_far_behind_a_neighbor_is_waited_for(most, expected):
     driven = Driven("lockstep", peers=2, lockstep={"wait_rounds_behind": most})
     driven.exchange()
-    driven.state.round.index = 4
-    assert driven.pace.expected() == driven.pace.waiting_for() == expected
+    driven.state.enter_round(4)
+    assert list(driven.pace.counted_on()) == driven.engine.waits.waiting_for() == expected
 
 
-@pytest.mark.parametrize("pace", ["lockstep", "async"])
-def test_only_reachable_neighbors_are_expected(pace):
+@pytest.mark.parametrize(("pace", "counted_on"), [("lockstep", [1, 2, 4]), ("async", [1, 4])])
+def test_reachable_neighbors_are_counted_on_and_in_lockstep_one_that_may_be_restarting(pace, counted_on):
     driven = Driven(pace, peers=5, start={"rule": "all", "deadline_s": 30.0})
     for n in (1, 2, 4):
         driven.hello(n)
     driven.step(ev.HeartbeatReceived(Heartbeat(2, 1, 0, Phase.LEAVING)))
     driven.step(ev.HeartbeatAnswered(4, lost=True))  # suspect is live
-    assert driven.pace.expected() == [1, 4]  # 2 left, 3 was never met
+    assert list(driven.pace.counted_on()) == counted_on  # 2 left, 3 was never met
 
 
 @pytest.mark.parametrize("pace", ["lockstep", "async"])
 def test_no_neighbor_is_expected_in_a_round_without_an_exchange(pace):
     driven = Driven(pace)
     driven.exchange()
-    driven.state.algorithm.steps = lambda round_index: 0
-    assert driven.pace.expected() == [] and driven.pace.ahead() == []
+    driven.state.plan = replace(driven.state.plan, steps=0)
+    assert list(driven.pace.counted_on()) == [] and driven.engine.catch_up.ahead() == []
 
 
 def test_neighbor_that_misses_the_deadline_is_late_until_it_delivers_in_time():
@@ -159,12 +163,12 @@ def test_neighbor_that_misses_the_deadline_is_late_until_it_delivers_in_time():
         driven.passes(2)
         driven.step(ev.Tick(), after=1.0)
     assert driven.engine.stage is Stage.CLOSING
-    assert [driven.state.neighbors[n].late for n in (1, 2)] == [True, False]
+    assert [driven.state.neighbors[n].is_straggler for n in (1, 2)] == [True, False]
     driven.work("close")
     driven.step(ev.CheckpointWritten(1))
     driven.heartbeat(1, 1), driven.heartbeat(2, 1)
     driven.round_of(0.25, 1, 2)
-    assert not driven.state.neighbors[1].late
+    assert not driven.state.neighbors[1].is_straggler
 
 
 # ---- what a step waits for --------------------------------------------------------------------------------------------------
@@ -174,19 +178,21 @@ def test_neighbor_that_misses_the_deadline_is_late_until_it_delivers_in_time():
 def test_lockstep_waits_for_models_and_answers_and_async_for_neither(pace, waiting):
     driven = Driven(pace)
     driven.exchange()
-    assert driven.pace.waiting_for() == driven.pace.owed_to() == waiting
+    assert driven.engine.waits.waiting_for() == driven.engine.waits.owed_to() == waiting
     assert driven.engine.stage is (Stage.EXCHANGING if waiting else Stage.CLOSING)
 
 
 def test_lockstep_step_is_over_when_delivered_and_taken_or_at_the_deadline():
     driven = Driven("lockstep")
     driven.exchange()
-    assert not driven.pace.step_is_over(driven.now)
-    assert driven.pace.step_is_over(driven.state.round.began_at + DEADLINE_S)
+    assert not driven.pace.may_close(driven.now)
+    assert driven.pace.may_close(driven.state.round.began_at + DEADLINE_S)
     driven.passes(1), driven.passes(2)
-    assert driven.pace.waiting_for() == [] and not driven.pace.step_is_over(driven.now), "our offers are not answered"
+    assert driven.engine.waits.waiting_for() == [] and not driven.pace.may_close(driven.now), (
+        "our offers are not answered"
+    )
     driven.step(ev.SendAnswered(1, Outcome.FOLDED))
-    assert driven.pace.owed_to() == [2]
+    assert driven.engine.waits.owed_to() == [2]
     driven.step(ev.SendAnswered(2, Outcome.FOLDED))
     assert driven.engine.stage is Stage.CLOSING
 
@@ -249,18 +255,20 @@ def test_stale_models_are_folded_by_default_only_in_async_pace(pace, stale, most
 )
 def test_step_is_late_once_it_is_over_and_in_lockstep_while_it_is_closed(pace, stage, late):
     driven = Driven(pace)
-    driven.state.stage, driven.state.round.index, driven.state.round.step = stage, 4, 1
+    driven.state.enter_round(4)
+    driven.state.stage, driven.state.round.step = stage, 1
     places = [(3, 1), (4, 0), (4, 1), (4, 2), (5, 0)]
-    assert [place for place in places if driven.pace.is_late(place)] == late
+    assert [place for place in places if driven.pace.is_closed(place)] == late
 
 
 @pytest.mark.parametrize(("pace", "refused_from"), [("lockstep", 7), ("async", None)])
 def test_lockstep_refuses_messages_more_than_rounds_ahead(pace, refused_from):
     driven = Driven(pace)
-    driven.state.round.index = 4
-    refused = [t for t in range(12) if driven.pace.too_far_ahead(t) is not None]
-    assert refused == (list(range(refused_from, 12)) if refused_from else [])
-    assert all(driven.pace.too_far_ahead(t).code is Refusal.ROUND_TOO_FAR_AHEAD for t in refused)
+    driven.state.enter_round(4)
+    driven.hello(1, 4)
+    refused = {t: r for t in range(12) if (r := driven.engine.rejects_control(Pass(1, 1, t, 0))) is not None}
+    assert list(refused) == (list(range(refused_from, 12)) if refused_from else [])
+    assert all(rejection.code is Refusal.ROUND_TOO_FAR_AHEAD for rejection in refused.values())
 
 
 @pytest.mark.parametrize(
@@ -274,9 +282,9 @@ def test_lockstep_refuses_messages_more_than_rounds_ahead(pace, refused_from):
 )
 def test_lockstep_reads_models_of_steps_that_have_begun_and_async_all(pace, known, readable):
     driven = Driven(pace)
-    driven.state.round.index = 1
+    driven.state.enter_round(1)
     places = [(0, 0), (1, 0), (1, 1), (2, 0)]
-    found = [place for place in places if driven.pace.may_read(header(1, *place), selections_known=known)]
+    found = [place for place in places if driven.pace.may_read(place, selections_known=known)]
     assert found == readable
 
 
@@ -292,9 +300,10 @@ def test_lockstep_reads_models_of_steps_that_have_begun_and_async_all(pace, know
 def test_async_takes_so_many_models_of_a_neighbor_and_slot_in_a_round(pace, run, most):
     driven = Driven(pace, **run)
     for folded in range(8):
-        assert driven.pace.is_unwanted(header(1)) == (most is not None and folded >= most)
+        unwanted = driven.engine.receiver.is_unwanted
+        assert unwanted(header(1)) == (most is not None and folded >= most)
         driven.state.arrivals.mark_folded(header(1, folded))
-    assert not driven.pace.is_unwanted(header(2)) and not driven.pace.is_unwanted(header(1, slot=1))
+    assert not unwanted(header(2)) and not unwanted(header(1, slot=1))
 
 
 # ---- selections of both paces -----------------------------------------------------------------------------------------------
@@ -309,7 +318,7 @@ def test_async_takes_so_many_models_of_a_neighbor_and_slot_in_a_round(pace, run,
 )
 def test_selections_that_count_in_round_5(pace, counted, answered):
     driven = Driven(pace, peers=4)
-    driven.state.round.index = 5
+    driven.state.enter_round(5)
     for n, rounds in {1: (4, 5, 6), 2: (3, 4), 3: (3,)}.items():
         for t in rounds:
             driven.state.neighbors[n].note_select(Select(n, 1, t, t % 2))
@@ -325,19 +334,25 @@ def test_lockstep_counts_selections_only_in_the_first_step():
     assert driven.pace.selections() == []
 
 
-@pytest.mark.parametrize(
-    ("pace", "kept_from", "wanted_from", "reposted_from"), [("lockstep", 5, 3, 3), ("async", 0, 0, 3)]
-)
-def test_rounds_whose_messages_are_kept_sent_and_sent_again(pace, kept_from, wanted_from, reposted_from):
+@pytest.mark.parametrize(("pace", "wanted_from", "reposted_from"), [("lockstep", 3, 3), ("async", 0, 3)])
+def test_rounds_whose_messages_are_sent_and_sent_again(pace, wanted_from, reposted_from):
     driven = Driven(pace)
     driven.hello(1, 3)
-    driven.state.round.index = 5
+    driven.state.enter_round(5)
     neighbor = driven.state.neighbors[1]
-    assert driven.pace.selections_kept_from() == kept_from
     assert driven.pace.oldest_wanted(neighbor) == wanted_from
     assert driven.pace.repost_from(neighbor) == reposted_from
     neighbor.round_index = 7
     assert driven.pace.repost_from(neighbor) == (7 if pace == "lockstep" else 5)
+
+
+@pytest.mark.parametrize(("pace", "kept"), [("lockstep", []), ("async", [0])])
+def test_selections_are_kept_as_long_as_their_models_may_come(pace, kept):
+    driven = Driven(pace, peers=2)
+    driven.hello(1)
+    driven.state.neighbors[1].note_select(Select(1, 1, 0, 0))
+    driven.round_of(0.25, 1)
+    assert driven.engine.round_index == 1 and list(driven.state.neighbors[1].selections) == kept
 
 
 # ---- catching up ------------------------------------------------------------------------------------------------------------
@@ -360,12 +375,12 @@ def test_peer_is_behind_when_most_neighbors_are_two_rounds_ahead_or_one_is_far_a
     driven.exchange()
     for n, t in zip((1, 2, 3), rounds, strict=True):
         driven.heartbeat(n, t)
-    assert driven.pace.claims_ahead() == ahead
+    assert driven.engine.catch_up.claims_ahead() == ahead
     alone = len(ahead) == 1
-    assert driven.pace.ahead() == ([] if alone else ahead), "one neighbor alone is not believed"
+    assert driven.engine.catch_up.ahead() == ([] if alone else ahead), "one neighbor alone is not believed"
     for n in ahead:
         driven.engine.state.neighbors[n].note_model(rounds[n - 1])
-    assert driven.pace.ahead() == ahead, "its model is"
+    assert driven.engine.catch_up.ahead() == ahead, "its model is"
 
 
 def test_joining_peer_is_behind_as_soon_as_one_neighbor_is_two_rounds_ahead():
@@ -378,9 +393,9 @@ def test_joining_peer_is_behind_as_soon_as_one_neighbor_is_two_rounds_ahead():
 @pytest.mark.parametrize(("pace", "later"), [("lockstep", True), ("async", False)])
 def test_async_catches_up_only_when_it_joins(pace, later):
     driven = Driven(pace)
-    assert driven.pace.catches_up()
+    assert driven.engine.catch_up.is_due()
     driven.exchange()
-    assert driven.pace.catches_up() == later
+    assert driven.engine.catch_up.is_due() == later
 
 
 # ---- the round rate of a partitioned peer -----------------------------------------------------------------------------------
@@ -456,26 +471,22 @@ def test_partitioned_peer_keeps_its_round_rate_and_logs_it_once():
     began = driven.now
     driven.round_by_timers(1, 2)
     assert driven.now == began, "neighbor 1 is back"
-    assert not driven.pace.holds_rate, "the next partition is logged again"
+    assert not driven.pace.partition.holds_rate, "the next partition is logged again"
 
 
-@pytest.mark.parametrize("pace", ["lockstep", "async"])
 @pytest.mark.parametrize(
     ("round_of_1", "late", "keeps"),
     [(0, False, True), (0, True, False), (1, False, False), (9, False, False), (22, False, False)],
 )
-def test_peer_is_partitioned_if_half_of_its_neighbors_are_far_behind_not_if_they_are_ahead(
-    pace, round_of_1, late, keeps
-):
-    driven = Driven(pace)
+def test_peer_is_partitioned_if_half_of_its_neighbors_are_far_behind_not_if_they_are_ahead(round_of_1, late, keeps):
+    driven = Driven("lockstep")
     driven.exchange()
-    if pace == "lockstep":
-        driven.pace.rate.add(5.0), driven.pace.rate.add(5.0)
-    driven.state.round.index = 9
+    driven.pace.rate.add(5.0), driven.pace.rate.add(5.0)
+    driven.state.enter_round(9)
     driven.hello(2, 9, incarnation=2)
     driven.hello(1, round_of_1, incarnation=2)
-    driven.state.neighbors[1].late = late
-    assert driven.pace.keeps_rate(driven.now) == (keeps and pace == "lockstep")
+    driven.state.neighbors[1].is_straggler = late
+    assert driven.pace.partition.keeps_rate(driven.now) == keeps
 
 
 # ---- retries ----------------------------------------------------------------------------------------------------------------
@@ -501,7 +512,7 @@ def test_a_push_that_still_moves_is_looked_at_again_after_the_same_time():
     assert looked == [4, 8, 12]
 
 
-@pytest.mark.parametrize(("name", "kind"), [("lockstep", Lockstep), ("async", Pace)])
+@pytest.mark.parametrize(("name", "kind"), [("lockstep", Lockstep), ("async", Async)])
 def test_manifest_names_the_pace(name, kind):
     assert type(Driven(name).pace) is kind
 
@@ -524,7 +535,8 @@ def test_manifest_names_the_pace(name, kind):
 )
 def test_age_of_a_model_of_round_5_is_counted_by_the_slower_end(pace, own, told, age):
     driven = Driven(pace)
-    driven.state.round.index, driven.state.neighbors[1].round_index = own, told
+    driven.state.enter_round(own)
+    driven.state.neighbors[1].round_index = told
     assert driven.pace.age(header(1, 5)) == age
 
 
@@ -581,7 +593,7 @@ def test_neighbor_that_does_not_deliver_is_waited_for_ever_less_and_again_when_i
     driven.step(ev.SendAnswered(1, Outcome.FOLDED))
     for _ in range(60):
         driven.round_of(1.0, 1, 2)
-    assert driven.state.neighbors[1].misses == 0 and 1 in driven.pace.expected()
+    assert driven.state.neighbors[1].misses == 0 and 1 in list(driven.pace.counted_on())
 
 
 def test_neighbor_whose_transfers_stop_twice_is_not_waited_for_in_the_step():

@@ -1,0 +1,29 @@
+"""What a peer resumes from, in memory; `peer.store.checkpoint` writes it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a peer between two rounds.
+
+    Attributes:
+        round_index: rounds completed.
+        arrays: ``slot/<i>`` and, with deltas, ``published/<i>``: float32 [d], never mutated afterwards; ``array/<name>``: the
+            algorithm's arrays.
+        state: the engine's state, JSON values.
+    """
+
+    round_index: int
+    arrays: dict[str, NDArray[Any]]
+    state: dict[str, Any]
+
+    def arrays_of(self, kind: str) -> dict[str, NDArray[Any]]:
+        """Return the arrays ``<kind>/<name>`` by name."""
+        prefix = f"{kind}/"
+        return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}

@@ -1,0 +1,199 @@
+"""A round from its beginning to its end: assign, train, the exchange steps, close; and what comes between two rounds. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
+
+from coordinator_free_bootstrap.errors import LocalProtocolError
+from peer.core import effects as do
+from peer.core import events as ev
+from peer.core.catch_up import CatchUp
+from peer.core.company import Company
+from peer.core.contacts import Contacts
+from peer.core.liveness import NeighborState
+from peer.core.messages import Outcome
+from peer.core.pace import Pace
+from peer.core.receiver import Receiver
+from peer.core.sender import Sender
+from peer.core.stages import WORK, Stage, Trigger
+from peer.core.state import Round, State
+from peer.core.totals import Totals
+
+
+class RoundCycle:
+    """The part of the engine that takes a peer from round to round."""
+
+    def __init__(
+        self,
+        state: State,
+        pace: Pace,
+        contacts: Contacts,
+        receiver: Receiver,
+        sender: Sender,
+        catch_up: CatchUp,
+        company: Company,
+        totals: Totals,
+    ) -> None:
+        self._state = state
+        self._pace = pace
+        self._contacts = contacts
+        self._receiver = receiver
+        self._sender = sender
+        self._catch_up = catch_up
+        self._company = company
+        self._totals = totals
+        self._missing: list[int] = []  # neighbors missing in the last round: logged when it changes
+
+    # ---- between two rounds ---------------------------------------------------------------------------------------------
+
+    def go_on(self, now: float) -> None:
+        """Begin a round, or catch up, or leave."""
+        state = self._state
+        if state.may(Trigger.LEAVE):
+            state.take(Trigger.LEAVE)
+        elif not self._catch_up.is_due() or state.round.index >= state.manifest.rounds:
+            self._begin(now)
+        elif sources := self._catch_up.sources():
+            self._catch_up.adopt(sources, now)
+        else:
+            self._catch_up.pull(now)
+            if self._catch_up.pulling and state.may(Trigger.PULL):  # there is no round of our own to go on with
+                state.take(Trigger.PULL)
+            else:
+                self._begin(now)
+
+    def catch_up_at_start(self, now: float) -> None:
+        """At the start of an incarnation: the first complete answer is enough."""
+        if sources := self._catch_up.sources():
+            self._catch_up.adopt(sources, now)
+        elif not self._catch_up.pulling:
+            self._begin(now)
+
+    # ---- the round ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, now: float) -> None:
+        state, t = self._state, self._state.round.index
+        if t >= state.manifest.rounds:
+            state.take(Trigger.ROUNDS_OVER)
+            state.emit(do.Work("final", t))
+            return
+        state.take(Trigger.BEGIN_ROUND)
+        self._catch_up.forget()
+        state.round = Round(t, began_at=now)
+        state.round.record = {"folded": [], "rejected": Counter(), "seconds": Counter()}
+        state.arrivals.folded_in_round.clear()
+        kept_from = t - self._pace.stale_rounds_max if self._pace.waits else 0
+        for neighbor in state.neighbors.values():
+            neighbor.forget_before((t, 0), kept_from)
+            neighbor.outbox.drop_before(t - 1)
+        if not self._pace.waits:  # rounds drift apart, and age is counted by the slower end
+            self._contacts.tell_round(now)
+        state.emit(do.DropSnapshots(t - 1))
+        state.emit(do.Work("assign", t, active=state.plan.trains))
+
+    def work_done(self, event: ev.WorkDone, now: float) -> Trigger:
+        """Take the end of a piece of work, and go on with what follows; return what it triggered.
+
+        Raises:
+            LocalProtocolError: no such work was asked for.
+        """
+        state = self._state
+        trigger = WORK.get(event.kind)
+        if trigger is None:
+            raise LocalProtocolError(f"work '{event.kind}' is done that was not asked for")
+        if trigger is Trigger.ASSIGNED and state.may(Trigger.SAT_OUT) and not state.may(trigger):
+            trigger = Trigger.SAT_OUT
+        state.take(trigger)
+        state.algorithm_state = event.state
+        if event.kind == "assign":
+            state.plan = state.planner.assigned(state.plan, event.state, state.incarnation)
+        state.round.record.setdefault("seconds", Counter()).update(event.seconds)
+        state.round.record.update(event.metrics)
+        match trigger:
+            case Trigger.ASSIGNED:
+                self._sender.announce()
+                state.emit(do.Work("train", state.round.index))
+            case Trigger.SAT_OUT | Trigger.TRAINED:
+                state.round.exchange_began_at = now
+            case Trigger.STEP_ENDED:
+                state.round.step += 1
+                state.round.exchange_began_at = now
+                for neighbor in state.neighbors.values():
+                    neighbor.forget_before(state.round.current)
+            case Trigger.CLOSED:
+                self._end(now)
+            case Trigger.ADOPTED:
+                if state.manifest.checkpoint_rounds:
+                    state.write_checkpoint()
+                self.go_on(now)
+        return trigger
+
+    def exchange(self, now: float) -> None:
+        """Post this step's offers once the last checkpoint is safe; close the step when it is over."""
+        state = self._state
+        if state.may(Trigger.OFFERED) and self._receiver.selections_known(now):
+            if state.plan.steps:
+                self._sender.post_offers()
+            state.take(Trigger.OFFERED)
+        if state.may(Trigger.ROUND_OVER) and self._pace.may_close(now) and not self._company.is_awaited():
+            is_last = state.round.step + 1 >= state.plan.steps
+            self.close_step(Trigger.ROUND_OVER if is_last else Trigger.STEP_OVER, now)
+
+    def close_step(
+        self, trigger: Literal[Trigger.STEP_OVER, Trigger.ROUND_OVER, Trigger.CUT_SHORT], now: float
+    ) -> None:
+        """Close the present step with what has come."""
+        state, t, step = self._state, self._state.round.index, self._state.round.step
+        closed = self._pace.close_step()
+        self._company.step_closes(closed.company)
+        for stream in closed.unused:
+            state.answer(stream, Outcome.UNUSED)
+        state.round.record["seconds"]["wait"] += now - state.round.exchange_began_at
+        if self._pace.waits:
+            self._note_missing(closed.missing)
+        selections, numbers = tuple(self._pace.selections()), self._pace.numbers()
+        state.take(trigger)
+        is_last = state.stage is Stage.CLOSING
+        state.emit(
+            do.Work(
+                "close" if is_last else "end_step",
+                t,
+                step,
+                state.plan.trains,
+                closed.present,
+                selections,
+                numbers,
+                evaluate=is_last and state.plan.evaluates,
+            )
+        )
+
+    def _note_missing(self, missing: list[int]) -> None:
+        state = self._state
+        state.round.record["missing"] = sorted({*state.round.record.get("missing", ()), *missing})
+        if missing == self._missing:
+            return
+        if not {*missing} <= {*self._missing}:
+            state.round.lost_neighbor = True
+        self._missing = missing
+        if missing:
+            state.log(
+                "warning", f"round {state.round.index} closes without neighbors {missing}; logged when this changes"
+            )
+        else:
+            state.log("info", f"round {state.round.index} closes with all neighbors again")
+
+    def _end(self, now: float) -> None:
+        state = self._state
+        self._pace.close_round(now)
+        self._company.round_closes()
+        record, seconds = state.round.record, state.round.record.pop("seconds")
+        seconds["other"] = max(0.0, now - state.round.began_at - sum(seconds.values()))
+        alive = sum(1 for n in state.neighbors.values() if n.liveness.state is NeighborState.ALIVE)
+        fields = {"round_index": state.round.index, "neighbors_alive": alive, "active": state.plan.trains}
+        state.emit(do.Record("round", fields | record | self._totals.since_last() | {"seconds": dict(seconds)}))
+        saves = state.plan.saves
+        state.enter_round(state.round.index + 1)
+        if saves:
+            state.write_checkpoint()
+        self.go_on(now)

@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from typing_extensions import TypeVar
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
@@ -43,8 +44,13 @@ class NoOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Algorithm:
+OptionsT = TypeVar("OptionsT", bound=BaseModel, default=NoOptions)
+
+
+class Algorithm(Generic[OptionsT]):
     """Base of all algorithms. Defaults: train slot 0, send it to every neighbor, average uniformly.
+
+    An algorithm with options names their class in its base, for type checkers, and as ``Options``: `peer.algorithms.dfedavg`.
 
     >>> import peer
     >>> class Half(Algorithm):
@@ -58,6 +64,7 @@ class Algorithm:
 
     name: ClassVar[str]
     Options: ClassVar[type[BaseModel]] = NoOptions
+    idle_folds: bool = True  # a peer that sits a round out still folds arrivals
     default_mix: ClassVar[str] = "uniform"
     clustered: ClassVar[bool] = True  # False: one model travels, and run.clusters has no effect
     unused_keys: ClassVar[tuple[str, ...]] = ()  # of `run`, such as "screening.clip": refused where they are set
@@ -72,8 +79,7 @@ class Algorithm:
         self.peer_id = peer_id
         self.graph = graph
         self._refuse_unused(manifest)
-        self.options: Any = self.parse_options(manifest)
-        self.idle_folds = bool(getattr(self.options, "idle_folds", True))
+        self.options = self.parse_options(manifest)
         self.slots = self.slot_count(manifest)
         self.private = self.private_count(manifest)
         self.mix = manifest.mix or self.default_mix
@@ -96,14 +102,14 @@ class Algorithm:
                 )
 
     @classmethod
-    def parse_options(cls, manifest: Manifest) -> BaseModel:
+    def parse_options(cls, manifest: Manifest) -> OptionsT:
         """Validate ``run.options``.
 
         Raises:
             ConfigError: an option is unknown or out of range; the text names key, value and the known options.
         """
         try:
-            return cls.Options.model_validate(manifest.options)
+            return cast("OptionsT", cls.Options.model_validate(manifest.options))
         except ValidationError as error:
             problem = error.errors()[0]
             key = ".".join(map(str, problem["loc"])) or "options"
@@ -237,14 +243,20 @@ class Algorithm:
 
     # ---- work on tensors ---------------------------------------------------------------------------------------
 
+    @property
+    def common_start(self) -> bool:
+        """Whether the first models that travel are equal on all peers; else each peer draws its own, without common meaning.
+
+        Source: global and local initialization (GI, LI) of DFCA (arXiv 2510.15300).
+        """
+        return True
+
     def initial_models(self, learner: Learner) -> tuple[list[Vector], bool]:
         """Return all models that a peer holds, and whether those that travel are equal on all peers: the handshake compares them.
 
-        Private models start as copies of slot 0. With the option ``initialization = "local"`` each peer draws its own, so slots
-        have no common meaning yet.
-        Source: global and local initialization (GI, LI) of DFCA (arXiv 2510.15300).
+        Private models start as copies of slot 0.
         """
-        common = getattr(self.options, "initialization", "global") != "local"
+        common = self.common_start
         path = () if common else (self.peer_id,)
         seeds = [derive_seed(self.manifest.seed, "initial", slot, *path) for slot in range(self.slots)]
         models = [learner.initial_model(seed) for seed in seeds]

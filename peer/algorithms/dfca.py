@@ -16,18 +16,20 @@ Seeds (`initialization = "seeds"`): the first k rounds choose the first model of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypeVar
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.base import Algorithm, refuse_slot
 from peer.algorithms.held_out import Fold, share_held_out
 from peer.algorithms.learner import training_fields
+from peer.algorithms.nearest import NearestCluster
 from peer.algorithms.seeding import EMPTY, HELD_OUT, Seeding
 from peer.algorithms.workspace import Workspace
 from peer.core.decisions import AlgorithmState, Offer, Rejection
@@ -58,7 +60,10 @@ class DfcaOptions(BaseModel):
     idle_folds: bool = Field(True, description="a peer that sits a round out still folds arrivals; false is the paper")
 
 
-class Dfca(Algorithm):
+DfcaOptionsT = TypeVar("DfcaOptionsT", bound=DfcaOptions, default=DfcaOptions)
+
+
+class Dfca(NearestCluster[DfcaOptionsT]):
     """DFCA with global or local initialization, sequential or batch aggregation, and the optional relay warm-up."""
 
     name = "dfca"
@@ -66,6 +71,7 @@ class Dfca(Algorithm):
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)
+        self.idle_folds = self.options.idle_folds
         self._seeding: Seeding | None = None
         if self.options.initialization == "seeds":
             self._seeding = Seeding(manifest, self.options.seed_epochs, peer_id, graph)
@@ -83,13 +89,13 @@ class Dfca(Algorithm):
     # ---- decisions ----------------------------------------------------------------------------------------------
 
     @property
-    def clusters(self) -> range:
-        """The slots of the cluster models."""
-        return range(self.manifest.clusters)
+    def common_start(self) -> bool:
+        """Whether ``initialization`` is not ``local``."""
+        return self.options.initialization != "local"
 
     def warming_up(self, round_index: int) -> bool:
         """Return whether models are relayed in a round."""
-        return round_index < int(self.options.warmup_rounds)
+        return round_index < self.options.warmup_rounds
 
     def seeding(self, round_index: int) -> Seeding | None:
         """Return what seeds a cluster in a round; None: the round is one of DFCA."""
@@ -99,7 +105,7 @@ class Dfca(Algorithm):
         """Return the number of steps of a round that seeds a cluster, of mixing steps in a warm-up round, else one."""
         if seeding := self.seeding(round_index):
             return seeding.steps
-        return int(self.options.relay_steps) if self.warming_up(round_index) else 1
+        return self.options.relay_steps if self.warming_up(round_index) else 1
 
     def offers(
         self, state: AlgorithmState, round_index: int, step: int, neighbor: int, select: Select | None
@@ -128,7 +134,7 @@ class Dfca(Algorithm):
 
     def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Rejection | None:
         """Refuse unknown slots, masses above the number of peers, and relayed losses above `LOSS_MAX`."""
-        rejection = refuse_slot(header, self.slots)
+        rejection = super().rejects(state, header, select)
         if rejection is None and (seeding := self.seeding(header.round_index)):
             return seeding.rejects(header)
         if rejection is None and self.warming_up(header.round_index):
@@ -149,10 +155,6 @@ class Dfca(Algorithm):
         return super().targets(state, header)
 
     # ---- work ---------------------------------------------------------------------------------------------------
-
-    def begin(self, workspace: Workspace) -> AlgorithmState:
-        """Return the state before the first assignment."""
-        return {"trained": [], "sample_count": workspace.learner.count()}
 
     def assign(self, workspace: Workspace) -> AlgorithmState:
         """Choose the cluster of lowest loss (Eq. 4), unless `close` of the round before has done so."""
@@ -257,18 +259,11 @@ class Dfca(Algorithm):
         """Return what the history says of the seeds."""
         return {"seeds": workspace.state["seeds"]} if "seeds" in workspace.state else {}
 
-    def adopt(self, workspace: Workspace) -> AlgorithmState:
-        """Average the pulled models; the next `assign` chooses the cluster again."""
-        state = dict(super().adopt(workspace))
-        state.pop("cluster_index", None)
-        return state
-
-    def _nearest(self, workspace: Workspace, clusters: range) -> dict[str, Any]:
+    def _nearest(self, workspace: Workspace, clusters: Sequence[int]) -> dict[str, Any]:
         """Return the cluster of lowest loss, among those that are not known to be empty."""
         seeds = workspace.state.get("seeds", ())
         found = [slot for slot in clusters if slot >= len(seeds) or seeds[slot] is not EMPTY]
-        losses = [workspace.learner.mean_loss(workspace.models.model(slot)) for slot in found]
-        return {"cluster_index": found[int(np.argmin(losses))], "losses": losses}
+        return super()._nearest(workspace, found)
 
     def _split(self, workspace: Workspace, state: AlgorithmState) -> dict[str, Any]:
         """In rounds 2, 4, ...: copy the cluster of most mass over one without mass; its peers of high loss train the copy.

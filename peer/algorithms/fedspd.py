@@ -92,11 +92,15 @@ class FedSpd(FedSpdDecisions):
 
     def _privacy(self, workspace: Workspace) -> Privacy | None:
         o = self.options
-        return None if o.dp_epsilon is None else Privacy(o.dp_epsilon, o.dp_delta, o.dp_clip, o.min_cluster_samples)
+        if (
+            o.dp_epsilon is None or o.min_cluster_samples is None
+        ):  # the constructor refuses the first without the second
+            return None
+        return Privacy(o.dp_epsilon, o.dp_delta, o.dp_clip, o.min_cluster_samples)
 
     def _samples_min(self, learner: Learner) -> int:
         if self.options.min_cluster_samples is not None:
-            return int(self.options.min_cluster_samples)
+            return self.options.min_cluster_samples
         normalized = any(tensor.role == "buffer" for tensor in learner.schema.tensors)
         return BATCH_NORM_SAMPLES_MIN if normalized else 0
 
@@ -148,7 +152,7 @@ class FedSpd(FedSpdDecisions):
 
     def _keep_centers(self, workspace: Workspace) -> None:
         if "reference" not in workspace.scratch:
-            common = self.options.initialization == "global"
+            common = self.common_start
             models = self.initial_models(workspace.learner)[0] if common else []
             workspace.scratch["reference"] = weighted_sum(models, [1 / self.slots] * self.slots) if common else None
         if self.inspects_arrivals:
@@ -157,7 +161,7 @@ class FedSpd(FedSpdDecisions):
     @property
     def inspects_arrivals(self) -> bool:
         """Whether the label check is on; it needs two centers."""
-        return bool(self.options.label_check) and self.slots > 1
+        return self.options.label_check and self.slots > 1
 
     def screen_arrival(self, workspace: Workspace, header: ModelHeader, model: Vector) -> Rejection | None:
         """Refuse a model that fits another own center, as of the round's start, clearly better than the one it names."""
@@ -323,7 +327,7 @@ class FedSpd(FedSpdDecisions):
         return measured(result) | {"state": state}
 
     def _predictor(self, workspace: Workspace) -> str:
-        return "average" if workspace.round_index < self.options.warm_rounds else str(self.options.personalize)
+        return "average" if workspace.round_index < self.options.warm_rounds else self.options.personalize
 
     def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
         """Return the model of Eq. 2 and the metrics of what predicts, which may be other than that model."""

@@ -20,7 +20,7 @@ NOTHING = -1  # the selection of a peer that sits out, and of a round in which a
 SKETCHES_BYTES_MAX = 1 << 20  # in one selection, as the wire allows
 
 
-class FedSpdDecisions(Algorithm):
+class FedSpdDecisions(Algorithm[FedSpdOptions]):
     """The decisions of FedSPD; `peer.algorithms.fedspd` adds the work on tensors."""
 
     Options = FedSpdOptions
@@ -57,6 +57,11 @@ class FedSpdDecisions(Algorithm):
                 f"no dp_epsilon (it does not cover sketches), up to {SKETCHES_BYTES_MAX} bytes (lower run.options.sketch_size); "
                 "or set split 'noise'"
             )
+
+    @property
+    def common_start(self) -> bool:
+        """Whether ``initialization`` is ``global``."""
+        return self.options.initialization == "global"
 
     # ---- phases -----------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ class ApflOptions(BaseModel):
     adapt: bool = Field(True, description="let each peer adapt its alpha, once in each round")
 
 
-class Apfl(Personal):
+class Apfl(Personal[ApflOptions]):
     """APFL: a mixture of a private and a shared model, whose share each peer learns; evaluated are mixture and shared model."""
 
     name = "apfl"

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.manifest import Manifest
@@ -66,21 +66,20 @@ class BlendOptions(DfcaOptions):
     tune_epochs: int = Field(10, ge=1, description="epochs that tune the shared and the cluster model")
 
 
-class Blend(Dfca):
+class Blend(Dfca[BlendOptions]):
     """DFCA, DFedAvg and local training at once, and a mixture of their predictions, weighed by samples held out.
 
     Slots 0 .. k-1 are clusters, slot k is shared. Private: the own model, the tuned shared model, the tuned cluster model.
     """
 
     name = "blend"
-    Options: ClassVar[type[BaseModel]] = BlendOptions
+    Options = BlendOptions
     result_is_model = False
 
     @classmethod
-    def parse_options(cls, manifest: Manifest) -> BaseModel:
+    def parse_options(cls, manifest: Manifest) -> BlendOptions:
         """Validate ``run.options``, and choose the start where they leave it open."""
         options = super().parse_options(manifest)
-        assert isinstance(options, BlendOptions)
         if "initialization" not in options.model_fields_set and (options.warmup_rounds or obstacle_to_seeds(manifest)):
             options = options.model_copy(update={"initialization": "global"})
         if options.initialization != "seeds":
@@ -155,7 +154,7 @@ class Blend(Dfca):
     @property
     def held_out(self) -> float:
         """The share of the training samples that decide; the others train until then."""
-        return float(self.options.held_out)
+        return self.options.held_out
 
     def _training(self, workspace: Workspace) -> Indices | None:
         """Return the samples to train on; None: all, once nothing is to be decided any more."""

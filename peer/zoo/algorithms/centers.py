@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.base import Algorithm
+from peer.algorithms.base import Algorithm, OptionsT
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Rejection
 from peer.core.messages import ModelHeader, Select
 
 
-class OwnNearCenters(Algorithm):
+class OwnNearCenters(Algorithm[OptionsT]):
     """A model w of the peer's own, and centers; a subclass says with which weights models take part in them."""
 
     @classmethod

@@ -44,7 +44,7 @@ class CgpflOptions(LocalOptions):
     sketch_size: int = Field(256, ge=1, le=4096, description="numbers in the sketch of a center, to align labels")
 
 
-class CgpflDecisions(OwnNearCenters):
+class CgpflDecisions(OwnNearCenters[CgpflOptions]):
     """The decisions of CGPFL; `peer.zoo.algorithms.cgpfl` adds the work on tensors."""
 
     Options = CgpflOptions
@@ -68,7 +68,6 @@ class CgpflDecisions(OwnNearCenters):
     def slot_count(cls, manifest: Manifest) -> int:
         """Return the number of centers, with ``auto`` the largest K, and 1 for the own model w."""
         options = cls.parse_options(manifest)
-        assert isinstance(options, CgpflOptions)
         return 1 + (options.clusters_max if options.clusters == "auto" else manifest.clusters)
 
     @classmethod
@@ -84,7 +83,7 @@ class CgpflDecisions(OwnNearCenters):
     @property
     def auto(self) -> bool:
         """Whether the network chooses K."""
-        return bool(self.options.clusters == "auto")
+        return self.options.clusters == "auto"
 
     @property
     def count_max(self) -> int:

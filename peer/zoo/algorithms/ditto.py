@@ -30,7 +30,7 @@ class DittoOptions(BaseModel):
     )
 
 
-class Ditto(Personal):
+class Ditto(Personal[DittoOptions]):
     """Ditto: a shared model by DFedAvg, and a personal model trained beside it and held near it; evaluated are both."""
 
     name = "ditto"

@@ -63,7 +63,7 @@ class DpflOptions(BaseModel):
     )
 
 
-class Dpfl(Algorithm):
+class Dpfl(Algorithm[DpflOptions]):
     """DPFL; the model of highest validation accuracy is private and is the result."""
 
     name = "dpfl"

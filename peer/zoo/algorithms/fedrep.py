@@ -39,7 +39,7 @@ class FedRepOptions(BaseModel):
     head_epochs: int | None = Field(None, ge=1, description="epochs of the head in a round; default: run.local_epochs")
 
 
-class FedRep(Personal):
+class FedRep(Personal[FedRepOptions]):
     """FedRep: neighbors share the body of the model, each peer keeps its own head; with options.joint FedPer."""
 
     name = "fedrep"

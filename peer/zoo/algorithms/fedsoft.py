@@ -47,12 +47,17 @@ class FedSoftOptions(BaseModel):
     )
 
 
-class FedSoft(OwnNearCenters):
+class FedSoft(OwnNearCenters[FedSoftOptions]):
     """FedSoft: a model of each peer's own, held near a mixture of cluster centers; evaluated is the own model."""
 
     name = "fedsoft"
     Options = FedSoftOptions
     unused_keys = ("mix",)  # importances are the weights
+
+    @property
+    def common_start(self) -> bool:
+        """Whether ``initialization`` is ``global``."""
+        return self.options.initialization == "global"
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 

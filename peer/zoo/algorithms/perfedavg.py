@@ -33,7 +33,7 @@ class PerFedAvgOptions(BaseModel):
     adapt_steps: int = Field(1, ge=1, description="steps on own training data before an evaluation")
 
 
-class PerFedAvg(Personal):
+class PerFedAvg(Personal[PerFedAvgOptions]):
     """Per-FedAvg (first order): a shared start from which one step makes a personal model; evaluated before and after it."""
 
     name = "perfedavg"

@@ -6,14 +6,14 @@ from typing import Any, ClassVar
 
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.base import Algorithm
+from peer.algorithms.base import Algorithm, OptionsT
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 
 SHARED, PERSONAL = 0, 1  # slots
 
 
-class Personal(Algorithm):
+class Personal(Algorithm[OptionsT]):
     """Slot 0 travels and is averaged as in DFedAvg; slot 1, if there is one, is private. ``run.mix`` is metropolis by default."""
 
     default_mix: ClassVar[str] = "metropolis"

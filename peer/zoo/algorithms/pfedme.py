@@ -54,7 +54,7 @@ class PFedMeOptions(LocalOptions):
     beta: float = Field(1.0, gt=0, le=1, description="share of the neighbors' average in w; 1 replaces w by it")
 
 
-class PFedMe(Personal):
+class PFedMe(Personal[PFedMeOptions]):
     """pFedMe: a personal model held near a shared one, which is averaged; evaluated are both."""
 
     name = "pfedme"

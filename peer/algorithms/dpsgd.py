@@ -41,6 +41,6 @@ class DPsgd(Algorithm):
         """Average, then add the step, if the peer took part in the round."""
         models, before = workspace.models, workspace.models.share(0)
         state = super().close(workspace)
-        if state["trained"]:
+        if state.trained:
             models.replace(0, models.model(0) + (models.model(1) - before))
         return state

@@ -6,6 +6,7 @@ Source: FedSPD (arXiv 2410.18862), Section 4.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -105,7 +106,7 @@ def mixture_weights(labels: Labels, clusters: int) -> list[float]:
     return [size / len(labels) for size in cluster_sizes(labels, clusters)]
 
 
-def select_cluster(mixture: list[float], u_min: float, seed: int, round_index: int, peer_id: int) -> int:
+def select_cluster(mixture: Sequence[float], u_min: float, seed: int, round_index: int, peer_id: int) -> int:
     """Return s_i ~ Categorical(max(u_i, u_min) / sum): a function of its arguments, so a restart selects the same cluster.
 
     Source: FedSPD, Step 1: one selection per round. ``u_min`` is an addition of this project: with 0, a cluster without samples

@@ -50,8 +50,8 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.models.discard_deferred()
             if work.evaluate:
                 metrics = algorithm.evaluate(workspace)
-            if "cluster_index" in workspace.state:
-                metrics["cluster_index"] = workspace.state["cluster_index"]
+            if workspace.state.cluster_index is not None:
+                metrics["cluster_index"] = workspace.state.cluster_index
         case "adopt":
             workspace.models.discard_deferred()
             workspace.state = algorithm.adopt(workspace)
@@ -59,4 +59,4 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.personalized, metrics = finish(algorithm, workspace)
         case _:
             assert_never(work.kind)
-    return WorkDone(work.kind, dict(workspace.state), metrics, {PHASE_OF[work.kind]: clock() - began})
+    return WorkDone(work.kind, workspace.state, metrics, {PHASE_OF[work.kind]: clock() - began})

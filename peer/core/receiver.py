@@ -119,8 +119,7 @@ class Receiver:
         """Return whether this round's selections are known, or waited for long enough; they are agreed on once."""
         run = self._run
         if run.round.agreed is None and (run.deadline_over(now) or not self._pace.missing_selections()):
-            known = {select.sender: select for select in self._pace.selections()}
-            run.round.agreed = run.algorithm.agrees(run.algorithm_state, run.round.index, known)
+            run.round.agreed = {select.sender: select for select in self._pace.selections()}
         return run.round.agreed is not None
 
     # ---- arrivals: events -----------------------------------------------------------------------------------------------
@@ -275,7 +274,7 @@ class Receiver:
         run.arrivals.mark_folded(header)
         if not self._is_late(header):
             run.neighbors[header.sender].note_delivered(header)
-        targets = run.algorithm.targets(run.algorithm_state | (run.round.agreed or {}), header)
+        targets = run.algorithm.targets(run.agreed_state, header)
         if targets is None:
             self._answer_unused(stream)
             return

@@ -138,7 +138,7 @@ class Sender:
     def post_offers(self) -> None:
         """Queue this step's models, or a pass, for every neighbor."""
         run, place = self._run, self._run.round.place
-        state = run.algorithm_state | (run.round.agreed or {})
+        state = run.agreed_state
         selected = run.selection()
         plan = {n: self._offers(state, neighbor) for n, neighbor in run.neighbors.items()}
         wanted = {offer.slot for offers in plan.values() for offer in offers}

@@ -12,6 +12,7 @@ from coordinator_free_bootstrap.meaning import compare
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Learner
 from peer.algorithms.registry import algorithm_named
+from peer.algorithms.saved_state import restored
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.encoding import ModelFormat
@@ -66,7 +67,8 @@ def build_host(
 
     Raises:
         ConfigError: the manifest's options or limits do not fit.
-        CheckpointCorrupt: the models of the checkpoint were trained on data with another meaning.
+        CheckpointCorrupt: the models of the checkpoint were trained on data with another meaning, or the algorithm's state in it
+            is not of this algorithm.
     """
     _check_meaning(checkpoint, learner.meaning)
     manifest = graph.manifest
@@ -85,10 +87,13 @@ def build_host(
     if initial is not None and checkpoint is None:
         for slot in range(len(store)):
             store.share(slot)
-    workspace = Workspace(manifest, peer_id, graph, learner, store, {}, true_cluster=learner.true_cluster)
+    workspace = Workspace(
+        manifest, peer_id, graph, learner, store, algorithm.State(), true_cluster=learner.true_cluster
+    )
     if checkpoint:
-        workspace.arrays = checkpoint.arrays_of("array")
-        workspace.state = dict(checkpoint.state["algorithm_state"])
+        workspace.optimizers = checkpoint.arrays_of("optimizer")
+        workspace.restores = int(checkpoint.state["restores"])
+        workspace.state = restored(algorithm.State, checkpoint.state["algorithm_state"], checkpoint.arrays_of("state"))
     else:
         workspace.state = algorithm.begin(workspace)
     engine = Engine(
@@ -98,7 +103,7 @@ def build_host(
             algorithm,
             incarnation,
             model_bytes=model_format.model_bytes,
-            algorithm_state=dict(workspace.state),
+            algorithm_state=workspace.state,
             resume=checkpoint.state if checkpoint else None,
         )
     )

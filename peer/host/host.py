@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from coordinator_free_bootstrap import canonical_json, check_hello, remarks, with_known
 from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
 from peer.algorithms.base import Algorithm
+from peer.algorithms.saved_state import saved
 from peer.algorithms.work import perform
 from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
@@ -325,11 +326,14 @@ class PeerHost:
 
     def checkpoint(self, effect: do.WriteCheckpoint) -> Checkpoint:
         """Return what a checkpoint keeps, as of now."""
-        models = self.workspace.models
+        space, models = self.workspace, self.workspace.models
+        values, own = saved(self.state.algorithm_state)
         arrays: dict[str, NDArray[Any]] = {f"slot/{slot}": models.share(slot) for slot in range(len(models))}
         arrays |= {f"published/{slot}": model for slot, model in self.sending.published_models().items()}
-        arrays |= {f"array/{name}": array.copy() for name, array in self.workspace.arrays.items()}
-        return Checkpoint(effect.round_index, arrays, effect.state | {"meaning": self._own_meaning})
+        arrays |= {f"state/{name}": array for name, array in own.items()}
+        arrays |= {f"optimizer/{name}": array for name, array in space.optimizers.items()}
+        state = {"algorithm_state": values, "restores": space.restores, "meaning": self._own_meaning}
+        return Checkpoint(effect.round_index, arrays, effect.state | state)
 
     def record(self, kind: str, fields: dict[str, Any]) -> None:
         """Complete a line of the history and pass it to the world."""

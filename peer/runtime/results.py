@@ -89,7 +89,7 @@ def write_results(
         "rounds_completed": run.round.index,
         "rounds_total": manifest.rounds,
         "algorithm": name,
-        "cluster_index": run.algorithm_state.get("cluster_index"),
+        "cluster_index": run.algorithm_state.cluster_index,
         "true_cluster": main_cluster(workspace.true_cluster),
         "metric": host.measured(),
         **({"accuracy": host.last_round.get("accuracy")} if host.metric.is_accuracy else {}),
@@ -115,7 +115,7 @@ def predictor_of(workspace: Workspace, predictor: str) -> tuple[Vector, Schema, 
     assert personalized is not None  # of a completed run
     if predictor not in PREDICTORS:
         return personalized, schema, []
-    mixture: list[float] = workspace.state["mixture"]
+    mixture = workspace.state.mixture
     slots = [slot for slot, weight in enumerate(mixture) if weight > 0 or predictor == CONFIDENT]
     vector, names = together([workspace.models.model(slot) for slot in slots], schema)
     return vector, names, [mixture[slot] for slot in slots]

@@ -10,6 +10,7 @@ Source: Yuyang Deng, Mohammad Mahdi Kamani and Mehrdad Mahdavi, "Adaptive Person
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,23 +36,31 @@ class ApflOptions(BaseModel):
     adapt: bool = Field(True, description="let each peer adapt its alpha, once in each round")
 
 
-class Apfl(Personal[ApflOptions]):
+@dataclass(frozen=True)
+class ApflState(AlgorithmState):
+    """State of APFL: ``alpha`` is the share of the private model in the personal one."""
+
+    alpha: float = 0.0
+
+
+class Apfl(Personal[ApflOptions, ApflState]):
     """APFL: a mixture of a private and a shared model, whose share each peer learns; evaluated are mixture and shared model."""
 
     name = "apfl"
     Options = ApflOptions
+    State = ApflState
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)
         require_plain_sgd(self.name, manifest)
 
-    def begin(self, workspace: Workspace) -> AlgorithmState:
+    def begin(self, workspace: Workspace[ApflState]) -> ApflState:
         """Return the state before the first round, with the first alpha."""
-        return super().begin(workspace) | {"alpha": float(self.options.alpha)}
+        return replace(super().begin(workspace), alpha=self.options.alpha)
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace[ApflState]) -> dict[str, Any]:
         """Step w and v on the same batches."""
-        w, v, alpha = workspace.models.model(SHARED), workspace.models.model(PERSONAL).copy(), workspace.state["alpha"]
+        w, v, alpha = workspace.models.model(SHARED), workspace.models.model(PERSONAL).copy(), workspace.state.alpha
         done = []
         for number, batch in enumerate(successive_batches(workspace, batches_in_epochs(workspace))):
             mixture = weighted_sum([v, w], [alpha, 1 - alpha])
@@ -69,14 +78,14 @@ class Apfl(Personal[ApflOptions]):
                 break
         workspace.models.replace(SHARED, w)
         workspace.models.replace(PERSONAL, v)
-        workspace.state = {**workspace.state, "alpha": alpha}
+        workspace.state = replace(workspace.state, alpha=alpha)
         return training_fields(done)
 
-    def _step(self, workspace: Workspace, model: Vector, number: int, batch: Any) -> tuple[Vector, Any]:
+    def _step(self, workspace: Workspace[ApflState], model: Vector, number: int, batch: Any) -> tuple[Vector, Any]:
         seed = workspace.seed("train", number)
         return workspace.fit(model, seed, indices=batch, unit="fullbatch_step", epochs=1)
 
-    def evaluation_model(self, workspace: Workspace) -> Vector:
+    def evaluation_model(self, workspace: Workspace[ApflState]) -> Vector:
         """Return alpha v + (1 - alpha) w."""
-        alpha = workspace.state["alpha"]
+        alpha = workspace.state.alpha
         return weighted_sum([workspace.models.model(PERSONAL), workspace.models.model(SHARED)], [alpha, 1 - alpha])

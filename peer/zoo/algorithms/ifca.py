@@ -50,4 +50,4 @@ class Ifca(NearestCluster[IfcaOptions]):
 
     def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold into the own cluster only; None for an arrival of another cluster."""
-        return super().targets(state, header) if header.slot == state.get("cluster_index") else None
+        return super().targets(state, header) if header.slot == state.cluster_index else None

@@ -12,6 +12,7 @@ names mean one tensor.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,35 +55,39 @@ class PFedMeOptions(LocalOptions):
     beta: float = Field(1.0, gt=0, le=1, description="share of the neighbors' average in w; 1 replaces w by it")
 
 
-class PFedMe(Personal[PFedMeOptions]):
+@dataclass(frozen=True)
+class PFedMeState(AlgorithmState):
+    """State of pFedMe: before the first training, theta starts at w."""
+
+    has_trained: bool = False
+
+
+class PFedMe(Personal[PFedMeOptions, PFedMeState]):
     """pFedMe: a personal model held near a shared one, which is averaged; evaluated are both."""
 
     name = "pfedme"
     Options = PFedMeOptions
+    State = PFedMeState
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)
         check_local_rounds(self.name, manifest, self.options)
 
-    def begin(self, workspace: Workspace) -> AlgorithmState:
-        """Return the state before the first training, in which theta starts at w."""
-        return super().begin(workspace) | {"has_trained": False}
-
-    def deferred_slots(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
+    def deferred_slots(self, state: PFedMeState, round_index: int) -> frozenset[int]:
         """Return w, in every round: with beta < 1 the close needs the w that no arrival has changed."""
         return frozenset({SHARED})
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace[PFedMeState]) -> dict[str, Any]:
         """Do R local rounds on theta and w."""
-        start, first = workspace.models.model(SHARED), not workspace.state["has_trained"]
+        start, first = workspace.models.model(SHARED), not workspace.state.has_trained
         theta = start if first else workspace.models.model(PERSONAL)
         w, theta, done = local_rounds(self.options, workspace, start, theta)
         workspace.models.replace(SHARED, w)
         workspace.models.replace(PERSONAL, theta)
-        workspace.state = {**workspace.state, "has_trained": True}
+        workspace.state = replace(workspace.state, has_trained=True)
         return training_fields(done)
 
-    def close(self, workspace: Workspace) -> AlgorithmState:
+    def close(self, workspace: Workspace[PFedMeState]) -> PFedMeState:
         """Average w; with beta < 1, keep a share of the own w."""
         own = workspace.models.share(SHARED)
         state = super().close(workspace)

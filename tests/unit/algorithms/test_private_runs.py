@@ -12,6 +12,7 @@ import pytest
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from peer.algorithms.work import perform
 from peer.algorithms.workspace import Workspace
+from peer.core.decisions import AlgorithmState
 from peer.core.messages import ModelHeader, Pass, Select
 from peer.core.model_store import ModelStore
 from peer.core.schema import Schema, TensorSpec
@@ -63,7 +64,7 @@ class RealWork(World):
     def workspace(self, peer):
         algorithm, learner = self.engines[peer].state.algorithm, Shard(peer)
         models = ModelStore(algorithm.initial_models(learner)[0])
-        made = Workspace(self.graph.manifest, peer, self.graph, learner, models, {})
+        made = Workspace(self.graph.manifest, peer, self.graph, learner, models, AlgorithmState())
         made.state = algorithm.begin(made)
         return made
 

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator_free_bootstrap import make_graph
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal
-from peer.algorithms.dfca import Dfca
+from peer.algorithms.dfca import Dfca, DfcaState
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.engine import Engine, make_hello
@@ -25,9 +25,7 @@ class Driven:
     def __init__(self, peers=3, **run):
         self.graph = make_graph("complete", peers, manifest=manifest(**({"clusters": 1} | run)))
         algorithm = Dfca(self.graph.manifest, 0, self.graph)
-        self.engine = Engine(
-            State(0, self.graph, algorithm, 7, model_bytes=24, algorithm_state={"trained": [0], "sample_count": 4})
-        )
+        self.engine = Engine(State(0, self.graph, algorithm, 7, model_bytes=24, algorithm_state=DfcaState((0,), 4)))
         self.now = START
         self.streams = 0
         self.step(ev.Tick())
@@ -52,7 +50,7 @@ class Driven:
         return self.step(ev.ArrivalOffered(self.streams, self.header(sender, **changes)))
 
     def work(self, kind, **fields):
-        state = {"trained": [0], "sample_count": 4, "cluster_index": 0, "masses": [1.0], "relayed_losses": [0.0]}
+        state = DfcaState((0,), 4, cluster_index=0, masses=(1.0,), relayed_losses=(0.0,))
         return self.step(ev.WorkDone(kind, state, **fields))
 
     def begin(self):

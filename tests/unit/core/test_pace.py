@@ -1,11 +1,14 @@
 """The rules of both paces, each by a table: near and late, whom a step waits for, catching up, round rate, retries."""
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator_free_bootstrap import make_graph
 from coordinator_free_bootstrap.errors import Refusal
 from peer.algorithms.dfca import Dfca
 from peer.algorithms.fedspd import FedSpd
+from peer.algorithms.fedspd_decisions import FedSpdState
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.engine import Engine
@@ -27,7 +30,7 @@ class Driven:
         settings = {"rounds": 40, "clusters": 2, "pace": pace, "timeouts": TIMEOUTS} | run
         self.graph = make_graph("complete", peers, manifest=manifest(**settings))
         algorithm = {"dfca": Dfca, "fedspd": FedSpd}[self.graph.manifest.algorithm](self.graph.manifest, 0, self.graph)
-        self.engine = Engine(State(0, self.graph, algorithm, 1, model_bytes=24, algorithm_state={"trained": [0]}))
+        self.engine = Engine(State(0, self.graph, algorithm, 1, model_bytes=24, algorithm_state=FedSpdState((0,))))
         self.pace, self.state, self.now = self.engine.pace, self.engine.state, 100.0
         self.step(ev.Tick())
 
@@ -43,8 +46,8 @@ class Driven:
         return self.step(ev.HeartbeatReceived(Heartbeat(n, 1, round_index, Phase.RUNNING)), after)
 
     def work(self, kind, **changes):
-        state = {"trained": [0], "sample_count": 4, "selected": 0, "selected_at": [0, 0], "round_index": 0}
-        return self.step(ev.WorkDone(kind, state | changes))
+        state = FedSpdState((0,), 4, selected=0, selected_at=(0, 0))
+        return self.step(ev.WorkDone(kind, replace(state, **changes)))
 
     def passes(self, n, round_index=0, step=0):
         return self.step(ev.PassReceived(Pass(n, 1, round_index, step)))

@@ -5,6 +5,7 @@ import pytest
 
 from coordinator_free_bootstrap import Manifest, make_graph
 from coordinator_free_bootstrap.errors import TaskError
+from peer.core.decisions import AlgorithmState
 from peer.core.effects import Work
 from tests.tools.simulated import peers_of, run
 
@@ -83,8 +84,8 @@ def test_only_the_named_parameters_change(learner):
 def test_kept_momentum_is_in_the_arrays_that_checkpoints_keep():
     kept, reset = (run(graph_of(momentum=0.9, optimizer_state=how)) for how in ("keep", "reset"))
     size = kept[0].models[0].size
-    assert {name: array.shape for name, array in kept[0].arrays.items()} == {"optimizer/slot0/momentum_buffer": (size,)}
-    assert not reset[0].arrays
+    assert {name: array.shape for name, array in kept[0].optimizers.items()} == {"slot0/momentum_buffer": (size,)}
+    assert not reset[0].optimizers
     assert not np.array_equal(kept[0].models[0], reset[0].models[0])
 
 
@@ -97,5 +98,5 @@ def test_a_training_that_is_undone_leaves_no_momentum_and_no_state():
         done = host.work(Work(kind, 0))
     assert done.metrics["restores"] == 1
     assert [model.tobytes() for model in peers[0].models] == before
-    assert list(peers[0].arrays) == ["restores"]
-    assert done.state == peers[0].state == {"trained": [0], "sample_count": 60}
+    assert not peers[0].optimizers
+    assert done.state == peers[0].state == AlgorithmState((0,), 60)

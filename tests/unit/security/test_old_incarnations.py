@@ -10,6 +10,7 @@ from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from peer.algorithms.registry import algorithm_named
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.decisions import AlgorithmState
 from peer.core.engine import Engine, make_hello
 from peer.core.liveness import NeighborState
 from peer.core.messages import Heartbeat, Hello, Phase
@@ -22,7 +23,9 @@ DIGESTS = {"wire_version": "2", "manifest": "m", "graph": "g", "schema": "s", "f
 def engine_of(peer_id: int, incarnation: int, resume=None) -> Engine:
     algorithm = algorithm_named("dfca")(GRAPH.manifest, peer_id, GRAPH)
     return Engine(
-        State(peer_id, GRAPH, algorithm, incarnation, model_bytes=64, algorithm_state={"trained": [0]}, resume=resume)
+        State(
+            peer_id, GRAPH, algorithm, incarnation, model_bytes=64, algorithm_state=AlgorithmState((0,)), resume=resume
+        )
     )
 
 

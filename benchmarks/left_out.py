@@ -23,6 +23,7 @@ import numpy.typing as npt
 from common import show
 
 from coordinator_free_bootstrap.seeds import derive_seed, generator
+from peer.algorithms.learner import TrainingPlan
 from peer.lab.scaling import Scale, scaled_graph
 from peer.lab.spec import load_experiment
 from peer.learning.learner import Learner
@@ -69,7 +70,7 @@ class Federation:
         """Return a model that peer i trained."""
         m, seed = self.manifest, derive_seed(self.seed, "train", i, key)
         settings: dict[str, Any] = {"learning_rate": m.learning_rate, "momentum": m.momentum}
-        return self.learners[i].train(start, epochs=epochs, seed=seed, indices=indices, **settings)[0]
+        return self.learners[i].train(start, TrainingPlan(epochs=epochs, seed=seed, indices=indices, **settings))[0]
 
     def averaged(self, i: int, own: Vector, others: list[Vector | None]) -> Vector:
         """Return the mean of the own model and those of neighbors; None: a neighbor sends none."""

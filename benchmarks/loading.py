@@ -23,6 +23,7 @@ from typing import Any
 from common import show
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
+from peer.algorithms.learner import TrainingPlan
 
 REPEATS = 5
 SAMPLES = 600
@@ -100,7 +101,7 @@ def _hold(graph: Graph, peer_id: int, data_root: Path, ready: Connection) -> Non
         dealing._split.cache_clear()
     task = load_task(graph.manifest, len(graph.nodes), data_root=data_root)
     learner = Learner(task, task.load_shard(peer_id))
-    learner.train(learner.initial_model(0), epochs=1, seed=0, learning_rate=0.1)
+    learner.train(learner.initial_model(0), TrainingPlan(epochs=1, seed=0, learning_rate=0.1))
     ready.send(memory())
     ready.recv()
 

@@ -20,6 +20,7 @@ from common import show
 from torch import nn
 from torch.nn import functional
 
+from peer.algorithms.learner import TrainingPlan
 from peer.learning.learner import Learner
 from peer.tasks import Shard, Task
 from peer.zoo.tasks.models import make_model
@@ -75,7 +76,7 @@ def compare(name: str, momentum: float, seconds: float) -> tuple[float, float, f
     bare = BareLoop(task.make_model(), x, y, momentum)
     theta = learner.initial_model(0)
     settings: dict[str, Any] = {"epochs": EPOCHS, "learning_rate": RATE, "momentum": momentum}
-    loops = [lambda seed: learner.train(theta, seed=seed, **settings), bare.train]
+    loops = [lambda seed: learner.train(theta, TrainingPlan(seed=seed, **settings)), bare.train]
     rounds: list[tuple[float, float]] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(rounds) < 4:

@@ -286,7 +286,7 @@ class Algorithm(Generic[OptionsT, StateT]):
 
     def train(self, workspace: Workspace[StateT]) -> dict[str, Any]:
         """Train the slots in state.trained; return metrics."""
-        return training_fields([workspace.fit_slot(slot, f"slot{slot}") for slot in workspace.state.trained])
+        return training_fields([workspace.fit_slot(slot, memory=f"slot{slot}") for slot in workspace.state.trained])
 
     def outgoing(self, workspace: Workspace[StateT], slot: int) -> Vector | None:
         """Return the model to send in place of the slot's model (for example with noise), or None for the slot's model."""

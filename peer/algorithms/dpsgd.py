@@ -9,6 +9,7 @@ Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from coordinator_free_bootstrap.manifest import Manifest
@@ -32,8 +33,8 @@ class DPsgd(Algorithm):
 
     def train(self, workspace: Workspace) -> dict[str, Any]:
         """Take one step on a copy; the model that travels stays as it is until the round closes."""
-        seed = workspace.seed("train", 0)
-        stepped, stats = workspace.fit(workspace.models.model(0), seed, "slot0", unit="step", epochs=1)
+        plan = replace(workspace.slot_plan(0), unit="step", epochs=1)
+        stepped, stats = workspace.fit(workspace.models.model(0), plan, "slot0")
         workspace.models.replace(1, stepped)
         return training_fields([stats])
 

@@ -183,7 +183,7 @@ class FedSpd(FedSpdDecisions):
             indices = None if phase in ("warm", "hard") else np.flatnonzero(z == slot)
             if indices is not None and not len(indices):
                 continue  # no samples: the center is sent unchanged
-            model, stats = workspace.fit(start, workspace.seed("train", slot), indices=indices, epochs=epochs)
+            model, stats = workspace.fit(start, replace(workspace.slot_plan(slot), indices=indices, epochs=epochs))
             done.append(stats)
             if workspace.round_index == 0 and self.options.split == "updates":
                 self._sketch_update(workspace, model, start)

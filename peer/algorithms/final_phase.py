@@ -10,6 +10,7 @@ authors' code. The guard is an addition of this project.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Algorithm
 from peer.algorithms.held_out import Indices, folds
-from peer.algorithms.learner import measured
+from peer.algorithms.learner import Unit, measured
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 
@@ -57,15 +58,12 @@ def tuned(
     settings, left, block = workspace.manifest.final, epochs, 0
     rate = settings.learning_rate or workspace.base_learning_rate / 2
     each = settings.decay_epochs if settings.decay < 1 else left
-    unit = "epoch" if workspace.manifest.local_unit == "epoch" else "fullbatch_step"
+    unit: Unit = "epoch" if workspace.manifest.local_unit == "epoch" else "fullbatch_step"
     while left > 0:
+        plan = workspace.plan(workspace.seed(purpose, *path, *([block] if block else [])))
+        decayed = rate * settings.decay**block
         model, _ = workspace.fit(
-            model,
-            workspace.seed(purpose, *path, *([block] if block else [])),
-            epochs=min(each, left),
-            learning_rate=rate * settings.decay**block,
-            unit=unit,
-            indices=indices,
+            model, replace(plan, epochs=min(each, left), learning_rate=decayed, unit=unit, indices=indices)
         )
         left, block = left - each, block + 1
     return model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 import numpy as np
@@ -13,7 +13,7 @@ from typing_extensions import TypeVar
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import derive_seed
-from peer.algorithms.learner import Learner, TrainStats
+from peer.algorithms.learner import Learner, TrainingPlan, TrainStats
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState
 from peer.core.messages import ModelHeader, Select
@@ -70,35 +70,42 @@ class Workspace(Generic[StateT_co]):
         """The manifest's learning rate, halved for each restore."""
         return float(self.manifest.learning_rate * 0.5**self.restores)
 
-    def fit(self, theta: Vector, seed: int, memory: str = "", **changes: Any) -> tuple[Vector, TrainStats]:
-        """Train a copy of a model with the manifest's settings (epochs, optimizer, decay); ``changes`` override them.
+    def plan(self, seed: int) -> TrainingPlan:
+        """Return a training with the manifest's settings (epochs, optimizer, decay); `dataclasses.replace` changes some."""
+        m = self.manifest
+        return TrainingPlan(
+            epochs=m.local_epochs,
+            seed=seed,
+            learning_rate=self.learning_rate,
+            momentum=m.momentum,
+            weight_decay=m.weight_decay,
+            unit=m.local_unit,
+            optimizer=m.optimizer,
+            batch_size=m.batch_size,
+            gradient_clip=m.gradient_clip,
+            should_stop=self.should_stop,
+        )
+
+    def slot_plan(self, slot: int) -> TrainingPlan:
+        """Return the training of a slot in this round, with the manifest's settings."""
+        return self.plan(self.seed("train", slot))
+
+    def fit(self, theta: Vector, plan: TrainingPlan, memory: str = "") -> tuple[Vector, TrainStats]:
+        """Train a copy of a model.
 
         ``memory`` names what is trained. With ``run.optimizer_state = "keep"`` the optimizer of that name goes on where its last
         training ended; its state is in ``optimizers``, and so in checkpoints. "" is a fresh optimizer.
         """
-        m = self.manifest
-        settings: dict[str, Any] = {
-            "epochs": m.local_epochs,
-            "learning_rate": self.learning_rate,
-            "momentum": m.momentum,
-            "weight_decay": m.weight_decay,
-            "unit": m.local_unit,
-            "optimizer": m.optimizer,
-            "batch_size": m.batch_size,
-            "gradient_clip": m.gradient_clip,
-            "should_stop": self.should_stop,
-        }
+        if not memory or self.manifest.optimizer_state != "keep":
+            return self.learner.train(theta, plan)
         prefix = f"{memory}/"
-        if keeps := bool(memory) and m.optimizer_state == "keep":
-            kept = {name[len(prefix) :]: array for name, array in self.optimizers.items() if name.startswith(prefix)}
-            settings["optimizer_state"] = kept
-        model, stats = self.learner.train(theta, seed=seed, **(settings | changes))
-        if keeps:
-            self.optimizers.update({prefix + name: array for name, array in (stats.optimizer_state or {}).items()})
+        kept = {name[len(prefix) :]: array for name, array in self.optimizers.items() if name.startswith(prefix)}
+        model, stats = self.learner.train(theta, replace(plan, optimizer_state=kept))
+        self.optimizers.update({prefix + name: array for name, array in (stats.optimizer_state or {}).items()})
         return model, stats
 
-    def fit_slot(self, slot: int, memory: str = "", **changes: Any) -> TrainStats:
-        """Train the model of a slot as `fit` does, and put the trained one in its place."""
-        model, stats = self.fit(self.models.model(slot), self.seed("train", slot), memory, **changes)
+    def fit_slot(self, slot: int, plan: TrainingPlan | None = None, memory: str = "") -> TrainStats:
+        """Train the model of a slot as `fit` does, by default as `slot_plan` says, and put the trained one in its place."""
+        model, stats = self.fit(self.models.model(slot), plan or self.slot_plan(slot), memory)
         self.models.replace(slot, model)
         return stats

@@ -82,8 +82,8 @@ class Apfl(Personal[ApflOptions, ApflState]):
         return training_fields(done)
 
     def _step(self, workspace: Workspace[ApflState], model: Vector, number: int, batch: Any) -> tuple[Vector, Any]:
-        seed = workspace.seed("train", number)
-        return workspace.fit(model, seed, indices=batch, unit="fullbatch_step", epochs=1)
+        plan = workspace.plan(workspace.seed("train", number))
+        return workspace.fit(model, replace(plan, indices=batch, unit="fullbatch_step", epochs=1))
 
     def evaluation_model(self, workspace: Workspace[ApflState]) -> Vector:
         """Return alpha v + (1 - alpha) w."""

@@ -164,7 +164,13 @@ class Blend(Dfca[BlendOptions, BlendState]):
         seeding, indices = self.seeds_now(workspace), self._training(workspace)
         done = [seeding.train(workspace, self.fold(workspace))] if seeding else []
         slots = [slot for slot in (*trained, self.own) if not seeding or slot != r]
-        return training_fields(done + [workspace.fit_slot(slot, f"slot{slot}", indices=indices) for slot in slots])
+        return training_fields(
+            done
+            + [
+                workspace.fit_slot(slot, replace(workspace.slot_plan(slot), indices=indices), f"slot{slot}")
+                for slot in slots
+            ]
+        )
 
     @property
     def held_out(self) -> float:

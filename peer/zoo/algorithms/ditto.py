@@ -9,6 +9,7 @@ Personalization", 2021, arXiv 2012.04221, Algorithm 1. The form between neighbor
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -39,12 +40,11 @@ class Ditto(Personal[DittoOptions]):
     def train(self, workspace: Workspace) -> dict[str, Any]:
         """Train the personal model near the shared one as it is, then the shared one."""
         options, models = self.options, workspace.models
-        personal, _ = workspace.fit(
-            models.model(PERSONAL),
-            workspace.seed("train", PERSONAL),
-            "personal",
+        plan = replace(
+            workspace.slot_plan(PERSONAL),
             epochs=options.personal_epochs or self.manifest.local_epochs,
             proximal=(models.model(SHARED), options.strength),
         )
+        personal, _ = workspace.fit(models.model(PERSONAL), plan, "personal")
         models.replace(PERSONAL, personal)
         return super().train(workspace)

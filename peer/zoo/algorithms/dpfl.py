@@ -230,7 +230,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         epochs, best = workspace.manifest.local_epochs, workspace.state.best
         if best is None:
             epochs = self.options.initial_epochs or 2 * epochs
-        stats = workspace.fit_slot(CURRENT, f"slot{CURRENT}", epochs=epochs)
+        stats = workspace.fit_slot(CURRENT, replace(workspace.slot_plan(CURRENT), epochs=epochs), f"slot{CURRENT}")
         model = workspace.models.model(CURRENT)
         found = workspace.learner.evaluate(model, "validation")
         score = found.metric if found.metric_name == "accuracy" else -found.loss

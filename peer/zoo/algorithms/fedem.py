@@ -57,8 +57,10 @@ class FedEM(Algorithm):
     def train(self, workspace: Workspace) -> dict[str, Any]:
         """Train each model with its sample weights q; a batch's loss is divided by its size, not by the sum of weights."""
         shares = workspace.scratch["shares"]
-        done = [workspace.fit_slot(slot, sample_weights=shares[slot]) for slot in workspace.state.trained]
-        return training_fields(done)
+        plans = {
+            slot: replace(workspace.slot_plan(slot), sample_weights=shares[slot]) for slot in workspace.state.trained
+        }
+        return training_fields([workspace.fit_slot(slot, plan) for slot, plan in plans.items()])
 
     def evaluate(self, workspace: Workspace) -> dict[str, Any]:
         """Return the metrics of the mixed predictions."""

@@ -12,6 +12,7 @@ project.
 from __future__ import annotations
 
 import fnmatch
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,12 +97,13 @@ class FedRep(Personal[FedRepOptions]):
         parameters = frozenset(spec.name for spec in schema.tensors if spec.role == "parameter")
         head = self._head(schema) & parameters
         if self.options.joint:
-            whole, stats = workspace.fit(whole, workspace.seed("train", SHARED), "whole")
+            whole, stats = workspace.fit(whole, workspace.slot_plan(SHARED), "whole")
         else:
             epochs = self.options.head_epochs or self.manifest.local_epochs
-            tuned, _ = workspace.fit(whole, workspace.seed("train", PERSONAL), "head", epochs=epochs, only=head)
+            plan = replace(workspace.slot_plan(PERSONAL), epochs=epochs, only=head)
+            tuned, _ = workspace.fit(whole, plan, "head")
             whole = self.joined(schema, tuned, workspace.models.model(SHARED))  # BatchNorm statistics of the body too
-            whole, stats = workspace.fit(whole, workspace.seed("train", SHARED), "body", only=parameters - head)
+            whole, stats = workspace.fit(whole, replace(workspace.slot_plan(SHARED), only=parameters - head), "body")
         workspace.models.replace(SHARED, self.body_of(schema, whole))
         workspace.models.replace(PERSONAL, whole)
         return training_fields([stats])

@@ -156,7 +156,7 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
         center, strength = pull([models.model(s) for s in range(self.clusters)], u, self.options.strength)
         start = models.model(self.own) if workspace.state.has_trained else center
         proximal = (center, strength) if strength > 0 else None
-        trained, stats = workspace.fit(start, workspace.seed("train", self.own), "own", proximal=proximal)
+        trained, stats = workspace.fit(start, replace(workspace.slot_plan(self.own), proximal=proximal), "own")
         models.replace(self.own, trained)
         workspace.state = replace(workspace.state, has_trained=True)
         return training_fields([stats])

@@ -9,13 +9,14 @@ arXiv 2002.07948, Per-FedAvg (FO). The form between neighbors is an addition of 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.learner import training_fields
+from peer.algorithms.learner import TrainingPlan, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.zoo.algorithms.personal import SHARED, Personal, batches_in_epochs, require_plain_sgd
@@ -53,9 +54,11 @@ class PerFedAvg(Personal[PerFedAvgOptions]):
         w, done = workspace.models.model(SHARED).copy(), []
         batches = successive_batches(workspace, 2 * batches_in_epochs(workspace))
         for number in range(0, len(batches), 2):
-            adapted = self._adapted(workspace, w, workspace.seed("train", number), indices=batches[number])
-            seed = workspace.seed("train", number + 1)
-            stepped, stats = workspace.fit(adapted, seed, indices=batches[number + 1], unit="fullbatch_step", epochs=1)
+            first, second = (workspace.plan(workspace.seed("train", number + which)) for which in (0, 1))
+            one = replace(first, indices=batches[number], unit="fullbatch_step", epochs=1)
+            adapted = self._adapted(workspace, w, one)
+            other = replace(second, indices=batches[number + 1], unit="fullbatch_step", epochs=1)
+            stepped, stats = workspace.fit(adapted, other)
             w += stepped - adapted
             done.append(stats)
             if workspace.should_stop():
@@ -63,14 +66,11 @@ class PerFedAvg(Personal[PerFedAvgOptions]):
         workspace.models.replace(SHARED, w)
         return training_fields(done)
 
-    def _adapted(self, workspace: Workspace, w: Vector, seed: int, **changes: Any) -> Vector:
+    def _adapted(self, workspace: Workspace, w: Vector, plan: TrainingPlan) -> Vector:
         rate = self.options.inner_learning_rate or workspace.learning_rate
-        settings: dict[str, Any] = {"learning_rate": rate, "epochs": 1, "unit": "fullbatch_step"}
-        return workspace.fit(w, seed, **(settings | changes))[0]
+        return workspace.fit(w, replace(plan, learning_rate=rate))[0]
 
     def evaluation_model(self, workspace: Workspace) -> Vector:
         """Return w after ``adapt_steps`` steps on mini-batches of the own training data."""
-        seed = workspace.seed("adapt")
-        return self._adapted(
-            workspace, workspace.models.model(SHARED), seed, epochs=self.options.adapt_steps, unit="step"
-        )
+        plan = replace(workspace.plan(workspace.seed("adapt")), epochs=self.options.adapt_steps, unit="step")
+        return self._adapted(workspace, workspace.models.model(SHARED), plan)

@@ -119,14 +119,14 @@ def local_rounds(
     rho = options.step(workspace.learning_rate)
     w, done = w.copy(), []
     for number, batch in enumerate(successive_batches(workspace, options.local_rounds or batches_in_epochs(workspace))):
-        theta, stats = workspace.fit(
-            theta,
-            workspace.seed("train", number),
+        plan = replace(
+            workspace.plan(workspace.seed("train", number)),
             indices=batch,
             unit="fullbatch_step",
             epochs=options.inner_steps,
             proximal=(w, options.strength),
         )
+        theta, stats = workspace.fit(theta, plan)
         done.append(stats)
         if rho == 1:
             w = theta.copy()

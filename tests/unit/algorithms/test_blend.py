@@ -164,11 +164,10 @@ def test_held_out_samples_train_nothing_before_the_choice(monkeypatch):
     seen = {}
     fit = Workspace.fit
 
-    def noting(workspace, *args, **changes):
-        seen.setdefault((workspace.peer_id, workspace.round_index, workspace.state.pooling is not None), []).append(
-            changes["indices"]
-        )
-        return fit(workspace, *args, **changes)
+    def noting(workspace, theta, plan, memory=""):
+        chosen = workspace.state.pooling is not None
+        seen.setdefault((workspace.peer_id, workspace.round_index, chosen), []).append(plan.indices)
+        return fit(workspace, theta, plan, memory)
 
     monkeypatch.setattr(Workspace, "fit", noting)
     for peer in run(graph_of(rounds=6)):

@@ -9,6 +9,7 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import Refusal
+from peer.algorithms.learner import TrainingPlan
 from peer.core.effects import Target
 from peer.lab.algorithm_server import AlgorithmServerOptions, FedSoftServer, run_algorithm_server
 from peer.lab.simulated import SimulatedSettings
@@ -144,7 +145,9 @@ def test_without_strength_a_peer_trains_alone_and_with_much_it_stays_at_its_cent
         theta = peers_of(graph_of(3, options={"strength": 0.0}, **WHOLE))[peer.peer_id]
         start, _ = pull(theta.models[:-1], peer_importance(theta), 1.0)
         for _ in range(4):
-            start, _ = theta.learner.train(start, epochs=4, seed=0, learning_rate=0.4, unit="fullbatch_step")
+            start, _ = theta.learner.train(
+                start, TrainingPlan(epochs=4, seed=0, learning_rate=0.4, unit="fullbatch_step")
+            )
         np.testing.assert_allclose(peer.models[-1], start, atol=2e-5)
     for peer in held:
         center, _ = pull(peer.models[:-1], peer.state.importance, 1.0)

@@ -170,7 +170,7 @@ def test_the_first_round_is_doubled():
         )
         peer = peers_of(g)[0]
         taken, fit = [], peer.learner.train
-        peer.learner.train = lambda *a, fit=fit, taken=taken, **k: (taken.append(k["epochs"]), fit(*a, **k))[1]
+        peer.learner.train = lambda theta, plan, fit=fit, taken=taken: (taken.append(plan.epochs), fit(theta, plan))[1]
         peer.workspace.state = peer.algorithm.assign(peer.workspace)
         peer.algorithm.train(peer.workspace)
         assert set(taken) == {steps}

@@ -3,6 +3,8 @@
 Method: one peer's algorithm, driven by hand through a round or two; `Privacy` by itself is in test_privacy.py.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -55,7 +57,7 @@ def test_a_private_peer_sends_only_noisy_models(noisy_self):
     slot = workspace.state.selected
     start = workspace.models.model(slot).copy()
     mine = np.flatnonzero(workspace.state.z == slot)
-    clean, _ = workspace.fit(start, workspace.seed("train", slot), indices=mine, epochs=4)
+    clean, _ = workspace.fit(start, replace(workspace.slot_plan(slot), indices=mine, epochs=4))
     algorithm.train(workspace)
     sent = algorithm.outgoing(workspace, slot)
     assert np.linalg.norm(sent - clean) > 1

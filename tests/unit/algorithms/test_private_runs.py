@@ -45,7 +45,7 @@ class Shard:
     def sample_losses(self, theta, part="train"):
         return self.rng.random(SAMPLES, np.float32)
 
-    def train(self, theta, **_settings):
+    def train(self, theta, plan):
         return theta + self.rng.standard_normal(4, np.float32), SimpleNamespace(
             loss=1.0, metric=None, samples=SAMPLES, steps=1
         )

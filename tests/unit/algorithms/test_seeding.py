@@ -12,6 +12,7 @@ from coordinator_free_bootstrap import make_graph
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms.dfca import Dfca, DfcaState
+from peer.algorithms.learner import TrainingPlan
 from peer.algorithms.registry import check_algorithm
 from peer.algorithms.seeding import EMPTY, UNREACHED, Seeding, SeedingState
 from peer.core.messages import ModelHeader, Pass
@@ -70,7 +71,8 @@ def test_seeds_and_bits_are_those_of_farthest_first_by_hand(after_each_seed):
         first = learners[0].initial_model(derive_seed(m.seed, "initial", r))
         trained = {
             i: learner.train(
-                first, epochs=10, seed=derive_seed(m.seed, "train", i, r, r), learning_rate=m.learning_rate
+                first,
+                TrainingPlan(epochs=10, seed=derive_seed(m.seed, "train", i, r, r), learning_rate=m.learning_rate),
             )[0]
             for i, learner in learners.items()
         }

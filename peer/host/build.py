@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coordinator_free_bootstrap import Graph, digest
+from coordinator_free_bootstrap import Compared, Graph, canonical_json, digest
 from coordinator_free_bootstrap.errors import CheckpointCorrupt, ConfigError
 from coordinator_free_bootstrap.meaning import compare
 from peer.algorithms.base import Algorithm
@@ -107,24 +107,25 @@ def build_host(
             resume=checkpoint.state if checkpoint else None,
         )
     )
-    digests = {
-        "wire_version": str(WIRE_VERSION),
-        "manifest": digest(manifest),
-        "graph": graph.digest,
-        "schema": model_format.schema.digest,
-        "frozen": learner.frozen_digest,
-        "initial_models": first.digest,
-    }
+    compared = Compared(
+        wire_version=WIRE_VERSION,
+        manifest_digest=digest(manifest),
+        graph_digest=graph.digest,
+        schema_digest=model_format.schema.digest,
+        frozen_digest=learner.frozen_digest,
+        initial_models_digest=first.digest,
+        manifest=canonical_json(manifest),
+        meaning=learner.meaning,
+    )
     published = checkpoint.arrays_of("published") if checkpoint else {}
     return PeerHost(
         engine,
         algorithm,
         workspace,
         model_format,
-        digests,
+        compared,
         clock,
         {int(slot): model for slot, model in published.items()},
-        learner.meaning,
     )
 
 

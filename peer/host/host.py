@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap import canonical_json, check_hello, remarks, with_known
+from coordinator_free_bootstrap import Compared, check_hello, remarks, with_known
 from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
 from peer.algorithms.base import Algorithm
 from peer.algorithms.saved_state import saved
@@ -57,10 +58,9 @@ class PeerHost:
         algorithm: the same that the engine asks.
         workspace: with the models; changed from now on.
         model_format: how models travel.
-        digests: what the handshake compares, by name.
+        compared: what the handshake compares.
         clock: monotonic seconds, only to time phases.
         published: float32 [d], the last published model of each slot, of a checkpoint.
-        meaning: what the numbers of a model mean here; the handshake compares it too.
     """
 
     world: World
@@ -71,10 +71,9 @@ class PeerHost:
         algorithm: Algorithm,
         workspace: Workspace,
         model_format: ModelFormat,
-        digests: dict[str, str],
+        compared: Compared,
         clock: Callable[[], float],
         published: dict[int, Vector],
-        meaning: str = "",
     ) -> None:
         self.engine = engine
         self.state = engine.state
@@ -85,12 +84,11 @@ class PeerHost:
         self.receiving = Receiving(algorithm, workspace, model_format, clock)
         self.manifest = engine.state.manifest
         self.peer_id = engine.state.peer_id
-        self.digests = digests
-        self.meaning = self._own_meaning = meaning  # the first one learns which classes neighbors know of
+        self.compared = compared  # its meaning learns which classes neighbors know of
+        self._own_meaning = compared.meaning
         self._remarks: dict[int, tuple[str, ...]] = {}  # of each neighbor, so that each is logged once
         self.metric = Metric()  # of the task; its world sets it
         self.more_metrics: tuple[Metric, ...] = ()
-        self.manifest_json = canonical_json(self.manifest)
         self.probe = Probe()
         self.closed = False  # the process is gone: events are ignored
         self.last_round: dict[str, Any] = {}  # fields of the last round's record, and of the end's
@@ -136,7 +134,7 @@ class PeerHost:
 
     def hello_to(self, neighbor: int) -> Hello:
         """Return this peer's hello to a neighbor, as of now."""
-        return make_hello(self.engine, self.digests, self.manifest_json, neighbor, self.meaning)
+        return make_hello(self.engine, self.compared, neighbor)
 
     def answer_hello(self, hello: Hello) -> HelloReply:
         """Check a neighbor's hello and answer with the own one, also where it is refused.
@@ -183,8 +181,8 @@ class PeerHost:
 
     def _learn_classes(self, hello: Hello) -> None:
         """Take over the classes that a neighbor knows of, to name them in refusals and to tell other neighbors."""
-        if hello.manifest_digest == self.digests["manifest"]:
-            self.meaning = with_known(self.meaning, hello.meaning)
+        if hello.manifest_digest == self.compared.manifest_digest:
+            self.compared = replace(self.compared, meaning=with_known(self.compared.meaning, hello.meaning))
 
     def _note_remarks(self, mine: Hello, theirs: Hello) -> None:
         """Log, once for each neighbor, how its task or data differ from ours in a way that may be meant."""

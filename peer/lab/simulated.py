@@ -199,7 +199,9 @@ def simulated_peers(
         host.workspace.should_stop = peer.should_stop
         resumed = {"resumed_from": checkpoint.round_index} if checkpoint else {}
         peer.recording.add("start", start_fields(host, task) | {"backend": "simulated"} | resumed)
-    if unlike := first_refusal({peer_id: peer.host.meaning for peer_id, peer in network.peers.items()}, graph.edges):
+    if unlike := first_refusal(
+        {peer_id: peer.host.compared.meaning for peer_id, peer in network.peers.items()}, graph.edges
+    ):
         raise ShardError(f"peers cannot train together: {unlike}")
     return network.peers
 

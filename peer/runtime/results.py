@@ -99,7 +99,7 @@ def write_results(
         "refusals": {str(code): count for code, count in run.refusals.items()},
         "storage_error": run.storage_error,
         "run_seconds": seconds,
-        "digests": host.digests,
+        "digests": host.compared.digests(),
         "ended_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     write_json(place.summary, summary)
@@ -127,7 +127,7 @@ def start_fields(host: PeerHost, task: Task) -> dict[str, Any]:
     return {
         "peer_id": host.peer_id,
         "notes": host.algorithm.notes(host.workspace),
-        "digests": host.digests,
+        "digests": host.compared.digests(),
         "metric": host.metric.as_json(),
         **({"more_metrics": [metric.as_json() for metric in host.more_metrics]} if host.more_metrics else {}),
         "true_cluster": main_cluster(host.workspace.true_cluster),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import assert_never
 
-from coordinator_free_bootstrap import Graph
+from coordinator_free_bootstrap import Compared, Graph
 from peer.algorithms.base import Algorithm
 from peer.algorithms.fedspd import FedSpd
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdState
@@ -25,14 +25,7 @@ from peer.core.state import State
 LOST = None
 Message = Control | ModelHeader
 Rule = Callable[[int, int, Message], float | None]  # (sender, receiver, message) -> seconds, or LOST
-DIGESTS = {
-    "wire_version": str(WIRE_VERSION),
-    "manifest": "",
-    "graph": "",
-    "schema": "",
-    "frozen": "",
-    "initial_models": "",
-}
+SAME = Compared(wire_version=WIRE_VERSION, manifest_digest="", graph_digest="", schema_digest="")
 
 
 class World:
@@ -93,7 +86,7 @@ class World:
         match effect:
             case do.SendHello(neighbor):
                 for me, other in ((peer, neighbor), (neighbor, peer)):
-                    hello = make_hello(self.engines[other], DIGESTS, "", me)
+                    hello = make_hello(self.engines[other], SAME, me)
                     self.post(me, ev.HandshakeDone(hello, answered=me == peer))
             case do.SendHeartbeat(neighbor, heartbeat):
                 self.post(neighbor, ev.HeartbeatReceived(heartbeat))

@@ -22,7 +22,7 @@ from peer.core.decisions import Offer, Rejection
 from peer.core.effects import Target
 from peer.core.engine import make_hello
 from peer.core.messages import ModelHeader, Outcome, Pass, Select
-from tests.unit.algorithms.engines import DIGESTS, World
+from tests.unit.algorithms.engines import SAME, World
 from tests.unit.algorithms.messages import header
 
 ROUNDS = 7
@@ -182,7 +182,7 @@ def test_lockstep_late_selection_is_answered_once():
         return engine.step(event, now)
 
     def meet(n):
-        step(ev.HandshakeDone(make_hello(world.engines[n], DIGESTS, "", 0), answered=True))
+        step(ev.HandshakeDone(make_hello(world.engines[n], SAME, 0), answered=True))
 
     def pushed(effects):
         return [effect.neighbor for effect in effects if isinstance(effect, do.SendModel)]

@@ -154,7 +154,7 @@ def test_fedrep_refuses_a_head_of_nothing_or_of_all(head, found):
 
 def test_peers_with_other_heads_refuse_each_other():
     mine, theirs = (peers_of(graph_of("fedrep", options={"head": head}))[0] for head in (["*bias"], ["*weight"]))
-    assert mine._peer.host.digests["schema"] != theirs._peer.host.digests["schema"]
+    assert mine._peer.host.compared.schema_digest != theirs._peer.host.compared.schema_digest
 
 
 @pytest.mark.parametrize("name", ["pfedme", "apfl", "perfedavg"])

@@ -17,7 +17,7 @@ from peer.core.messages import ModelHeader, Pass
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, manifest
 from tests.simulation.world import World
-from tests.unit.algorithms.engines import DIGESTS
+from tests.unit.algorithms.engines import SAME
 from tests.unit.algorithms.engines import World as Engines
 
 STEPS = 12
@@ -158,7 +158,7 @@ def test_numbers_are_checked(step, scalars, code):
     world = Told(graph_of(3, "line"))
     engine = world.engines[0]
     engine.step(ev.Tick(), 100.0)
-    engine.step(ev.HandshakeDone(make_hello(world.engines[1], DIGESTS, "", 0), answered=True), 100.0)
+    engine.step(ev.HandshakeDone(make_hello(world.engines[1], SAME, 0), answered=True), 100.0)
     rejection = engine.rejects_control(Pass(1, 1, 0, step, scalars))
     assert (rejection and rejection.code) == code
 

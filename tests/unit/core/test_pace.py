@@ -13,11 +13,12 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.engine import Engine
 from peer.core.liveness import NeighborState
-from peer.core.messages import WIRE_VERSION, Heartbeat, Hello, ModelHeader, Outcome, Pass, Phase, Select
+from peer.core.messages import Heartbeat, ModelHeader, Outcome, Pass, Phase, Select
 from peer.core.pace import Lockstep, Pace, RoundRate
 from peer.core.stages import Stage
 from peer.core.state import State
 from tests.simulation.options import manifest
+from tests.unit.algorithms.messages import hello_of
 
 SUSPICION_S, DEADLINE_S = 4.0, 400.0
 TIMEOUTS = {"heartbeat_s": 1.0, "suspicion_s": SUSPICION_S, "idle_transfer_s": 4.0, "round_deadline_s": DEADLINE_S}
@@ -39,7 +40,7 @@ class Driven:
         return self.engine.step(event, self.now)
 
     def hello(self, n, round_index=0, incarnation=1):
-        hello = Hello(n, incarnation, WIRE_VERSION, "", "", "", "", "", round_index, Phase.RUNNING, "")
+        hello = hello_of(n, incarnation, round_index)
         return self.step(ev.HandshakeDone(hello, answered=True))
 
     def heartbeat(self, n, round_index=0, after=0.0):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator_free_bootstrap import check_hello, make_graph
+from coordinator_free_bootstrap import Compared, check_hello, make_graph
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from peer.algorithms.registry import algorithm_named
@@ -17,7 +17,7 @@ from peer.core.messages import Heartbeat, Hello, Phase
 from peer.core.state import State
 
 GRAPH = make_graph("ring", 3)
-DIGESTS = {"wire_version": "2", "manifest": "m", "graph": "g", "schema": "s", "frozen": "", "initial_models": ""}
+SAME = Compared(wire_version=2, manifest_digest="m", graph_digest="g", schema_digest="s", manifest="{}")
 
 
 def engine_of(peer_id: int, incarnation: int, resume=None) -> Engine:
@@ -30,7 +30,7 @@ def engine_of(peer_id: int, incarnation: int, resume=None) -> Engine:
 
 
 def hello_of(incarnation: int) -> Hello:
-    return make_hello(engine_of(1, incarnation), DIGESTS, "{}", 0)
+    return make_hello(engine_of(1, incarnation), SAME, 0)
 
 
 def test_restarted_peer_refuses_earlier_incarnations_of_its_neighbors():
@@ -45,7 +45,7 @@ def test_restarted_peer_refuses_earlier_incarnations_of_its_neighbors():
     before = second.state.checkpoint()
     second.step(ev.HandshakeDone(hello_of(49), answered=False), 1.0)
     assert not second.state.neighbors[1].connected and second.state.checkpoint() == before
-    mine = make_hello(second, DIGESTS, "{}", 1)
+    mine = make_hello(second, SAME, 1)
     assert mine.seen_incarnation == 50  # a peer without its disk must take a higher one
     code, sentence = check_hello(mine, hello_of(49), neighbors=(1, 2), last_incarnation=50)
     assert code is Refusal.OLD_INCARNATION and "take 51 or higher" in sentence
@@ -77,7 +77,7 @@ def test_hello_of_an_old_incarnation_changes_no_neighbor_state(state):
     ("incarnation", "fits"), [(1, True), (INCARNATION_MAX, True), (0, False), (INCARNATION_MAX + 1, False)]
 )
 def test_incarnation_is_accepted_at_its_limits_and_refused_beyond_them(incarnation, fits):
-    mine = make_hello(engine_of(0, 1), DIGESTS, "{}", 1)
+    mine = make_hello(engine_of(0, 1), SAME, 1)
     theirs = replace(hello_of(1), incarnation=incarnation)
     found = check_hello(mine, theirs, neighbors=(1, 2))
     assert (found is None) is fits and (fits or found[0] is Refusal.MALFORMED)

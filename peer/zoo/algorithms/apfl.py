@@ -18,13 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.learner import training_fields
+from peer.algorithms.held_out import Indices
+from peer.algorithms.learner import TrainStats, training_fields
 from peer.algorithms.personalize import weighted_sum
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, accumulate
 from peer.core.decisions import AlgorithmState
+from peer.zoo.algorithms.local_rounds import successive_batches
 from peer.zoo.algorithms.personal import PERSONAL, SHARED, Personal, batches_in_epochs, require_plain_sgd
-from peer.zoo.algorithms.pfedme import successive_batches
 
 
 class ApflOptions(BaseModel):
@@ -81,7 +82,9 @@ class Apfl(Personal[ApflOptions, ApflState]):
         workspace.state = replace(workspace.state, alpha=alpha)
         return training_fields(done)
 
-    def _step(self, workspace: Workspace[ApflState], model: Vector, number: int, batch: Any) -> tuple[Vector, Any]:
+    def _step(
+        self, workspace: Workspace[ApflState], model: Vector, number: int, batch: Indices
+    ) -> tuple[Vector, TrainStats]:
         plan = workspace.plan(workspace.seed("train", number))
         return workspace.fit(model, replace(plan, indices=batch, unit="fullbatch_step", epochs=1))
 

@@ -26,7 +26,7 @@ from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, fold
 from peer.zoo.algorithms import cluster_count, clustering
 from peer.zoo.algorithms.cgpfl_decisions import CgpflDecisions, CgpflState, anchor_in, count_in, sketches_in
-from peer.zoo.algorithms.pfedme import local_rounds
+from peer.zoo.algorithms.local_rounds import local_rounds
 
 
 class Cgpfl(CgpflDecisions):

@@ -19,8 +19,8 @@ from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.learner import TrainingPlan, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
+from peer.zoo.algorithms.local_rounds import successive_batches
 from peer.zoo.algorithms.personal import SHARED, Personal, batches_in_epochs, require_plain_sgd
-from peer.zoo.algorithms.pfedme import successive_batches
 
 
 class PerFedAvgOptions(BaseModel):

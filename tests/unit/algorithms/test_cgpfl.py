@@ -10,7 +10,7 @@ from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.core.messages import Pass, PullRequest
 from peer.lab.algorithm_server import run_algorithm_server
 from peer.zoo.algorithms.cgpfl import Cgpfl
-from peer.zoo.algorithms.pfedme import successive_batches
+from peer.zoo.algorithms.local_rounds import successive_batches
 from tests.oracle import cgpfl as oracle
 from tests.oracle.fedspd import Data, share
 from tests.tools.simulated import finish, peers_of, run

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, ClassVar, Generic, cast
+from typing import ClassVar, Generic, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import TypeVar
@@ -30,7 +30,7 @@ from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import derive_seed
-from peer.algorithms.learner import Learner, measured, training_fields
+from peer.algorithms.learner import Fields, Learner, measured, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer, Rejection
@@ -284,7 +284,7 @@ class Algorithm(Generic[OptionsT, StateT]):
         """
         return frozenset(state.trained if self.mix == "uniform" else range(self.slots))
 
-    def train(self, workspace: Workspace[StateT]) -> dict[str, Any]:
+    def train(self, workspace: Workspace[StateT]) -> Fields:
         """Train the slots in state.trained; return metrics."""
         return training_fields([workspace.fit_slot(slot, memory=f"slot{slot}") for slot in workspace.state.trained])
 
@@ -327,7 +327,7 @@ class Algorithm(Generic[OptionsT, StateT]):
         self.merge(workspace)
         return workspace.state
 
-    def evaluate(self, workspace: Workspace[StateT]) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[StateT]) -> Fields:
         """Return the metrics of the evaluation model on the peer's test set."""
         return measured(workspace.learner.evaluate(self.evaluation_model(workspace)))
 
@@ -351,7 +351,7 @@ class Algorithm(Generic[OptionsT, StateT]):
                 workspace.models.fold(slot, model)
             workspace.models.merge(slot, 1.0 if workspace.round_index > 0 else 0.0)
 
-    def final(self, workspace: Workspace[StateT]) -> tuple[Vector, dict[str, Any]]:
+    def final(self, workspace: Workspace[StateT]) -> tuple[Vector, Fields]:
         """Return the personalized model and its metrics, before the final phase (`peer.algorithms.final_phase`)."""
         return self.evaluation_model(workspace), self.evaluate(workspace)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -29,7 +29,7 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.held_out import Fold, share_held_out
-from peer.algorithms.learner import training_fields
+from peer.algorithms.learner import Fields, training_fields
 from peer.algorithms.nearest import NearestCluster
 from peer.algorithms.seeding import EMPTY, HELD_OUT, Seeding, SeedingState
 from peer.algorithms.workspace import Workspace
@@ -213,7 +213,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
         none = (0.0,) * self.slots
         return replace(state, masses=none, relayed_losses=none, losses_before=state.losses or none)
 
-    def train(self, workspace: Workspace[DfcaStateT]) -> dict[str, Any]:
+    def train(self, workspace: Workspace[DfcaStateT]) -> Fields:
         """Train the chosen cluster; while one is seeded, its first model, and compare it with the others."""
         if seeding := self.seeds_now(workspace):
             return training_fields([seeding.train(workspace, self.fold(workspace))])
@@ -272,12 +272,12 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
             return self.nearest(workspace, self.end_step(workspace), self.clusters)
         return super().close(workspace)
 
-    def evaluate(self, workspace: Workspace[DfcaStateT]) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[DfcaStateT]) -> Fields:
         """Return the metrics of the cluster's model, and the peers whose models seeded the clusters."""
         shown = self.shown_seeds(workspace)
         return super().evaluate(workspace) | ({"state": shown} if shown else {})
 
-    def shown_seeds(self, workspace: Workspace[DfcaStateT]) -> dict[str, Any]:
+    def shown_seeds(self, workspace: Workspace[DfcaStateT]) -> Fields:
         """Return what the history says of the seeds."""
         return {"seeds": list(workspace.state.seeds)} if workspace.state.seeds else {}
 

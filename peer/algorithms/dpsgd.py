@@ -10,11 +10,11 @@ Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradi
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.base import Algorithm
-from peer.algorithms.learner import training_fields
+from peer.algorithms.learner import Fields, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.decisions import AlgorithmState
 
@@ -31,7 +31,7 @@ class DPsgd(Algorithm):
         """Return 1: the own model after its step, until the round closes."""
         return 1
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace) -> Fields:
         """Take one step on a copy; the model that travels stays as it is until the round closes."""
         plan = replace(workspace.slot_plan(0), unit="step", epochs=1)
         stepped, stats = workspace.fit(workspace.models.model(0), plan, "slot0")

@@ -15,7 +15,6 @@ without a coordinator, and `personalize`, which predicts without averaging cente
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms import division, labels, mixture, sketches
 from peer.algorithms.fedspd_decisions import NOTHING, FedSpdDecisions, FedSpdState
-from peer.algorithms.learner import Learner, measured, training_fields
+from peer.algorithms.learner import Fields, Learner, measured, training_fields
 from peer.algorithms.personalize import confident_predictions, mixed_predictions, weighted_sum
 from peer.algorithms.privacy import Privacy
 from peer.algorithms.workspace import Workspace
@@ -171,7 +170,7 @@ class FedSpd(FedSpdDecisions):
         centers, reference = workspace.scratch["round_start_centers"], workspace.scratch["reference"]
         return labels.conflict(model, header.slot, centers, reference, self.options.label_margin)
 
-    def train(self, workspace: Workspace[FedSpdState]) -> dict[str, Any]:
+    def train(self, workspace: Workspace[FedSpdState]) -> Fields:
         """Train each center in state.trained on its samples D_is (warm and hard rounds: on all), longer in round 0."""
         done = []
         z, phase, privacy = workspace.state.z, self.phase(workspace.round_index), self._privacy(workspace)
@@ -304,7 +303,7 @@ class FedSpd(FedSpdDecisions):
         """Return the sum of the centers, weighted by the mixture (Eq. 2)."""
         return weighted_sum([workspace.models.model(slot) for slot in range(self.slots)], workspace.state.mixture)
 
-    def evaluate(self, workspace: Workspace[FedSpdState]) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[FedSpdState]) -> Fields:
         """Return the metrics of the personalized model or predictions, with the mixture and its confusion with the truth."""
         learner, how = workspace.learner, self._predictor(workspace)
         models = [workspace.models.model(slot) for slot in range(self.slots)]
@@ -315,14 +314,14 @@ class FedSpd(FedSpdDecisions):
         else:
             result = learner.evaluate_predictions(mixed_predictions(learner, models, workspace.state.mixture))
         found = workspace.state
-        shown: dict[str, Any] = {"mixture": list(found.mixture), "anchor": list(found.anchor)}
+        shown: Fields = {"mixture": list(found.mixture), "anchor": list(found.anchor)}
         shown |= mixture.division(found.z, self.slots, true=workspace.true_cluster, classes=learner.labels())
         return measured(result) | {"state": shown}
 
     def _predictor(self, workspace: Workspace[FedSpdState]) -> str:
         return "average" if workspace.round_index < self.options.warm_rounds else self.options.personalize
 
-    def final(self, workspace: Workspace[FedSpdState]) -> tuple[Vector, dict[str, Any]]:
+    def final(self, workspace: Workspace[FedSpdState]) -> tuple[Vector, Fields]:
         """Return the model of Eq. 2 and the metrics of what predicts, which may be other than that model."""
         how = self._predictor(workspace)
         predictor = {"predictor": "personalized_model" if how == "average" else how}

@@ -11,14 +11,13 @@ authors' code. The guard is an addition of this project.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Algorithm
 from peer.algorithms.held_out import Indices, folds
-from peer.algorithms.learner import Unit, measured
+from peer.algorithms.learner import Fields, Unit, measured
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 
@@ -26,7 +25,7 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 FOLDS = 3
 
 
-def finish(algorithm: Algorithm, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
+def finish(algorithm: Algorithm, workspace: Workspace) -> tuple[Vector, Fields]:
     """Return the peer's model after the run and the final metrics, those before and after the final phase among them."""
     model, metrics = algorithm.final(workspace)
     if not algorithm.final_epochs:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from peer.core.averaging import Vector
 from peer.core.schema import Schema
 
 Part = Literal["train", "validation", "test"]
+Fields: TypeAlias = dict[str, Any]  # of a line of the history: JSON values
 
 
 Unit = Literal["epoch", "fullbatch_step", "step"]
@@ -86,13 +87,13 @@ class Evaluation:
     more: Mapping[str, float] = field(default_factory=dict)  # the task's other metrics, by name
 
 
-def measured(result: Evaluation) -> dict[str, Any]:
+def measured(result: Evaluation) -> Fields:
     """Return an evaluation as fields of a history line; ``metrics`` only where the task has more than one."""
     more = {"metrics": dict(result.more)} if result.more else {}
     return {"accuracy": result.metric, "loss": result.loss, **more}
 
 
-def training_fields(done: Sequence[TrainStats]) -> dict[str, Any]:
+def training_fields(done: Sequence[TrainStats]) -> Fields:
     """Return the trainings of a round as fields of a history line: mean loss, and mean metric where there is one."""
     if not done:
         return {}

@@ -7,12 +7,13 @@ Source: FedSPD (arXiv 2410.18862), Section 4.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coordinator_free_bootstrap.seeds import generator, uniform
+from peer.algorithms.learner import Fields
 
 Labels = npt.NDArray[np.int64]
 LOSS_MAX = 10.0  # nats; one sample of large loss must not dominate the mean of its class
@@ -140,7 +141,7 @@ def explained(groups: Labels, labels: Labels, clusters: int) -> float:
     return float(table.max(axis=1).sum() / max(table.sum(), 1))
 
 
-def division(labels: Labels, clusters: int, *, true: Labels | None, classes: Labels | None) -> dict[str, Any]:
+def division(labels: Labels, clusters: int, *, true: Labels | None, classes: Labels | None) -> Fields:
     """Return what the history records of a division of a peer's samples, as far as the data tell.
 
     `confusion` needs the true clusters; `class_explains` needs classes: where it is near 1, clusters are groups of classes, and a
@@ -152,7 +153,7 @@ def division(labels: Labels, clusters: int, *, true: Labels | None, classes: Lab
         true: the true cluster of each sample, int64 [n].
         classes: the class of each sample, int64 [n].
     """
-    found: dict[str, Any] = {}
+    found: Fields = {}
     if true is not None:
         found["confusion"] = confusion(true, labels, clusters)
     if classes is not None:

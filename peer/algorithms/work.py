@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, assert_never
+from typing import assert_never
 
 from peer.algorithms.base import Algorithm
 from peer.algorithms.final_phase import finish
+from peer.algorithms.learner import Fields
 from peer.algorithms.workspace import Workspace
 from peer.core.effects import Work
 from peer.core.events import WorkDone
@@ -34,7 +35,7 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
     workspace.round_index, workspace.step, workspace.present = work.round_index, work.step, work.present
     workspace.selections = {select.sender: select for select in work.selections}
     workspace.told = dict(work.told)
-    metrics: dict[str, Any] = {}
+    metrics: Fields = {}
     match work.kind:
         case "assign":
             workspace.state = algorithm.assign(workspace) if work.active else algorithm.sit_out(workspace)

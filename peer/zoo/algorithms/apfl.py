@@ -11,7 +11,6 @@ Source: Yuyang Deng, Mohammad Mahdi Kamani and Mehrdad Mahdavi, "Adaptive Person
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.held_out import Indices
-from peer.algorithms.learner import TrainStats, training_fields
+from peer.algorithms.learner import Fields, TrainStats, training_fields
 from peer.algorithms.personalize import weighted_sum
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, accumulate
@@ -59,7 +58,7 @@ class Apfl(Personal[ApflOptions, ApflState]):
         """Return the state before the first round, with the first alpha."""
         return replace(super().begin(workspace), alpha=self.options.alpha)
 
-    def train(self, workspace: Workspace[ApflState]) -> dict[str, Any]:
+    def train(self, workspace: Workspace[ApflState]) -> Fields:
         """Step w and v on the same batches."""
         w, v, alpha = workspace.models.model(SHARED), workspace.models.model(PERSONAL).copy(), workspace.state.alpha
         done = []

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -32,7 +32,7 @@ from peer.algorithms.dfca import Dfca, DfcaOptions, DfcaState
 from peer.algorithms.ensemble import Losses, clearly_above, selected_weights
 from peer.algorithms.final_phase import moved, tuned, validated_share
 from peer.algorithms.held_out import Indices
-from peer.algorithms.learner import measured, training_fields
+from peer.algorithms.learner import Fields, measured, training_fields
 from peer.algorithms.personalize import Predictions, mixed, mixed_predictions
 from peer.algorithms.seeding import obstacle_to_seeds
 from peer.algorithms.workspace import Workspace
@@ -156,7 +156,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
             state = replace(state, masses=(*state.masses[: self.shared], 1.0))
         return state
 
-    def train(self, workspace: Workspace[BlendState]) -> dict[str, Any]:
+    def train(self, workspace: Workspace[BlendState]) -> Fields:
         """Train cluster, shared and own model, on the samples that are not held out; before it, in mid-run, weigh all models."""
         r, trained = workspace.round_index, workspace.state.trained
         if 2 * r >= self.manifest.rounds and not self.seeding(r):
@@ -252,7 +252,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
 
     # ---- results ----------------------------------------------------------------------------------------------------
 
-    def evaluate(self, workspace: Workspace[BlendState]) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[BlendState]) -> Fields:
         """Return the metrics of the mixed predictions; before the choice, of the shared model."""
         shared = workspace.learner.evaluate(workspace.models.model(self.shared))
         weights = workspace.state.mixture
@@ -264,7 +264,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
         shown = {"blend": dict(zip(names, weights, strict=True)), **self.shown_seeds(workspace)}
         return found | {"accuracy_shared": shared.metric, "state": shown}
 
-    def final(self, workspace: Workspace[BlendState]) -> tuple[Vector, dict[str, Any]]:
+    def final(self, workspace: Workspace[BlendState]) -> tuple[Vector, Fields]:
         """Tune once more, guarded, on all samples; return the model of the largest weight and the metrics of the mixture."""
         self._choose(workspace)
         self._tune(workspace, guarded=True)

@@ -15,13 +15,12 @@ nearest center after round 0; alignment; a peer that sits a round out, whose cen
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms import labels, sketches
-from peer.algorithms.learner import Learner, training_fields
+from peer.algorithms.learner import Fields, Learner, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, fold
 from peer.zoo.algorithms import cluster_count, clustering
@@ -67,7 +66,7 @@ class Cgpfl(CgpflDecisions):
         t = workspace.round_index
         return replace(workspace.state, costs=(), sketches=None, round_index=t, averaging=t > 0)
 
-    def train(self, workspace: Workspace[CgpflState]) -> dict[str, Any]:
+    def train(self, workspace: Workspace[CgpflState]) -> Fields:
         """Do R local rounds on theta and w, from the center of the label; then take the label of the nearest center."""
         models, state = workspace.models, workspace.state
         start = models.model(self.own if state.label is None else state.label)
@@ -244,11 +243,11 @@ class Cgpfl(CgpflDecisions):
         """Return theta."""
         return workspace.models.model(self.personal)
 
-    def evaluate(self, workspace: Workspace[CgpflState]) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[CgpflState]) -> Fields:
         """Return the metrics of theta, the accuracy of the peer's center, and K."""
         state = workspace.state
         center = workspace.models.model(state.label or 0)
-        known: dict[str, Any] = {} if state.clusters is None else {"clusters": state.clusters}
+        known: Fields = {} if state.clusters is None else {"clusters": state.clusters}
         known |= {} if state.anchor is None else {"anchor": list(state.anchor)}
         shared = workspace.learner.evaluate(center).metric
         return super().evaluate(workspace) | {"accuracy_shared": shared, "state": known}

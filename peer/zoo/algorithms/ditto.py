@@ -10,10 +10,10 @@ Personalization", 2021, arXiv 2012.04221, Algorithm 1. The form between neighbor
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from peer.algorithms.learner import Fields
 from peer.algorithms.workspace import Workspace
 from peer.zoo.algorithms.personal import PERSONAL, SHARED, Personal
 
@@ -37,7 +37,7 @@ class Ditto(Personal[DittoOptions]):
     name = "ditto"
     Options = DittoOptions
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace) -> Fields:
         """Train the personal model near the shared one as it is, then the shared one."""
         options, models = self.options, workspace.models
         plan = replace(

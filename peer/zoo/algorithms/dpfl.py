@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,7 +25,7 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Algorithm, refuse_slot
-from peer.algorithms.learner import training_fields
+from peer.algorithms.learner import Fields, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer, Rejection
@@ -225,7 +224,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         """Train nothing and use no arrival."""
         return replace(super().sit_out(workspace), round_index=workspace.round_index)
 
-    def train(self, workspace: Workspace[DpflState]) -> dict[str, Any]:
+    def train(self, workspace: Workspace[DpflState]) -> Fields:
         """Train the current model, tau_init epochs at the first time; remember it if its validation score is the best so far."""
         epochs, best = workspace.manifest.local_epochs, workspace.state.best
         if best is None:
@@ -305,7 +304,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         workspace.pulled = {peer: models for peer, models in workspace.pulled.items() if peer in candidates}
         return super().adopt(workspace)
 
-    def evaluate(self, workspace: Workspace[DpflState]) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[DpflState]) -> Fields:
         """Return the metrics of the remembered model, the accuracy of the average, and the collaborators."""
         state = workspace.state
         averaged = workspace.learner.evaluate(workspace.models.model(CURRENT)).metric

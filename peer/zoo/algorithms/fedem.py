@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from peer.algorithms.base import Algorithm
-from peer.algorithms.learner import measured, training_fields
+from peer.algorithms.learner import Fields, measured, training_fields
 from peer.algorithms.mixture import division
 from peer.algorithms.personalize import mixed_predictions
 from peer.algorithms.workspace import Workspace
@@ -54,7 +53,7 @@ class FedEM(Algorithm):
             cluster_index=int(np.argmax(mixture)),
         )
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace) -> Fields:
         """Train each model with its sample weights q; a batch's loss is divided by its size, not by the sum of weights."""
         shares = workspace.scratch["shares"]
         plans = {
@@ -62,20 +61,20 @@ class FedEM(Algorithm):
         }
         return training_fields([workspace.fit_slot(slot, plan) for slot, plan in plans.items()])
 
-    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace) -> Fields:
         """Return the metrics of the mixed predictions."""
         models = [workspace.models.model(slot) for slot in range(self.slots)]
         mixture = workspace.state.mixture
         result = workspace.learner.evaluate_predictions(mixed_predictions(workspace.learner, models, mixture))
         # `soft_mixture` tells reports that pi is a mean of probabilities; the mixture of FedSPD counts samples.
-        state: dict[str, Any] = {"mixture": list(mixture), "soft_mixture": list(mixture)}
+        state: Fields = {"mixture": list(mixture), "soft_mixture": list(mixture)}
         if "shares" in workspace.scratch:
             likeliest = np.argmax(workspace.scratch["shares"], axis=0).astype(np.int64)
             classes = workspace.learner.labels()
             state |= division(likeliest, self.slots, true=workspace.true_cluster, classes=classes)
         return measured(result) | {"state": state}
 
-    def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
+    def final(self, workspace: Workspace) -> tuple[Vector, Fields]:
         """Return the model of the largest pi; the metrics are those of the mixed predictions."""
         main = int(np.argmax(workspace.state.mixture))
         return workspace.models.model(main), self.evaluate(workspace) | {"predictor": "mixture"}

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.algorithms.base import Algorithm
-from peer.algorithms.learner import Learner, training_fields
+from peer.algorithms.learner import Fields, Learner, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.schema import Schema
@@ -91,7 +90,7 @@ class FedRep(Personal[FedRepOptions]):
         (first, whole), common = super().initial_models(learner)
         return [self.body_of(learner.schema, first), whole], common
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace) -> Fields:
         """Train head and body; the body alone goes to slot 0."""
         schema, whole = workspace.learner.schema, self.evaluation_model(workspace)
         parameters = frozenset(spec.name for spec in schema.tensors if spec.role == "parameter")
@@ -113,6 +112,6 @@ class FedRep(Personal[FedRepOptions]):
         schema, models = workspace.learner.schema, workspace.models
         return self.joined(schema, models.model(PERSONAL), models.model(SHARED))
 
-    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace) -> Fields:
         """Return the metrics of the own head on the averaged body; a body alone predicts nothing."""
         return Algorithm.evaluate(self, workspace)

@@ -15,13 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.seeds import derive_seed, uniform
-from peer.algorithms.learner import Learner, training_fields
+from peer.algorithms.learner import Fields, Learner, training_fields
 from peer.algorithms.mixture import Labels, cluster_sizes, division
 from peer.algorithms.personalize import weighted_sum
 from peer.algorithms.saved_state import array
@@ -150,7 +150,7 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
         state = super().sit_out(workspace)
         return state if self.options.variant == "weighted" else replace(state, shares=(0.0,) * self.clusters)
 
-    def train(self, workspace: Workspace[FedSoftState]) -> dict[str, Any]:
+    def train(self, workspace: Workspace[FedSoftState]) -> Fields:
         """Train w near the centers; the first training starts at their mixture."""
         models, u = workspace.models, workspace.state.importance
         center, strength = pull([models.model(s) for s in range(self.clusters)], u, self.options.strength)
@@ -166,10 +166,10 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
         self.average_pulled(workspace, range(self.clusters))
         return replace(workspace.state, importance=())
 
-    def evaluate(self, workspace: Workspace[FedSoftState]) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[FedSoftState]) -> Fields:
         """Return the metrics of w, the accuracy of the center that has most of the training samples, and their division."""
         state = workspace.state
-        main, known = workspace.models.model(state.cluster_index or 0), dict[str, Any]()
+        main, known = workspace.models.model(state.cluster_index or 0), Fields()
         if state.labels is not None:
             classes = workspace.learner.labels()
             known["mixture"] = list(state.mixture)

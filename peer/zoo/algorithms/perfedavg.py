@@ -10,13 +10,12 @@ arXiv 2002.07948, Per-FedAvg (FO). The form between neighbors is an addition of 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.learner import TrainingPlan, training_fields
+from peer.algorithms.learner import Fields, TrainingPlan, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.zoo.algorithms.local_rounds import successive_batches
@@ -49,7 +48,7 @@ class PerFedAvg(Personal[PerFedAvgOptions]):
         """Return 0: the personal model is made from w when it is needed."""
         return 0
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace) -> Fields:
         """Take the meta-steps of a round; each has two mini-batches, one for w' and one for the step of w."""
         w, done = workspace.models.model(SHARED).copy(), []
         batches = successive_batches(workspace, 2 * batches_in_epochs(workspace))

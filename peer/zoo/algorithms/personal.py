@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.base import Algorithm, OptionsT, StateT
+from peer.algorithms.learner import Fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 
@@ -28,7 +29,7 @@ class Personal(Algorithm[OptionsT, StateT]):
         """Return the personal model."""
         return workspace.models.model(PERSONAL)
 
-    def evaluate(self, workspace: Workspace[StateT]) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[StateT]) -> Fields:
         """Return the metrics of the personal model, and the accuracy of the shared one."""
         shared = workspace.learner.evaluate(workspace.models.model(SHARED))
         return super().evaluate(workspace) | {"accuracy_shared": shared.metric}

@@ -13,13 +13,12 @@ names mean one tensor.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pydantic import Field
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.learner import training_fields
+from peer.algorithms.learner import Fields, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import fold
 from peer.core.decisions import AlgorithmState
@@ -55,7 +54,7 @@ class PFedMe(Personal[PFedMeOptions, PFedMeState]):
         """Return w, in every round: with beta < 1 the close needs the w that no arrival has changed."""
         return frozenset({SHARED})
 
-    def train(self, workspace: Workspace[PFedMeState]) -> dict[str, Any]:
+    def train(self, workspace: Workspace[PFedMeState]) -> Fields:
         """Do R local rounds on theta and w."""
         start, first = workspace.models.model(SHARED), not workspace.state.has_trained
         theta = start if first else workspace.models.model(PERSONAL)

@@ -95,17 +95,17 @@ class Attacker:
         status, manifest, said = await link.status(), self.graph.manifest, self.digests
         self.incarnation += anew
         hello = Hello(
-            ATTACKER,
-            self.incarnation,
-            int(said["wire_version"]),
-            digest(manifest),
-            self.graph.digest,
-            said["schema"],
-            said["frozen"],
-            said["initial_models"],
-            int(status["round_index"]),
-            Phase.RUNNING,
-            canonical_json(manifest),
+            sender=ATTACKER,
+            incarnation=self.incarnation,
+            wire_version=int(said["wire_version"]),
+            manifest_digest=digest(manifest),
+            graph_digest=self.graph.digest,
+            schema_digest=said["schema"],
+            frozen_digest=said["frozen"],
+            initial_models_digest=said["initial_models"],
+            manifest=canonical_json(manifest),
+            round_index=int(status["round_index"]),
+            phase=Phase.RUNNING,
         )
         reply = await link.hello(hello)
         if reply.refusal is Refusal.MEANING_MISMATCH:  # the reply has the peer's record

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
+from peer.algorithms.learner import TrainingPlan
 from peer.core.averaging import Vector
 from peer.core.schema import Schema, TensorSpec
 
@@ -49,7 +49,7 @@ class StubLearner:
     def initial_model(self, seed: int) -> Vector:
         return np.zeros(len(self._values), np.float32)
 
-    def train(self, theta: Vector, **_: Any) -> tuple[Vector, Result]:
+    def train(self, theta: Vector, plan: TrainingPlan) -> tuple[Vector, Result]:
         learned = theta.copy() if self._trained else np.array(self._values, np.float32)
         self._trained = True
         return learned, Result()

@@ -24,6 +24,7 @@ from torch import nn
 from torch.nn import functional
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
+from peer.algorithms.learner import TrainingPlan
 from peer.lab.simulated import SimulatedSettings, simulate
 from peer.learning.learner import Learner
 from peer.tasks import Shard, Task
@@ -80,7 +81,7 @@ def beside_a_loop(name: str, momentum: float, seconds: float) -> tuple[float, fl
     bare = BareLoop(task.make_model(), x, y, momentum)
     theta = learner.initial_model(0)
     settings: dict[str, Any] = {"epochs": EPOCHS, "learning_rate": RATE, "momentum": momentum}
-    loops = [lambda seed: learner.train(theta, seed=seed, **settings), bare.train]
+    loops = [lambda seed: learner.train(theta, TrainingPlan(seed=seed, **settings)), bare.train]
     rounds: list[tuple[float, float]] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(rounds) < 4:

@@ -3,7 +3,7 @@
 from coordinator_free_bootstrap.generators import KINDS, Kind, make_graph
 from coordinator_free_bootstrap.graph import Graph, Node, Observer, Relay, split_address
 from coordinator_free_bootstrap.graph_file import dump_graph, load_graph, parse_graph, save_graph
-from coordinator_free_bootstrap.handshake import check_hello, remarks
+from coordinator_free_bootstrap.handshake import Compared, check_hello, remarks
 from coordinator_free_bootstrap.identity import Subject, dns_name, next_incarnation, parse_spiffe_id, spiffe_id
 from coordinator_free_bootstrap.manifest import Manifest, Timeouts, canonical_json, digest
 from coordinator_free_bootstrap.meaning import with_known
@@ -12,6 +12,7 @@ from coordinator_free_bootstrap.settings import Difference, apply_settings, diff
 
 __all__ = [
     "KINDS",
+    "Compared",
     "Difference",
     "Graph",
     "Kind",

@@ -7,7 +7,7 @@ contains no secret. Text from a neighbor is shortened and quoted before it is lo
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
+from dataclasses import dataclass, fields
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.identity import INCARNATION_MAX
@@ -16,35 +16,51 @@ from coordinator_free_bootstrap.settings import diff
 from coordinator_free_bootstrap.strict_json import shown
 
 _DIFFERENCES_SHOWN = 8
+_IN_RECORDS = ("_version", "_digest")  # ends of the names of fields that records keep
 
 
-class HelloFields(Protocol):
-    """The fields of a hello that the check reads; `peer.core.messages.Hello` has them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """What two peers must agree on before they exchange models. A digest that differs is refused with both values.
 
-    @property
-    def sender(self) -> int: ...  # noqa: D102
-    @property
-    def incarnation(self) -> int: ...  # noqa: D102
-    @property
-    def wire_version(self) -> int: ...  # noqa: D102
-    @property
-    def manifest_digest(self) -> str: ...  # noqa: D102
-    @property
-    def graph_digest(self) -> str: ...  # noqa: D102
-    @property
-    def schema_digest(self) -> str: ...  # noqa: D102
-    @property
-    def frozen_digest(self) -> str: ...  # noqa: D102
-    @property
-    def initial_models_digest(self) -> str: ...  # noqa: D102
-    @property
-    def manifest(self) -> str: ...  # noqa: D102
-    @property
-    def meaning(self) -> str: ...  # noqa: D102
+    Attributes:
+        wire_version: of the messages.
+        manifest_digest: of ``manifest``.
+        graph_digest: of peers and edges.
+        schema_digest: of the models that travel.
+        frozen_digest: of weights that are neither trained nor sent; "" where the model has none.
+        initial_models_digest: "" where each peer draws its own models.
+        manifest: canonical JSON, so that a refusal can name the keys that differ.
+        meaning: the text of `coordinator_free_bootstrap.meaning.Meaning`.
+    """
+
+    wire_version: int
+    manifest_digest: str
+    graph_digest: str
+    schema_digest: str
+    frozen_digest: str = ""
+    initial_models_digest: str = ""
+    manifest: str = ""
+    meaning: str = ""
+
+    def digests(self) -> dict[str, str]:
+        """Return what history and summary keep: the wire version and all digests, by short names."""
+        found = {
+            each.name: str(getattr(self, each.name)) for each in fields(Compared) if each.name.endswith(_IN_RECORDS)
+        }
+        return {name.removesuffix("_digest"): value for name, value in found.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduction(Compared):
+    """Who says what of `Compared`: the part of a hello that is checked; `peer.core.messages.Hello` has more."""
+
+    sender: int
+    incarnation: int  # the sender's restart count
 
 
 def check_hello(
-    mine: HelloFields, theirs: HelloFields, *, neighbors: Collection[int], last_incarnation: int = 0
+    mine: Introduction, theirs: Introduction, *, neighbors: Collection[int], last_incarnation: int = 0
 ) -> tuple[Refusal, str] | None:
     """Return None if the hello is acceptable, else the refusal code and a sentence with both values.
 
@@ -92,12 +108,12 @@ def check_hello(
     return None
 
 
-def remarks(mine: HelloFields, theirs: HelloFields) -> tuple[str, ...]:
+def remarks(mine: Introduction, theirs: Introduction) -> tuple[str, ...]:
     """Return a sentence for each difference of two accepted hellos that may be meant, such as another task file."""
     return compare(mine.meaning, theirs.meaning, f"peer {mine.sender}", f"peer {theirs.sender}").warnings
 
 
-def _both(mine: HelloFields, theirs: HelloFields, what: str, ours: object, other: object) -> str:
+def _both(mine: Introduction, theirs: Introduction, what: str, ours: object, other: object) -> str:
     return (
         f"{what} differ: peer {mine.sender} has {shown(ours)}, peer {theirs.sender} has {shown(other)}; "
         f"give both the same {_SOURCE[what]}"
@@ -114,7 +130,7 @@ _SOURCE = {
 }
 
 
-def _differences(mine: HelloFields, theirs: HelloFields) -> str:
+def _differences(mine: Introduction, theirs: Introduction) -> str:
     differences = diff(mine.manifest, theirs.manifest)
     if not differences:
         return "but no key differs: one of the two digests is not the digest of its manifest"

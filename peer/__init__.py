@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from coordinator_free_bootstrap.manifest import Manifest as Manifest
     from coordinator_free_bootstrap.seeds import generator as generator
     from peer.algorithms.base import Algorithm as Algorithm
+    from peer.algorithms.learner import TrainingPlan as TrainingPlan
+    from peer.algorithms.learner import training_fields as training_fields
     from peer.algorithms.workspace import Workspace as Workspace
     from peer.api.graph import Graph as Graph
     from peer.api.one_peer import run as run

@@ -52,8 +52,10 @@ NAMES = {
     "Select": "peer.core.messages",
     "Target": "peer.core.effects",
     "Vector": "peer.core.averaging",
+    "TrainingPlan": "peer.algorithms.learner",
     "Workspace": "peer.algorithms.workspace",
     "generator": "coordinator_free_bootstrap.seeds",
+    "training_fields": "peer.algorithms.learner",
 }
 
 # what others use of a ring by name -> module: trackers of a running peer, and the faults that `peer list` shows

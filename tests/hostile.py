@@ -39,22 +39,8 @@ def channel_to(target: TargetProcess, subject: Subject = ATTACKER) -> grpc.aio.C
 
 def hello_of(target: TargetProcess, **changes: Any) -> Hello:
     """Return a hello of the attacker; valid except for ``changes``."""
-    digests = target.hello
-    fields: dict[str, Any] = {
-        "sender": ATTACKER,
-        "incarnation": 7,
-        "wire_version": int(digests["wire_version"]),
-        "manifest_digest": digests["manifest"],
-        "graph_digest": digests["graph"],
-        "schema_digest": digests["schema"],
-        "frozen_digest": digests["frozen"],
-        "initial_models_digest": digests["initial_models"],
-        "round_index": 0,
-        "phase": Phase.RUNNING,
-        "manifest": digests["manifest_json"],
-        "meaning": digests["meaning"],
-    }
-    return Hello(**(fields | changes))
+    fields: dict[str, Any] = {"sender": ATTACKER, "incarnation": 7, "round_index": 0, "phase": Phase.RUNNING}
+    return Hello(**(target.hello | fields | changes))
 
 
 class Mutator:

@@ -6,6 +6,7 @@ Peer 1 attacks; peer 2 is good. Both only call peer 0: no process listens at the
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable
@@ -112,21 +113,8 @@ class Target:
 
     def hello(self, sender: int, **changes: Any) -> Hello:
         """Return a hello that the peer accepts, except for the changes."""
-        digests = self.host.digests
-        fields: dict[str, Any] = {
-            "sender": sender,
-            "incarnation": INCARNATION,
-            "wire_version": int(digests["wire_version"]),
-            "manifest_digest": digests["manifest"],
-            "graph_digest": digests["graph"],
-            "schema_digest": digests["schema"],
-            "frozen_digest": digests["frozen"],
-            "initial_models_digest": digests["initial_models"],
-            "round_index": 0,
-            "phase": Phase.RUNNING,
-            "manifest": self.host.manifest_json,
-            "meaning": self.host.meaning,
-        }
+        fields: dict[str, Any] = dataclasses.asdict(self.host.compared)
+        fields |= {"sender": sender, "incarnation": INCARNATION, "round_index": 0, "phase": Phase.RUNNING}
         return Hello(**(fields | changes))
 
     def model(self, slot: int = 0, scale: float = 1.0, nan_at: int | None = None) -> np.ndarray[Any, Any]:

@@ -7,6 +7,7 @@ of its state, its refusals, its stage and its buffers.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import os
@@ -76,7 +77,7 @@ async def serve(directory: Path, run: dict[str, Any]) -> None:
         await target.connect(ATTACKER, GOOD)
         await target.reach(*EXCHANGE)
         pairs = {str(s): (p.private_key.decode(), p.chain.decode()) for s, p in target.pairs.items()}
-        hello = target.host.digests | {"manifest_json": target.host.manifest_json, "meaning": target.host.meaning}
+        hello = dataclasses.asdict(target.host.compared)
         model_bytes = target.host.state.model_bytes
         print(json.dumps({"port": target.port, "hello": hello, "keys": pairs, "model_bytes": model_bytes}), flush=True)
         loop = asyncio.get_running_loop()

@@ -3,13 +3,13 @@
 A new algorithm is one file in this package with a subclass of `Algorithm`; the registry finds it by its ``name``.
 In each round the engine asks for
 
-    assign      choose the slots to train                      -> state["trained"]
+    assign      choose the slots to train                      -> state.trained
     train       train them; snapshots of the results are offered
     exchange    steps 0 .. steps-1: send offers, fold arrivals; `end_step` after each step but the last
     close       merge deferred arrivals, recompute (assignment, mixture weights), evaluate
 
-and after the last round for `final`. ``state`` holds JSON values: decisions read it, work replaces it. Arrays with one value
-per sample are in ``workspace.arrays``. Checkpoints contain both.
+and after the last round for `final`. ``state`` is a frozen dataclass: decisions read it, work replaces it as a whole, checkpoints
+contain it (`peer.algorithms.saved_state`).
 
 A peer holds ``slots`` models that travel, slots 0 .. slots-1, and then ``private`` ones. The engine, the host and the wire know
 only the first kind: no message and no pull reaches a private model. Checkpoints contain all. Models that travel may be a part
@@ -19,16 +19,18 @@ of a whole model (`travelling`); a private one is always whole.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import ClassVar, Generic, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from typing_extensions import TypeVar
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import derive_seed
-from peer.algorithms.learner import Learner, measured, training_fields
+from peer.algorithms.learner import Fields, Learner, measured, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer, Rejection
@@ -43,8 +45,14 @@ class NoOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Algorithm:
+OptionsT = TypeVar("OptionsT", bound=BaseModel, default=NoOptions)
+StateT = TypeVar("StateT", bound=AlgorithmState, default=AlgorithmState)
+
+
+class Algorithm(Generic[OptionsT, StateT]):
     """Base of all algorithms. Defaults: train slot 0, send it to every neighbor, average uniformly.
+
+    Own classes of options and state stand in the base, for type checkers, and as ``Options`` and ``State``.
 
     >>> import peer
     >>> class Half(Algorithm):
@@ -58,6 +66,8 @@ class Algorithm:
 
     name: ClassVar[str]
     Options: ClassVar[type[BaseModel]] = NoOptions
+    State: ClassVar[type[AlgorithmState]] = AlgorithmState
+    idle_folds: bool = True  # a peer that sits a round out still folds arrivals
     default_mix: ClassVar[str] = "uniform"
     clustered: ClassVar[bool] = True  # False: one model travels, and run.clusters has no effect
     packages: ClassVar[tuple[str, ...]] = ()  # modules that a run imports, beyond those of a bare installation
@@ -73,8 +83,7 @@ class Algorithm:
         self.peer_id = peer_id
         self.graph = graph
         self._refuse_unused(manifest)
-        self.options: Any = self.parse_options(manifest)
-        self.idle_folds = bool(getattr(self.options, "idle_folds", True))
+        self.options = self.parse_options(manifest)
         self.slots = self.slot_count(manifest)
         self.private = self.private_count(manifest)
         self.mix = manifest.mix or self.default_mix
@@ -97,14 +106,14 @@ class Algorithm:
                 )
 
     @classmethod
-    def parse_options(cls, manifest: Manifest) -> BaseModel:
+    def parse_options(cls, manifest: Manifest) -> OptionsT:
         """Validate ``run.options``.
 
         Raises:
             ConfigError: an option is unknown or out of range; the text names key, value and the known options.
         """
         try:
-            return cls.Options.model_validate(manifest.options)
+            return cast("OptionsT", cls.Options.model_validate(manifest.options))
         except ValidationError as error:
             problem = error.errors()[0]
             key = ".".join(map(str, problem["loc"])) or "options"
@@ -168,28 +177,28 @@ class Algorithm:
         """Return the number of exchange steps of a round: one."""
         return 1
 
-    def selects(self, state: AlgorithmState, round_index: int) -> Select | None:
+    def selects(self, state: StateT, round_index: int) -> Select | None:
         """Return the selection of a round: none."""
         return None
 
     def offers(
-        self, state: AlgorithmState, round_index: int, step: int, neighbor: int, select: Select | None
+        self, state: StateT, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
         """Offer the trained slots to every neighbor."""
-        return tuple(Offer(slot, state.get("sample_count", 1)) for slot in state["trained"])
+        return tuple(Offer(slot, state.sample_count) for slot in state.trained)
 
-    def expected(self, state: AlgorithmState, select: Select) -> int | None:
+    def expected(self, state: StateT, select: Select) -> int | None:
         """Return how many models follow a selection: unknown, the first header says it."""
         return None
 
-    def tells(self, state: AlgorithmState, round_index: int, step: int) -> tuple[float, ...]:
+    def tells(self, state: StateT, round_index: int, step: int) -> tuple[float, ...]:
         """Return the numbers to send in a step to each neighbor that gets no model in it, at most 4096: none.
 
         They go with the pass. Neighbors find those of a step in ``workspace.told`` when they end or close it.
         """
         return ()
 
-    def rejects_pass(self, state: AlgorithmState, message: Pass) -> Rejection | None:
+    def rejects_pass(self, state: StateT, message: Pass) -> Rejection | None:
         """Refuse numbers in a pass: without `tells`, no peer sends any."""
         if not message.scalars:
             return None
@@ -204,23 +213,23 @@ class Algorithm:
         """
         return False
 
-    def asks(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
+    def asks(self, state: StateT, round_index: int) -> frozenset[int]:
         """Return the neighbors whose models this peer takes in a round with `asking`, after `assign`: all of them."""
         return frozenset(self.graph.neighbors(self.peer_id))
 
-    def agrees(self, state: AlgorithmState, round_index: int, selections: dict[int, Select]) -> AlgorithmState:
-        """Return what the selections of a round add to the state: nothing."""
-        return {}
+    def agrees(self, state: StateT, round_index: int, selections: dict[int, Select]) -> StateT:
+        """Return the state with what the selections of a round add to it: nothing."""
+        return state
 
-    def rejects_select(self, state: AlgorithmState, select: Select) -> Rejection | None:
+    def rejects_select(self, state: StateT, select: Select) -> Rejection | None:
         """Refuse every selection: without `selects`, no peer sends one; a bare one that only asks is taken before."""
         return Rejection(Refusal.MALFORMED, f"algorithm '{self.name}' has no selections")
 
-    def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Rejection | None:
+    def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Rejection | None:
         """Accept every header: any slot may come from any neighbor."""
         return None
 
-    def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
+    def targets(self, state: StateT, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold into the slot that the header names."""
         return (Target(header.slot, self.mixing_weight(header.sender)),)
 
@@ -238,47 +247,53 @@ class Algorithm:
 
     # ---- work on tensors ---------------------------------------------------------------------------------------
 
+    @property
+    def common_start(self) -> bool:
+        """Whether the first models that travel are equal on all peers; else each peer draws its own, without common meaning.
+
+        Source: global and local initialization (GI, LI) of DFCA (arXiv 2510.15300).
+        """
+        return True
+
     def initial_models(self, learner: Learner) -> tuple[list[Vector], bool]:
         """Return all models that a peer holds, and whether those that travel are equal on all peers: the handshake compares them.
 
-        Private models start as copies of slot 0. With the option ``initialization = "local"`` each peer draws its own, so slots
-        have no common meaning yet.
-        Source: global and local initialization (GI, LI) of DFCA (arXiv 2510.15300).
+        Private models start as copies of slot 0.
         """
-        common = getattr(self.options, "initialization", "global") != "local"
+        common = self.common_start
         path = () if common else (self.peer_id,)
         seeds = [derive_seed(self.manifest.seed, "initial", slot, *path) for slot in range(self.slots)]
         models = [learner.initial_model(seed) for seed in seeds]
         return models + [models[0].copy() for _ in range(self.private)], common
 
-    def begin(self, workspace: Workspace) -> AlgorithmState:
+    def begin(self, workspace: Workspace[StateT]) -> StateT:
         """Return the state of a peer before its first round; neighbors are told ``sample_count``."""
-        return {"trained": [0], "sample_count": workspace.learner.count()}
+        return cast("StateT", self.State(trained=(0,), sample_count=workspace.learner.count()))
 
-    def assign(self, workspace: Workspace) -> AlgorithmState:
-        """Choose the slots to train in this round: state["trained"], which `sit_out` leaves empty."""
-        return {**workspace.state, "trained": [0]}
+    def assign(self, workspace: Workspace[StateT]) -> StateT:
+        """Choose the slots to train in this round: state.trained, which `sit_out` leaves empty."""
+        return replace(workspace.state, trained=(0,))
 
-    def sit_out(self, workspace: Workspace) -> AlgorithmState:
+    def sit_out(self, workspace: Workspace[StateT]) -> StateT:
         """Take no part in this round: train nothing."""
-        return {**workspace.state, "trained": []}
+        return replace(workspace.state, trained=())
 
-    def deferred_slots(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
+    def deferred_slots(self, state: StateT, round_index: int) -> frozenset[int]:
         """Return the slots whose arrivals are averaged separately and merged at the close: at least those in training.
 
         With Metropolis weights these are all slots: the own weight, 1 minus that of the arrivals, is known only at the close.
         """
-        return frozenset(state["trained"] if self.mix == "uniform" else range(self.slots))
+        return frozenset(state.trained if self.mix == "uniform" else range(self.slots))
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
-        """Train the slots in state["trained"]; return metrics."""
-        return training_fields([workspace.fit_slot(slot, f"slot{slot}") for slot in workspace.state["trained"]])
+    def train(self, workspace: Workspace[StateT]) -> Fields:
+        """Train the slots in state.trained; return metrics."""
+        return training_fields([workspace.fit_slot(slot, memory=f"slot{slot}") for slot in workspace.state.trained])
 
-    def outgoing(self, workspace: Workspace, slot: int) -> Vector | None:
+    def outgoing(self, workspace: Workspace[StateT], slot: int) -> Vector | None:
         """Return the model to send in place of the slot's model (for example with noise), or None for the slot's model."""
         return None
 
-    def published(self, workspace: Workspace, slot: int) -> Vector:
+    def published(self, workspace: Workspace[StateT], slot: int) -> Vector:
         """Return the model that a neighbor gets when it pulls a slot; never mutated afterwards."""
         return workspace.models.share(slot)
 
@@ -287,46 +302,46 @@ class Algorithm:
         """Whether `screen_arrival` must be called for each complete arrival."""
         return type(self).screen_arrival is not Algorithm.screen_arrival
 
-    def screen_arrival(self, workspace: Workspace, header: ModelHeader, model: Vector) -> Rejection | None:
+    def screen_arrival(self, workspace: Workspace[StateT], header: ModelHeader, model: Vector) -> Rejection | None:
         """Return the rejection of a complete arrival, or None.
 
         It runs while training runs: it may read only what training does not change.
         """
         return None
 
-    def notes(self, workspace: Workspace) -> list[str]:
+    def notes(self, workspace: Workspace[StateT]) -> list[str]:
         """Return sentences for the operator, logged before the run."""
         return []
 
-    def end_step(self, workspace: Workspace) -> AlgorithmState:
+    def end_step(self, workspace: Workspace[StateT]) -> StateT:
         """Merge the arrivals of an exchange step; not called after the last one."""
         self.merge(workspace)
         return workspace.state
 
-    def merge(self, workspace: Workspace) -> None:
+    def merge(self, workspace: Workspace[StateT]) -> None:
         """Merge every slot with its deferred arrivals."""
         for slot in range(self.slots):
             workspace.models.merge(slot, self.own_weight(workspace.models.deferred_weight(slot)))
 
-    def close(self, workspace: Workspace) -> AlgorithmState:
+    def close(self, workspace: Workspace[StateT]) -> StateT:
         """Merge the arrivals of the last exchange step and recompute the state; `evaluate` follows."""
         self.merge(workspace)
         return workspace.state
 
-    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[StateT]) -> Fields:
         """Return the metrics of the evaluation model on the peer's test set."""
         return measured(workspace.learner.evaluate(self.evaluation_model(workspace)))
 
-    def evaluation_model(self, workspace: Workspace) -> Vector:
+    def evaluation_model(self, workspace: Workspace[StateT]) -> Vector:
         """Return the model whose accuracy is reported: that of the peer's cluster."""
-        return workspace.models.model(int(workspace.state.get("cluster_index", 0)))
+        return workspace.models.model(workspace.state.cluster_index or 0)
 
-    def adopt(self, workspace: Workspace) -> AlgorithmState:
+    def adopt(self, workspace: Workspace[StateT]) -> StateT:
         """Catch up: average the pulled models with the own ones, which count only if they have ever been trained."""
         self.average_pulled(workspace, range(self.slots))
         return workspace.state
 
-    def average_pulled(self, workspace: Workspace, slots: Iterable[int]) -> None:
+    def average_pulled(self, workspace: Workspace[StateT], slots: Iterable[int]) -> None:
         """Average the pulled models of some slots with the own ones."""
         for slot in slots:
             pulled = [models[slot] for n, models in sorted(workspace.pulled.items()) if n in workspace.present]
@@ -337,7 +352,7 @@ class Algorithm:
                 workspace.models.fold(slot, model)
             workspace.models.merge(slot, 1.0 if workspace.round_index > 0 else 0.0)
 
-    def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
+    def final(self, workspace: Workspace[StateT]) -> tuple[Vector, Fields]:
         """Return the personalized model and its metrics, before the final phase (`peer.algorithms.final_phase`)."""
         return self.evaluation_model(workspace), self.evaluate(workspace)
 

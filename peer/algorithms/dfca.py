@@ -16,19 +16,22 @@ Seeds (`initialization = "seeds"`): the first k rounds choose the first model of
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypeVar
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
-from peer.algorithms.base import Algorithm, refuse_slot
 from peer.algorithms.held_out import Fold, share_held_out
-from peer.algorithms.learner import training_fields
-from peer.algorithms.seeding import EMPTY, HELD_OUT, Seeding
+from peer.algorithms.learner import Fields, training_fields
+from peer.algorithms.nearest import NearestCluster
+from peer.algorithms.seeding import EMPTY, HELD_OUT, Seeding, SeedingState
 from peer.algorithms.workspace import Workspace
 from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.effects import Target
@@ -58,14 +61,37 @@ class DfcaOptions(BaseModel):
     idle_folds: bool = Field(True, description="a peer that sits a round out still folds arrivals; false is the paper")
 
 
-class Dfca(Algorithm):
+@dataclass(frozen=True)
+class DfcaState(SeedingState):
+    """State of DFCA; the masses and relayed losses are of each slot, and mean something in warm-up rounds only.
+
+    Attributes:
+        losses: mean training loss of each cluster that was looked at, when the cluster was chosen.
+        masses: how much training is in each model of this peer.
+        relayed_losses: mean loss of the peers that trained a cluster.
+        losses_before: ``losses`` as this round began.
+    """
+
+    losses: tuple[float, ...] = ()
+    masses: tuple[float, ...] = ()
+    relayed_losses: tuple[float, ...] = ()
+    losses_before: tuple[float, ...] = ()
+
+
+DfcaOptionsT = TypeVar("DfcaOptionsT", bound=DfcaOptions, default=DfcaOptions)
+DfcaStateT = TypeVar("DfcaStateT", bound=DfcaState, default=DfcaState)
+
+
+class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
     """DFCA with global or local initialization, sequential or batch aggregation, and the optional relay warm-up."""
 
     name = "dfca"
     Options: ClassVar[type[BaseModel]] = DfcaOptions
+    State: ClassVar[type[AlgorithmState]] = DfcaState
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)
+        self.idle_folds = self.options.idle_folds
         self._seeding: Seeding | None = None
         if self.options.initialization == "seeds":
             self._seeding = Seeding(manifest, self.options.seed_epochs, peer_id, graph)
@@ -83,13 +109,13 @@ class Dfca(Algorithm):
     # ---- decisions ----------------------------------------------------------------------------------------------
 
     @property
-    def clusters(self) -> range:
-        """The slots of the cluster models."""
-        return range(self.manifest.clusters)
+    def common_start(self) -> bool:
+        """Whether ``initialization`` is not ``local``."""
+        return self.options.initialization != "local"
 
     def warming_up(self, round_index: int) -> bool:
         """Return whether models are relayed in a round."""
-        return round_index < int(self.options.warmup_rounds)
+        return round_index < self.options.warmup_rounds
 
     def seeding(self, round_index: int) -> Seeding | None:
         """Return what seeds a cluster in a round; None: the round is one of DFCA."""
@@ -99,36 +125,36 @@ class Dfca(Algorithm):
         """Return the number of steps of a round that seeds a cluster, of mixing steps in a warm-up round, else one."""
         if seeding := self.seeding(round_index):
             return seeding.steps
-        return int(self.options.relay_steps) if self.warming_up(round_index) else 1
+        return self.options.relay_steps if self.warming_up(round_index) else 1
 
     def offers(
-        self, state: AlgorithmState, round_index: int, step: int, neighbor: int, select: Select | None
+        self, state: DfcaStateT, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
         """Offer the trained cluster; when relaying, every cluster whose mass receivers accept (limits.weight_min)."""
         if seeding := self.seeding(round_index):
             return seeding.offers(state, round_index, step)
         if not self.warming_up(round_index):
             return super().offers(state, round_index, step, neighbor, select)
-        masses, losses = state["masses"], state["relayed_losses"]
+        masses, losses = state.masses, state.relayed_losses
         return tuple(
-            Offer(slot, state["sample_count"], masses[slot], (losses[slot],))
+            Offer(slot, state.sample_count, masses[slot], (losses[slot],))
             for slot in range(self.slots)
             if masses[slot] >= self.manifest.limits.weight_min
         )
 
-    def tells(self, state: AlgorithmState, round_index: int, step: int) -> tuple[float, ...]:
+    def tells(self, state: DfcaStateT, round_index: int, step: int) -> tuple[float, ...]:
         """Return what compares the peers while a cluster is seeded; else nothing."""
         seeding = self.seeding(round_index)
         return seeding.tells(state, step) if seeding else ()
 
-    def rejects_pass(self, state: AlgorithmState, message: Pass) -> Rejection | None:
+    def rejects_pass(self, state: DfcaStateT, message: Pass) -> Rejection | None:
         """Refuse numbers, but those that compare the peers while a cluster is seeded."""
         seeding = self.seeding(message.round_index)
         return seeding.rejects_pass(message) if seeding else super().rejects_pass(state, message)
 
-    def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Rejection | None:
+    def rejects(self, state: DfcaStateT, header: ModelHeader, select: Select | None) -> Rejection | None:
         """Refuse unknown slots, masses above the number of peers, and relayed losses above `LOSS_MAX`."""
-        rejection = refuse_slot(header, self.slots)
+        rejection = super().rejects(state, header, select)
         if rejection is None and (seeding := self.seeding(header.round_index)):
             return seeding.rejects(header)
         if rejection is None and self.warming_up(header.round_index):
@@ -140,59 +166,62 @@ class Dfca(Algorithm):
                 return Rejection(Refusal.MALFORMED, found)
         return rejection
 
-    def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
+    def targets(self, state: DfcaStateT, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold into the header's cluster: with weight 1; when relaying, Metropolis weight times mass; a seed's model once."""
         if self.seeding(header.round_index) and header.slot == header.round_index:
-            return None if state.get("holds") else (Target(header.slot, 1.0),)
+            return None if state.holds else (Target(header.slot, 1.0),)
         if self.warming_up(header.round_index):
             return (Target(header.slot, self.metropolis(header.sender) * header.mass),)
         return super().targets(state, header)
 
     # ---- work ---------------------------------------------------------------------------------------------------
 
-    def begin(self, workspace: Workspace) -> AlgorithmState:
-        """Return the state before the first assignment."""
-        return {"trained": [], "sample_count": workspace.learner.count()}
-
-    def assign(self, workspace: Workspace) -> AlgorithmState:
+    def assign(self, workspace: Workspace[DfcaStateT]) -> DfcaStateT:
         """Choose the cluster of lowest loss (Eq. 4), unless `close` of the round before has done so."""
-        state = dict(workspace.state)
+        state = workspace.state
         if seeding := self.seeding(workspace.round_index):
             state = seeding.begin(workspace, active=True)
             if not seeding.complete(state):
                 return state
-        if "cluster_index" not in state:
-            state.update(self._nearest(workspace, self.clusters))
-        if self.options.split_empty and self.warming_up(workspace.round_index):
-            state.update(self._split(workspace, state))
-        cluster = state["cluster_index"]
-        state["trained"] = [cluster]
-        if self.warming_up(workspace.round_index):
-            state["masses"] = [1.0 if slot == cluster else 0.0 for slot in range(self.slots)]
-            own = float(np.clip(state["losses"][cluster], -LOSS_MAX, LOSS_MAX))
-            state["losses_before"] = list(state["losses"])
-            state["relayed_losses"] = [own if slot == cluster else 0.0 for slot in range(self.slots)]
-        return state
+        if state.cluster_index is None:
+            state = self.nearest(workspace, state, self.clusters)
+        if not self.warming_up(workspace.round_index):
+            return replace(state, trained=(state.cluster_index or 0,))
+        if self.options.split_empty:
+            state = self._split(workspace, state)
+        return self._relaying(state)
 
-    def sit_out(self, workspace: Workspace) -> AlgorithmState:
+    def _relaying(self, state: DfcaStateT) -> DfcaStateT:
+        """Return the state with mass 1 in the chosen cluster, which trains, and none in the others."""
+        cluster = state.cluster_index or 0
+        own = float(np.clip(state.losses[cluster], -LOSS_MAX, LOSS_MAX))
+        return replace(
+            state,
+            trained=(cluster,),
+            masses=tuple(1.0 if slot == cluster else 0.0 for slot in range(self.slots)),
+            losses_before=state.losses,
+            relayed_losses=tuple(own if slot == cluster else 0.0 for slot in range(self.slots)),
+        )
+
+    def sit_out(self, workspace: Workspace[DfcaStateT]) -> DfcaStateT:
         """Train nothing; when relaying, hold mass 0 in every cluster."""
         if seeding := self.seeding(workspace.round_index):
             return seeding.begin(workspace, active=False)
         state = super().sit_out(workspace)
-        if self.warming_up(workspace.round_index):
-            state.update(masses=[0.0] * self.slots, relayed_losses=[0.0] * self.slots)
-            state["losses_before"] = state.get("losses", [0.0] * self.slots)
-        return state
+        if not self.warming_up(workspace.round_index):
+            return state
+        none = (0.0,) * self.slots
+        return replace(state, masses=none, relayed_losses=none, losses_before=state.losses or none)
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace[DfcaStateT]) -> Fields:
         """Train the chosen cluster; while one is seeded, its first model, and compare it with the others."""
         if seeding := self.seeds_now(workspace):
             return training_fields([seeding.train(workspace, self.fold(workspace))])
         return super().train(workspace)
 
-    def seeds_now(self, workspace: Workspace) -> Seeding | None:
+    def seeds_now(self, workspace: Workspace[DfcaStateT]) -> Seeding | None:
         """Return what seeds a cluster, if this peer trains a first model in this round."""
-        seeding, trained = self.seeding(workspace.round_index), workspace.state["trained"]
+        seeding, trained = self.seeding(workspace.round_index), workspace.state.trained
         return seeding if workspace.round_index in trained else None
 
     @property
@@ -200,24 +229,24 @@ class Dfca(Algorithm):
         """The share of the training samples that `fold` holds out, without validation data."""
         return HELD_OUT
 
-    def fold(self, workspace: Workspace) -> Fold:
+    def fold(self, workspace: Workspace[DfcaStateT]) -> Fold:
         """Return the samples that compare models while clusters are seeded, and those that train then."""
         draw = generator(self.manifest.seed, "held_out", self.peer_id)
         return share_held_out(workspace.learner, self.held_out, draw)
 
-    def deferred_slots(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
+    def deferred_slots(self, state: DfcaStateT, round_index: int) -> frozenset[int]:
         """Return all slots when relaying or seeding, as `end_step` needs what came in a step; else as `Algorithm` does."""
         if self.warming_up(round_index) or self.seeding(round_index):
             return frozenset(range(self.slots))
         return super().deferred_slots(state, round_index)
 
-    def end_step(self, workspace: Workspace) -> AlgorithmState:
+    def end_step(self, workspace: Workspace[DfcaStateT]) -> DfcaStateT:
         """Mix masses and models, w the Metropolis weights: m <- sum w m, theta <- (sum w m theta) / m."""
         if seeding := self.seeding(workspace.round_index):
             return seeding.end_step(workspace)
-        state = dict(workspace.state)
+        state = workspace.state
         own_share = 1.0 - sum(self.metropolis(neighbor) for neighbor in workspace.present)
-        masses, losses = list(state["masses"]), list(state["relayed_losses"])
+        masses, losses = list(state.masses), list(state.relayed_losses)
         for slot in range(self.slots):
             own = own_share * masses[slot]
             total = own + workspace.models.deferred_weight(slot)
@@ -231,58 +260,47 @@ class Dfca(Algorithm):
                 losses[slot] = (own * losses[slot] + sum(share * loss for share, loss in relayed)) / weight
             workspace.models.merge(slot, own)
             masses[slot] = total
-        state.update(masses=masses, relayed_losses=losses)
-        return state
+        return replace(state, masses=tuple(masses), relayed_losses=tuple(losses))
 
-    def close(self, workspace: Workspace) -> AlgorithmState:
+    def close(self, workspace: Workspace[DfcaStateT]) -> DfcaStateT:
         """Merge, then choose the cluster of lowest training loss, for the evaluation and for the next round."""
         if seeding := self.seeding(workspace.round_index):
             workspace.state = seeding.close(workspace)
             self.merge(workspace)
-            return {**workspace.state, **self._nearest(workspace, range(workspace.round_index + 1))}
-        if self.warming_up(workspace.round_index) and "masses" in workspace.state:
-            state = self.end_step(workspace)
-        else:
-            self.merge(workspace)
-            state = dict(workspace.state)
-        state.update(self._nearest(workspace, self.clusters))
-        return state
+            return self.nearest(workspace, workspace.state, range(workspace.round_index + 1))
+        if self.warming_up(workspace.round_index) and workspace.state.masses:
+            return self.nearest(workspace, self.end_step(workspace), self.clusters)
+        return super().close(workspace)
 
-    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[DfcaStateT]) -> Fields:
         """Return the metrics of the cluster's model, and the peers whose models seeded the clusters."""
         shown = self.shown_seeds(workspace)
         return super().evaluate(workspace) | ({"state": shown} if shown else {})
 
-    def shown_seeds(self, workspace: Workspace) -> dict[str, Any]:
+    def shown_seeds(self, workspace: Workspace[DfcaStateT]) -> Fields:
         """Return what the history says of the seeds."""
-        return {"seeds": workspace.state["seeds"]} if "seeds" in workspace.state else {}
+        return {"seeds": list(workspace.state.seeds)} if workspace.state.seeds else {}
 
-    def adopt(self, workspace: Workspace) -> AlgorithmState:
-        """Average the pulled models; the next `assign` chooses the cluster again."""
-        state = dict(super().adopt(workspace))
-        state.pop("cluster_index", None)
-        return state
-
-    def _nearest(self, workspace: Workspace, clusters: range) -> dict[str, Any]:
-        """Return the cluster of lowest loss, among those that are not known to be empty."""
-        seeds = workspace.state.get("seeds", ())
+    def nearest(self, workspace: Workspace[DfcaStateT], state: DfcaStateT, clusters: Sequence[int]) -> DfcaStateT:
+        """Return a state with the cluster of lowest loss, among those that are not known to be empty, and their losses."""
+        seeds = workspace.state.seeds
         found = [slot for slot in clusters if slot >= len(seeds) or seeds[slot] is not EMPTY]
-        losses = [workspace.learner.mean_loss(workspace.models.model(slot)) for slot in found]
-        return {"cluster_index": found[int(np.argmin(losses))], "losses": losses}
+        losses = self.losses(workspace, found)
+        return replace(state, cluster_index=found[int(np.argmin(losses))], losses=tuple(losses))
 
-    def _split(self, workspace: Workspace, state: AlgorithmState) -> dict[str, Any]:
+    def _split(self, workspace: Workspace[DfcaStateT], state: DfcaStateT) -> DfcaStateT:
         """In rounds 2, 4, ...: copy the cluster of most mass over one without mass; its peers of high loss train the copy.
 
         High is above the gossiped mean. That is a mean of losses before the last round's training, so this peer's loss of that
         time is compared.
         """
-        masses = [state["masses"][slot] for slot in self.clusters] if "masses" in state else [1.0]
+        masses = [state.masses[slot] for slot in self.clusters] if state.masses else [1.0]
         if workspace.round_index < 2 or workspace.round_index % 2 or min(masses) > 0:
-            return {}
+            return state
         empty, heaviest = int(np.argmin(masses)), int(np.argmax(masses))
         workspace.models.replace(empty, workspace.models.model(heaviest).copy())
-        losses = list(state["losses"])
+        losses = list(state.losses)
         losses[empty] = losses[heaviest]
-        before = state["losses_before"][heaviest]
-        moves = state["cluster_index"] == heaviest and before > state["relayed_losses"][heaviest]
-        return {"losses": losses, "cluster_index": empty if moves else state["cluster_index"]}
+        before = state.losses_before[heaviest]
+        moves = state.cluster_index == heaviest and before > state.relayed_losses[heaviest]
+        return replace(state, losses=tuple(losses), cluster_index=empty if moves else state.cluster_index)

@@ -30,7 +30,7 @@ class DFedAvgOptions(BaseModel):
     )
 
 
-class DFedAvg(Algorithm):
+class DFedAvg(Algorithm[DFedAvgOptions]):
     """DFedAvg; with momentum, DFedAvgM."""
 
     name = "dfedavg"

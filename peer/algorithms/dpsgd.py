@@ -9,11 +9,12 @@ Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradi
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.base import Algorithm
-from peer.algorithms.learner import training_fields
+from peer.algorithms.learner import Fields, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.decisions import AlgorithmState
 
@@ -30,10 +31,10 @@ class DPsgd(Algorithm):
         """Return 1: the own model after its step, until the round closes."""
         return 1
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace) -> Fields:
         """Take one step on a copy; the model that travels stays as it is until the round closes."""
-        seed = workspace.seed("train", 0)
-        stepped, stats = workspace.fit(workspace.models.model(0), seed, "slot0", unit="step", epochs=1)
+        plan = replace(workspace.slot_plan(0), unit="step", epochs=1)
+        stepped, stats = workspace.fit(workspace.models.model(0), plan, "slot0")
         workspace.models.replace(1, stepped)
         return training_fields([stats])
 
@@ -41,6 +42,6 @@ class DPsgd(Algorithm):
         """Average, then add the step, if the peer took part in the round."""
         models, before = workspace.models, workspace.models.share(0)
         state = super().close(workspace)
-        if state["trained"]:
+        if state.trained:
             models.replace(0, models.model(0) + (models.model(1) - before))
         return state

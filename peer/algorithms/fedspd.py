@@ -14,24 +14,23 @@ without a coordinator, and `personalize`, which predicts without averaging cente
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms import division, labels, mixture, sketches
-from peer.algorithms.fedspd_decisions import NOTHING, FedSpdDecisions
-from peer.algorithms.learner import Learner, measured, training_fields
+from peer.algorithms.fedspd_decisions import NOTHING, FedSpdDecisions, FedSpdState
+from peer.algorithms.learner import Fields, Learner, measured, training_fields
 from peer.algorithms.personalize import confident_predictions, mixed_predictions, weighted_sum
 from peer.algorithms.privacy import Privacy
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
-from peer.core.decisions import AlgorithmState, Rejection
+from peer.core.decisions import Rejection
 from peer.core.messages import ModelHeader
 
 BATCH_NORM_SAMPLES_MIN = 10  # as the authors' code
-ROUND_STATE = ("sketches", "sketch_ids", "co_selecting")  # keys of the state that hold for one round only
 
 
 class FedSpd(FedSpdDecisions):
@@ -43,7 +42,7 @@ class FedSpd(FedSpdDecisions):
 
     # ---- the start --------------------------------------------------------------------------------------------------
 
-    def begin(self, workspace: Workspace) -> AlgorithmState:
+    def begin(self, workspace: Workspace[FedSpdState]) -> FedSpdState:
         """Return the state before the first round, and label the samples; with warm rounds, all belong to center 0.
 
         With differential privacy the state holds a sample count of 1, so no offer carries the true count.
@@ -58,9 +57,12 @@ class FedSpd(FedSpdDecisions):
         else:
             z = mixture.first_labels(self.options.init_labels, count, self.slots, self.manifest.seed, self.peer_id)
             z = mixture.fill_clusters(z, np.zeros((self.slots, count)), self._samples_min(workspace.learner))
-        state = {"trained": [], "selected": NOTHING, "selected_at": [NOTHING] * self.slots, "anchor": [self.peer_id, 0]}
-        state["sample_count"] = 1 if self.options.dp_epsilon else count
-        return state | self._set_labels(workspace, z)
+        state = FedSpdState(
+            sample_count=1 if self.options.dp_epsilon else count,
+            selected_at=(NOTHING,) * self.slots,
+            anchor=labels.Anchor(self.peer_id, 0),
+        )
+        return self._set_labels(state, z)
 
     def _check_samples(self, learner: Learner) -> None:
         if self.options.personalize == "confident" and learner.labels() is None:
@@ -83,7 +85,7 @@ class FedSpd(FedSpdDecisions):
                 "run.clusters"
             )
 
-    def notes(self, workspace: Workspace) -> list[str]:
+    def notes(self, workspace: Workspace[FedSpdState]) -> list[str]:
         """Return the privacy statement, if dp_epsilon is set."""
         privacy = self._privacy(workspace)
         if privacy is None:
@@ -91,52 +93,54 @@ class FedSpd(FedSpdDecisions):
         models = self.slots if self.phase(0) == "all" else 1
         return [privacy.statement(self.manifest.rounds, models, self.options.noisy_self)]
 
-    def _privacy(self, workspace: Workspace) -> Privacy | None:
+    def _privacy(self, workspace: Workspace[FedSpdState]) -> Privacy | None:
         o = self.options
-        return None if o.dp_epsilon is None else Privacy(o.dp_epsilon, o.dp_delta, o.dp_clip, o.min_cluster_samples)
+        if (
+            o.dp_epsilon is None or o.min_cluster_samples is None
+        ):  # the constructor refuses the first without the second
+            return None
+        return Privacy(o.dp_epsilon, o.dp_delta, o.dp_clip, o.min_cluster_samples)
 
     def _samples_min(self, learner: Learner) -> int:
         if self.options.min_cluster_samples is not None:
-            return int(self.options.min_cluster_samples)
+            return self.options.min_cluster_samples
         normalized = any(tensor.role == "buffer" for tensor in learner.schema.tensors)
         return BATCH_NORM_SAMPLES_MIN if normalized else 0
 
     # ---- the round ----------------------------------------------------------------------------------------------------
 
-    def assign(self, workspace: Workspace) -> AlgorithmState:
+    def assign(self, workspace: Workspace[FedSpdState]) -> FedSpdState:
         """Select this round's center, keep all centers for the label check, and make this round's sketches."""
-        state = {key: value for key, value in workspace.state.items() if key not in ROUND_STATE}
-        t, phase = workspace.round_index, self.phase(workspace.round_index)
+        state, t, phase = workspace.state, workspace.round_index, self.phase(workspace.round_index)
+        trained: tuple[int, ...]
         if phase == "warm":
-            state.update(selected=0 if self.relaying(t) else NOTHING, trained=[0])
+            selected, trained = 0 if self.relaying(t) else NOTHING, (0,)
         elif phase == "all":
-            state.update(selected=NOTHING, trained=list(range(self.slots)))
+            selected, trained = NOTHING, tuple(range(self.slots))
         else:
             selected = self._selected(workspace, state, phase)
-            state.update(selected=selected, trained=[selected])
-        for slot in state["trained"]:
-            state["selected_at"] = [t if s == slot else at for s, at in enumerate(state["selected_at"])]
-        state["round_index"] = t
+            trained = (selected,)
+        at = tuple(t if slot in trained else before for slot, before in enumerate(state.selected_at))
+        state = replace(state, selected=selected, trained=trained, selected_at=at, round_index=t)
         self._keep_centers(workspace)
         if self.aligning(t):
             size, seed = self.options.sketch_size, self.manifest.seed
             centers = [self.published(workspace, slot) for slot in range(self.slots)]
             rows = sketches.sketch(centers, workspace.scratch["reference"], size, seed)
-            state["sketches"] = sketches.pack(rows).hex()
-        elif self.relaying(t) and "sketches" in workspace.arrays:
-            state["sketch_ids"] = workspace.arrays["sketch_ids"].tolist()
-            state["sketches"] = sketches.pack(workspace.arrays["sketches"]).hex()
-        return state
+            return replace(state, sketches=rows, sketch_ids=None)
+        if self.relaying(t):
+            return replace(state, sketches=state.updates, sketch_ids=state.update_ids)
+        return replace(state, sketches=None, sketch_ids=None)
 
-    def sit_out(self, workspace: Workspace) -> AlgorithmState:
+    def sit_out(self, workspace: Workspace[FedSpdState]) -> FedSpdState:
         """Take no part in this round: select no cluster."""
         self._keep_centers(workspace)
-        state = {key: value for key, value in workspace.state.items() if key not in ROUND_STATE}
-        return {**state, "trained": [], "selected": NOTHING, "round_index": workspace.round_index}
+        state = replace(workspace.state, trained=(), selected=NOTHING, sketches=None, sketch_ids=None)
+        return replace(state, round_index=workspace.round_index)
 
-    def _selected(self, workspace: Workspace, state: AlgorithmState, phase: str) -> int:
-        if phase == "hard" and "hard_cluster" in state:
-            return int(state["hard_cluster"])
+    def _selected(self, workspace: Workspace[FedSpdState], state: FedSpdState, phase: str) -> int:
+        if phase == "hard" and state.hard_cluster is not None:
+            return state.hard_cluster
         if phase == "hard":
             return int(
                 np.argmin([workspace.learner.mean_loss(workspace.models.model(slot)) for slot in range(self.slots)])
@@ -145,11 +149,11 @@ class FedSpd(FedSpdDecisions):
         if self.options.selection == "partition":
             ids = self.graph.ids
             return mixture.partition_cluster(self.slots, seed, t, ids.index(self.peer_id), len(ids))
-        return mixture.select_cluster(state["mixture"], u_min, seed, t, self.peer_id)
+        return mixture.select_cluster(state.mixture, u_min, seed, t, self.peer_id)
 
-    def _keep_centers(self, workspace: Workspace) -> None:
+    def _keep_centers(self, workspace: Workspace[FedSpdState]) -> None:
         if "reference" not in workspace.scratch:
-            common = self.options.initialization == "global"
+            common = self.common_start
             models = self.initial_models(workspace.learner)[0] if common else []
             workspace.scratch["reference"] = weighted_sum(models, [1 / self.slots] * self.slots) if common else None
         if self.inspects_arrivals:
@@ -158,28 +162,28 @@ class FedSpd(FedSpdDecisions):
     @property
     def inspects_arrivals(self) -> bool:
         """Whether the label check is on; it needs two centers."""
-        return bool(self.options.label_check) and self.slots > 1
+        return self.options.label_check and self.slots > 1
 
-    def screen_arrival(self, workspace: Workspace, header: ModelHeader, model: Vector) -> Rejection | None:
+    def screen_arrival(self, workspace: Workspace[FedSpdState], header: ModelHeader, model: Vector) -> Rejection | None:
         """Refuse a model that fits another own center, as of the round's start, clearly better than the one it names."""
         if self.phase(header.round_index) == "warm" or "round_start_centers" not in workspace.scratch:
             return None
         centers, reference = workspace.scratch["round_start_centers"], workspace.scratch["reference"]
         return labels.conflict(model, header.slot, centers, reference, self.options.label_margin)
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
-        """Train each center in state["trained"] on its samples D_is (warm and hard rounds: on all), longer in round 0."""
+    def train(self, workspace: Workspace[FedSpdState]) -> Fields:
+        """Train each center in state.trained on its samples D_is (warm and hard rounds: on all), longer in round 0."""
         done = []
-        z, phase, privacy = workspace.arrays["z"], self.phase(workspace.round_index), self._privacy(workspace)
+        z, phase, privacy = workspace.state.z, self.phase(workspace.round_index), self._privacy(workspace)
         epochs = workspace.manifest.local_epochs * (
             self.options.first_round_factor if workspace.round_index == 0 else 1
         )
-        for slot in workspace.state["trained"]:
+        for slot in workspace.state.trained:
             start = workspace.models.model(slot)
             indices = None if phase in ("warm", "hard") else np.flatnonzero(z == slot)
             if indices is not None and not len(indices):
                 continue  # no samples: the center is sent unchanged
-            model, stats = workspace.fit(start, workspace.seed("train", slot), indices=indices, epochs=epochs)
+            model, stats = workspace.fit(start, replace(workspace.slot_plan(slot), indices=indices, epochs=epochs))
             done.append(stats)
             if workspace.round_index == 0 and self.options.split == "updates":
                 self._sketch_update(workspace, model, start)
@@ -188,13 +192,13 @@ class FedSpd(FedSpdDecisions):
                 workspace.scratch.setdefault("noisy_models", {})[slot] = noisy
                 model = noisy if self.options.noisy_self else model
             workspace.models.replace(slot, model)
-        return training_fields(done) | {"selected_cluster": workspace.state["selected"]}
+        return training_fields(done) | {"selected_cluster": workspace.state.selected}
 
-    def outgoing(self, workspace: Workspace, slot: int) -> Vector | None:
+    def outgoing(self, workspace: Workspace[FedSpdState], slot: int) -> Vector | None:
         """Return the noisy model that `train` made, with privacy; else None."""
         return self.published(workspace, slot) if self.options.dp_epsilon else None
 
-    def published(self, workspace: Workspace, slot: int) -> Vector:
+    def published(self, workspace: Workspace[FedSpdState], slot: int) -> Vector:
         """Return the model that may be sent: the center; with ``noisy_self`` false, the slot's last noisy model."""
         if self.options.dp_epsilon is None or self.options.noisy_self:
             return super().published(workspace, slot)
@@ -205,57 +209,56 @@ class FedSpd(FedSpdDecisions):
 
     # ---- the close ------------------------------------------------------------------------------------------------------
 
-    def close(self, workspace: Workspace) -> AlgorithmState:
+    def close(self, workspace: Workspace[FedSpdState]) -> FedSpdState:
         """Merge (Eq. 1), split the center after the last warm round, label all samples (Step 4), align labels."""
         self.merge(workspace)
-        state = dict(workspace.state)
+        state = workspace.state
         t, warm = workspace.round_index, self.options.warm_rounds
         if self.relaying(t):
-            self._merge_relayed_sketches(workspace)
+            state = self._merge_relayed_sketches(workspace, state)
         if t + 1 < warm:
             return state
         if t + 1 == warm:
             self._split(workspace)
-            state |= self._hard_cluster(workspace)
-        state |= self._label_samples(workspace)
-        if self.aligning(t) and state.get("sketches"):
-            state |= self._align(workspace, state)
-        return state
+            state = self._hard_cluster(state)
+        state = self._label_samples(workspace, state)
+        return self._align(workspace, state) if self.aligning(t) else state
 
-    def _sketch_update(self, workspace: Workspace, model: Vector, start: Vector) -> None:
+    def _sketch_update(self, workspace: Workspace[FedSpdState], model: Vector, start: Vector) -> None:
         size, seed = self.options.sketch_size, self.manifest.seed
-        workspace.arrays["sketch_ids"] = np.array([self.peer_id], np.int64)
-        workspace.arrays["sketches"] = sketches.sketch([model], start, size, seed)
+        rows, ids = sketches.sketch([model], start, size, seed), np.array([self.peer_id], np.int64)
+        workspace.state = replace(workspace.state, updates=rows, update_ids=ids)
 
-    def _merge_relayed_sketches(self, workspace: Workspace) -> None:
+    def _merge_relayed_sketches(self, workspace: Workspace[FedSpdState], state: FedSpdState) -> FedSpdState:
         for _, select in sorted(workspace.selections.items()):
             if select.sketch and self.relaying(select.round_index):
                 ids = np.array(select.scalars, np.int64)
                 rows = sketches.unpack(select.sketch, len(ids))
-                known = workspace.arrays.get("sketch_ids", ids[:0]), workspace.arrays.get("sketches", rows[:0])
-                workspace.arrays["sketch_ids"], workspace.arrays["sketches"] = sketches.merge(*known, ids, rows)
+                if state.update_ids is not None and state.updates is not None:
+                    ids, rows = sketches.merge(state.update_ids, state.updates, ids, rows)
+                else:
+                    ids, rows = sketches.merge(ids[:0], rows[:0], ids, rows)
+                state = replace(state, update_ids=ids, updates=rows)
+        return state
 
-    def _hard_cluster(self, workspace: Workspace) -> AlgorithmState:
-        """Return the center that this peer's samples train in the hard rounds, if the sketches give one."""
-        if "sketches" not in workspace.arrays:
-            return {}
-        parts = division.divide(
-            workspace.arrays["sketch_ids"], workspace.arrays["sketches"], self.slots, self.manifest.seed
-        )
-        return {"hard_cluster": parts[self.peer_id]} if self.peer_id in parts else {}
+    def _hard_cluster(self, state: FedSpdState) -> FedSpdState:
+        """Return the state with the center of the hard rounds, if the sketches give one."""
+        if state.update_ids is None or state.updates is None:
+            return state
+        parts = division.divide(state.update_ids, state.updates, self.slots, self.manifest.seed)
+        return replace(state, hard_cluster=parts.get(self.peer_id, state.hard_cluster))
 
-    def _label_samples(self, workspace: Workspace) -> AlgorithmState:
+    def _label_samples(self, workspace: Workspace[FedSpdState], state: FedSpdState) -> FedSpdState:
         losses = np.stack([workspace.learner.sample_losses(workspace.models.model(slot)) for slot in range(self.slots)])
         classes = workspace.learner.labels() if self.options.center_labels else None
         compared = losses if classes is None else mixture.center_by_class(losses, classes)
-        return self._set_labels(workspace, mixture.nearest(compared, self._samples_min(workspace.learner)))
+        return self._set_labels(state, mixture.nearest(compared, self._samples_min(workspace.learner)))
 
-    def _set_labels(self, workspace: Workspace, z: mixture.Labels) -> AlgorithmState:
-        workspace.arrays["z"] = z
+    def _set_labels(self, state: FedSpdState, z: mixture.Labels) -> FedSpdState:
         weights = mixture.mixture_weights(z, self.slots)
-        return {"mixture": weights, "cluster_index": int(np.argmax(weights))}
+        return replace(state, z=z, mixture=tuple(weights), cluster_index=int(np.argmax(weights)))
 
-    def _split(self, workspace: Workspace) -> None:
+    def _split(self, workspace: Workspace[FedSpdState]) -> None:
         """Copy the warm center to all slots and add noise to each, different by slot and equal on all peers.
 
         Buffers get none: it would make a variance negative.
@@ -269,45 +272,39 @@ class FedSpd(FedSpdDecisions):
                 noise[place] = 0
             workspace.models.replace(slot, warm + scale * noise)
 
-    def _align(self, workspace: Workspace, state: AlgorithmState) -> AlgorithmState:
+    def _align(self, workspace: Workspace[FedSpdState], state: FedSpdState) -> FedSpdState:
         """Take over the labels of the neighbor with the smallest anchor: permute the own centers and labels to match."""
-        own = labels.Anchor(*state["anchor"])
         # In async pace a neighbor's newest sketches may be those that it relayed in a warm round.
         selections = {n: s for n, s in workspace.selections.items() if self.aligning(s.round_index)}
-        parent = labels.choose_parent(own, labels.anchors_of(selections), len(self.graph.nodes) - 1)
-        if parent is None:
-            return {}
+        parent = labels.choose_parent(state.anchor, labels.anchors_of(selections), len(self.graph.nodes) - 1)
+        if parent is None or state.sketches is None:
+            return state
         select = workspace.selections[parent]
         anchor = labels.anchor_of(select)
-        mine = sketches.unpack(bytes.fromhex(state["sketches"]), self.slots)
-        order = labels.matching(mine, sketches.unpack(select.sketch, self.slots))
-        permuted = {"anchor": [anchor.peer_id, anchor.hops + 1]}
+        order = labels.matching(state.sketches, sketches.unpack(select.sketch, self.slots))
+        state = replace(state, anchor=labels.Anchor(anchor.peer_id, anchor.hops + 1))
         if order == list(range(self.slots)):
-            return permuted
+            return state
         centers = [workspace.models.model(slot) for slot in order]
         for slot, center in enumerate(centers):
             workspace.models.replace(slot, center.copy())  # a snapshot may still share the array
         noisy = workspace.scratch.get("noisy_models", {})
         workspace.scratch["noisy_models"] = {slot: noisy[old] for slot, old in enumerate(order) if old in noisy}
-        at = state["selected_at"]
-        return (
-            permuted
-            | {"selected_at": [at[s] for s in order]}
-            | self._set_labels(workspace, np.argsort(order)[workspace.arrays["z"]])
-        )
+        state = replace(state, selected_at=tuple(state.selected_at[s] for s in order))
+        return self._set_labels(state, np.argsort(order)[state.z])
 
-    def adopt(self, workspace: Workspace) -> AlgorithmState:
+    def adopt(self, workspace: Workspace[FedSpdState]) -> FedSpdState:
         """Average the pulled centers, then label the samples by them."""
-        state = dict(super().adopt(workspace))
-        return state if workspace.round_index < self.options.warm_rounds else state | self._label_samples(workspace)
+        state = super().adopt(workspace)
+        return state if workspace.round_index < self.options.warm_rounds else self._label_samples(workspace, state)
 
     # ---- the result -----------------------------------------------------------------------------------------------------
 
-    def evaluation_model(self, workspace: Workspace) -> Vector:
+    def evaluation_model(self, workspace: Workspace[FedSpdState]) -> Vector:
         """Return the sum of the centers, weighted by the mixture (Eq. 2)."""
-        return weighted_sum([workspace.models.model(slot) for slot in range(self.slots)], workspace.state["mixture"])
+        return weighted_sum([workspace.models.model(slot) for slot in range(self.slots)], workspace.state.mixture)
 
-    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[FedSpdState]) -> Fields:
         """Return the metrics of the personalized model or predictions, with the mixture and its confusion with the truth."""
         learner, how = workspace.learner, self._predictor(workspace)
         models = [workspace.models.model(slot) for slot in range(self.slots)]
@@ -316,17 +313,16 @@ class FedSpd(FedSpdDecisions):
         elif how == "confident":
             result = learner.evaluate_predictions(confident_predictions(learner, models))
         else:
-            result = learner.evaluate_predictions(mixed_predictions(learner, models, workspace.state["mixture"]))
-        state: dict[str, Any] = {"mixture": workspace.state["mixture"], "anchor": workspace.state["anchor"]}
-        state |= mixture.division(
-            workspace.arrays["z"], self.slots, true=workspace.true_cluster, classes=learner.labels()
-        )
-        return measured(result) | {"state": state}
+            result = learner.evaluate_predictions(mixed_predictions(learner, models, workspace.state.mixture))
+        found = workspace.state
+        shown: Fields = {"mixture": list(found.mixture), "anchor": list(found.anchor)}
+        shown |= mixture.division(found.z, self.slots, true=workspace.true_cluster, classes=learner.labels())
+        return measured(result) | {"state": shown}
 
-    def _predictor(self, workspace: Workspace) -> str:
-        return "average" if workspace.round_index < self.options.warm_rounds else str(self.options.personalize)
+    def _predictor(self, workspace: Workspace[FedSpdState]) -> str:
+        return "average" if workspace.round_index < self.options.warm_rounds else self.options.personalize
 
-    def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
+    def final(self, workspace: Workspace[FedSpdState]) -> tuple[Vector, Fields]:
         """Return the model of Eq. 2 and the metrics of what predicts, which may be other than that model."""
         how = self._predictor(workspace)
         predictor = {"predictor": "personalized_model" if how == "average" else how}

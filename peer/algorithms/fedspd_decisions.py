@@ -5,25 +5,65 @@ Source: FedSPD (arXiv 2410.18862), Algorithm 1. The phases "warm" and "hard" and
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Literal
+
+import numpy as np
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.base import Algorithm
 from peer.algorithms.fedspd_options import FedSpdOptions
+from peer.algorithms.labels import Anchor
+from peer.algorithms.mixture import Labels
+from peer.algorithms.saved_state import array
+from peer.algorithms.sketches import Ids, Sketches, pack
 from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Select
 
 NOTHING = -1  # the selection of a peer that sits out, and of a round in which all centers are exchanged
+NOWHERE = Anchor(0, 0)  # before the start
 SKETCHES_BYTES_MAX = 1 << 20  # in one selection, as the wire allows
 
 
-class FedSpdDecisions(Algorithm):
+@dataclass(frozen=True)
+class FedSpdState(AlgorithmState):
+    """State of FedSPD.
+
+    Attributes:
+        selected: s_i of this round, or `NOTHING`.
+        selected_at: the last round in which each center trained, or `NOTHING`.
+        round_index: the round that ``selected`` is of.
+        anchor: where this peer's labels come from.
+        hard_cluster: the center of the hard rounds, where sketches of the first updates give one.
+        co_selecting: of this round: neighbors that selected the same cluster, once it is agreed on.
+        z: the cluster of each training sample, int64 [n].
+        sketches: that the selection of this round carries, float32 [rows, q].
+        sketch_ids: the peers that they are of, int64 [rows]; None: they are of the own centers.
+        updates: sketches of first updates that this peer knows, float32 [rows, q].
+        update_ids: the peers that they are of, int64 [rows].
+    """
+
+    selected: int = NOTHING
+    selected_at: tuple[int, ...] = ()
+    round_index: int = 0
+    anchor: Anchor = NOWHERE
+    hard_cluster: int | None = None
+    co_selecting: int = 0
+    z: Labels = array(np.int64, 1)
+    sketches: Sketches | None = array(np.float32, 2, optional=True)
+    sketch_ids: Ids | None = array(np.int64, 1, optional=True)
+    updates: Sketches | None = array(np.float32, 2, optional=True)
+    update_ids: Ids | None = array(np.int64, 1, optional=True)
+
+
+class FedSpdDecisions(Algorithm[FedSpdOptions, FedSpdState]):
     """The decisions of FedSPD; `peer.algorithms.fedspd` adds the work on tensors."""
 
     Options = FedSpdOptions
+    State = FedSpdState
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)
@@ -58,6 +98,11 @@ class FedSpdDecisions(Algorithm):
                 "or set split 'noise'"
             )
 
+    @property
+    def common_start(self) -> bool:
+        """Whether ``initialization`` is ``global``."""
+        return self.options.initialization == "global"
+
     # ---- phases -----------------------------------------------------------------------------------------------------
 
     def phase(self, round_index: int) -> Literal["warm", "all", "hard", "soft"]:
@@ -89,40 +134,37 @@ class FedSpdDecisions(Algorithm):
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 
-    def selects(self, state: AlgorithmState, round_index: int) -> Select | None:
+    def selects(self, state: FedSpdState, round_index: int) -> Select | None:
         """Return the cluster that `assign` selected, with the sketches of this round and their peer ids or the anchor."""
-        selected = state["selected"]
-        if selected == NOTHING:
+        if state.selected == NOTHING:
             return None
-        sketches = bytes.fromhex(state.get("sketches", ""))
-        scalars: tuple[float, ...] = ()
-        if sketches:
-            about = state["sketch_ids"] if self.relaying(round_index) else state["anchor"]
-            scalars = tuple(float(v) for v in about)
-        return Select(self.peer_id, 0, round_index, selected, scalars, sketches)
+        if state.sketches is None:
+            return Select(self.peer_id, 0, round_index, state.selected)
+        about = state.anchor if state.sketch_ids is None else state.sketch_ids.tolist()
+        return Select(self.peer_id, 0, round_index, state.selected, tuple(map(float, about)), pack(state.sketches))
 
-    def agrees(self, state: AlgorithmState, round_index: int, selections: dict[int, Select]) -> AlgorithmState:
-        """Return the number of co-selecting neighbors: this peer's degree in the subgraph of the peers of its cluster."""
-        return {"co_selecting": sum(select.selected == state["selected"] for select in selections.values())}
+    def agrees(self, state: FedSpdState, round_index: int, selections: dict[int, Select]) -> FedSpdState:
+        """Return the state with the number of co-selecting neighbors: the degree among the peers of its cluster."""
+        return replace(state, co_selecting=sum(select.selected == state.selected for select in selections.values()))
 
     def offers(
-        self, state: AlgorithmState, round_index: int, step: int, neighbor: int, select: Select | None
+        self, state: FedSpdState, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
         """Offer the selected center to co-selecting neighbors (or all); without a selection, every trained center to all."""
-        count = state["sample_count"]
-        slot = state["selected"]
+        count = state.sample_count
+        slot = state.selected
         if slot == NOTHING:
-            return tuple(Offer(trained, count) for trained in state["trained"])
+            return tuple(Offer(trained, count) for trained in state.trained)
         if self.options.exchange == "same_cluster" and (select is None or select.selected != slot):
             return ()
-        degree = (float(max(1, state.get("co_selecting", 0))),) if self.mix == "metropolis" else ()
+        degree = (float(max(1, state.co_selecting)),) if self.mix == "metropolis" else ()
         return (Offer(slot, count, scalars=degree),)
 
-    def expected(self, state: AlgorithmState, select: Select) -> int | None:
+    def expected(self, state: FedSpdState, select: Select) -> int | None:
         """Return 1 for a neighbor that selected the same cluster, else 0; when broadcasting, 1 for each."""
-        return int(self.options.exchange == "broadcast" or select.selected == state["selected"])
+        return int(self.options.exchange == "broadcast" or select.selected == state.selected)
 
-    def rejects_select(self, state: AlgorithmState, select: Select) -> Rejection | None:
+    def rejects_select(self, state: FedSpdState, select: Select) -> Rejection | None:
         """Refuse a selection without cluster, in a round without selections, or with malformed sketches or anchor."""
         bare = not select.sketch and not select.scalars
         if not self.selecting(select.round_index) or select.selected == NOTHING:
@@ -148,7 +190,7 @@ class FedSpdDecisions(Algorithm):
             return Rejection(Refusal.MALFORMED, "sketches of peers that are not in the graph, or two of one peer")
         return None
 
-    def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Rejection | None:
+    def rejects(self, state: FedSpdState, header: ModelHeader, select: Select | None) -> Rejection | None:
         """Refuse a model that is not of the cluster that its sender selected for the round."""
         if not self.selecting(header.round_index):
             one = self.phase(header.round_index) == "warm"
@@ -165,13 +207,13 @@ class FedSpdDecisions(Algorithm):
                 return Rejection(Refusal.WEIGHT_OUT_OF_RANGE, f"degree {header.scalars}, allowed is 1 to {allowed[-1]}")
         return None
 
-    def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
+    def targets(self, state: FedSpdState, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold into the selected center (Eq. 1), or a late model into a center selected within the staleness limit."""
         if not self.selecting(header.round_index):
             return super().targets(state, header)
-        recently = state["selected_at"][header.slot] >= state["round_index"] - self.stale_rounds_max
-        if header.slot not in state["trained"] and not (self.stale_rounds_max and recently):
+        recently = state.selected_at[header.slot] >= state.round_index - self.stale_rounds_max
+        if header.slot not in state.trained and not (self.stale_rounds_max and recently):
             return None
         if self.mix == "uniform":
             return (Target(header.slot, 1.0),)
-        return (Target(header.slot, 1.0 / (1.0 + max(float(state.get("co_selecting", 0)), header.scalars[0]))),)
+        return (Target(header.slot, 1.0 / (1.0 + max(float(state.co_selecting), header.scalars[0]))),)

@@ -10,14 +10,14 @@ authors' code. The guard is an addition of this project.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Algorithm
 from peer.algorithms.held_out import Indices, folds
-from peer.algorithms.learner import measured
+from peer.algorithms.learner import Fields, Unit, measured
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 
@@ -25,7 +25,7 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 FOLDS = 3
 
 
-def finish(algorithm: Algorithm, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
+def finish(algorithm: Algorithm, workspace: Workspace) -> tuple[Vector, Fields]:
     """Return the peer's model after the run and the final metrics, those before and after the final phase among them."""
     model, metrics = algorithm.final(workspace)
     if not algorithm.final_epochs:
@@ -57,15 +57,12 @@ def tuned(
     settings, left, block = workspace.manifest.final, epochs, 0
     rate = settings.learning_rate or workspace.base_learning_rate / 2
     each = settings.decay_epochs if settings.decay < 1 else left
-    unit = "epoch" if workspace.manifest.local_unit == "epoch" else "fullbatch_step"
+    unit: Unit = "epoch" if workspace.manifest.local_unit == "epoch" else "fullbatch_step"
     while left > 0:
+        plan = workspace.plan(workspace.seed(purpose, *path, *([block] if block else [])))
+        decayed = rate * settings.decay**block
         model, _ = workspace.fit(
-            model,
-            workspace.seed(purpose, *path, *([block] if block else [])),
-            epochs=min(each, left),
-            learning_rate=rate * settings.decay**block,
-            unit=unit,
-            indices=indices,
+            model, replace(plan, epochs=min(each, left), learning_rate=decayed, unit=unit, indices=indices)
         )
         left, block = left - each, block + 1
     return model

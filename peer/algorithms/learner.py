@@ -6,7 +6,8 @@ Models are flat float32 vectors of length d, n is the number of samples of a par
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,45 +16,84 @@ from peer.core.averaging import Vector
 from peer.core.schema import Schema
 
 Part = Literal["train", "validation", "test"]
+Fields: TypeAlias = dict[str, Any]  # of a line of the history: JSON values
 
 
-class TrainStats(Protocol):
-    """The result of training: the mean loss, and what it was computed from."""
-
-    @property
-    def loss(self) -> float: ...  # noqa: D102
-    @property
-    def samples(self) -> int: ...  # noqa: D102
-    @property
-    def steps(self) -> int: ...  # noqa: D102
-    @property
-    def optimizer_state(self) -> dict[str, Vector] | None: ...  # noqa: D102
-    @property
-    def metric(self) -> float | None: ...  # noqa: D102
+Unit = Literal["epoch", "fullbatch_step", "step"]
 
 
-class Evaluation(Protocol):
-    """The result of an evaluation: the task's metric (accuracy) and the mean loss."""
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingPlan:
+    """One local training: how long, on which samples, and by which steps.
 
-    @property
-    def metric(self) -> float: ...  # noqa: D102
-    @property
-    def loss(self) -> float: ...  # noqa: D102
-    @property
-    def samples(self) -> int: ...  # noqa: D102
-    @property
-    def metric_name(self) -> str: ...  # noqa: D102
-    @property
-    def more(self) -> Mapping[str, float]: ...  # noqa: D102
+    Attributes:
+        epochs: passes over the samples; or steps, by ``unit``.
+        seed: of shuffling and dropout.
+        learning_rate: constant during the training.
+        momentum: of SGD, with dampening 0; the buffer starts at 0, unless ``optimizer_state`` has one.
+        weight_decay: added to the gradient, as in torch.
+        indices: int64 [m], the samples to train on; None: all.
+        sample_weights: float32 [n], of all training samples; the objective is sum(w * loss) / batch size
+            (FedEM, Marfoq et al. 2021, arXiv:2108.10252).
+        proximal: (center float32 [d], strength): adds strength * (theta - center) to the gradient of parameters.
+        unit: "epoch", "step" (mini-batches), or "fullbatch_step" (one gradient over all samples, as the code of IFCA,
+            arXiv:2006.04088).
+        optimizer: used if the task has none.
+        batch_size: None: the learner's. A last batch of one sample is dropped if the model has BatchNorm.
+        gradient_clip: a step's gradient with a larger norm is scaled down to it.
+        only: names of the parameters to train; the others do not change. Buffers change always.
+        optimizer_state: of an earlier training, {} for none; given, the statistics have that of this training's end. None: a
+            fresh optimizer, whose state is not kept.
+        should_stop: called before each step; true ends the training with the steps done.
+    """
+
+    epochs: int
+    seed: int
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    indices: npt.NDArray[np.int64] | None = None
+    sample_weights: npt.NDArray[np.float32] | None = None
+    proximal: tuple[Vector, float] | None = None
+    unit: Unit = "epoch"
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    batch_size: int | None = None
+    gradient_clip: float | None = None
+    only: frozenset[str] | None = None
+    optimizer_state: Mapping[str, Vector] | None = None
+    should_stop: Callable[[], bool] | None = None
 
 
-def measured(result: Evaluation) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class TrainStats:
+    """Statistics of one local training."""
+
+    loss: float  # mean over all used samples, before each step, without the proximal term; NaN if none
+    samples: int  # used, with repetitions
+    steps: int
+    stopped: bool = False  # whether should_stop ended it
+    optimizer_state: dict[str, Vector] | None = None  # if asked for: each value flat, for all trained parameters
+    metric: float | None = None  # mean score of the same outputs; None if the task needs all at once
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Metric and loss of a model on one part of the shard."""
+
+    metric: float  # accuracy in [0, 1], or the metric of the task
+    loss: float
+    samples: int
+    metric_name: str = "accuracy"
+    more: Mapping[str, float] = field(default_factory=dict)  # the task's other metrics, by name
+
+
+def measured(result: Evaluation) -> Fields:
     """Return an evaluation as fields of a history line; ``metrics`` only where the task has more than one."""
     more = {"metrics": dict(result.more)} if result.more else {}
     return {"accuracy": result.metric, "loss": result.loss, **more}
 
 
-def training_fields(done: Sequence[TrainStats]) -> dict[str, Any]:
+def training_fields(done: Sequence[TrainStats]) -> Fields:
     """Return the trainings of a round as fields of a history line: mean loss, and mean metric where there is one."""
     if not done:
         return {}
@@ -103,27 +143,8 @@ class Learner(Protocol):
     def sample_losses(self, theta: Vector, part: Part = "train") -> npt.NDArray[np.float32]:
         """Return the loss of each sample, in evaluation mode; infinity where it is not a number, so that no argmin chooses it."""
 
-    def train(
-        self,
-        theta: Vector,
-        *,
-        epochs: int,
-        seed: int,
-        learning_rate: float,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        indices: npt.NDArray[np.int64] | None = None,
-        sample_weights: npt.NDArray[np.float32] | None = None,
-        proximal: tuple[Vector, float] | None = None,
-        unit: Literal["epoch", "fullbatch_step", "step"] = "epoch",
-        optimizer: Literal["sgd", "adam"] = "sgd",
-        batch_size: int | None = None,
-        gradient_clip: float | None = None,
-        only: frozenset[str] | None = None,
-        optimizer_state: dict[str, Vector] | None = None,
-        should_stop: Callable[[], bool] | None = None,
-    ) -> tuple[Vector, TrainStats]:
-        """Return a trained copy of a model; the input is not changed."""
+    def train(self, theta: Vector, plan: TrainingPlan) -> tuple[Vector, TrainStats]:
+        """Return a trained copy of a model, a new float32 [d]; the input is not changed."""
 
     def evaluate(self, theta: Vector, part: Part = "test") -> Evaluation:
         """Return accuracy (or the task's metric) and mean loss."""

@@ -6,12 +6,14 @@ Source: FedSPD (arXiv 2410.18862), Section 4.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coordinator_free_bootstrap.seeds import generator, uniform
+from peer.algorithms.learner import Fields
 
 Labels = npt.NDArray[np.int64]
 LOSS_MAX = 10.0  # nats; one sample of large loss must not dominate the mean of its class
@@ -105,7 +107,7 @@ def mixture_weights(labels: Labels, clusters: int) -> list[float]:
     return [size / len(labels) for size in cluster_sizes(labels, clusters)]
 
 
-def select_cluster(mixture: list[float], u_min: float, seed: int, round_index: int, peer_id: int) -> int:
+def select_cluster(mixture: Sequence[float], u_min: float, seed: int, round_index: int, peer_id: int) -> int:
     """Return s_i ~ Categorical(max(u_i, u_min) / sum): a function of its arguments, so a restart selects the same cluster.
 
     Source: FedSPD, Step 1: one selection per round. ``u_min`` is an addition of this project: with 0, a cluster without samples
@@ -139,7 +141,7 @@ def explained(groups: Labels, labels: Labels, clusters: int) -> float:
     return float(table.max(axis=1).sum() / max(table.sum(), 1))
 
 
-def division(labels: Labels, clusters: int, *, true: Labels | None, classes: Labels | None) -> dict[str, Any]:
+def division(labels: Labels, clusters: int, *, true: Labels | None, classes: Labels | None) -> Fields:
     """Return what the history records of a division of a peer's samples, as far as the data tell.
 
     `confusion` needs the true clusters; `class_explains` needs classes: where it is near 1, clusters are groups of classes, and a
@@ -151,7 +153,7 @@ def division(labels: Labels, clusters: int, *, true: Labels | None, classes: Lab
         true: the true cluster of each sample, int64 [n].
         classes: the class of each sample, int64 [n].
     """
-    found: dict[str, Any] = {}
+    found: Fields = {}
     if true is not None:
         found["confusion"] = confusion(true, labels, clusters)
     if classes is not None:

@@ -13,7 +13,7 @@ from peer.core.averaging import Vector, accumulate
 Predictions = npt.NDArray[np.float32]
 
 
-def weighted_sum(models: list[Vector], weights: list[float]) -> Vector:
+def weighted_sum(models: list[Vector], weights: Sequence[float]) -> Vector:
     """Return sum_s u_s c_s, a new float32 [d]; if one weight is 1 and the others 0, it is that model bit for bit.
 
     Source: FedSPD Eq. 2 (arXiv 2410.18862).
@@ -36,7 +36,9 @@ def mixed(predictions: Sequence[Predictions], weights: Sequence[float]) -> Predi
     return found
 
 
-def mixed_predictions(learner: Learner, models: list[Vector], weights: list[float], part: Part = "test") -> Predictions:
+def mixed_predictions(
+    learner: Learner, models: list[Vector], weights: Sequence[float], part: Part = "test"
+) -> Predictions:
     """Return sum_m pi_m softmax(f(theta_m; x)), float32 [n, C], as FedEM (arXiv 2108.10252) predicts.
 
     A model of weight 0 predicts nothing.

@@ -21,8 +21,8 @@ distance", 1985.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
@@ -35,12 +35,31 @@ from peer.algorithms.workspace import Workspace
 from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.messages import ModelHeader, Pass
 
-ROUND_STATE = ("best", "holds", "sends")  # keys of the state that hold for one round only
-UNREACHED = -1  # in state["seeds"]: the model of the chosen peer did not arrive
-EMPTY = None  # in state["seeds"]: no peer had a clear gain, so the cluster has no seed
+UNREACHED = -1  # in SeedingState.seeds: the model of the chosen peer did not arrive
+EMPTY = None  # in SeedingState.seeds: no peer had a clear gain, so the cluster has no seed
 HELD_OUT = (
     0.25  # share of the samples that compare models while clusters are seeded, without validation data; then they train
 )
+
+
+@dataclass(frozen=True)
+class SeedingState(AlgorithmState):
+    """What a peer knows of the start.
+
+    Attributes:
+        seeds: the peer that gave the model of each cluster so far, `UNREACHED` or `EMPTY`.
+        best: of this round: the largest gain that the peer knows, whose it is, and 1 if any known gain is clear, else 0.
+        holds: of this round: the peer has the model of the cluster.
+        sends: of this round: it offers the model in the next step.
+    """
+
+    seeds: tuple[int | None, ...] = ()
+    best: tuple[float, int, int] | None = None
+    holds: bool = False
+    sends: bool = False
+
+
+StateT = TypeVar("StateT", bound=SeedingState)
 
 
 def obstacle_to_seeds(manifest: Manifest) -> str | None:
@@ -94,10 +113,9 @@ class Seeding:
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 
-    def tells(self, state: AlgorithmState, step: int) -> tuple[float, ...]:
+    def tells(self, state: SeedingState, step: int) -> tuple[float, ...]:
         """Return the largest gain that this peer knows, whose it is, and whether any known gain is clear."""
-        best = state.get("best")
-        return tuple(map(float, best)) if best and self.comparing(step) else ()
+        return tuple(map(float, state.best)) if state.best and self.comparing(step) else ()
 
     def rejects_pass(self, message: Pass) -> Rejection | None:
         """Refuse numbers that are not a gain, a peer and 0 or 1, and numbers in a step that carries the model."""
@@ -109,14 +127,14 @@ class Seeding:
         allowed = "allowed are a gain, a peer, and 0 or 1, in the first half of the steps"
         return Rejection(Refusal.MALFORMED, f"{found}; {allowed}")
 
-    def offers(self, state: AlgorithmState, round_index: int, step: int) -> tuple[Offer, ...]:
+    def offers(self, state: SeedingState, round_index: int, step: int) -> tuple[Offer, ...]:
         """Offer the chosen model in the step after this peer got it; in the last step the other models that it trained."""
         if self.comparing(step):
             return ()
-        slots = [round_index] if state.get("sends") else []
+        slots = [round_index] if state.sends else []
         if step + 1 == self.steps:
-            slots += [slot for slot in state["trained"] if slot != round_index]
-        return tuple(Offer(slot, state["sample_count"]) for slot in slots)
+            slots += [slot for slot in state.trained if slot != round_index]
+        return tuple(Offer(slot, state.sample_count) for slot in slots)
 
     def rejects(self, header: ModelHeader) -> Rejection | None:
         """Refuse a model in a step for numbers, and before the last step one of another cluster than the round's."""
@@ -131,27 +149,27 @@ class Seeding:
 
     # ---- work -------------------------------------------------------------------------------------------------------
 
-    def complete(self, state: Mapping[str, Any]) -> bool:
+    def complete(self, state: SeedingState) -> bool:
         """Return whether all groups have a cluster, as far as this peer knows."""
-        return EMPTY in state.get("seeds", ())
+        return EMPTY in state.seeds
 
-    def begin(self, workspace: Workspace, active: bool) -> AlgorithmState:
+    def begin(self, workspace: Workspace[StateT], active: bool) -> StateT:
         """Return the state of a new round; a peer that sits it out passes numbers and the model on."""
-        trained = [workspace.round_index] if active else []
-        return {**workspace.state, "trained": trained, "best": None, "holds": False, "sends": False}
+        trained = (workspace.round_index,) if active else ()
+        return replace(workspace.state, trained=trained, best=None, holds=False, sends=False)
 
-    def train(self, workspace: Workspace, fold: Fold) -> TrainStats:
-        """Train the first model of the round's cluster, and set state["best"] to this peer's gain.
+    def train(self, workspace: Workspace[SeedingState], fold: Fold) -> TrainStats:
+        """Train the first model of the round's cluster, and set the state's ``best`` to this peer's gain.
 
         Args:
             workspace: the peer's tensors; changed.
             fold: the samples that compare the models, and those that train.
         """
         r = workspace.round_index
-        stats = workspace.fit_slot(r, epochs=self.epochs, indices=fold.rest)
+        stats = workspace.fit_slot(r, replace(workspace.slot_plan(r), epochs=self.epochs, indices=fold.rest))
         gain, clear = self._drawn() if r == 0 else self._gain(workspace, fold)
         if math.isfinite(gain):
-            workspace.state = {**workspace.state, "best": [gain, self.peer_id, int(clear)]}
+            workspace.state = replace(workspace.state, best=(gain, self.peer_id, int(clear)))
         return stats
 
     def _drawn(self) -> tuple[float, bool]:
@@ -165,31 +183,33 @@ class Seeding:
         before, after = (learner.sample_losses(models.model(slot), fold.part)[fold.held_out] for slot in (nearest, r))
         return losses[nearest] - losses[r], clearly_above(before, after, self.errors)
 
-    def end_step(self, workspace: Workspace) -> AlgorithmState:
+    def end_step(self, workspace: Workspace[StateT]) -> StateT:
         """Keep the largest gain, or the model that has come."""
-        state, r = dict(workspace.state), workspace.round_index
+        state, r = workspace.state, workspace.round_index
         if self.comparing(workspace.step):
-            known = [tuple(best) for best in (state["best"], *workspace.told.values()) if best]
+            known = [best for best in (state.best, *workspace.told.values()) if best]
             if known:
                 gain, peer, _ = max(known)
-                state["best"] = [gain, int(peer), int(max(best[2] for best in known))]
+                state = replace(state, best=(gain, int(peer), int(max(best[2] for best in known))))
             if not self.comparing(workspace.step + 1):
-                state["holds"] = state["sends"] = self._seeded(state) and state["best"][1] == self.peer_id
-        elif state["holds"]:
-            state["sends"] = False
+                chosen = state.best is not None and self._seeded(state) and state.best[1] == self.peer_id
+                return replace(state, holds=chosen, sends=chosen)
+        elif state.holds:
+            return replace(state, sends=False)
         elif workspace.models.deferred_weight(r) > 0:
             workspace.models.merge(r, 0.0)
-            state["holds"] = state["sends"] = True
+            return replace(state, holds=True, sends=True)
         return state
 
-    def close(self, workspace: Workspace) -> AlgorithmState:
-        """End the last step; state["seeds"] has the peer that gave the model of each cluster so far, `UNREACHED` or `EMPTY`."""
+    def close(self, workspace: Workspace[StateT]) -> StateT:
+        """End the last step, and note whose model the cluster has."""
         state, r = self.end_step(workspace), workspace.round_index
-        known = [*state.get("seeds", ()), *[UNREACHED] * r][:r]  # a peer that caught up was not there in all rounds
-        none = UNREACHED if self._seeded(state) or r == 0 else EMPTY
-        seeds = [*known, state["best"][1] if state["holds"] else none]
-        return {key: value for key, value in state.items() if key not in ROUND_STATE} | {"seeds": seeds}
+        known = (*state.seeds, *[UNREACHED] * r)[:r]  # a peer that caught up was not there in all rounds
+        seed = UNREACHED if self._seeded(state) or r == 0 else EMPTY
+        if state.holds and state.best is not None:
+            seed = state.best[1]
+        return replace(state, best=None, holds=False, sends=False, seeds=(*known, seed))
 
-    def _seeded(self, state: Mapping[str, Any]) -> bool:
+    def _seeded(self, state: SeedingState) -> bool:
         """Return whether the round's cluster gets a seed: a gain is clear somewhere."""
-        return bool(state["best"] and state["best"][2])
+        return bool(state.best and state.best[2])

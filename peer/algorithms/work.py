@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, assert_never
+from typing import assert_never
 
 from peer.algorithms.base import Algorithm
 from peer.algorithms.final_phase import finish
+from peer.algorithms.learner import Fields
 from peer.algorithms.workspace import Workspace
 from peer.core.effects import Work
 from peer.core.events import WorkDone
@@ -34,7 +35,7 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
     workspace.round_index, workspace.step, workspace.present = work.round_index, work.step, work.present
     workspace.selections = {select.sender: select for select in work.selections}
     workspace.told = dict(work.numbers)
-    metrics: dict[str, Any] = {}
+    metrics: Fields = {}
     match work.kind:
         case "assign":
             workspace.state = algorithm.assign(workspace) if work.active else algorithm.sit_out(workspace)
@@ -50,8 +51,8 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.models.discard_deferred()
             if work.evaluate:
                 metrics = algorithm.evaluate(workspace)
-            if "cluster_index" in workspace.state:
-                metrics["cluster_index"] = workspace.state["cluster_index"]
+            if workspace.state.cluster_index is not None:
+                metrics["cluster_index"] = workspace.state.cluster_index
         case "adopt":
             workspace.models.discard_deferred()
             workspace.state = algorithm.adopt(workspace)
@@ -59,4 +60,4 @@ def perform(work: Work, algorithm: Algorithm, workspace: Workspace, clock: Calla
             workspace.personalized, metrics = finish(algorithm, workspace)
         case _:
             assert_never(work.kind)
-    return WorkDone(work.kind, dict(workspace.state), metrics, {PHASE_OF[work.kind]: clock() - began})
+    return WorkDone(work.kind, workspace.state, metrics, {PHASE_OF[work.kind]: clock() - began})

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import TypeVar
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import derive_seed
-from peer.algorithms.learner import Learner, TrainStats
+from peer.algorithms.learner import Learner, TrainingPlan, TrainStats
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState
 from peer.core.messages import ModelHeader, Select
 from peer.core.model_store import ModelStore
 
-OPTIMIZER = "optimizer/"  # names in `Workspace.arrays` that begin so are the kept state of optimizers
-RESTORES = "restores"  # in `Workspace.arrays`, int64 [1]
+# Covariant: work on tensors that reads no state takes the workspace of any algorithm.
+StateT_co = TypeVar("StateT_co", bound=AlgorithmState, default=AlgorithmState, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class FoldedArrival:
 
 
 @dataclass
-class Workspace:
+class Workspace(Generic[StateT_co]):
     """Everything that tensor work reads and changes; the compute thread owns it while work runs."""
 
     manifest: Manifest
@@ -39,7 +40,7 @@ class Workspace:
     graph: Graph
     learner: Learner
     models: ModelStore
-    state: AlgorithmState
+    state: StateT_co
     round_index: int = 0
     step: int = 0
     present: tuple[int, ...] = ()  # neighbors that delivered or passed in the step being closed
@@ -47,7 +48,8 @@ class Workspace:
     told: dict[int, tuple[float, ...]] = field(default_factory=dict)  # numbers in place of models, by neighbor
     true_cluster: npt.NDArray[np.int64] | None = None  # of each training sample, if known; for metrics only
     scratch: dict[str, Any] = field(default_factory=dict)  # kept between two calls; not in checkpoints
-    arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    optimizers: dict[str, Vector] = field(default_factory=dict)  # kept state: ``<memory>/<value>`` -> flat values
+    restores: int = 0  # how often this peer went back to its last finite models
     arrivals: list[FoldedArrival] = field(default_factory=list)
     pulled: dict[int, list[Vector]] = field(default_factory=dict)  # all slots of each neighbor, to catch up
     personalized: Vector | None = None  # the result of the work "final"
@@ -68,40 +70,42 @@ class Workspace:
         """The manifest's learning rate, halved for each restore."""
         return float(self.manifest.learning_rate * 0.5**self.restores)
 
-    @property
-    def restores(self) -> int:
-        """How often this peer went back to its last finite models."""
-        return int(self.arrays[RESTORES][0]) if RESTORES in self.arrays else 0
+    def plan(self, seed: int) -> TrainingPlan:
+        """Return a training with the manifest's settings (epochs, optimizer, decay); `dataclasses.replace` changes some."""
+        m = self.manifest
+        return TrainingPlan(
+            epochs=m.local_epochs,
+            seed=seed,
+            learning_rate=self.learning_rate,
+            momentum=m.momentum,
+            weight_decay=m.weight_decay,
+            unit=m.local_unit,
+            optimizer=m.optimizer,
+            batch_size=m.batch_size,
+            gradient_clip=m.gradient_clip,
+            should_stop=self.should_stop,
+        )
 
-    def fit(self, theta: Vector, seed: int, memory: str = "", **changes: Any) -> tuple[Vector, TrainStats]:
-        """Train a copy of a model with the manifest's settings (epochs, optimizer, decay); ``changes`` override them.
+    def slot_plan(self, slot: int) -> TrainingPlan:
+        """Return the training of a slot in this round, with the manifest's settings."""
+        return self.plan(self.seed("train", slot))
+
+    def fit(self, theta: Vector, plan: TrainingPlan, memory: str = "") -> tuple[Vector, TrainStats]:
+        """Train a copy of a model.
 
         ``memory`` names what is trained. With ``run.optimizer_state = "keep"`` the optimizer of that name goes on where its last
-        training ended; its state is in ``arrays``, and so in checkpoints. "" is a fresh optimizer.
+        training ended; its state is in ``optimizers``, and so in checkpoints. "" is a fresh optimizer.
         """
-        m = self.manifest
-        settings: dict[str, Any] = {
-            "epochs": m.local_epochs,
-            "learning_rate": self.learning_rate,
-            "momentum": m.momentum,
-            "weight_decay": m.weight_decay,
-            "unit": m.local_unit,
-            "optimizer": m.optimizer,
-            "batch_size": m.batch_size,
-            "gradient_clip": m.gradient_clip,
-            "should_stop": self.should_stop,
-        }
-        prefix = f"{OPTIMIZER}{memory}/"
-        if keeps := bool(memory) and m.optimizer_state == "keep":
-            kept = {name[len(prefix) :]: array for name, array in self.arrays.items() if name.startswith(prefix)}
-            settings["optimizer_state"] = kept
-        model, stats = self.learner.train(theta, seed=seed, **(settings | changes))
-        if keeps:
-            self.arrays.update({prefix + name: array for name, array in (stats.optimizer_state or {}).items()})
+        if not memory or self.manifest.optimizer_state != "keep":
+            return self.learner.train(theta, plan)
+        prefix = f"{memory}/"
+        kept = {name[len(prefix) :]: array for name, array in self.optimizers.items() if name.startswith(prefix)}
+        model, stats = self.learner.train(theta, replace(plan, optimizer_state=kept))
+        self.optimizers.update({prefix + name: array for name, array in (stats.optimizer_state or {}).items()})
         return model, stats
 
-    def fit_slot(self, slot: int, memory: str = "", **changes: Any) -> TrainStats:
-        """Train the model of a slot as `fit` does, and put the trained one in its place."""
-        model, stats = self.fit(self.models.model(slot), self.seed("train", slot), memory, **changes)
+    def fit_slot(self, slot: int, plan: TrainingPlan | None = None, memory: str = "") -> TrainStats:
+        """Train the model of a slot as `fit` does, by default as `slot_plan` says, and put the trained one in its place."""
+        model, stats = self.fit(self.models.model(slot), plan or self.slot_plan(slot), memory)
         self.models.replace(slot, model)
         return stats

@@ -14,9 +14,9 @@ class Checkpoint:
 
     Attributes:
         round_index: rounds completed.
-        arrays: ``slot/<i>`` and, with deltas, ``published/<i>``: float32 [d], never mutated afterwards; ``array/<name>``: the
-            algorithm's arrays.
-        state: the engine's state, JSON values.
+        arrays: ``slot/<i>`` and, with deltas, ``published/<i>``: float32 [d], never mutated afterwards; ``state/<field>``: those
+            of the algorithm's state; ``optimizer/<name>``: kept state of optimizers.
+        state: JSON values: the engine's state, the algorithm's (``algorithm_state``), and ``restores``.
     """
 
     round_index: int

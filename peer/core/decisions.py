@@ -7,13 +7,30 @@ the simulation come to the same ones. The tensor work stands in `peer.algorithms
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from coordinator_free_bootstrap.errors import Refusal
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Pass, Select
 
-AlgorithmState = dict[str, Any]  # JSON values: decisions read it, work replaces it, checkpoints keep it
+
+@dataclass(frozen=True)
+class AlgorithmState:
+    """What an algorithm knows at one peer: decisions read it, work replaces it as a whole, checkpoints keep it.
+
+    A subclass adds fields with defaults (`peer.algorithms.saved_state` says of which types); everyone may read these:
+
+    Attributes:
+        trained: the slots that train in this round; none if the peer sits it out.
+        sample_count: as neighbors are told.
+        cluster_index: the slot of the evaluation model, where it is one of several.
+        mixture: the weight of each model, where predictions or models are mixed.
+    """
+
+    trained: tuple[int, ...] = ()
+    sample_count: int = 1
+    cluster_index: int | None = None
+    mixture: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +73,7 @@ class Decisions(Protocol):
         """Return why a selection cannot be right; round, range and contradiction are checked already."""
 
     def agrees(self, state: AlgorithmState, round_index: int, selections: dict[int, Select]) -> AlgorithmState:
-        """Return what all selections of a round together add to the state until its end (sender -> selection)."""
+        """Return the state with what all selections of a round together add to it until its end (sender -> selection)."""
 
     def offers(
         self, state: AlgorithmState, round_index: int, step: int, neighbor: int, select: Select | None

@@ -132,7 +132,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint:
-    """Write a checkpoint: the engine's state and all slots as they are now -> `CheckpointWritten`."""
+    """Write a checkpoint: the engine's state, and the algorithm's and all slots as they are now -> `CheckpointWritten`."""
 
     round_index: int
     state: dict[str, Any]

@@ -31,6 +31,7 @@ from __future__ import annotations
 from typing import ClassVar, assert_never
 
 from coordinator_free_bootstrap.errors import LocalProtocolError
+from coordinator_free_bootstrap.handshake import Compared
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.asynchronous import Async
@@ -225,7 +226,7 @@ class Engine:
         return times
 
 
-def make_hello(engine: Engine, digests: dict[str, str], manifest: str, neighbor: int, meaning: str = "") -> Hello:
+def make_hello(engine: Engine, mine: Compared, neighbor: int) -> Hello:
     """Return this peer's hello to a neighbor, as of now."""
     state = engine.state
     if neighbor not in state.neighbors:
@@ -233,15 +234,15 @@ def make_hello(engine: Engine, digests: dict[str, str], manifest: str, neighbor:
     return Hello(
         sender=state.peer_id,
         incarnation=state.incarnation,
-        wire_version=int(digests["wire_version"]),
-        manifest_digest=digests["manifest"],
-        graph_digest=digests["graph"],
-        schema_digest=digests["schema"],
-        frozen_digest=digests["frozen"],
-        initial_models_digest=digests["initial_models"],
+        wire_version=mine.wire_version,
+        manifest_digest=mine.manifest_digest,
+        graph_digest=mine.graph_digest,
+        schema_digest=mine.schema_digest,
+        frozen_digest=mine.frozen_digest,
+        initial_models_digest=mine.initial_models_digest,
+        manifest=mine.manifest,
+        meaning=mine.meaning,
         round_index=state.round.index,
         phase=engine.phase(),
-        manifest=manifest,
         seen_incarnation=state.neighbors[neighbor].incarnation,
-        meaning=meaning,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator_free_bootstrap.errors import Refusal
+from peer.core.decisions import AlgorithmState
 from peer.core.effects import WorkKind
 from peer.core.messages import Heartbeat, Hello, ModelHeader, Outcome, Pass, Select
 
@@ -148,7 +149,7 @@ class WorkDone:
     """A piece of tensor work is done. ``state`` replaces the algorithm's state; ``metrics`` go into the round's record."""
 
     kind: WorkKind
-    state: dict[str, Any]
+    state: AlgorithmState
     metrics: dict[str, Any] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.handshake import Introduction
 
 WIRE_VERSION = 4
 
@@ -22,23 +23,13 @@ class Phase(StrEnum):
     LEAVING = "leaving"  # asked to stop; does not return in this incarnation
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """The handshake message: the sender's identity and what it agrees to. A digest that differs is refused with both values."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello(Introduction):
+    """The handshake message: the sender's identity, what it agrees to, and where it stands."""
 
-    sender: int
-    incarnation: int  # the sender's restart count
-    wire_version: int
-    manifest_digest: str
-    graph_digest: str
-    schema_digest: str
-    frozen_digest: str  # of weights that are neither trained nor sent; "" where the model has none
-    initial_models_digest: str  # "" where each peer draws its own models
     round_index: int  # the round the sender is in; the number of rounds when it has finished
     phase: Phase
-    manifest: str  # canonical JSON, so that a refusal can name the keys that differ
     seen_incarnation: int = 0  # the receiver's last incarnation that the sender knows
-    meaning: str = ""  # the text of `coordinator_free_bootstrap.meaning.Meaning`
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,8 +129,7 @@ class Receiver:
         """Return whether this round's selections are known, or waited for long enough; they are agreed on once."""
         state = self._state
         if state.round.agreed is None and (state.deadline_over(now) or not self._pace.missing_selections()):
-            known = {select.sender: select for select in self._pace.selections()}
-            state.round.agreed = state.algorithm.agrees(state.algorithm_state, state.round.index, known)
+            state.round.agreed = {select.sender: select for select in self._pace.selections()}
         return state.round.agreed is not None
 
     # ---- arrivals: events -----------------------------------------------------------------------------------------------
@@ -296,7 +295,7 @@ class Receiver:
         state.arrivals.mark_folded(header)
         if not self._is_closed(header):
             state.neighbors[header.sender].note_delivered(header)
-        targets = state.algorithm.targets(state.algorithm_state | (state.round.agreed or {}), header)
+        targets = state.algorithm.targets(state.agreed_state, header)
         if targets is None:
             self._answer_unused(stream)
             self._answered = True

@@ -151,7 +151,7 @@ class Sender:
     def post_offers(self) -> None:
         """Queue this step's models, or a pass, for every neighbor."""
         state, plan, round_step = self._state, self._state.plan, self._state.round.current
-        decided = state.algorithm_state | (state.round.agreed or {})
+        decided = state.agreed_state
         selected = plan.selection
         offers_of = {n: self._offers(decided, neighbor) for n, neighbor in state.neighbors.items()}
         wanted = {offer.slot for offers in offers_of.values() for offer in offers}

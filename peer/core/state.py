@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,7 +12,7 @@ from peer.core import effects as do
 from peer.core.arrivals import Arrivals
 from peer.core.decisions import AlgorithmState, Decisions
 from peer.core.liveness import Liveness, NeighborState
-from peer.core.messages import Outcome
+from peer.core.messages import Outcome, Select
 from peer.core.neighbor import Neighbor
 from peer.core.outbox import Outbox, RoundStep
 from peer.core.plan import Planner
@@ -46,7 +45,7 @@ class Round:
     step: int = 0
     began_at: float = NOT_BEGUN
     exchange_began_at: float = 0.0
-    agreed: AlgorithmState | None = None  # what all selections of the round add to the algorithm's state, once known
+    agreed: dict[int, Select] | None = None  # the selections of the round by sender, once all are known
     lost_neighbor: bool = False  # one died or left in it, or is missing that was there in the round before
     company: bool = False  # a neighbor took part in it
     record: dict[str, Any] = field(default_factory=dict)
@@ -87,7 +86,7 @@ class State:
         self.algorithm = algorithm
         self.incarnation = incarnation
         self.model_bytes = model_bytes
-        self.algorithm_state = algorithm_state or {}
+        self.algorithm_state = algorithm_state or AlgorithmState()
         timeouts = self.manifest.timeouts
         self.neighbors = {n: Neighbor(n, Liveness(timeouts), Outbox(peer_id, n)) for n in graph.neighbors(peer_id)}
         self.arrivals = Arrivals()
@@ -108,11 +107,10 @@ class State:
     # ---- checkpoints ------------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps, as JSON values; taken between two rounds, a run resumes from it bit for bit."""
+        """Return what a checkpoint keeps beside the algorithm's state, as JSON values; taken between two rounds."""
         return {
             "incarnation": self.incarnation,
             "round_index": self.round.index,
-            "algorithm_state": copy.deepcopy(self.algorithm_state),
             "folded": self.arrivals.as_rows(),
             "incarnations": [[n, neighbor.incarnation] for n, neighbor in self.neighbors.items()],
             "round_seconds": list(self.round_seconds),
@@ -128,7 +126,6 @@ class State:
     def _restore(self, saved: dict[str, Any]) -> None:
         self.disk.saved_round = int(saved["round_index"])
         self.enter_round(self.disk.saved_round)
-        self.algorithm_state = dict(saved["algorithm_state"])
         self.arrivals.restore(saved["folded"])
         for n, incarnation in saved["incarnations"]:
             if n in self.neighbors:
@@ -136,6 +133,16 @@ class State:
         self.round_seconds.extend(saved.get("round_seconds", ()))
         self.totals.update(saved["totals"])
         self.refusals.update(saved["refusals"])
+
+    @property
+    def agreed_state(self) -> AlgorithmState:
+        """The algorithm's state, with what the selections of the round add to it, once they are known."""
+        known = self.round.agreed
+        return (
+            self.algorithm_state
+            if known is None
+            else self.algorithm.agrees(self.algorithm_state, self.round.index, known)
+        )
 
     # ---- effects ----------------------------------------------------------------------------------------------------
 

@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coordinator_free_bootstrap import Graph, digest
+from coordinator_free_bootstrap import Compared, Graph, canonical_json, digest
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.meaning import with_algorithm
 from coordinator_free_bootstrap.user_file import digest_of_code
 from peer.algorithms.base import Algorithm
 from peer.algorithms.learner import Learner
 from peer.algorithms.registry import algorithm_for
+from peer.algorithms.saved_state import restored
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.checkpoint import Checkpoint
@@ -67,6 +68,7 @@ def build_host(
 
     Raises:
         ConfigError: the manifest's options or limits do not fit.
+        CheckpointCorrupt: the algorithm's state in the checkpoint is not of this algorithm.
     """
     manifest = graph.manifest
     algorithm = algorithm_for(graph, peer_id)
@@ -84,10 +86,13 @@ def build_host(
     if initial is not None and checkpoint is None:
         for slot in range(len(store)):
             store.share(slot)
-    workspace = Workspace(manifest, peer_id, graph, learner, store, {}, true_cluster=learner.true_cluster)
+    workspace = Workspace(
+        manifest, peer_id, graph, learner, store, algorithm.State(), true_cluster=learner.true_cluster
+    )
     if checkpoint:
-        workspace.arrays = checkpoint.arrays_of("array")
-        workspace.state = dict(checkpoint.state["algorithm_state"])
+        workspace.optimizers = checkpoint.arrays_of("optimizer")
+        workspace.restores = int(checkpoint.state["restores"])
+        workspace.state = restored(algorithm.State, checkpoint.state["algorithm_state"], checkpoint.arrays_of("state"))
     else:
         workspace.state = algorithm.begin(workspace)
     engine = Engine(
@@ -97,28 +102,29 @@ def build_host(
             algorithm,
             incarnation,
             model_bytes=model_format.model_bytes,
-            algorithm_state=dict(workspace.state),
+            algorithm_state=workspace.state,
             resume=checkpoint.state if checkpoint else None,
         )
     )
-    digests = {
-        "wire_version": str(WIRE_VERSION),
-        "manifest": digest(manifest),
-        "graph": graph.digest,
-        "schema": model_format.schema.digest,
-        "frozen": learner.frozen_digest,
-        "initial_models": first.digest,
-    }
+    compared = Compared(
+        wire_version=WIRE_VERSION,
+        manifest_digest=digest(manifest),
+        graph_digest=graph.digest,
+        schema_digest=model_format.schema.digest,
+        frozen_digest=learner.frozen_digest,
+        initial_models_digest=first.digest,
+        manifest=canonical_json(manifest),
+        meaning=with_algorithm(learner.meaning, digest_of_code(type(algorithm))),
+    )
     published = checkpoint.arrays_of("published") if checkpoint else {}
     return PeerHost(
         engine,
         algorithm,
         workspace,
         model_format,
-        digests,
+        compared,
         clock,
         {int(slot): model for slot, model in published.items()},
-        with_algorithm(learner.meaning, digest_of_code(type(algorithm))),
     )
 
 

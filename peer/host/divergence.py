@@ -6,10 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from coordinator_free_bootstrap.errors import DivergedError
-from peer.algorithms.workspace import OPTIMIZER, RESTORES, Workspace
+from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, norm_squared
 from peer.core.decisions import AlgorithmState
 from peer.core.effects import Log, Work
@@ -23,13 +21,13 @@ class DivergenceGuard:
 
     With ``run.diverged_restores`` = n, the first n diverged trainings are undone: the trained slots get their models of before,
     which are those of the last completed round and of its checkpoint, and the learning rate is halved from then on. The round
-    goes on with these models. The count is an array of the workspace, so that checkpoints keep it.
+    goes on with these models. Checkpoints keep the count.
     """
 
     workspace: Workspace
     private: range  # slots that are trained and never sent
     _before: dict[int, Vector] = field(default_factory=dict)
-    _state: AlgorithmState = field(default_factory=dict)
+    _state: AlgorithmState = field(default_factory=AlgorithmState)
     _loss_logged: bool = False
 
     def begin(self, work: Work) -> None:
@@ -37,7 +35,7 @@ class DivergenceGuard:
         space = self.workspace
         if work.kind == "train" and space.restores < space.manifest.diverged_restores:
             self._before = {slot: space.models.share(slot) for slot in self._trained()}
-            self._state = dict(space.state)
+            self._state = space.state
 
     def check(self, work: Work, done: WorkDone) -> tuple[WorkDone, Log | None]:
         """Return the answer to a piece of work, and what to log: a training that was undone, a loss that is not finite.
@@ -56,9 +54,8 @@ class DivergenceGuard:
             space.models.replace(slot, model)
             space.models.share(slot)  # a checkpoint or snapshot may hold the same array
         space.state = self._state
-        for name in [name for name in space.arrays if name.startswith(OPTIMIZER)]:
-            del space.arrays[name]  # momentum that is not finite
-        space.arrays[RESTORES] = np.array([space.restores + 1])
+        space.optimizers.clear()  # momentum that is not finite
+        space.restores += 1
         left = f"{space.restores} of {space.manifest.diverged_restores} restores"
         sentence = (
             f"peer {space.peer_id} diverged in round {work.round_index}: {bad} is not finite after training; went back to "
@@ -67,7 +64,7 @@ class DivergenceGuard:
         )
         metrics = {key: value for key, value in done.metrics.items() if key != "accuracy_train"}
         return replace(
-            done, state=dict(space.state), metrics={**metrics, "train_loss": None, "restores": space.restores}
+            done, state=space.state, metrics={**metrics, "train_loss": None, "restores": space.restores}
         ), Log("warning", sentence, None, "restored")
 
     def _judged(self, work: Work, done: WorkDone) -> Log | None:
@@ -90,7 +87,7 @@ class DivergenceGuard:
         return Log("warning", f"{sentence}; later rounds are not reported", None, "not_finite")
 
     def _trained(self) -> list[int]:
-        return sorted({*self.workspace.state["trained"], *self.private})
+        return sorted({*self.workspace.state.trained, *self.private})
 
     def _made(self, work: Work) -> Mapping[str, Vector]:
         space = self.workspace

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap import canonical_json, check_hello, remarks, with_known
+from coordinator_free_bootstrap import Compared, check_hello, remarks, with_known
 from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
 from peer.algorithms.base import Algorithm
+from peer.algorithms.saved_state import saved
 from peer.algorithms.work import perform
 from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
@@ -57,10 +59,9 @@ class PeerHost:
         algorithm: the same that the engine asks.
         workspace: with the models; changed from now on.
         model_format: how models travel.
-        digests: what the handshake compares, by name.
+        compared: what the handshake compares.
         clock: monotonic seconds, only to time phases.
         published: float32 [d], the last published model of each slot, of a checkpoint.
-        meaning: what the numbers of a model mean here; the handshake compares it too.
     """
 
     world: World
@@ -71,10 +72,9 @@ class PeerHost:
         algorithm: Algorithm,
         workspace: Workspace,
         model_format: ModelFormat,
-        digests: dict[str, str],
+        compared: Compared,
         clock: Callable[[], float],
         published: dict[int, Vector],
-        meaning: str = "",
     ) -> None:
         self.engine = engine
         self.state = engine.state
@@ -85,12 +85,10 @@ class PeerHost:
         self.receiving = Receiving(algorithm, workspace, model_format, clock)
         self.manifest = engine.state.manifest
         self.peer_id = engine.state.peer_id
-        self.digests = digests
-        self.meaning = meaning  # it learns which classes neighbors know of
+        self.compared = compared  # its meaning learns which classes neighbors know of
         self._remarks: dict[int, tuple[str, ...]] = {}  # of each neighbor, so that each is logged once
         self.metric = Metric()  # of the task; its world sets it
         self.more_metrics: tuple[Metric, ...] = ()
-        self.manifest_json = canonical_json(self.manifest)
         self.probe = Probe()
         self.closed = False  # the process is gone: events are ignored
         self.last_round: dict[str, Any] = {}  # fields of the last round's record, and of the end's
@@ -136,7 +134,7 @@ class PeerHost:
 
     def hello_to(self, neighbor: int) -> Hello:
         """Return this peer's hello to a neighbor, as of now."""
-        return make_hello(self.engine, self.digests, self.manifest_json, neighbor, self.meaning)
+        return make_hello(self.engine, self.compared, neighbor)
 
     def answer_hello(self, hello: Hello) -> HelloReply:
         """Check a neighbor's hello and answer with the own one, also where it is refused.
@@ -183,8 +181,8 @@ class PeerHost:
 
     def _learn_classes(self, hello: Hello) -> None:
         """Take over the classes that a neighbor knows of, to name them in refusals and to tell other neighbors."""
-        if hello.manifest_digest == self.digests["manifest"]:
-            self.meaning = with_known(self.meaning, hello.meaning)
+        if hello.manifest_digest == self.compared.manifest_digest:
+            self.compared = replace(self.compared, meaning=with_known(self.compared.meaning, hello.meaning))
 
     def _note_remarks(self, mine: Hello, theirs: Hello) -> None:
         """Log, once for each neighbor, how its task or data differ from ours in a way that may be meant."""
@@ -326,11 +324,14 @@ class PeerHost:
 
     def checkpoint(self, effect: do.WriteCheckpoint) -> Checkpoint:
         """Return what a checkpoint keeps, as of now."""
-        models = self.workspace.models
+        space, models = self.workspace, self.workspace.models
+        values, own = saved(self.state.algorithm_state)
         arrays: dict[str, NDArray[Any]] = {f"slot/{slot}": models.share(slot) for slot in range(len(models))}
         arrays |= {f"published/{slot}": model for slot, model in self.sending.published_models().items()}
-        arrays |= {f"array/{name}": array.copy() for name, array in self.workspace.arrays.items()}
-        return Checkpoint(effect.round_index, arrays, effect.state)
+        arrays |= {f"state/{name}": array for name, array in own.items()}
+        arrays |= {f"optimizer/{name}": array for name, array in space.optimizers.items()}
+        state = {"algorithm_state": values, "restores": space.restores}
+        return Checkpoint(effect.round_index, arrays, effect.state | state)
 
     def record(self, kind: str, fields: dict[str, Any]) -> None:
         """Complete a line of the history and pass it to the world."""

@@ -116,7 +116,7 @@ class Sending:
             slot=slot,
             index=0,
             total=1,
-            sample_count=int(state.algorithm_state.get("sample_count", 1)),  # as in offers: 1 in private runs
+            sample_count=state.algorithm_state.sample_count,  # as in offers: 1 in private runs
             mass=1.0,
             scalars=(),
             size_bytes=self._format.whole_bytes,

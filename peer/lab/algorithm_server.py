@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, cast
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypeVar
 
 from coordinator_free_bootstrap import Graph, Manifest
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.seeds import generator
+from peer.algorithms.base import Algorithm, StateT
 from peer.algorithms.dfedavg import DFedAvg
 from peer.algorithms.registry import algorithm_named
 from peer.algorithms.workspace import Workspace
@@ -27,12 +29,13 @@ from peer.lab.simulated import OnRound, SimulatedSettings, simulated_peers, writ
 from peer.zoo.algorithms import cluster_count, clustering
 from peer.zoo.algorithms.apfl import Apfl
 from peer.zoo.algorithms.cgpfl import Cgpfl
+from peer.zoo.algorithms.cgpfl_decisions import CgpflState
 from peer.zoo.algorithms.ditto import Ditto
 from peer.zoo.algorithms.fedrep import FedRep
-from peer.zoo.algorithms.fedsoft import FedSoft
+from peer.zoo.algorithms.fedsoft import FedSoft, FedSoftState
 from peer.zoo.algorithms.perfedavg import PerFedAvg
 from peer.zoo.algorithms.personal import SHARED
-from peer.zoo.algorithms.pfedme import PFedMe
+from peer.zoo.algorithms.pfedme import PFedMe, PFedMeState
 
 
 class AlgorithmServerOptions(BaseModel):
@@ -45,7 +48,10 @@ class AlgorithmServerOptions(BaseModel):
     )
 
 
-class AlgorithmServer:
+AlgorithmT = TypeVar("AlgorithmT", bound=Algorithm[Any, Any], default=Algorithm)
+
+
+class AlgorithmServer(Generic[AlgorithmT, StateT]):
     """The server of one algorithm, and its clients: the peers of a graph, whose edges are ignored."""
 
     unread: ClassVar[tuple[str, ...]] = ()  # options of the algorithm that have an effect between neighbors only
@@ -53,8 +59,9 @@ class AlgorithmServer:
     def __init__(self, graph: Graph, options: AlgorithmServerOptions, settings: SimulatedSettings) -> None:
         self.manifest, self.options = graph.manifest, options
         self.clients = simulated_peers(graph, settings, VirtualNetwork())
-        self.workspaces = [client.host.workspace for client in self.clients.values()]
-        self.algorithms: list[Any] = [client.host.algorithm for client in self.clients.values()]
+        hosts = [client.host for client in self.clients.values()]
+        self.workspaces = [cast("Workspace[StateT]", host.workspace) for host in hosts]
+        self.algorithms = [cast("AlgorithmT", host.algorithm) for host in hosts]
         store = self.workspaces[0].models
         self.models: list[Vector] = [store.share(slot) for slot in range(self.algorithms[0].slots)]
 
@@ -70,8 +77,8 @@ class AlgorithmServer:
             fields: dict[str, Any] = {"round_index": round_index, "active": done is not None, "seconds": {}}
             fields |= {} if done is None else {**done, "models_sent": 1}
             fields |= {} if done is None else {"payload_bytes_sent": client.host.state.model_bytes}
-            if "cluster_index" in self.workspaces[place].state:
-                fields["cluster_index"] = self.workspaces[place].state["cluster_index"]
+            if (cluster := self.workspaces[place].state.cluster_index) is not None:
+                fields["cluster_index"] = cluster
             if evaluate:
                 fields |= self.algorithms[place].evaluate(self.workspaces[place])
                 accuracies.append(fields["accuracy"])
@@ -112,7 +119,7 @@ def moved(old: Vector, mean: Vector, share: float) -> Vector:
     return mixed
 
 
-class FedSoftServer(AlgorithmServer):
+class FedSoftServer(AlgorithmServer[FedSoft, FedSoftState]):
     """FedSoft (arXiv 2112.06053), Algorithm 1: with ``selected``, each center is the mean of so many clients, drawn by v_s.
 
     Without it, all clients train, and c_s = sum_k v_sk w_k with v_sk = u_sk n_k / sum_k' u_sk' n_k'. Never both: weighted drawing
@@ -127,7 +134,7 @@ class FedSoftServer(AlgorithmServer):
         self.send(range(len(clusters)))
         for algorithm, workspace in zip(self.algorithms, self.workspaces, strict=True):
             workspace.state = algorithm.assign(workspace)
-        weights = np.array([[u * w.learner.count() for u in w.state["importance"]] for w in self.workspaces]).T
+        weights = np.array([[u * w.learner.count() for u in w.state.importance] for w in self.workspaces]).T
         weights /= weights.sum(axis=1, keepdims=True)  # v [S, clients]
         if wanted is not None:
             draw = generator(self.manifest.seed, "fedsoft-server", round_index)
@@ -141,7 +148,7 @@ class FedSoftServer(AlgorithmServer):
         return trained
 
 
-class MeanServer(AlgorithmServer):
+class MeanServer(AlgorithmServer[AlgorithmT, StateT]):
     """Federated averaging: w <- sum_i (n_i / n) w_i over all clients, where w is the one model of each that travels.
 
     With FedRep, w is the body of the model. FedAvg: McMahan et al., 2017, arXiv 1602.05629, Algorithm 1. The weights n_i are
@@ -164,16 +171,16 @@ class MeanServer(AlgorithmServer):
         return 1.0
 
 
-class PFedMeServer(MeanServer):
+class PFedMeServer(MeanServer[PFedMe, PFedMeState]):
     """pFedMe (arXiv 2006.08848), Algorithm 1: w <- (1 - beta) w + beta sum_i (n_i / n) w_i; all clients take part."""
 
     @property
     def share(self) -> float:
         """The option beta."""
-        return float(self.algorithms[0].options.beta)
+        return self.algorithms[0].options.beta
 
 
-class CgpflServer(AlgorithmServer):
+class CgpflServer(AlgorithmServer[Cgpfl, CgpflState]):
     """CGPFL (arXiv 2106.13044), Algorithm 1: k-means on all w, then center <- (1 - alpha) center + alpha mean of its w.
 
     Round 0 starts k-means with k-means++, later rounds start it from the last centers, so that labels persist. With
@@ -195,13 +202,13 @@ class CgpflServer(AlgorithmServer):
             self.models[k] = moved(self.models[k], mean, algorithm.options.alpha)
         self.send(range(algorithm.clusters))
         for workspace, label in zip(self.workspaces, labels, strict=True):
-            workspace.state = {**workspace.state, "label": label, "cluster_index": label, "clusters": self.count}
+            workspace.state = replace(workspace.state, label=label, cluster_index=label, clusters=self.count)
         return trained
 
     def train(self, place: int) -> dict[str, Any]:
         """Train one client from the center of its label; as in round 0 of a peer, the server gives the label."""
         workspace, algorithm = self.workspaces[place], self.algorithms[place]
-        workspace.state = {**workspace.state, "trained": [algorithm.own]}
+        workspace.state = replace(workspace.state, trained=(algorithm.own,))
         return super().train(place)
 
     def _labels(self, uploaded: list[Vector], round_index: int) -> list[int]:
@@ -225,7 +232,7 @@ class CgpflServer(AlgorithmServer):
         return [int(k) for k in clustering.k_means(points, self.count, generator(seed, "k-means", smallest))]
 
 
-SERVERS: dict[str, type[AlgorithmServer]] = {
+SERVERS: dict[str, type[AlgorithmServer[Any, Any]]] = {
     **{each.name: MeanServer for each in (DFedAvg, Ditto, Apfl, FedRep, PerFedAvg)},
     FedSoft.name: FedSoftServer,
     PFedMe.name: PFedMeServer,
@@ -281,11 +288,11 @@ def run_algorithm_server(
     return server.clients
 
 
-def _close(algorithm: Any, workspace: Workspace, client: SimulatedPeer, rounds: int) -> None:
+def _close(algorithm: Algorithm, workspace: Workspace, client: SimulatedPeer, rounds: int) -> None:
     """Set the results that a peer has when its run is complete."""
     client.status = "completed"
     client.host.state.round.index = workspace.round_index = rounds
-    client.host.state.algorithm_state = dict(workspace.state)
+    client.host.state.algorithm_state = workspace.state
     workspace.personalized, metrics = algorithm.final(workspace)
     client.host.last_round = client.host.last_round | metrics
     client.recording.add("end", {"rounds_completed": rounds} | metrics)

@@ -152,11 +152,11 @@ class _Server:
             self.losses[client_id] = [client.host.workspace.learner.mean_loss(model) for model in self.models]
 
     def _train(self, workspaces: Sequence[Workspace]) -> list[tuple[Vector, TrainStats]]:
-        changes = {"unit": "fullbatch_step", "epochs": 1} if self.options.update == "grad_avg" else {}
+        one_gradient = self.options.update == "grad_avg"
         tasks = []
         for workspace in workspaces:
             slot = self.chosen(workspace.peer_id)
-            tasks.append((workspace, partial(_fit, workspace, self.models[slot], slot, changes)))
+            tasks.append((workspace, partial(_fit, workspace, self.models[slot], slot, one_gradient)))
         if self._together is not None:
             return self._together.run(tasks)
         return [function() for _, function in tasks]
@@ -179,9 +179,10 @@ class _Server:
                 self.models[slot] = total / np.float32(len(mine))
 
 
-def _fit(workspace: Workspace, model: Vector, slot: int, changes: dict[str, Any]) -> tuple[Vector, TrainStats]:
+def _fit(workspace: Workspace, model: Vector, slot: int, one_gradient: bool) -> tuple[Vector, TrainStats]:
     """Train as a peer of `dfca` does; a function, so that ``workspace.learner`` is read when it is called."""
-    return workspace.fit(model, workspace.seed("train", slot), **changes)
+    plan = workspace.slot_plan(slot)
+    return workspace.fit(model, replace(plan, unit="fullbatch_step", epochs=1) if one_gradient else plan)
 
 
 def _close(client: SimulatedPeer, server: _Server) -> None:
@@ -189,7 +190,7 @@ def _close(client: SimulatedPeer, server: _Server) -> None:
     slot = server.chosen(client.peer_id)
     client.status = "completed"
     client.host.state.round.index = server.manifest.rounds
-    client.host.state.algorithm_state = {"cluster_index": slot}
+    client.host.state.algorithm_state = replace(client.host.state.algorithm_state, cluster_index=slot)
     client.host.workspace.models = ModelStore(list(server.models), spare_max=0)
     client.host.workspace.personalized = server.models[slot]
     client.recording.add("end", {"rounds_completed": server.manifest.rounds})

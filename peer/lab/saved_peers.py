@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coordinator_free_bootstrap import Graph
 from coordinator_free_bootstrap.errors import UsageError
+from peer.algorithms.registry import algorithm_named
 from peer.bed.testbed.directory import is_simulated
 from peer.core.checkpoint import Checkpoint
 from peer.lab.network import SimulatedPeer
@@ -62,7 +63,8 @@ class SavedPeers:
         place = StateDir.of_peer(self._directory, peer_id)
         place.create()
         checkpoints, run = state_files(place, peer_id, self._graph, learner)
-        saved = saved_state(place, checkpoints, run, learner.schema.size, discard=False, remedy=REMEDY)
+        algorithm = algorithm_named(self._graph.manifest.algorithm)(self._graph.manifest, peer_id, self._graph)
+        saved = saved_state(place, checkpoints, run, algorithm, learner.schema, discard=False, remedy=REMEDY)
         above = int(saved.state["incarnation"]) if saved else 0
         incarnations = IncarnationFile(place.root)
         incarnation = incarnations.claim(0, above=above)

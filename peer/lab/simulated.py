@@ -109,7 +109,7 @@ def simulate(
     if directory is not None and settings.tell is not None:
         return _resumable(graph, directory, settings, network, settings.tell, on_start)
     peers = simulated_peers(graph, settings, network)
-    on_start(goal(peers[graph.ids[0]].host.meaning))
+    on_start(goal(peers[graph.ids[0]].host.compared.meaning))
     began = time.monotonic()
     network.run()
     if directory is not None:
@@ -128,7 +128,7 @@ def _resumable(
     """Run peers from the checkpoints in a directory, if there are any; write the run directory however the run ends."""
     saved = SavedPeers(graph, directory)
     peers = simulated_peers(graph, settings, network, saved)
-    on_start(goal(peers[graph.ids[0]].host.meaning))
+    on_start(goal(peers[graph.ids[0]].host.compared.meaning))
     if saved.resumes:
         tell(RESUMING.format(directory=directory, rounds=_rounds(peers), total=graph.manifest.rounds))
     began = time.monotonic()
@@ -209,7 +209,9 @@ def simulated_peers(
         host.workspace.should_stop = peer.should_stop
         resumed = {"resumed_from": checkpoint.round_index} if checkpoint else {}
         peer.recording.add("start", start_fields(host, task) | {"backend": "simulated"} | resumed)
-    if unlike := first_refusal({peer_id: peer.host.meaning for peer_id, peer in network.peers.items()}, graph.edges):
+    if unlike := first_refusal(
+        {peer_id: peer.host.compared.meaning for peer_id, peer in network.peers.items()}, graph.edges
+    ):
         raise ShardError(f"peers cannot train together: {unlike}")
     return network.peers
 

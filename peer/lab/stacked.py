@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 from torch.nn.utils.rnn import pad_sequence
 
-from coordinator_free_bootstrap.seeds import derive_seed, generator
+from coordinator_free_bootstrap.seeds import derive_seed
+from peer.algorithms.learner import TrainingPlan, TrainStats
 from peer.learning.flat import Vector, seeded
-from peer.learning.learner import Learner, TrainStats
+from peer.learning.learner import Learner
 
 Trained = tuple[Vector, TrainStats]
 CACHED_MAX = 2  # stacked data sets in the cache: usually all peers, or the active ones
@@ -33,17 +34,17 @@ class TrainRequest:
 
     learner: Learner
     theta: Vector
-    settings: dict[str, Any]
+    plan: TrainingPlan
 
     def alone(self) -> Trained:
         """Train with `Learner.train`."""
-        return self.learner.train(self.theta, **self.settings)
+        return self.learner.train(self.theta, self.plan)
 
     def kind(self) -> tuple[Any, ...]:
         """Return the settings that are equal within one stack."""
-        s = self.settings
-        numbers = tuple(s.get(key, 0.0) for key in ("learning_rate", "momentum", "weight_decay"))
-        return (self.learner.schema.digest, *numbers, s.get("sample_weights") is None, s.get("proximal") is None)
+        p = self.plan
+        numbers = (p.learning_rate, p.momentum, p.weight_decay)
+        return (self.learner.schema.digest, *numbers, p.sample_weights is None, p.proximal is None)
 
     def can_stack(self) -> bool:
         """Return whether one tensor in memory has all samples, and the optimizer is a fresh SGD without clipping.
@@ -52,19 +53,16 @@ class TrainRequest:
         """
         if self.learner.amp or not self.learner.samples().stackable or not self.learner.model.only_norm_statistics:
             return False
-        if any(self.settings.get(key) is not None for key in ("gradient_clip", "only", "optimizer_state")):
+        plan = self.plan
+        if any(setting is not None for setting in (plan.gradient_clip, plan.only, plan.optimizer_state)):
             return False
-        task, model = self.learner.task, self.learner.model
-        own = task.make_optimizer(model.parameters, float(self.settings["learning_rate"]))
-        return own is None and self.settings.get("optimizer", "sgd") == "sgd"
+        own = self.learner.task.make_optimizer(self.learner.model.parameters, plan.learning_rate)
+        return own is None and plan.optimizer == "sgd"
 
-    def plan(self) -> list[Tensor]:
+    def batches(self) -> list[Tensor]:
         """Return the sample indices of each step, int64 [b] on the CPU."""
-        s, learner = self.settings, self.learner
-        shuffle = generator(int(s["seed"]), "shuffle")
-        size = s.get("batch_size") or learner.batch_size
-        batches = learner._batches(s.get("indices"), s.get("unit", "epoch"), int(s["epochs"]), int(size), shuffle)
-        return [torch.arange(learner.count()) if batch is None else batch.cpu() for batch in batches]
+        everything = torch.arange(self.learner.count())
+        return [everything if batch is None else batch.cpu() for batch in self.learner.batches(self.plan)]
 
 
 @dataclass
@@ -116,9 +114,7 @@ class _Stack:
         first = requests[0]
         self.requests, self.x, self.y = requests, x, y
         self.model, self.task, self.device = first.learner.model, first.learner.task, first.learner.device
-        self.rate, self.momentum, self.decay = (
-            float(first.settings.get(key, 0.0)) for key in ("learning_rate", "momentum", "weight_decay")
-        )
+        self.rate, self.momentum, self.decay = first.plan.learning_rate, first.plan.momentum, first.plan.weight_decay
         flat = self._to_device(np.stack([request.theta for request in requests]))  # (models, d)
         for where in self.model.variances:
             flat[:, where].clamp_(min=0)
@@ -136,12 +132,12 @@ class _Stack:
 
     def run(self) -> list[Trained]:
         """Take all steps of all models."""
-        plans = [request.plan() for request in self.requests]
+        plans = [request.batches() for request in self.requests]
         samples = [sum(map(len, plan)) for plan in plans]
         sums = torch.zeros(2, len(plans), device=self.device)  # of losses, of scores
         self.model.reset_integers()
         self.model.module.train()
-        seed = derive_seed(int(self.requests[0].settings["seed"]), "dropout")
+        seed = derive_seed(self.requests[0].plan.seed, "dropout")
         with seeded(seed, self.device):
             for step in range(max(map(len, plans), default=0)):
                 active = [place for place, plan in enumerate(plans) if step < len(plan)]
@@ -225,13 +221,13 @@ class _Stack:
         return results
 
     def _sample_weights(self) -> Tensor | None:
-        rows = [request.settings.get("sample_weights") for request in self.requests]
+        rows = [request.plan.sample_weights for request in self.requests]
         if rows[0] is None:
             return None
         return pad_sequence([self._to_device(np.asarray(row, np.float32)) for row in rows], batch_first=True)
 
     def _centers(self) -> tuple[dict[str, Tensor], Tensor] | None:
-        pulls = [request.settings.get("proximal") for request in self.requests]
+        pulls = [request.plan.proximal for request in self.requests]
         if pulls[0] is None:
             return None
         flat = self._to_device(np.stack([pull[0] for pull in pulls if pull is not None]))

@@ -14,13 +14,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from peer.algorithms.learner import TrainingPlan, TrainStats
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.effects import Work
 from peer.core.events import WorkDone
 from peer.lab.network import SimulatedPeer
 from peer.lab.stacked import StackedTrainer, TrainRequest
-from peer.learning.learner import Learner, TrainStats
+from peer.learning.learner import Learner
 
 T = TypeVar("T")
 
@@ -104,5 +105,5 @@ class _PausingLearner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._learner, name)
 
-    def train(self, theta: Vector, **settings: Any) -> tuple[Vector, TrainStats]:
-        return self._mover.train(TrainRequest(self._learner, theta, settings))
+    def train(self, theta: Vector, plan: TrainingPlan) -> tuple[Vector, TrainStats]:
+        return self._mover.train(TrainRequest(self._learner, theta, plan))

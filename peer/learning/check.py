@@ -15,6 +15,7 @@ from coordinator_free_bootstrap.errors import PeerError, TaskError
 from coordinator_free_bootstrap.meaning import goal, summary
 from coordinator_free_bootstrap.user_file import USER_ERRORS, described
 from coordinator_free_bootstrap.validation import counted
+from peer.algorithms.learner import TrainingPlan
 from peer.core.encoding import decode, encode, payload_size
 from peer.learning.flat import Vector
 from peer.learning.learner import Learner
@@ -85,12 +86,12 @@ def check_task(
         raise TaskError("make_model: found other values for the same seed; draw random numbers only from torch")
     findings.append(Finding("initialization", "the same values for the same seed"))
     before = learner.evaluate(theta, "train")
-    trained, stats = learner.train(theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step")
+    trained, stats = learner.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=learning_rate, unit="step"))
     if not np.isfinite(trained).all() or not np.isfinite(stats.loss):
         raise TaskError(f"training: found NaN or Inf after one step (loss {stats.loss}); scale the inputs")
     if np.array_equal(trained, theta):
         raise TaskError("training: found no change after one step; the loss must depend on the parameters of the model")
-    again, _ = learner.train(theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step")
+    again, _ = learner.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=learning_rate, unit="step"))
     hidden = check_hidden_state(learner, learning_rate)
     same = hidden.reproducible and np.array_equal(again, trained)
     seen = "reproducible" if same else "not reproducible bit for bit: another source of random numbers than torch"
@@ -137,7 +138,7 @@ def try_learner(learner: Learner, learning_rate: float, *, full_batch: bool = Fa
     theta = learner.initial_model(0)
     check_hidden_state(learner, learning_rate)
     try_batches(learner, theta, learning_rate, full_batch=full_batch)
-    trained, _ = learner.train(theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step")
+    trained, _ = learner.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=learning_rate, unit="step"))
     learner.evaluate(trained, "test")
 
 

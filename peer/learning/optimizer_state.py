@@ -7,6 +7,8 @@ has zeros: SGD and Adam start from them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -32,7 +34,7 @@ def state_of(optimizer: Optimizer, parameters: list[Tensor]) -> dict[str, Vector
     return found
 
 
-def restore(optimizer: Optimizer, parameters: list[Tensor], kept: dict[str, Vector]) -> None:
+def restore(optimizer: Optimizer, parameters: list[Tensor], kept: Mapping[str, Vector]) -> None:
     """Give an optimizer without state the values that `state_of` returned for the same parameters.
 
     Raises:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from coordinator_free_bootstrap.errors import ShardError, TaskError
 from coordinator_free_bootstrap.validation import counted
+from peer.algorithms.learner import TrainingPlan
 from peer.core.averaging import Vector
 from peer.learning.flat import FlatModule
 from peer.learning.frozen import digest_of
@@ -60,7 +61,9 @@ def try_batches(learner: Learner, theta: Vector, learning_rate: float, *, full_b
 
 def _step(learner: Learner, theta: Vector, learning_rate: float, rows: int) -> None:
     last = np.arange(learner.count() - rows, learner.count())
-    learner.train(theta, epochs=1, seed=0, learning_rate=learning_rate, unit="step", indices=last, batch_size=rows)
+    learner.train(
+        theta, TrainingPlan(epochs=1, seed=0, learning_rate=learning_rate, unit="step", indices=last, batch_size=rows)
+    )
 
 
 @contextmanager
@@ -139,7 +142,7 @@ def _behavior(learner: Learner, model: FlatModule, theta: Vector, rate: float) -
 def _trained(learner: Learner, theta: Vector, rate: float) -> Vector:
     some = np.arange(min(SOME, learner.count()))
     return learner.train(
-        theta, epochs=STEPS, seed=0, learning_rate=rate, unit="step", indices=some, batch_size=len(some)
+        theta, TrainingPlan(epochs=STEPS, seed=0, learning_rate=rate, unit="step", indices=some, batch_size=len(some))
     )[0]
 
 

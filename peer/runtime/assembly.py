@@ -140,10 +140,11 @@ def _with_state(
 ) -> Assembled:
     """Return a peer in the state of its directory, which is locked."""
     checkpoints, run = state_files(directory, peer_id, graph, learner)
-    saved = saved_state(directory, checkpoints, run, learner.schema.size, discard=settings.discard_state)
+    algorithm = algorithm_for(graph, peer_id)
+    saved = saved_state(directory, checkpoints, run, algorithm, learner.schema, discard=settings.discard_state)
     incarnations = IncarnationFile(settings.state_dir)
     incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)
-    require_memory(algorithm_for(graph, peer_id).held, learner.schema.size)
+    require_memory(algorithm.held, learner.schema.size)
     host = build_host(peer_id, graph, learner, incarnation, saved, clock=time.monotonic)
     notes = list(problems_of(graph, peer_id, host.state.model_bytes, settings.upload_limit, settings.download_limit))
     notes += notes_of(checkpoints, run, incarnations)

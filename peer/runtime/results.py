@@ -89,7 +89,7 @@ def write_results(
         "rounds_completed": run.round.index,
         "rounds_total": manifest.rounds,
         "algorithm": name,
-        "cluster_index": run.algorithm_state.get("cluster_index"),
+        "cluster_index": run.algorithm_state.cluster_index,
         "true_cluster": main_cluster(workspace.true_cluster),
         "metric": host.measured(),
         **({"accuracy": host.last_round.get("accuracy")} if host.metric.is_accuracy else {}),
@@ -99,7 +99,7 @@ def write_results(
         "refusals": {str(code): count for code, count in run.refusals.items()},
         "storage_error": run.disk.error,
         "run_seconds": seconds,
-        "digests": host.digests,
+        "digests": host.compared.digests(),
         "ended_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     write_json(place.summary, summary)
@@ -115,7 +115,7 @@ def predictor_of(workspace: Workspace, predictor: str) -> tuple[Vector, Schema, 
     assert personalized is not None  # of a completed run
     if predictor not in PREDICTORS:
         return personalized, schema, []
-    mixture: list[float] = workspace.state["mixture"]
+    mixture = workspace.state.mixture
     slots = [slot for slot, weight in enumerate(mixture) if weight > 0 or predictor == CONFIDENT]
     vector, names = together([workspace.models.model(slot) for slot in slots], schema)
     return vector, names, [mixture[slot] for slot in slots]
@@ -127,7 +127,7 @@ def start_fields(host: PeerHost, task: Task) -> dict[str, Any]:
     return {
         "peer_id": host.peer_id,
         "notes": host.algorithm.notes(host.workspace),
-        "digests": host.digests,
+        "digests": host.compared.digests(),
         "metric": host.metric.as_json(),
         **({"more_metrics": [metric.as_json() for metric in host.more_metrics]} if host.more_metrics else {}),
         "true_cluster": main_cluster(host.workspace.true_cluster),

@@ -11,7 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coordinator_free_bootstrap import Graph, digest
 from coordinator_free_bootstrap.errors import CheckpointCorrupt
 from coordinator_free_bootstrap.strict_json import printable
+from peer.algorithms.base import Algorithm
+from peer.algorithms.saved_state import restored
 from peer.core.checkpoint import Checkpoint
+from peer.core.schema import Schema
 from peer.learning.learner import Learner
 from peer.store.checkpoint import CheckpointStore
 from peer.store.identity_files import IncarnationFile
@@ -35,6 +38,7 @@ class _EngineState(BaseModel):
     incarnation: _Count
     round_index: _Count
     algorithm_state: dict[str, Any]
+    restores: _Count
     folded: list[list[int]]
     incarnations: list[Annotated[list[int], Field(min_length=2, max_length=2)]]
     totals: dict[str, float]
@@ -64,7 +68,8 @@ def saved_state(
     place: StateDir,
     checkpoints: CheckpointStore,
     run: Origin,
-    parameters: int,
+    algorithm: Algorithm,
+    schema: Schema,
     *,
     discard: bool,
     remedy: str = REMEDY,
@@ -75,7 +80,8 @@ def saved_state(
         place: the state directory, locked.
         checkpoints: in it.
         run: this run.
-        parameters: d, float32 elements of a model.
+        algorithm: of this peer.
+        schema: of a whole model.
         discard: move state that is not of this run, or not usable, aside.
         remedy: what to do about such state, for the message.
 
@@ -84,7 +90,7 @@ def saved_state(
         StorageError: the directory cannot be read or written.
     """
     try:
-        saved = _usable(place, checkpoints, run, parameters)
+        saved = _usable(place, checkpoints, run, algorithm, schema)
     except CheckpointCorrupt as error:
         if not discard:
             raise CheckpointCorrupt(f"{error}; {remedy}") from error
@@ -102,7 +108,9 @@ def saved_state(
     return saved
 
 
-def _usable(place: StateDir, checkpoints: CheckpointStore, run: Origin, parameters: int) -> Checkpoint | None:
+def _usable(
+    place: StateDir, checkpoints: CheckpointStore, run: Origin, algorithm: Algorithm, schema: Schema
+) -> Checkpoint | None:
     """Return the newest checkpoint of this run; raises CheckpointCorrupt for a state that another run has made."""
     if checkpoints.is_empty:  # nothing was learned, so nothing can be lost
         return None
@@ -117,24 +125,26 @@ def _usable(place: StateDir, checkpoints: CheckpointStore, run: Origin, paramete
         log.warning("no checkpoint can be used: moved to %s; starting at round 0", place.set_aside(history=False))
         place.create()
         return None
-    _check_form(place, saved, parameters)
+    if problem := _problem(saved, algorithm, schema):
+        raise CheckpointCorrupt(f"state directory {place.root}: the checkpoint of round {saved.round_index} {problem}")
     return saved
 
 
-def _check_form(place: StateDir, saved: Checkpoint, parameters: int) -> None:
-    """Check that a checkpoint has the fields that a start reads; its digest only says that it was written so."""
+def _problem(saved: Checkpoint, algorithm: Algorithm, schema: Schema) -> str:
+    """Return which field that a start reads is wrong, "" if none is; a digest only says that it was written so."""
     try:
         _EngineState.model_validate(saved.state)
+        restored(algorithm.State, saved.state["algorithm_state"], saved.arrays_of("state"))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise CheckpointCorrupt(
-            f"state directory {place.root}: the checkpoint of round {saved.round_index} has an engine state that is not valid "
-            f"({printable(where)}: {printable(first['msg'])})"
-        ) from error
-    for name, array in saved.arrays.items():
-        if name.startswith("slot/") and (array.dtype != np.float32 or array.shape != (parameters,)):
-            raise CheckpointCorrupt(
-                f"state directory {place.root}: the checkpoint of round {saved.round_index} has {array.dtype} "
-                f"{list(array.shape)} as {name}; allowed: float32 [{parameters}]"
-            )
+        return f"has an engine state that is not valid ({printable(where)}: {printable(first['msg'])})"
+    except CheckpointCorrupt as error:
+        return f"is not of this release: {printable(str(error), 500)}"
+    for slot in range(algorithm.held):
+        size = (algorithm.travelling(schema) if slot < algorithm.slots else schema).size
+        model = saved.arrays.get(f"slot/{slot}")
+        if model is None or model.dtype != np.float32 or model.shape != (size,):
+            found = "nothing" if model is None else f"{model.dtype} {list(model.shape)}"
+            return f"has {found} as slot/{slot}; allowed: float32 [{size}]"
+    return ""

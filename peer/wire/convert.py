@@ -6,6 +6,7 @@ depends on the run: rounds, slots, weights.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from enum import StrEnum
@@ -317,7 +318,7 @@ def _hello(message: peer_pb2.HelloRequest) -> Hello:
 
 def _message(kind: type[M], value: Any) -> M:
     """Make the message with the fields of a value of `peer.core.messages`; phase and encoding are numbers in protobuf."""
-    fields = {name: getattr(value, name) for name in value.__slots__}
+    fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
     if "phase" in fields:
         fields["phase"] = _number(peer_pb2.Phase, fields["phase"])
     if "encoding" in fields:

@@ -13,13 +13,22 @@ import tempfile
 import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console, RenderableType
 
-from coordinator_free_bootstrap import Graph, Manifest, canonical_json, check_hello, diff, parse_graph, parse_manifest
+from coordinator_free_bootstrap import (
+    Compared,
+    Graph,
+    Manifest,
+    canonical_json,
+    check_hello,
+    diff,
+    parse_graph,
+    parse_manifest,
+)
 from coordinator_free_bootstrap.errors import ConfigError, IdentityError, RemoteProtocolError, StorageError
 from coordinator_free_bootstrap.identity import parse_spiffe_id
 from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX, Meaning, compare, with_known
@@ -103,7 +112,15 @@ def encodings(data: bytes) -> None:
 
 
 RECORD = Meaning(kind="classification", classes=("a", "b"), columns=("x", "y"), scaled="rs", open=("classes",)).text()
-MINE = Hello(0, 1, WIRE_VERSION, "m", "g", "s", "", "", 0, Phase.RUNNING, canonical_json(Manifest()), 0, RECORD)
+COMPARED = Compared(
+    wire_version=WIRE_VERSION,
+    manifest_digest="m",
+    graph_digest="g",
+    schema_digest="s",
+    manifest=canonical_json(Manifest()),
+    meaning=RECORD,
+)
+MINE = Hello(**asdict(COMPARED), sender=0, incarnation=1, round_index=0, phase=Phase.RUNNING)
 
 
 def handshake(data: bytes) -> None:

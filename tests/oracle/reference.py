@@ -17,6 +17,7 @@ import numpy as np
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.schedule import edge_is_up, is_active
 from coordinator_free_bootstrap.seeds import derive_seed, generator
+from peer.algorithms.learner import TrainingPlan
 from peer.core.averaging import Vector, accumulate, fold
 
 
@@ -122,14 +123,16 @@ class Reference:
             slot = peer.cluster
         peer.models[slot], _ = peer.learner.train(
             peer.models[slot],
-            epochs=m.local_epochs,
-            seed=derive_seed(m.seed, "train", peer.peer_id, t, slot),
-            learning_rate=m.learning_rate * m.learning_rate_decay ** (t // m.learning_rate_decay_rounds),
-            momentum=m.momentum,
-            weight_decay=m.weight_decay,
-            unit=m.local_unit,
-            optimizer=m.optimizer,
-            batch_size=m.batch_size,
+            TrainingPlan(
+                epochs=m.local_epochs,
+                seed=derive_seed(m.seed, "train", peer.peer_id, t, slot),
+                learning_rate=m.learning_rate * m.learning_rate_decay ** (t // m.learning_rate_decay_rounds),
+                momentum=m.momentum,
+                weight_decay=m.weight_decay,
+                unit=m.local_unit,
+                optimizer=m.optimizer,
+                batch_size=m.batch_size,
+            ),
         )
         peer.trained = [slot]
 

@@ -201,7 +201,20 @@ def nearly(draw: st.DrawFn, valid: bytes) -> bytes:
     return bytes(data)
 
 
-HELLO = Hello(2, 2**64 - 1, 2, "m" * 64, "g" * 64, "s" * 64, "f" * 32, "", 3, Phase.RUNNING, '{"a": 1}', 5)
+HELLO = Hello(
+    wire_version=2,
+    manifest_digest="m" * 64,
+    graph_digest="g" * 64,
+    schema_digest="s" * 64,
+    frozen_digest="f" * 32,
+    manifest='{"a": 1}',
+    meaning='{"b": 2}',
+    sender=2,
+    incarnation=2**64 - 1,
+    round_index=3,
+    phase=Phase.RUNNING,
+    seen_incarnation=5,
+)
 HEARTBEAT = Heartbeat(2, 7, 3, Phase.LEAVING)
 SELECT = Select(2, 7, 3, 4, (0.5, -2.0), b"\0\0\x80\x3f")
 PASS = Pass(2, 7, 3, 1)

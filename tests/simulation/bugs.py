@@ -393,21 +393,21 @@ def selections_are_not_waited_for(original, pace):
 
 @plant(FedSpdDecisions, "offers")
 def models_go_to_those_that_selected_another_cluster(original, algorithm, state, round_index, step, neighbor, select):
-    if select is not None and state["selected"] >= 0:
-        select = replace(select, selected=state["selected"])
+    if select is not None and state.selected >= 0:
+        select = replace(select, selected=state.selected)
     return original(algorithm, state, round_index, step, neighbor, select)
 
 
 @plant(FedSpdDecisions, "targets")
 def a_model_is_folded_into_the_cluster_that_is_trained(original, algorithm, state, header):
     found = original(algorithm, state, header)
-    unlike = algorithm.selecting(header.round_index) and state["selected"] not in (-1, header.slot)
-    return (do.Target(state["selected"]),) if unlike else found
+    unlike = algorithm.selecting(header.round_index) and state.selected not in (-1, header.slot)
+    return (do.Target(state.selected),) if unlike else found
 
 
 @plant(FedSpdDecisions, "agrees")
 def co_selectors_are_not_counted(original, algorithm, state, round_index, selections):
-    return {}
+    return state
 
 
 @plant(FedSpdDecisions, "selects")
@@ -422,10 +422,8 @@ def offers_follow_the_selection_of_the_round_before(original, pace, neighbor, ro
 
 
 @plant(FedSpd, "_set_labels")
-def the_mixture_is_never_computed_again(original, algorithm, workspace, z):
-    return original(algorithm, workspace, z) | {
-        "mixture": workspace.state.get("mixture", [1 / algorithm.slots] * algorithm.slots)
-    }
+def the_mixture_is_never_computed_again(original, algorithm, state, z):
+    return replace(original(algorithm, state, z), mixture=state.mixture or (1 / algorithm.slots,) * algorithm.slots)
 
 
 # ---- tunnels: an edge over which one end is called is an edge like any other ------------------------------------------

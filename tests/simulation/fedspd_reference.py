@@ -17,6 +17,7 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.schedule import is_active
 from coordinator_free_bootstrap.seeds import derive_seed, generator, uniform
 from peer.algorithms import labels, sketches
+from peer.algorithms.learner import TrainingPlan
 from peer.core.averaging import Vector
 from tests.oracle.reference import Reference, ReferencePeer
 
@@ -129,10 +130,12 @@ class FedSpdReference(Reference):
             if mine is None or len(mine):
                 peer.models[slot], _ = peer.learner.train(
                     peer.models[slot],
-                    epochs=m.local_epochs * (2 if t == 0 else 1),
-                    seed=derive_seed(m.seed, "train", peer.peer_id, t, slot),
-                    learning_rate=m.learning_rate,
-                    indices=mine,
+                    TrainingPlan(
+                        epochs=m.local_epochs * (2 if t == 0 else 1),
+                        seed=derive_seed(m.seed, "train", peer.peer_id, t, slot),
+                        learning_rate=m.learning_rate,
+                        indices=mine,
+                    ),
                 )
 
     # ---- the exchange -------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import Refusal
-from peer.algorithms.dfca import Dfca
+from peer.algorithms.dfca import Dfca, DfcaState
 from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
 from peer.core import events as ev
@@ -491,7 +491,7 @@ class Checker:
             self.selections.worked(process, effect)
         if effect.kind == "train":
             private = range(process.algorithm.slots, process.algorithm.held)
-            for slot in {*process.workspace.state["trained"], *private}:
+            for slot in {*process.workspace.state.trained, *private}:
                 shadow.base[slot] = models.model(slot).copy()
         else:
             shadow.base = [models.model(slot).copy() for slot in range(len(models))]
@@ -522,9 +522,9 @@ class Checker:
         relays = algorithm.steps(round_index) > 1 or (
             isinstance(algorithm, Dfca) and algorithm.warming_up(engine.round_index)
         )
-        if relays and "masses" in state and slot < algorithm.slots:
+        if relays and isinstance(state, DfcaState) and state.masses and slot < algorithm.slots:
             up = [n for n in process.effect_present if engine.state.planner.edge_is_up(n, engine.round_index)]
-            return (1.0 - sum(algorithm.metropolis(n) for n in up)) * state["masses"][slot]
+            return (1.0 - sum(algorithm.metropolis(n) for n in up)) * state.masses[slot]
         if isinstance(algorithm, OwnNearCenters):
             return algorithm.own_share(state, slot, folded) if slot < algorithm.clusters else 1.0
         return 1.0 if algorithm.mix == "uniform" else max(0.0, 1.0 - folded)

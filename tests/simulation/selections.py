@@ -145,10 +145,10 @@ class Selections:
     def worked(self, process: Process, effect: do.Work) -> None:
         """Work on tensors is done."""
         known, state, t = self.known[process], process.workspace.state, effect.round_index
-        u = state["mixture"]
+        u = state.mixture
         self._require(min(u) >= 0 and abs(sum(u) - 1) <= 1e-6, "S5", f"the mixture of {process.peer_id} is {u}")
         if effect.kind == "assign":
-            known.selected[t], known.trained[t] = state["selected"], list(state["trained"])
+            known.selected[t], known.trained[t] = state.selected, list(state.trained)
         if effect.kind == "close" and t + 1 != process.algorithm.options.warm_rounds:
             self._only_permuted(process, known)
 
@@ -158,5 +158,5 @@ class Selections:
         self._require(before == after, "S5", f"the close of {process.peer_id} makes other centers")
         if any(not np.array_equal(b, a) for b, a in zip(known.merged, models, strict=True)):
             self._mark("labels permuted")
-        if process.workspace.state["anchor"][0] != process.peer_id:
+        if process.workspace.state.anchor[0] != process.peer_id:
             self._mark("labels taken over")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.seeds import generator
+from peer.algorithms.learner import TrainingPlan
 from peer.core.averaging import Vector
 from peer.core.schema import Schema, TensorSpec
 
@@ -90,32 +91,20 @@ class QuadraticLearner:
     def mean_loss(self, theta: Vector, part: str = "train") -> float:
         return float(0.5 * ((theta - self.points) ** 2).sum() / SAMPLES)
 
-    def train(
-        self,
-        theta: Vector,
-        *,
-        epochs: int,
-        seed: int,
-        learning_rate: float,
-        indices: Any = None,
-        sample_weights: Any = None,
-        proximal: tuple[Vector, float] | None = None,
-        only: frozenset[str] | None = None,
-        **_: Any,
-    ) -> tuple[Vector, Result]:
-        points = self.points if indices is None else self.points[indices]
-        target = np.average(points, axis=0, weights=sample_weights) if len(points) else theta
+    def train(self, theta: Vector, plan: TrainingPlan) -> tuple[Vector, Result]:
+        points = self.points if plan.indices is None else self.points[plan.indices]
+        target = np.average(points, axis=0, weights=plan.sample_weights) if len(points) else theta
         if self.jitter:
-            target = target + generator(seed, "jitter").normal(0, self.jitter, self.size)
+            target = target + generator(plan.seed, "jitter").normal(0, self.jitter, self.size)
         value = theta.astype(np.float64)
         moves = np.ones(self.size)
-        for spec, place in self.schema.slices() if only is not None else ():
-            moves[place] = spec.name in only
-        for _step in range(epochs):
+        for spec, place in self.schema.slices() if plan.only is not None else ():
+            moves[place] = spec.name in plan.only
+        for _step in range(plan.epochs):
             gradient = value - target
-            if proximal is not None:
-                gradient = gradient + proximal[1] * (value - proximal[0])
-            value = value - learning_rate * gradient * moves
+            if plan.proximal is not None:
+                gradient = gradient + plan.proximal[1] * (value - plan.proximal[0])
+            value = value - plan.learning_rate * gradient * moves
         return value.astype(np.float32), Result(self.mean_loss(value))
 
     def evaluate(self, theta: Vector, part: str = "test") -> Result:

@@ -13,6 +13,7 @@ It delivers no complete, finite model within the norm bound of a round that a vi
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -211,21 +212,13 @@ class Liar:
     def _hello(self, victim: int, **changes: Any) -> Hello:
         """Return a hello that a victim accepts, except for the changes."""
         host = self.victims[victim].host
-        digests = host.digests
         hello = Hello(
+            **dataclasses.asdict(host.compared),
             sender=self.peer_id,
             incarnation=self._incarnation[victim],
-            wire_version=int(digests["wire_version"]),
-            manifest_digest=digests["manifest"],
-            graph_digest=digests["graph"],
-            schema_digest=digests["schema"],
-            frozen_digest=digests["frozen"],
-            initial_models_digest=digests["initial_models"],
             round_index=self._claim[victim],
             phase=Phase.FINISHED if self._part[victim] is END else Phase.RUNNING,
-            manifest=host.manifest_json,
             seen_incarnation=host.state.incarnation,
-            meaning=host.meaning,
         )
         return replace(hello, **changes)
 

@@ -39,14 +39,14 @@ class Result:
         return self.workspace.personalized
 
     @property
-    def state(self) -> dict[str, Any]:
-        """The algorithm's state."""
+    def state(self) -> Any:
+        """The algorithm's state, of the class that the algorithm declares."""
         return self.workspace.state
 
     @property
-    def arrays(self) -> dict[str, Any]:
-        """The algorithm's arrays, for example the label of each sample."""
-        return self.workspace.arrays
+    def optimizers(self) -> dict[str, Vector]:
+        """The kept state of optimizers."""
+        return self.workspace.optimizers
 
     @property
     def totals(self) -> dict[str, int]:

@@ -19,9 +19,10 @@ from coordinator_free_bootstrap.user_file import USER_ERRORS
 from peer.algorithms.personalize import confident_predictions, mixed_predictions
 from peer.core.averaging import Vector
 from peer.core.schema import Schema
+from peer.learning.bench import EVALUATION_BATCH
 from peer.learning.combined import CONFIDENT, Combined
 from peer.learning.flat import FlatModule, seeded
-from peer.learning.learner import EVALUATION_BATCH, Learner
+from peer.learning.learner import Learner
 from peer.learning.model_about import CLUSTER, PERSONALIZED
 from peer.learning.samples import call
 from peer.store.model_file import load_model

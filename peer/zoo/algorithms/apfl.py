@@ -10,20 +10,21 @@ Source: Yuyang Deng, Mohammad Mahdi Kamani and Mehrdad Mahdavi, "Adaptive Person
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.learner import training_fields
+from peer.algorithms.held_out import Indices
+from peer.algorithms.learner import Fields, TrainStats, training_fields
 from peer.algorithms.personalize import weighted_sum
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, accumulate
 from peer.core.decisions import AlgorithmState
+from peer.zoo.algorithms.local_rounds import successive_batches
 from peer.zoo.algorithms.personal import PERSONAL, SHARED, Personal, batches_in_epochs, require_plain_sgd
-from peer.zoo.algorithms.pfedme import successive_batches
 
 
 class ApflOptions(BaseModel):
@@ -35,23 +36,31 @@ class ApflOptions(BaseModel):
     adapt: bool = Field(True, description="let each peer adapt its alpha, once in each round")
 
 
-class Apfl(Personal):
+@dataclass(frozen=True)
+class ApflState(AlgorithmState):
+    """State of APFL: ``alpha`` is the share of the private model in the personal one."""
+
+    alpha: float = 0.0
+
+
+class Apfl(Personal[ApflOptions, ApflState]):
     """APFL: a mixture of a private and a shared model, whose share each peer learns; evaluated are mixture and shared model."""
 
     name = "apfl"
     Options = ApflOptions
+    State = ApflState
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)
         require_plain_sgd(self.name, manifest)
 
-    def begin(self, workspace: Workspace) -> AlgorithmState:
+    def begin(self, workspace: Workspace[ApflState]) -> ApflState:
         """Return the state before the first round, with the first alpha."""
-        return super().begin(workspace) | {"alpha": float(self.options.alpha)}
+        return replace(super().begin(workspace), alpha=self.options.alpha)
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace[ApflState]) -> Fields:
         """Step w and v on the same batches."""
-        w, v, alpha = workspace.models.model(SHARED), workspace.models.model(PERSONAL).copy(), workspace.state["alpha"]
+        w, v, alpha = workspace.models.model(SHARED), workspace.models.model(PERSONAL).copy(), workspace.state.alpha
         done = []
         for number, batch in enumerate(successive_batches(workspace, batches_in_epochs(workspace))):
             mixture = weighted_sum([v, w], [alpha, 1 - alpha])
@@ -69,14 +78,16 @@ class Apfl(Personal):
                 break
         workspace.models.replace(SHARED, w)
         workspace.models.replace(PERSONAL, v)
-        workspace.state = {**workspace.state, "alpha": alpha}
+        workspace.state = replace(workspace.state, alpha=alpha)
         return training_fields(done)
 
-    def _step(self, workspace: Workspace, model: Vector, number: int, batch: Any) -> tuple[Vector, Any]:
-        seed = workspace.seed("train", number)
-        return workspace.fit(model, seed, indices=batch, unit="fullbatch_step", epochs=1)
+    def _step(
+        self, workspace: Workspace[ApflState], model: Vector, number: int, batch: Indices
+    ) -> tuple[Vector, TrainStats]:
+        plan = workspace.plan(workspace.seed("train", number))
+        return workspace.fit(model, replace(plan, indices=batch, unit="fullbatch_step", epochs=1))
 
-    def evaluation_model(self, workspace: Workspace) -> Vector:
+    def evaluation_model(self, workspace: Workspace[ApflState]) -> Vector:
         """Return alpha v + (1 - alpha) w."""
-        alpha = workspace.state["alpha"]
+        alpha = workspace.state.alpha
         return weighted_sum([workspace.models.model(PERSONAL), workspace.models.model(SHARED)], [alpha, 1 - alpha])

@@ -19,25 +19,25 @@ weights, `peer.algorithms.ensemble`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.dfca import Dfca, DfcaOptions
+from peer.algorithms.dfca import Dfca, DfcaOptions, DfcaState
 from peer.algorithms.ensemble import Losses, clearly_above, selected_weights
 from peer.algorithms.final_phase import moved, tuned, validated_share
 from peer.algorithms.held_out import Indices
-from peer.algorithms.learner import measured, training_fields
+from peer.algorithms.learner import Fields, measured, training_fields
 from peer.algorithms.personalize import Predictions, mixed, mixed_predictions
 from peer.algorithms.seeding import obstacle_to_seeds
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
-from peer.core.decisions import AlgorithmState, Offer, Rejection
+from peer.core.decisions import Offer, Rejection
 from peer.core.messages import ModelHeader, Select
 
 
@@ -66,21 +66,36 @@ class BlendOptions(DfcaOptions):
     tune_epochs: int = Field(10, ge=1, description="epochs that tune the shared and the cluster model")
 
 
-class Blend(Dfca):
+@dataclass(frozen=True)
+class BlendState(DfcaState):
+    """State of Blend; ``mixture`` is what predicts.
+
+    Attributes:
+        chosen: the weights by this peer's samples held out; (): not chosen yet.
+        pooled: the mean of the weights over the peers of the cluster.
+        pooling: whether ``pooled`` counts; None: not decided yet.
+    """
+
+    chosen: tuple[float, ...] = ()
+    pooled: tuple[float, ...] = ()
+    pooling: bool | None = None
+
+
+class Blend(Dfca[BlendOptions, BlendState]):
     """DFCA, DFedAvg and local training at once, and a mixture of their predictions, weighed by samples held out.
 
     Slots 0 .. k-1 are clusters, slot k is shared. Private: the own model, the tuned shared model, the tuned cluster model.
     """
 
     name = "blend"
-    Options: ClassVar[type[BaseModel]] = BlendOptions
+    Options = BlendOptions
+    State = BlendState
     result_is_model = False
 
     @classmethod
-    def parse_options(cls, manifest: Manifest) -> BaseModel:
+    def parse_options(cls, manifest: Manifest) -> BlendOptions:
         """Validate ``run.options``, and choose the start where they leave it open."""
         options = super().parse_options(manifest)
-        assert isinstance(options, BlendOptions)
         if "initialization" not in options.model_fields_set and (options.warmup_rounds or obstacle_to_seeds(manifest)):
             options = options.model_copy(update={"initialization": "global"})
         if options.initialization != "seeds":
@@ -113,16 +128,15 @@ class Blend(Dfca):
     # ---- decisions --------------------------------------------------------------------------------------------------
 
     def offers(
-        self, state: AlgorithmState, round_index: int, step: int, neighbor: int, select: Select | None
+        self, state: BlendState, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
         """Offer the cluster's model, with the cluster's weights once there are some, and the shared model."""
         found = super().offers(state, round_index, step, neighbor, select)
-        if self.warming_up(round_index) or self.seeding(round_index) or "pooled" not in state:
+        if self.warming_up(round_index) or self.seeding(round_index) or not state.pooled:
             return found
-        weights = tuple(state["pooled"])
-        return tuple(offer if offer.slot == self.shared else replace(offer, scalars=weights) for offer in found)
+        return tuple(offer if offer.slot == self.shared else replace(offer, scalars=state.pooled) for offer in found)
 
-    def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Rejection | None:
+    def rejects(self, state: BlendState, header: ModelHeader, select: Select | None) -> Rejection | None:
         """Refuse what DFCA refuses, and numbers that are no weights."""
         rejection = super().rejects(state, header, select)
         if rejection is None and header.scalars and not self.warming_up(header.round_index):
@@ -134,36 +148,42 @@ class Blend(Dfca):
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
-    def assign(self, workspace: Workspace) -> AlgorithmState:
+    def assign(self, workspace: Workspace[BlendState]) -> BlendState:
         """Choose the cluster as in DFCA; it and the shared model train. When relaying, the shared model has mass 1."""
         state = super().assign(workspace)
-        state["trained"] = [*state["trained"], self.shared]
+        state = replace(state, trained=(*state.trained, self.shared))
         if self.warming_up(workspace.round_index):
-            state["masses"][self.shared] = 1.0
+            state = replace(state, masses=(*state.masses[: self.shared], 1.0))
         return state
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace[BlendState]) -> Fields:
         """Train cluster, shared and own model, on the samples that are not held out; before it, in mid-run, weigh all models."""
-        r, trained = workspace.round_index, workspace.state["trained"]
+        r, trained = workspace.round_index, workspace.state.trained
         if 2 * r >= self.manifest.rounds and not self.seeding(r):
             self._choose(workspace)
         seeding, indices = self.seeds_now(workspace), self._training(workspace)
         done = [seeding.train(workspace, self.fold(workspace))] if seeding else []
         slots = [slot for slot in (*trained, self.own) if not seeding or slot != r]
-        return training_fields(done + [workspace.fit_slot(slot, f"slot{slot}", indices=indices) for slot in slots])
+        return training_fields(
+            done
+            + [
+                workspace.fit_slot(slot, replace(workspace.slot_plan(slot), indices=indices), f"slot{slot}")
+                for slot in slots
+            ]
+        )
 
     @property
     def held_out(self) -> float:
         """The share of the training samples that decide; the others train until then."""
-        return float(self.options.held_out)
+        return self.options.held_out
 
-    def _training(self, workspace: Workspace) -> Indices | None:
+    def _training(self, workspace: Workspace[BlendState]) -> Indices | None:
         """Return the samples to train on; None: all, once nothing is to be decided any more."""
-        return None if "pooling" in workspace.state else self.fold(workspace).rest
+        return None if workspace.state.pooling is not None else self.fold(workspace).rest
 
     # ---- the choice -------------------------------------------------------------------------------------------------
 
-    def close(self, workspace: Workspace) -> AlgorithmState:
+    def close(self, workspace: Workspace[BlendState]) -> BlendState:
         """Merge and choose the cluster as in DFCA; average the weights with those of neighbors."""
         pooled = self._pooled(workspace)
         workspace.state = super().close(workspace)
@@ -171,56 +191,55 @@ class Blend(Dfca):
             workspace.state = self._with_pooled(workspace, pooled)
         return workspace.state
 
-    def _choose(self, workspace: Workspace) -> None:
+    def _choose(self, workspace: Workspace[BlendState]) -> None:
         """Tune without the samples held out and weigh all models by them, once; without any the shared model counts alone."""
-        if "chosen" in workspace.state:
+        if workspace.state.chosen:
             return
         self._tune(workspace)
         rows, losses = self._judged(workspace)
-        weights = [float(slot == self.shared) for slot in range(self.held)]
+        weights = tuple(float(slot == self.shared) for slot in range(self.held))
         if len(rows[0]):
-            weights = selected_weights(rows, lambda mixed: float(losses(mixed).mean(dtype=np.float64)))
-        workspace.state = {**workspace.state, "chosen": weights, "pooled": weights, "mixture": weights}
+            weights = tuple(selected_weights(rows, lambda mixed: float(losses(mixed).mean(dtype=np.float64))))
+        workspace.state = replace(workspace.state, chosen=weights, pooled=weights, mixture=weights)
 
-    def _judged(self, workspace: Workspace) -> tuple[list[Predictions], Callable[[Predictions], Losses]]:
+    def _judged(self, workspace: Workspace[BlendState]) -> tuple[list[Predictions], Callable[[Predictions], Losses]]:
         """Return the predictions of all models for the samples held out, and the losses of such predictions."""
         learner, fold = workspace.learner, self.fold(workspace)
         rows = [learner.predict_proba(model, fold.part)[fold.held_out] for model in self._models(workspace)]
         return rows, lambda mixed: learner.prediction_losses(mixed, fold.part, fold.held_out)
 
-    def _pooled(self, workspace: Workspace) -> list[float] | None:
+    def _pooled(self, workspace: Workspace[BlendState]) -> tuple[float, ...] | None:
         """Return the mean of the weights over this peer and the neighbors that trained its cluster in this round."""
         state = workspace.state
-        if "chosen" not in state or not state["trained"]:
+        if not state.chosen or not state.trained:
             return None
         arrived = [
             arrival.header.scalars
             for arrival in sorted(workspace.arrivals, key=lambda arrival: arrival.header.sender)
-            if arrival.header.slot == state["cluster_index"] and len(arrival.header.scalars) == self.held
+            if arrival.header.slot == state.cluster_index and len(arrival.header.scalars) == self.held
         ]
-        mean: list[float] = np.mean([state["pooled"], *arrived], axis=0).tolist()
-        return mean
+        return tuple(np.mean([state.pooled, *arrived], axis=0).tolist())
 
-    def _with_pooled(self, workspace: Workspace, pooled: list[float]) -> AlgorithmState:
+    def _with_pooled(self, workspace: Workspace[BlendState], pooled: tuple[float, ...]) -> BlendState:
         """Return the state with pooled weights; at the first time decide whether they count."""
         state = workspace.state
-        halved = ((np.array(state["chosen"]) + pooled) / 2).tolist()
-        counts = state["pooling"] if "pooling" in state else self._agrees(workspace, halved)
-        return {**state, "pooled": pooled, "pooling": counts, "mixture": halved if counts else state["chosen"]}
+        halved = tuple(((np.array(state.chosen) + pooled) / 2).tolist())
+        counts = self._agrees(workspace, halved) if state.pooling is None else state.pooling
+        return replace(state, pooled=pooled, pooling=counts, mixture=halved if counts else state.chosen)
 
-    def _agrees(self, workspace: Workspace, weights: list[float]) -> bool:
+    def _agrees(self, workspace: Workspace[BlendState], weights: Sequence[float]) -> bool:
         """Return whether the samples held out allow other weights than the chosen ones."""
         rows, losses = self._judged(workspace)
-        chosen, other = (losses(mixed(rows, found)) for found in (workspace.state["chosen"], weights))
+        chosen, other = (losses(mixed(rows, found)) for found in (workspace.state.chosen, weights))
         return not clearly_above(other, chosen)
 
-    def _tune(self, workspace: Workspace, *, guarded: bool = False) -> None:
+    def _tune(self, workspace: Workspace[BlendState], *, guarded: bool = False) -> None:
         """Put the shared and the cluster model, tuned at half the first rate, into the last two slots.
 
         With ``guarded`` a model goes as far towards its tuned form as is best for samples held out of the tuning.
         """
         epochs, indices = self.options.tune_epochs, self._training(workspace)
-        for place, slot in enumerate((self.shared, int(workspace.state["cluster_index"]))):
+        for place, slot in enumerate((self.shared, workspace.state.cluster_index or 0)):
             start = workspace.models.model(slot)
             end = tuned(workspace, start, epochs, indices, "tune", place)
             share = validated_share(workspace, start, epochs) if guarded else 1.0
@@ -228,26 +247,26 @@ class Blend(Dfca):
             usable = share and np.isfinite(model).all()
             workspace.models.replace(self.own + 1 + place, model if usable else start.copy())
 
-    def _models(self, workspace: Workspace) -> list[Vector]:
+    def _models(self, workspace: Workspace[BlendState]) -> list[Vector]:
         return [workspace.models.model(slot) for slot in range(self.held)]
 
     # ---- results ----------------------------------------------------------------------------------------------------
 
-    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[BlendState]) -> Fields:
         """Return the metrics of the mixed predictions; before the choice, of the shared model."""
         shared = workspace.learner.evaluate(workspace.models.model(self.shared))
-        if "mixture" not in workspace.state:
+        weights = workspace.state.mixture
+        if not weights:
             return measured(shared)
-        weights = workspace.state["mixture"]
         predictions = mixed_predictions(workspace.learner, self._models(workspace), weights)
         found = measured(workspace.learner.evaluate_predictions(predictions))
         names = [*(f"cluster {slot}" for slot in self.clusters), "shared", "own", "shared, tuned", "cluster, tuned"]
         shown = {"blend": dict(zip(names, weights, strict=True)), **self.shown_seeds(workspace)}
         return found | {"accuracy_shared": shared.metric, "state": shown}
 
-    def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
+    def final(self, workspace: Workspace[BlendState]) -> tuple[Vector, Fields]:
         """Tune once more, guarded, on all samples; return the model of the largest weight and the metrics of the mixture."""
         self._choose(workspace)
         self._tune(workspace, guarded=True)
-        model = workspace.models.model(int(np.argmax(workspace.state["mixture"])))
+        model = workspace.models.model(int(np.argmax(workspace.state.mixture)))
         return model, self.evaluate(workspace) | {"predictor": "mixture"}

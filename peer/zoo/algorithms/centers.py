@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.base import Algorithm
+from peer.algorithms.base import Algorithm, OptionsT, StateT
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
-from peer.core.decisions import AlgorithmState, Rejection
+from peer.core.decisions import Rejection
 from peer.core.messages import ModelHeader, Select
 
 
-class OwnNearCenters(Algorithm):
+class OwnNearCenters(Algorithm[OptionsT, StateT]):
     """A model w of the peer's own, and centers; a subclass says with which weights models take part in them."""
 
     @classmethod
@@ -33,7 +33,7 @@ class OwnNearCenters(Algorithm):
         """The slot of w, the only one that is pushed."""
         return self.slots - 1
 
-    def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Rejection | None:
+    def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Rejection | None:
         """Refuse models other than w, and numbers in the header that cannot be right."""
         if header.slot != self.own:
             return Rejection(
@@ -46,15 +46,15 @@ class OwnNearCenters(Algorithm):
         """Return what is wrong with the numbers in a header, and what is allowed; "": nothing."""
         raise NotImplementedError
 
-    def deferred_slots(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
+    def deferred_slots(self, state: StateT, round_index: int) -> frozenset[int]:
         """Return all centers: w is still in training when arrivals come."""
         return frozenset(range(self.clusters))
 
-    def own_share(self, state: AlgorithmState, cluster: int, folded: float) -> float:
+    def own_share(self, state: StateT, cluster: int, folded: float) -> float:
         """Return the weight of the own w in a center, given the summed weight of the arrivals; 0: it takes no part."""
         raise NotImplementedError
 
-    def merge(self, workspace: Workspace) -> None:
+    def merge(self, workspace: Workspace[StateT]) -> None:
         """Average the own w and the arrivals into each center."""
         for center in range(self.clusters):
             share = self.own_share(workspace.state, center, workspace.models.deferred_weight(center))
@@ -62,6 +62,6 @@ class OwnNearCenters(Algorithm):
                 workspace.models.replace(center, workspace.models.model(self.own).copy())
             workspace.models.merge(center, share)
 
-    def evaluation_model(self, workspace: Workspace) -> Vector:
+    def evaluation_model(self, workspace: Workspace[StateT]) -> Vector:
         """Return w."""
         return workspace.models.model(self.own)

@@ -14,21 +14,18 @@ nearest center after round 0; alignment; a peer that sits a round out, whose cen
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms import labels, sketches
-from peer.algorithms.learner import Learner, training_fields
+from peer.algorithms.learner import Fields, Learner, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector, fold
-from peer.core.decisions import AlgorithmState
 from peer.zoo.algorithms import cluster_count, clustering
-from peer.zoo.algorithms.cgpfl_decisions import CgpflDecisions, anchor_in, count_in, sketches_in
-from peer.zoo.algorithms.pfedme import local_rounds
-
-ROUND_STATE = ("costs", "sketches")  # keys of the state that hold for one round only
+from peer.zoo.algorithms.cgpfl_decisions import CgpflDecisions, CgpflState, anchor_in, count_in, sketches_in
+from peer.zoo.algorithms.local_rounds import local_rounds
 
 
 class Cgpfl(CgpflDecisions):
@@ -44,53 +41,51 @@ class Cgpfl(CgpflDecisions):
         first = learner.initial_model(derive_seed(self.manifest.seed, "initial", 0))
         return [first.copy() for _ in range(self.held)], True
 
-    def begin(self, workspace: Workspace) -> AlgorithmState:
+    def begin(self, workspace: Workspace[CgpflState]) -> CgpflState:
         """Return the state before the first training: no label yet, unless there is one center alone."""
-        state = super().begin(workspace) | {"label": self.first_label, "has_trained": False}
-        state |= {"averaging": False, "round_index": 0}
-        return state if self.auto else state | {"clusters": self.clusters}
+        count = None if self.auto else self.clusters
+        return replace(super().begin(workspace), label=self.first_label, clusters=count)
 
     # ---- training ---------------------------------------------------------------------------------------------------
 
-    def assign(self, workspace: Workspace) -> AlgorithmState:
+    def assign(self, workspace: Workspace[CgpflState]) -> CgpflState:
         """Train w; a peer without a label takes the center of lowest training loss."""
-        state = self._new_round(workspace) | {"trained": [self.own]}
-        if state["label"] is None and workspace.round_index > 0:
-            centers = range(self.count(state))
-            state["label"] = int(np.argmin([workspace.learner.mean_loss(workspace.models.model(k)) for k in centers]))
-        return state
+        state = replace(self._new_round(workspace), trained=(self.own,))
+        if state.label is not None or workspace.round_index == 0:
+            return state
+        losses = [workspace.learner.mean_loss(workspace.models.model(k)) for k in range(self.count(state))]
+        return replace(state, label=int(np.argmin(losses)))
 
-    def sit_out(self, workspace: Workspace) -> AlgorithmState:
+    def sit_out(self, workspace: Workspace[CgpflState]) -> CgpflState:
         """Train nothing; w takes part in the own centers as the round starts it: equal to the center of the label."""
-        models, state = workspace.models, self._new_round(workspace) | {"trained": []}
-        if state["label"] is not None:
-            models.replace(self.own, models.model(state["label"]).copy())
+        models, state = workspace.models, replace(self._new_round(workspace), trained=())
+        if state.label is not None:
+            models.replace(self.own, models.model(state.label).copy())
         return state
 
-    def _new_round(self, workspace: Workspace) -> AlgorithmState:
-        state = {key: value for key, value in workspace.state.items() if key not in ROUND_STATE}
-        return state | {"round_index": workspace.round_index, "averaging": workspace.round_index > 0}
+    def _new_round(self, workspace: Workspace[CgpflState]) -> CgpflState:
+        t = workspace.round_index
+        return replace(workspace.state, costs=(), sketches=None, round_index=t, averaging=t > 0)
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace[CgpflState]) -> Fields:
         """Do R local rounds on theta and w, from the center of the label; then take the label of the nearest center."""
         models, state = workspace.models, workspace.state
-        start = models.model(self.own if state["label"] is None else state["label"])
-        theta = models.model(self.personal) if state["has_trained"] else start
+        start = models.model(self.own if state.label is None else state.label)
+        theta = models.model(self.personal) if state.has_trained else start
         w, theta, done = local_rounds(self.options, workspace, start, theta)
         models.replace(self.own, w)
         models.replace(self.personal, theta)
-        workspace.state = {**state, "has_trained": True}
-        if workspace.round_index > 0:
-            workspace.state["label"] = self._nearest(workspace, self.count(state))
+        label = self._nearest(workspace, self.count(state)) if workspace.round_index > 0 else state.label
+        workspace.state = replace(state, has_trained=True, label=label)
         return training_fields(done)
 
-    def _nearest(self, workspace: Workspace, count: int) -> int:
+    def _nearest(self, workspace: Workspace[CgpflState], count: int) -> int:
         centers = [workspace.models.model(k) for k in range(count)]
         return clustering.nearest(workspace.models.model(self.own), centers)
 
     # ---- the exchange -----------------------------------------------------------------------------------------------
 
-    def end_step(self, workspace: Workspace) -> AlgorithmState:
+    def end_step(self, workspace: Workspace[CgpflState]) -> CgpflState:
         """Average or cluster models, mix cost curves, or align labels: what the step has exchanged."""
         t, step = workspace.round_index, workspace.step
         kind = self.kind(t, step)
@@ -98,28 +93,27 @@ class Cgpfl(CgpflDecisions):
             self._average(workspace)
         else:
             self.merge(workspace)  # of a step without models: nothing
-        state = dict(workspace.state)
-        if kind == "costs" and "costs" in state:
-            told = [(list(numbers), self.metropolis(n)) for n, numbers in sorted(workspace.told.items())]
-            state["costs"] = cluster_count.mixed(state["costs"], told)
+        state = workspace.state
+        if kind == "costs" and state.costs:
+            told = [(numbers, self.metropolis(n)) for n, numbers in sorted(workspace.told.items())]
+            state = replace(state, costs=tuple(cluster_count.mixed(state.costs, told)))
         elif kind == "align":
-            workspace.state = state
             state = self._align(workspace)
         if self.chooses(t, step):
             workspace.state = state
             state = self._cluster(workspace)
-        if self.aligns_next(t, step) and "anchor" in state and "sketches" not in state:
-            state["sketches"] = sketches.pack(self._sketches(workspace, self.count(state))).hex()
+        if self.aligns_next(t, step) and state.anchor is not None and state.sketches is None:
+            state = replace(state, sketches=self._sketches(workspace, self.count(state)))
         workspace.state = state
         return state
 
-    def close(self, workspace: Workspace) -> AlgorithmState:
+    def close(self, workspace: Workspace[CgpflState]) -> CgpflState:
         """End the last step."""
-        state = {key: value for key, value in self.end_step(workspace).items() if key not in ROUND_STATE}
+        state = replace(self.end_step(workspace), costs=(), sketches=None)
         workspace.scratch.pop("points", None)
-        return state | ({} if state["label"] is None else {"cluster_index": state["label"]})
+        return state if state.label is None else replace(state, cluster_index=state.label)
 
-    def _average(self, workspace: Workspace) -> None:
+    def _average(self, workspace: Workspace[CgpflState]) -> None:
         """Move each center towards the mean of the models that name it; in round 0, keep the models to cluster them."""
         models, t = workspace.models, workspace.round_index
         before = [models.share(k) if self.options.alpha < 1 else models.model(k) for k in range(self.clusters)]
@@ -131,15 +125,15 @@ class Cgpfl(CgpflDecisions):
             self._keep_points(workspace, [(header.sender, model, header.sample_count) for header, model in kept])
         elif kept:  # this peer has learned K by now
             count = int(kept[0][0].scalars[1])
-            workspace.state = {**workspace.state, "clusters": count, "label": self._nearest(workspace, count)}
+            workspace.state = replace(workspace.state, clusters=count, label=self._nearest(workspace, count))
             for header, model in kept:
                 if header.scalars[1] == count:
                     models.fold(int(header.scalars[0]), model, self.mixing_weight(header.sender))
             super().merge(workspace)
         self._keep_share(workspace, before)
-        workspace.state = {**workspace.state, "averaging": False}
+        workspace.state = replace(workspace.state, averaging=False)
 
-    def _keep_share(self, workspace: Workspace, before: list[Vector]) -> None:
+    def _keep_share(self, workspace: Workspace[CgpflState], before: list[Vector]) -> None:
         """With alpha < 1, keep a share of the centers as they were before."""
         alpha = self.options.alpha
         for k, old in enumerate(before) if alpha < 1 else ():
@@ -148,9 +142,9 @@ class Cgpfl(CgpflDecisions):
                 fold(mixed, 1.0 - alpha, workspace.models.model(k), alpha)
                 workspace.models.replace(k, mixed)
 
-    def _keep_points(self, workspace: Workspace, points: list[tuple[int, Vector, int]]) -> None:
+    def _keep_points(self, workspace: Workspace[CgpflState], points: list[tuple[int, Vector, int]]) -> None:
         """Keep the models of round 0, the own one among them; with ``auto``, find what each number of clusters costs."""
-        if workspace.state["trained"]:
+        if workspace.state.trained:
             own = (self.peer_id, workspace.models.share(self.own), workspace.learner.count())
             points = sorted([*points, own], key=lambda point: point[0])
         workspace.scratch["points"] = points
@@ -162,14 +156,14 @@ class Cgpfl(CgpflDecisions):
             found = clustering.coordinates([model for _, model, _ in points], self._first(workspace))
             most = max(1, min(self.count_max, len(points) // 2))
             ratios = cluster_count.relative_costs(found, most, self._draw("costs"), weights)
-        workspace.state = {**workspace.state, "costs": cluster_count.curve_of(ratios, self.count_max)}
+        workspace.state = replace(workspace.state, costs=tuple(cluster_count.curve_of(ratios, self.count_max)))
 
     def _draw(self, purpose: str) -> np.random.Generator:
         """Return the random numbers of a clustering: equal on peers whose neighborhoods have the same smallest id."""
         smallest = min([self.peer_id, *self.graph.neighbors(self.peer_id)])
         return generator(self.manifest.seed, purpose, smallest)
 
-    def _first(self, workspace: Workspace) -> Vector:
+    def _first(self, workspace: Workspace[CgpflState]) -> Vector:
         """Return the common first model."""
         if "first" not in workspace.scratch:
             workspace.scratch["first"] = self.initial_models(workspace.learner)[0][0]
@@ -178,15 +172,14 @@ class Cgpfl(CgpflDecisions):
 
     # ---- clustering and alignment -------------------------------------------------------------------------------------
 
-    def _cluster(self, workspace: Workspace, count: int | None = None) -> AlgorithmState:
+    def _cluster(self, workspace: Workspace[CgpflState], count: int | None = None) -> CgpflState:
         """Cluster the models of round 0 into K parts; a part without models keeps the first model as its center."""
-        state, models = dict(workspace.state), workspace.models
-        if count is None:
-            costs = state.get("costs")
-            count = (
-                cluster_count.best_count(costs, self.count_max, self.options.mu_scale) if costs else self.count(state)
-            )
-        state["clusters"], points = count, workspace.scratch["points"]
+        state, models, points = workspace.state, workspace.models, workspace.scratch["points"]
+        if count is None and state.costs:
+            count = cluster_count.best_count(state.costs, self.count_max, self.options.mu_scale)
+        elif count is None:
+            count = self.count(state)
+        state = replace(state, clusters=count)
         if not points:
             return state
         found = clustering.coordinates([model for _, model, _ in points], self._first(workspace))
@@ -197,67 +190,65 @@ class Cgpfl(CgpflDecisions):
             models.share(k)
         for (peer, model, _), part in zip(points, parts.tolist(), strict=True):
             if peer == self.peer_id:
-                state["label"] = part
+                state = replace(state, label=part)
             else:
                 models.fold(part, model, self.mixing_weight(peer))
-        workspace.state = {**state, "averaging": True}
+        workspace.state = replace(state, averaging=True)
         super().merge(workspace)
         self._keep_share(workspace, before)
-        return state | {"anchor": [self.peer_id, 0]}
+        return replace(state, anchor=labels.Anchor(self.peer_id, 0))
 
-    def _sketches(self, workspace: Workspace, count: int) -> sketches.Sketches:
+    def _sketches(self, workspace: Workspace[CgpflState], count: int) -> sketches.Sketches:
         centers = [workspace.models.model(k) for k in range(count)]
         size, seed = self.options.sketch_size, self.manifest.seed
         return sketches.sketch(centers, self._first(workspace), size, seed)
 
-    def _align(self, workspace: Workspace) -> AlgorithmState:
+    def _align(self, workspace: Workspace[CgpflState]) -> CgpflState:
         """Take over the labels, and K, of the neighbor with the smallest anchor: permute the own centers to match its."""
-        state, told = dict(workspace.state), workspace.told
-        own = labels.Anchor(*state.get("anchor", (self.graph.ids[-1] + 1, 0)))
+        state, told = workspace.state, workspace.told
+        own = state.anchor or labels.Anchor(self.graph.ids[-1] + 1, 0)
         known = {n: anchor_in(numbers) for n, numbers in told.items()}
         parent = labels.choose_parent(own, known, len(self.graph.nodes) - 1)
         if parent is None:
             return state
         count, anchor = count_in(told[parent]), known[parent]
-        if count != state.get("clusters"):
+        if count != state.clusters:
             state = self._change_count(workspace, count)
-        if "sketches" in state:
-            mine = sketches.unpack(bytes.fromhex(state["sketches"]), count)
-        else:
-            mine = self._sketches(workspace, count)
+        mine = self._sketches(workspace, count) if state.sketches is None else state.sketches
         order = labels.nearest_matching(mine, sketches_in(told[parent]))
-        state |= {"anchor": [anchor.peer_id, anchor.hops + 1], "sketches": sketches.pack(mine[order]).hex()}
+        state = replace(state, anchor=labels.Anchor(anchor.peer_id, anchor.hops + 1), sketches=mine[order])
         if order != list(range(count)):
             for k, center in enumerate([workspace.models.model(old) for old in order]):
                 workspace.models.replace(k, center.copy())  # a snapshot may still share the array
-            state["label"] = None if state["label"] is None else order.index(state["label"])
+            state = replace(state, label=None if state.label is None else order.index(state.label))
         return state
 
-    def _change_count(self, workspace: Workspace, count: int) -> AlgorithmState:
+    def _change_count(self, workspace: Workspace[CgpflState], count: int) -> CgpflState:
         """Go over to a neighbor's K: in round 0 by clustering anew, later with the nearest of the centers that remain."""
         if workspace.scratch.get("points"):
             state = self._cluster(workspace, count)
         else:
-            state = {**workspace.state, "clusters": count}
-            if state["has_trained"]:
-                state["label"] = self._nearest(workspace, count)
-        return {key: value for key, value in state.items() if key != "sketches"}
+            state = replace(workspace.state, clusters=count)
+            if state.has_trained:
+                state = replace(state, label=self._nearest(workspace, count))
+        return replace(state, sketches=None)
 
     # ---- catching up, and the result --------------------------------------------------------------------------------
 
-    def adopt(self, workspace: Workspace) -> AlgorithmState:
+    def adopt(self, workspace: Workspace[CgpflState]) -> CgpflState:
         """Average the pulled centers, and choose the label anew; w and theta stay."""
         self.average_pulled(workspace, range(self.clusters))
-        return {key: value for key, value in workspace.state.items() if key != "anchor"} | {"label": self.first_label}
+        return replace(workspace.state, anchor=None, label=self.first_label)
 
-    def evaluation_model(self, workspace: Workspace) -> Vector:
+    def evaluation_model(self, workspace: Workspace[CgpflState]) -> Vector:
         """Return theta."""
         return workspace.models.model(self.personal)
 
-    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[CgpflState]) -> Fields:
         """Return the metrics of theta, the accuracy of the peer's center, and K."""
         state = workspace.state
-        center = workspace.models.model(state["label"] or 0)
-        known = {key: state[key] for key in ("clusters", "anchor") if key in state}
+        center = workspace.models.model(state.label or 0)
+        known: Fields = {} if state.clusters is None else {"clusters": state.clusters}
+        known |= {} if state.anchor is None else {"anchor": list(state.anchor)}
         shared = workspace.learner.evaluate(center).metric
         return super().evaluate(workspace) | {"accuracy_shared": shared, "state": known}

@@ -7,6 +7,7 @@ step 0 carries models.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -16,13 +17,14 @@ from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.labels import Anchor
-from peer.algorithms.sketches import Sketches, unpack
+from peer.algorithms.saved_state import array
+from peer.algorithms.sketches import Sketches
 from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Pass, Select
 from peer.zoo.algorithms.centers import OwnNearCenters
 from peer.zoo.algorithms.cluster_count import wrong_curve
-from peer.zoo.algorithms.pfedme import LocalOptions, check_local_rounds
+from peer.zoo.algorithms.local_rounds import LocalOptions, check_local_rounds
 
 NUMBERS_MAX = 4096  # in one pass, as the wire allows
 GOSSIP_STEPS_PER_EDGE = 3  # so many gossip steps for each edge of the diameter
@@ -44,10 +46,36 @@ class CgpflOptions(LocalOptions):
     sketch_size: int = Field(256, ge=1, le=4096, description="numbers in the sketch of a center, to align labels")
 
 
-class CgpflDecisions(OwnNearCenters):
+@dataclass(frozen=True)
+class CgpflState(AlgorithmState):
+    """State of CGPFL.
+
+    Attributes:
+        label: the center that w is near; None: not chosen yet.
+        clusters: K, once this peer knows it.
+        has_trained: before the first training, theta starts at w.
+        averaging: the present step exchanges models, and w takes part in its center.
+        round_index: the round that this is of.
+        anchor: where this peer's labels come from; None: it has none.
+        costs: of this round: what each number of clusters costs (`peer.zoo.algorithms.cluster_count`).
+        sketches: of this round: of the K centers, float32 [K, q].
+    """
+
+    label: int | None = None
+    clusters: int | None = None
+    has_trained: bool = False
+    averaging: bool = False
+    round_index: int = 0
+    anchor: Anchor | None = None
+    costs: tuple[float, ...] = ()
+    sketches: Sketches | None = array(np.float32, 2, optional=True)
+
+
+class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
     """The decisions of CGPFL; `peer.zoo.algorithms.cgpfl` adds the work on tensors."""
 
     Options = CgpflOptions
+    State = CgpflState
 
     def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
         super().__init__(manifest, peer_id, graph)
@@ -68,7 +96,6 @@ class CgpflDecisions(OwnNearCenters):
     def slot_count(cls, manifest: Manifest) -> int:
         """Return the number of centers, with ``auto`` the largest K, and 1 for the own model w."""
         options = cls.parse_options(manifest)
-        assert isinstance(options, CgpflOptions)
         return 1 + (options.clusters_max if options.clusters == "auto" else manifest.clusters)
 
     @classmethod
@@ -84,7 +111,7 @@ class CgpflDecisions(OwnNearCenters):
     @property
     def auto(self) -> bool:
         """Whether the network chooses K."""
-        return bool(self.options.clusters == "auto")
+        return self.options.clusters == "auto"
 
     @property
     def count_max(self) -> int:
@@ -130,25 +157,25 @@ class CgpflDecisions(OwnNearCenters):
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 
-    def count(self, state: AlgorithmState) -> int:
+    def count(self, state: CgpflState) -> int:
         """Return K; the number of centers that are held, where it is not known yet."""
-        return int(state.get("clusters", self.clusters))
+        return self.clusters if state.clusters is None else state.clusters
 
-    def knows_count(self, state: AlgorithmState) -> bool:
+    def knows_count(self, state: CgpflState) -> bool:
         """Return whether K is known: from the manifest, from round 0, or from a neighbor."""
-        return not self.auto or "clusters" in state
+        return not self.auto or state.clusters is not None
 
     def offers(
-        self, state: AlgorithmState, round_index: int, step: int, neighbor: int, select: Select | None
+        self, state: CgpflState, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
         """Offer w, after round 0 with its label and K."""
-        if step > 0 or not state["trained"]:
+        if step > 0 or not state.trained:
             return ()
         if round_index == 0:
-            return (Offer(self.own, state["sample_count"]),)
-        if not self.knows_count(state):
+            return (Offer(self.own, state.sample_count),)
+        if not self.knows_count(state) or state.label is None:
             return ()
-        return (Offer(self.own, state["sample_count"], scalars=(float(state["label"]), float(self.count(state)))),)
+        return (Offer(self.own, state.sample_count, scalars=(float(state.label), float(self.count(state)))),)
 
     def wrong_scalars(self, header: ModelHeader) -> str:
         """Return what is wrong with a label and a number of clusters."""
@@ -160,10 +187,10 @@ class CgpflDecisions(OwnNearCenters):
             return f"label and K {scalars}; allowed are a label from 0 to K - 1, and K from {counts[0]} to {counts[-1]}"
         return ""
 
-    def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
+    def targets(self, state: CgpflState, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold w into the center that it names. Keep it in round 0, and where this peer does not know K yet."""
         if header.round_index == 0:
-            return () if state["round_index"] == 0 else None
+            return () if state.round_index == 0 else None
         if not self.knows_count(state):
             return ()
         if header.scalars[1] != self.count(state):
@@ -175,23 +202,22 @@ class CgpflDecisions(OwnNearCenters):
         """The label of a peer that has chosen none: 0 where there is one center alone."""
         return 0 if self.clusters == 1 else None
 
-    def own_share(self, state: AlgorithmState, cluster: int, folded: float) -> float:
+    def own_share(self, state: CgpflState, cluster: int, folded: float) -> float:
         """Return the weight of w in the center of its label, in the step that exchanges models."""
-        has_model = state["has_trained"] or self.clusters == 1
-        if not state["averaging"] or not has_model or state["label"] != cluster or not self.knows_count(state):
+        has_model = state.has_trained or self.clusters == 1
+        if not state.averaging or not has_model or state.label != cluster or not self.knows_count(state):
             return 0.0
         return self.own_weight(folded)
 
-    def tells(self, state: AlgorithmState, round_index: int, step: int) -> tuple[float, ...]:
+    def tells(self, state: CgpflState, round_index: int, step: int) -> tuple[float, ...]:
         """Return the cost curve, or anchor, hops, K and the sketches of the K centers; nothing without centers."""
         if self.kind(round_index, step) == "costs":
-            return tuple(state.get("costs", ()))
-        if self.kind(round_index, step) != "align" or "anchor" not in state or "sketches" not in state:
+            return state.costs
+        if self.kind(round_index, step) != "align" or state.anchor is None or state.sketches is None:
             return ()
-        rows = unpack(bytes.fromhex(state["sketches"]), self.count(state))
-        return (*map(float, state["anchor"]), float(self.count(state)), *rows.ravel().tolist())
+        return (*map(float, state.anchor), float(self.count(state)), *state.sketches.ravel().tolist())
 
-    def rejects_pass(self, state: AlgorithmState, message: Pass) -> Rejection | None:
+    def rejects_pass(self, state: CgpflState, message: Pass) -> Rejection | None:
         """Refuse numbers in a step without them, cost curves out of range, and anchors or sketches that cannot be."""
         numbers, kind = message.scalars, self.kind(message.round_index, message.step)
         if not numbers or kind == "models":

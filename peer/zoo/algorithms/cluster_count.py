@@ -13,6 +13,8 @@ samples, a neighbor could outweigh the others by claiming many. Samples weigh on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -38,7 +40,7 @@ def curve_of(ratios: list[float], length: int) -> Curve:
     return [*ratios, *missing, *([1.0] * len(ratios)), *missing]
 
 
-def mixed(own: Curve, told: list[tuple[Curve, float]]) -> Curve:
+def mixed(own: Sequence[float], told: Sequence[tuple[Sequence[float], float]]) -> Curve:
     """Return the own curve after a gossip step, given those of neighbors and their weights."""
     return [value + sum(weight * (other[at] - value) for other, weight in told) for at, value in enumerate(own)]
 
@@ -53,7 +55,7 @@ def wrong_curve(curve: tuple[float, ...], length: int) -> str:
     return "" if fits else "a cost curve with numbers outside 0 to 1, or above their share"
 
 
-def best_count(curve: Curve, most: int, mu_scale: float) -> int:
+def best_count(curve: Sequence[float], most: int, mu_scale: float) -> int:
     """Return the K of the lowest e(K), 1 to ``most``; ties go to the smallest, and 1 where no cost is known."""
     length = len(curve) // 2
     errors = {

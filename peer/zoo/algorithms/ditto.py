@@ -9,10 +9,11 @@ Personalization", 2021, arXiv 2012.04221, Algorithm 1. The form between neighbor
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from peer.algorithms.learner import Fields
 from peer.algorithms.workspace import Workspace
 from peer.zoo.algorithms.personal import PERSONAL, SHARED, Personal
 
@@ -30,21 +31,20 @@ class DittoOptions(BaseModel):
     )
 
 
-class Ditto(Personal):
+class Ditto(Personal[DittoOptions]):
     """Ditto: a shared model by DFedAvg, and a personal model trained beside it and held near it; evaluated are both."""
 
     name = "ditto"
     Options = DittoOptions
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace) -> Fields:
         """Train the personal model near the shared one as it is, then the shared one."""
         options, models = self.options, workspace.models
-        personal, _ = workspace.fit(
-            models.model(PERSONAL),
-            workspace.seed("train", PERSONAL),
-            "personal",
+        plan = replace(
+            workspace.slot_plan(PERSONAL),
             epochs=options.personal_epochs or self.manifest.local_epochs,
             proximal=(models.model(SHARED), options.strength),
         )
+        personal, _ = workspace.fit(models.model(PERSONAL), plan, "personal")
         models.replace(PERSONAL, personal)
         return super().train(workspace)

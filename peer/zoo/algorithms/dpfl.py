@@ -15,8 +15,8 @@ peer that missed the preprocessing takes neighbors drawn at random as potential 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -25,7 +25,7 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Algorithm, refuse_slot
-from peer.algorithms.learner import training_fields
+from peer.algorithms.learner import Fields, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer, Rejection
@@ -63,12 +63,32 @@ class DpflOptions(BaseModel):
     )
 
 
-class Dpfl(Algorithm):
+@dataclass(frozen=True)
+class DpflState(AlgorithmState):
+    """State of DPFL.
+
+    Attributes:
+        round_index: the round that ``trained`` is of.
+        candidates: Omega_k; None: the preprocessing was missed so far.
+        collaborators: C_k; None: none were chosen so far.
+        gain: by how much the average of the last choice has a lower validation loss than the own model.
+        best: validation score of the remembered model; None: nothing was trained so far.
+    """
+
+    round_index: int = 0
+    candidates: tuple[int, ...] | None = None
+    collaborators: tuple[int, ...] | None = None
+    gain: float = 0.0
+    best: float | None = None
+
+
+class Dpfl(Algorithm[DpflOptions, DpflState]):
     """DPFL; the model of highest validation accuracy is private and is the result."""
 
     name = "dpfl"
     clustered = False
     Options = DpflOptions
+    State = DpflState
     unused_keys = ("mix", "aggregation", "screening.trimmed_mean")  # a chosen set is averaged by numbers of samples
     validation_share = 0.2
 
@@ -96,7 +116,7 @@ class Dpfl(Algorithm):
         """Return the largest batch that GGC or BGGC reads: all neighbors, or B_c of them."""
         if self.options.budget is None:
             return self.degree
-        return 0 if self.options.budget == 1 else min(self.degree, int(self.options.budget))
+        return 0 if self.options.budget == 1 else min(self.degree, self.options.budget)
 
     # ---- the schedule of the preprocessing: pure, from seed and graph -----------------------------------------------
 
@@ -141,49 +161,49 @@ class Dpfl(Algorithm):
 
     def choosing(self, round_index: int) -> bool:
         """Return whether GGC runs in a round: every ``period`` rounds, first in round 1."""
-        return (round_index - 1) % int(self.options.period) == 0
+        return (round_index - 1) % self.options.period == 0
 
-    def candidates(self, state: AlgorithmState) -> list[int]:
+    def candidates(self, state: DpflState) -> list[int]:
         """Return Omega_k; where the preprocessing was missed, B_c - 1 neighbors, drawn at random."""
-        if "candidates" in state:
-            return list(state["candidates"])
+        if state.candidates is not None:
+            return list(state.candidates)
         neighbors = self.graph.neighbors(self.peer_id)
         most = len(neighbors) if self.options.budget is None else self.options.budget - 1
         drawn = generator(self.manifest.seed, "unprepared", self.peer_id).permutation(len(neighbors))[:most]
         return sorted(neighbors[int(at)] for at in drawn)
 
-    def asks(self, state: AlgorithmState, round_index: int) -> frozenset[int]:
+    def asks(self, state: DpflState, round_index: int) -> frozenset[int]:
         """Return the potential collaborators, or in rounds without GGC the collaborators; of them a share, drawn at random."""
         pool = self.candidates(state)
-        if not self.choosing(round_index) and "collaborators" in state:
-            pool = list(state["collaborators"])
+        if not self.choosing(round_index) and state.collaborators is not None:
+            pool = list(state.collaborators)
         count = max(1, round(self.options.round_share * len(pool)))  # a slice: none of an empty pool
         drawn = generator(self.manifest.seed, "asked", self.peer_id, round_index).permutation(len(pool))[:count]
         return frozenset(pool[int(at)] for at in drawn)
 
     def offers(
-        self, state: AlgorithmState, round_index: int, step: int, neighbor: int, select: Select | None
+        self, state: DpflState, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
         """Offer the model to a neighbor that asked, or whose preprocessing has its turn for it in this step."""
-        if not state["trained"]:
+        if not state.trained:
             return ()
         if self.rebuilding(round_index):
             plan = self.plan(neighbor, round_index)
             if step >= len(plan) or self.peer_id not in plan[step]:
                 return ()
-        return (Offer(CURRENT, state["sample_count"]),)
+        return (Offer(CURRENT, state.sample_count),)
 
-    def rejects(self, state: AlgorithmState, header: ModelHeader, select: Select | None) -> Rejection | None:
+    def rejects(self, state: DpflState, header: ModelHeader, select: Select | None) -> Rejection | None:
         """Refuse any slot but 0."""
         return refuse_slot(header, self.slots)
 
-    def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
+    def targets(self, state: DpflState, header: ModelHeader) -> tuple[Target, ...] | None:
         """Keep the models of this round until GGC has seen them; use no other."""
-        return () if state["trained"] and header.round_index == state["round_index"] else None
+        return () if state.trained and header.round_index == state.round_index else None
 
     # ---- work -------------------------------------------------------------------------------------------------------
 
-    def begin(self, workspace: Workspace) -> AlgorithmState:
+    def begin(self, workspace: Workspace[DpflState]) -> DpflState:
         """Return the state before the first training.
 
         Raises:
@@ -194,45 +214,45 @@ class Dpfl(Algorithm):
                 "run.task: found no validation samples at this peer with algorithm 'dpfl', which chooses collaborators by "
                 "validation loss; allowed: one or more; give this peer more samples, or a shard with val_x and val_y"
             )
-        return super().begin(workspace) | {"round_index": 0}
+        return super().begin(workspace)
 
-    def assign(self, workspace: Workspace) -> AlgorithmState:
+    def assign(self, workspace: Workspace[DpflState]) -> DpflState:
         """Train the current model."""
-        return {**workspace.state, "trained": [CURRENT], "round_index": workspace.round_index}
+        return replace(workspace.state, trained=(CURRENT,), round_index=workspace.round_index)
 
-    def sit_out(self, workspace: Workspace) -> AlgorithmState:
+    def sit_out(self, workspace: Workspace[DpflState]) -> DpflState:
         """Train nothing and use no arrival."""
-        return super().sit_out(workspace) | {"round_index": workspace.round_index}
+        return replace(super().sit_out(workspace), round_index=workspace.round_index)
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace[DpflState]) -> Fields:
         """Train the current model, tau_init epochs at the first time; remember it if its validation score is the best so far."""
-        epochs, first = workspace.manifest.local_epochs, "best" not in workspace.state
-        if first:
+        epochs, best = workspace.manifest.local_epochs, workspace.state.best
+        if best is None:
             epochs = self.options.initial_epochs or 2 * epochs
-        stats = workspace.fit_slot(CURRENT, f"slot{CURRENT}", epochs=epochs)
+        stats = workspace.fit_slot(CURRENT, replace(workspace.slot_plan(CURRENT), epochs=epochs), f"slot{CURRENT}")
         model = workspace.models.model(CURRENT)
         found = workspace.learner.evaluate(model, "validation")
         score = found.metric if found.metric_name == "accuracy" else -found.loss
-        if first or score >= workspace.state["best"]:
+        if best is None or score >= best:
             workspace.models.replace(BEST, model.copy())
-            workspace.state = {**workspace.state, "best": score}
+            workspace.state = replace(workspace.state, best=score)
         if self.rebuilding(workspace.round_index):
             workspace.scratch["choice"] = self._choice(workspace)
         return training_fields([stats])
 
-    def _choice(self, workspace: Workspace) -> GreedyChoice:
-        own, weight = workspace.models.model(CURRENT), float(workspace.state["sample_count"])
+    def _choice(self, workspace: Workspace[DpflState]) -> GreedyChoice:
+        own, weight = workspace.models.model(CURRENT), float(workspace.state.sample_count)
         loss = partial(workspace.learner.mean_loss, part="validation")
         coins = generator(self.manifest.seed, "coins", self.peer_id, workspace.round_index)
         return GreedyChoice(own, weight, loss, coins, self.options.budget)
 
-    def end_step(self, workspace: Workspace) -> AlgorithmState:
+    def end_step(self, workspace: Workspace[DpflState]) -> DpflState:
         """Read the batch of one step of the preprocessing."""
-        if workspace.state["trained"]:
+        if workspace.state.trained:
             self._read_batch(workspace)
         return workspace.state
 
-    def _read_batch(self, workspace: Workspace) -> None:
+    def _read_batch(self, workspace: Workspace[DpflState]) -> None:
         plan, step = self.plan(self.peer_id, workspace.round_index), workspace.step
         if step >= len(plan):
             return
@@ -246,17 +266,17 @@ class Dpfl(Algorithm):
             for peer in batch:
                 choice.consider(peer, *arrived[peer])
 
-    def close(self, workspace: Workspace) -> AlgorithmState:
+    def close(self, workspace: Workspace[DpflState]) -> DpflState:
         """Choose collaborators, or keep those of before, and average (Eq. 4)."""
         self.merge(workspace)
-        if not workspace.state["trained"] or self.options.budget == 1:
+        if not workspace.state.trained or self.options.budget == 1:
             return workspace.state
         if self.rebuilding(workspace.round_index):
             self._read_batch(workspace)
             state = self._chosen(workspace, workspace.scratch.pop("choice"))
-            return state | {"candidates": state["collaborators"]}
+            return replace(state, candidates=state.collaborators)
         arrived = arrivals(workspace)
-        if self.choosing(workspace.round_index) or "collaborators" not in workspace.state:
+        if self.choosing(workspace.round_index) or workspace.state.collaborators is None:
             choice, order = self._choice(workspace), sorted(arrived)
             shuffled = generator(self.manifest.seed, "shuffle", self.peer_id, workspace.round_index).permutation(order)
             for peer in order:
@@ -264,37 +284,38 @@ class Dpfl(Algorithm):
             for peer in shuffled.tolist():
                 choice.consider(peer, *arrived[peer])
             return self._chosen(workspace, choice)
-        mean = WeightedSum.of(workspace.models.model(CURRENT), float(workspace.state["sample_count"]))
-        for peer in sorted(set(workspace.state["collaborators"]) & set(arrived)):
+        mean = WeightedSum.of(workspace.models.model(CURRENT), float(workspace.state.sample_count))
+        for peer in sorted(set(workspace.state.collaborators) & set(arrived)):
             mean.add(*arrived[peer])
         workspace.models.replace(CURRENT, mean.mean())
         return workspace.state
 
-    def _chosen(self, workspace: Workspace, choice: GreedyChoice) -> AlgorithmState:
-        found, chosen = workspace.state | {"gain": choice.gain}, sorted(choice.chosen)
+    def _chosen(self, workspace: Workspace[DpflState], choice: GreedyChoice) -> DpflState:
+        found, chosen = replace(workspace.state, gain=choice.gain), tuple(sorted(choice.chosen))
         if self.options.guard_self and choice.gain < 0:
-            return found | {"collaborators": []}
+            return replace(found, collaborators=())
         if chosen:
             workspace.models.replace(CURRENT, choice.average())
-        return found | {"collaborators": chosen}
+        return replace(found, collaborators=chosen)
 
-    def adopt(self, workspace: Workspace) -> AlgorithmState:
+    def adopt(self, workspace: Workspace[DpflState]) -> DpflState:
         """Catch up with the models of potential collaborators only."""
         candidates = self.candidates(workspace.state)
         workspace.pulled = {peer: models for peer, models in workspace.pulled.items() if peer in candidates}
         return super().adopt(workspace)
 
-    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[DpflState]) -> Fields:
         """Return the metrics of the remembered model, the accuracy of the average, and the collaborators."""
         state = workspace.state
         averaged = workspace.learner.evaluate(workspace.models.model(CURRENT)).metric
-        links = {key: state[key] for key in ("candidates", "collaborators") if key in state}
+        known = {"candidates": state.candidates, "collaborators": state.collaborators}
+        links = {name: list(peers) for name, peers in known.items() if peers is not None}
         return super().evaluate(workspace) | {
             "accuracy_shared": averaged,
-            "state": links | {"gain": state.get("gain", 0.0)},
+            "state": links | {"gain": state.gain},
         }
 
-    def evaluation_model(self, workspace: Workspace) -> Vector:
+    def evaluation_model(self, workspace: Workspace[DpflState]) -> Vector:
         """Return the model of the highest validation accuracy."""
         return workspace.models.model(BEST)
 

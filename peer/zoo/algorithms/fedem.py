@@ -11,13 +11,14 @@ computes the fastest-mixing symmetric W from the whole graph.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from peer.algorithms.base import Algorithm
-from peer.algorithms.learner import measured, training_fields
+from peer.algorithms.learner import Fields, measured, training_fields
 from peer.algorithms.mixture import division
 from peer.algorithms.personalize import mixed_predictions
 from peer.algorithms.workspace import Workspace
@@ -36,48 +37,50 @@ class FedEM(Algorithm):
 
     def begin(self, workspace: Workspace) -> AlgorithmState:
         """Return the state before the first round, with uniform pi."""
-        mixture = [1.0 / self.slots] * self.slots
-        return {"trained": list(range(self.slots)), "sample_count": workspace.learner.count(), "mixture": mixture}
+        mixture = (1.0 / self.slots,) * self.slots
+        return replace(super().begin(workspace), trained=tuple(range(self.slots)), mixture=mixture)
 
     def assign(self, workspace: Workspace) -> AlgorithmState:
         """Do the E-step, and compute pi of the M-step; all models train."""
         losses = [workspace.learner.sample_losses(workspace.models.model(slot)) for slot in range(self.slots)]
-        shares = responsibilities(np.stack(losses), workspace.state["mixture"])
+        shares = responsibilities(np.stack(losses), workspace.state.mixture)
         workspace.scratch["shares"] = shares.astype(np.float32)
-        mixture = [float(p) for p in shares.mean(axis=1)]
-        return {
-            **workspace.state,
-            "trained": list(range(self.slots)),
-            "mixture": mixture,
-            "cluster_index": int(np.argmax(mixture)),
-        }
+        mixture = tuple(float(p) for p in shares.mean(axis=1))
+        return replace(
+            workspace.state,
+            trained=tuple(range(self.slots)),
+            mixture=mixture,
+            cluster_index=int(np.argmax(mixture)),
+        )
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace) -> Fields:
         """Train each model with its sample weights q; a batch's loss is divided by its size, not by the sum of weights."""
         shares = workspace.scratch["shares"]
-        done = [workspace.fit_slot(slot, sample_weights=shares[slot]) for slot in workspace.state["trained"]]
-        return training_fields(done)
+        plans = {
+            slot: replace(workspace.slot_plan(slot), sample_weights=shares[slot]) for slot in workspace.state.trained
+        }
+        return training_fields([workspace.fit_slot(slot, plan) for slot, plan in plans.items()])
 
-    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace) -> Fields:
         """Return the metrics of the mixed predictions."""
         models = [workspace.models.model(slot) for slot in range(self.slots)]
-        mixture = workspace.state["mixture"]
+        mixture = workspace.state.mixture
         result = workspace.learner.evaluate_predictions(mixed_predictions(workspace.learner, models, mixture))
         # `soft_mixture` tells reports that pi is a mean of probabilities; the mixture of FedSPD counts samples.
-        state: dict[str, Any] = {"mixture": mixture, "soft_mixture": mixture}
+        state: Fields = {"mixture": list(mixture), "soft_mixture": list(mixture)}
         if "shares" in workspace.scratch:
             likeliest = np.argmax(workspace.scratch["shares"], axis=0).astype(np.int64)
             classes = workspace.learner.labels()
             state |= division(likeliest, self.slots, true=workspace.true_cluster, classes=classes)
         return measured(result) | {"state": state}
 
-    def final(self, workspace: Workspace) -> tuple[Vector, dict[str, Any]]:
+    def final(self, workspace: Workspace) -> tuple[Vector, Fields]:
         """Return the model of the largest pi; the metrics are those of the mixed predictions."""
-        main = int(np.argmax(workspace.state["mixture"]))
+        main = int(np.argmax(workspace.state.mixture))
         return workspace.models.model(main), self.evaluate(workspace) | {"predictor": "mixture"}
 
 
-def responsibilities(losses: npt.NDArray[np.floating], mixture: list[float]) -> npt.NDArray[np.float64]:
+def responsibilities(losses: npt.NDArray[np.floating], mixture: Sequence[float]) -> npt.NDArray[np.float64]:
     """Return q, float64 [M, n]: softmax over m of log pi_m - loss; each sample's column sums to 1.
 
     The largest exponent is subtracted first, so large losses, as in regression, keep their differences.

@@ -12,14 +12,14 @@ project.
 from __future__ import annotations
 
 import fnmatch
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.errors import ConfigError
 from peer.algorithms.base import Algorithm
-from peer.algorithms.learner import Learner, training_fields
+from peer.algorithms.learner import Fields, Learner, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.schema import Schema
@@ -39,7 +39,7 @@ class FedRepOptions(BaseModel):
     head_epochs: int | None = Field(None, ge=1, description="epochs of the head in a round; default: run.local_epochs")
 
 
-class FedRep(Personal):
+class FedRep(Personal[FedRepOptions]):
     """FedRep: neighbors share the body of the model, each peer keeps its own head; with options.joint FedPer."""
 
     name = "fedrep"
@@ -90,18 +90,19 @@ class FedRep(Personal):
         (first, whole), common = super().initial_models(learner)
         return [self.body_of(learner.schema, first), whole], common
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace) -> Fields:
         """Train head and body; the body alone goes to slot 0."""
         schema, whole = workspace.learner.schema, self.evaluation_model(workspace)
         parameters = frozenset(spec.name for spec in schema.tensors if spec.role == "parameter")
         head = self._head(schema) & parameters
         if self.options.joint:
-            whole, stats = workspace.fit(whole, workspace.seed("train", SHARED), "whole")
+            whole, stats = workspace.fit(whole, workspace.slot_plan(SHARED), "whole")
         else:
             epochs = self.options.head_epochs or self.manifest.local_epochs
-            tuned, _ = workspace.fit(whole, workspace.seed("train", PERSONAL), "head", epochs=epochs, only=head)
+            plan = replace(workspace.slot_plan(PERSONAL), epochs=epochs, only=head)
+            tuned, _ = workspace.fit(whole, plan, "head")
             whole = self.joined(schema, tuned, workspace.models.model(SHARED))  # BatchNorm statistics of the body too
-            whole, stats = workspace.fit(whole, workspace.seed("train", SHARED), "body", only=parameters - head)
+            whole, stats = workspace.fit(whole, replace(workspace.slot_plan(SHARED), only=parameters - head), "body")
         workspace.models.replace(SHARED, self.body_of(schema, whole))
         workspace.models.replace(PERSONAL, whole)
         return training_fields([stats])
@@ -111,6 +112,6 @@ class FedRep(Personal):
         schema, models = workspace.learner.schema, workspace.models
         return self.joined(schema, models.model(PERSONAL), models.model(SHARED))
 
-    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace) -> Fields:
         """Return the metrics of the own head on the averaged body; a body alone predicts nothing."""
         return Algorithm.evaluate(self, workspace)

@@ -13,15 +13,18 @@ sums restricted to the closed neighborhood.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.seeds import derive_seed, uniform
-from peer.algorithms.learner import Learner, training_fields
+from peer.algorithms.learner import Fields, Learner, training_fields
 from peer.algorithms.mixture import Labels, cluster_sizes, division
 from peer.algorithms.personalize import weighted_sum
+from peer.algorithms.saved_state import array
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.decisions import AlgorithmState, Offer
@@ -47,22 +50,45 @@ class FedSoftOptions(BaseModel):
     )
 
 
-class FedSoft(OwnNearCenters):
+@dataclass(frozen=True)
+class FedSoftState(AlgorithmState):
+    """State of FedSoft.
+
+    Attributes:
+        shares: of this peer in each center, as neighbors are told: u, or with ``select`` 1 where it drew the center.
+        importance: u of the last division; (): the samples are to be divided.
+        has_trained: w has been trained; before, the first training starts at the mixture of the centers.
+        labels: the center of each training sample in the last division, int64 [n].
+    """
+
+    shares: tuple[float, ...] = ()
+    importance: tuple[float, ...] = ()
+    has_trained: bool = False
+    labels: Labels | None = array(np.int64, 1, optional=True)
+
+
+class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
     """FedSoft: a model of each peer's own, held near a mixture of cluster centers; evaluated is the own model."""
 
     name = "fedsoft"
     Options = FedSoftOptions
+    State = FedSoftState
     unused_keys = ("mix",)  # importances are the weights
+
+    @property
+    def common_start(self) -> bool:
+        """Whether ``initialization`` is ``global``."""
+        return self.options.initialization == "global"
 
     # ---- decisions --------------------------------------------------------------------------------------------------
 
     def offers(
-        self, state: AlgorithmState, round_index: int, step: int, neighbor: int, select: Select | None
+        self, state: FedSoftState, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
         """Offer w with u, or with the flags of the centers that it drew; nothing if it drew none."""
-        if not state["trained"] or not any(state["shares"]):
+        if not state.trained or not any(state.shares):
             return ()
-        return (Offer(self.own, state["sample_count"], scalars=tuple(state["shares"])),)
+        return (Offer(self.own, state.sample_count, scalars=state.shares),)
 
     def wrong_scalars(self, header: ModelHeader) -> str:
         """Return what is wrong with shares that are no importances (or no flags)."""
@@ -75,15 +101,15 @@ class FedSoft(OwnNearCenters):
         fits = all(0 < u <= 1 for u in shares) and 1 - 1e-6 <= math.fsum(shares) <= most + 1e-6
         return "" if fits else f"shares {shares}; allowed are numbers above 0 with a sum from 1 to {most:g}"
 
-    def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
+    def targets(self, state: FedSoftState, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold w_j into every center s with weight u_js n_j, or 1 where it drew s."""
         count = header.sample_count if self.options.variant == "weighted" else 1
         return tuple(Target(s, share * count) for s, share in enumerate(header.scalars) if share > 0)
 
-    def own_share(self, state: AlgorithmState, cluster: int, folded: float) -> float:
+    def own_share(self, state: FedSoftState, cluster: int, folded: float) -> float:
         """Return the weight of the own w in a center; 0 before its first training."""
-        count = state["sample_count"] if self.options.variant == "weighted" else 1
-        return float(state["shares"][cluster] * count) if state["has_trained"] else 0.0
+        count = state.sample_count if self.options.variant == "weighted" else 1
+        return float(state.shares[cluster] * count) if state.has_trained else 0.0
 
     # ---- work -------------------------------------------------------------------------------------------------------
 
@@ -93,60 +119,61 @@ class FedSoft(OwnNearCenters):
         models[self.own] = learner.initial_model(derive_seed(self.manifest.seed, "initial", 0))
         return models, common
 
-    def begin(self, workspace: Workspace) -> AlgorithmState:
+    def begin(self, workspace: Workspace[FedSoftState]) -> FedSoftState:
         """Return the state before the first division of the samples."""
-        shares = [0.0] * self.clusters
-        return super().begin(workspace) | {"trained": [], "shares": shares, "has_trained": False}
+        return replace(super().begin(workspace), trained=(), shares=(0.0,) * self.clusters)
 
-    def assign(self, workspace: Workspace) -> AlgorithmState:
+    def assign(self, workspace: Workspace[FedSoftState]) -> FedSoftState:
         """Every tau_e rounds, compute u; draw the flags of ``select``."""
-        state = {**workspace.state, "trained": [self.own]}
-        if "importance" not in state or workspace.round_index % self.options.importance_every == 0:
+        state = replace(workspace.state, trained=(self.own,))
+        if not state.importance or workspace.round_index % self.options.importance_every == 0:
             labels = divided(workspace.learner, [workspace.models.model(s) for s in range(self.clusters)])
             sizes = cluster_sizes(labels, self.clusters)
-            state["importance"] = importance(sizes, self.options.sigma)
-            state["cluster_index"] = int(np.argmax(sizes))
-            state["mixture"] = [size / len(labels) for size in sizes]
-            classes = workspace.learner.labels()
-            state |= division(labels, self.clusters, true=workspace.true_cluster, classes=classes)
-        state["shares"] = self._shares(state["importance"], workspace.round_index)
-        return state
+            state = replace(
+                state,
+                labels=labels,
+                importance=importance(sizes, self.options.sigma),
+                cluster_index=int(np.argmax(sizes)),
+                mixture=tuple(size / len(labels) for size in sizes),
+            )
+        return replace(state, shares=self._shares(state.importance, workspace.round_index))
 
-    def _shares(self, u: list[float], round_index: int) -> list[float]:
+    def _shares(self, u: tuple[float, ...], round_index: int) -> tuple[float, ...]:
         if self.options.variant == "weighted":
             return u
         chances = [min(1.0, self.clusters * self.options.rate * share) for share in u]
         drawn = [uniform(self.manifest.seed, "fedsoft", self.peer_id, round_index, s) for s in range(self.clusters)]
-        return [float(z < chance) for z, chance in zip(drawn, chances, strict=True)]
+        return tuple(float(z < chance) for z, chance in zip(drawn, chances, strict=True))
 
-    def sit_out(self, workspace: Workspace) -> AlgorithmState:
+    def sit_out(self, workspace: Workspace[FedSoftState]) -> FedSoftState:
         """Train nothing; with ``select``, take no part in the own centers either."""
         state = super().sit_out(workspace)
-        return state if self.options.variant == "weighted" else state | {"shares": [0.0] * self.clusters}
+        return state if self.options.variant == "weighted" else replace(state, shares=(0.0,) * self.clusters)
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace[FedSoftState]) -> Fields:
         """Train w near the centers; the first training starts at their mixture."""
-        models, u = workspace.models, workspace.state["importance"]
+        models, u = workspace.models, workspace.state.importance
         center, strength = pull([models.model(s) for s in range(self.clusters)], u, self.options.strength)
-        start = models.model(self.own) if workspace.state["has_trained"] else center
+        start = models.model(self.own) if workspace.state.has_trained else center
         proximal = (center, strength) if strength > 0 else None
-        trained, stats = workspace.fit(start, workspace.seed("train", self.own), "own", proximal=proximal)
+        trained, stats = workspace.fit(start, replace(workspace.slot_plan(self.own), proximal=proximal), "own")
         models.replace(self.own, trained)
-        workspace.state = {**workspace.state, "has_trained": True}
+        workspace.state = replace(workspace.state, has_trained=True)
         return training_fields([stats])
 
-    def adopt(self, workspace: Workspace) -> AlgorithmState:
+    def adopt(self, workspace: Workspace[FedSoftState]) -> FedSoftState:
         """Average the pulled centers; the own w stays, and the samples are divided anew."""
         self.average_pulled(workspace, range(self.clusters))
-        state = dict(workspace.state)
-        state.pop("importance", None)
-        return state
+        return replace(workspace.state, importance=())
 
-    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[FedSoftState]) -> Fields:
         """Return the metrics of w, the accuracy of the center that has most of the training samples, and their division."""
         state = workspace.state
-        main = workspace.models.model(int(state.get("cluster_index", 0)))
-        known: dict[str, Any] = {key: state[key] for key in ("mixture", "confusion", "class_explains") if key in state}
+        main, known = workspace.models.model(state.cluster_index or 0), Fields()
+        if state.labels is not None:
+            classes = workspace.learner.labels()
+            known["mixture"] = list(state.mixture)
+            known |= division(state.labels, self.clusters, true=workspace.true_cluster, classes=classes)
         if (truth := workspace.learner.test_cluster) is not None:
             centers = [workspace.models.model(s) for s in range(self.clusters)]
             known["center_scores"] = center_scores(workspace.learner, centers, truth)
@@ -173,12 +200,12 @@ def center_scores(learner: Learner, centers: list[Vector], truth: Labels) -> lis
     return found
 
 
-def importance(sizes: list[int], sigma: float) -> list[float]:
+def importance(sizes: list[int], sigma: float) -> tuple[float, ...]:
     """Return u_s: the share of each center, or sigma where it is 0; not normalized again, as in the authors' code."""
-    return [size / sum(sizes) if size else sigma for size in sizes]
+    return tuple(size / sum(sizes) if size else sigma for size in sizes)
 
 
-def pull(centers: list[Vector], u: list[float], strength: float) -> tuple[Vector, float]:
+def pull(centers: list[Vector], u: Sequence[float], strength: float) -> tuple[Vector, float]:
     """Return (c, k) so that k (w - c) = strength * sum_s u_s (w - c_s): one center in place of S, whatever the sum of u."""
     total = math.fsum(u)
     return weighted_sum(centers, [share / total for share in u]), strength * total

@@ -10,18 +10,20 @@ in `peer.lab`.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from peer.algorithms.dfca import Dfca
+from coordinator_free_bootstrap.graph import Graph
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.algorithms.nearest import NearestCluster
 from peer.core.decisions import AlgorithmState
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader
 
 
 class IfcaOptions(BaseModel):
-    """``run.options`` of algorithm ``ifca``; the additions to DFCA are constants here, switched off."""
+    """``run.options`` of algorithm ``ifca``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -29,17 +31,23 @@ class IfcaOptions(BaseModel):
         "global", description="first models: equal on all peers (global), or drawn by each peer (local)"
     )
     idle_folds: bool = Field(True, description="a peer that sits a round out still folds arrivals")
-    warmup_rounds: ClassVar[int] = 0
-    relay_steps: ClassVar[int] = 1
-    split_empty: ClassVar[bool] = False
 
 
-class Ifca(Dfca):
+class Ifca(NearestCluster[IfcaOptions]):
     """IFCA between neighbors: arrivals of other clusters are not used."""
 
     name = "ifca"
-    Options: ClassVar[type[BaseModel]] = IfcaOptions
+    Options = IfcaOptions
+
+    def __init__(self, manifest: Manifest, peer_id: int, graph: Graph) -> None:
+        super().__init__(manifest, peer_id, graph)
+        self.idle_folds = self.options.idle_folds
+
+    @property
+    def common_start(self) -> bool:
+        """Whether ``initialization`` is ``global``."""
+        return self.options.initialization == "global"
 
     def targets(self, state: AlgorithmState, header: ModelHeader) -> tuple[Target, ...] | None:
         """Fold into the own cluster only; None for an arrival of another cluster."""
-        return super().targets(state, header) if header.slot == state.get("cluster_index") else None
+        return super().targets(state, header) if header.slot == state.cluster_index else None

@@ -9,17 +9,17 @@ arXiv 2002.07948, Per-FedAvg (FO). The form between neighbors is an addition of 
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.learner import training_fields
+from peer.algorithms.learner import Fields, TrainingPlan, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
+from peer.zoo.algorithms.local_rounds import successive_batches
 from peer.zoo.algorithms.personal import SHARED, Personal, batches_in_epochs, require_plain_sgd
-from peer.zoo.algorithms.pfedme import successive_batches
 
 
 class PerFedAvgOptions(BaseModel):
@@ -33,7 +33,7 @@ class PerFedAvgOptions(BaseModel):
     adapt_steps: int = Field(1, ge=1, description="steps on own training data before an evaluation")
 
 
-class PerFedAvg(Personal):
+class PerFedAvg(Personal[PerFedAvgOptions]):
     """Per-FedAvg (first order): a shared start from which one step makes a personal model; evaluated before and after it."""
 
     name = "perfedavg"
@@ -48,14 +48,16 @@ class PerFedAvg(Personal):
         """Return 0: the personal model is made from w when it is needed."""
         return 0
 
-    def train(self, workspace: Workspace) -> dict[str, Any]:
+    def train(self, workspace: Workspace) -> Fields:
         """Take the meta-steps of a round; each has two mini-batches, one for w' and one for the step of w."""
         w, done = workspace.models.model(SHARED).copy(), []
         batches = successive_batches(workspace, 2 * batches_in_epochs(workspace))
         for number in range(0, len(batches), 2):
-            adapted = self._adapted(workspace, w, workspace.seed("train", number), indices=batches[number])
-            seed = workspace.seed("train", number + 1)
-            stepped, stats = workspace.fit(adapted, seed, indices=batches[number + 1], unit="fullbatch_step", epochs=1)
+            first, second = (workspace.plan(workspace.seed("train", number + which)) for which in (0, 1))
+            one = replace(first, indices=batches[number], unit="fullbatch_step", epochs=1)
+            adapted = self._adapted(workspace, w, one)
+            other = replace(second, indices=batches[number + 1], unit="fullbatch_step", epochs=1)
+            stepped, stats = workspace.fit(adapted, other)
             w += stepped - adapted
             done.append(stats)
             if workspace.should_stop():
@@ -63,14 +65,11 @@ class PerFedAvg(Personal):
         workspace.models.replace(SHARED, w)
         return training_fields(done)
 
-    def _adapted(self, workspace: Workspace, w: Vector, seed: int, **changes: Any) -> Vector:
+    def _adapted(self, workspace: Workspace, w: Vector, plan: TrainingPlan) -> Vector:
         rate = self.options.inner_learning_rate or workspace.learning_rate
-        settings: dict[str, Any] = {"learning_rate": rate, "epochs": 1, "unit": "fullbatch_step"}
-        return workspace.fit(w, seed, **(settings | changes))[0]
+        return workspace.fit(w, replace(plan, learning_rate=rate))[0]
 
     def evaluation_model(self, workspace: Workspace) -> Vector:
         """Return w after ``adapt_steps`` steps on mini-batches of the own training data."""
-        seed = workspace.seed("adapt")
-        return self._adapted(
-            workspace, workspace.models.model(SHARED), seed, epochs=self.options.adapt_steps, unit="step"
-        )
+        plan = replace(workspace.plan(workspace.seed("adapt")), epochs=self.options.adapt_steps, unit="step")
+        return self._adapted(workspace, workspace.models.model(SHARED), plan)

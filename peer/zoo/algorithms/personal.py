@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.manifest import Manifest
-from peer.algorithms.base import Algorithm
+from peer.algorithms.base import Algorithm, OptionsT, StateT
+from peer.algorithms.learner import Fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 
 SHARED, PERSONAL = 0, 1  # slots
 
 
-class Personal(Algorithm):
+class Personal(Algorithm[OptionsT, StateT]):
     """Slot 0 travels and is averaged as in DFedAvg; slot 1, if there is one, is private. ``run.mix`` is metropolis by default."""
 
     default_mix: ClassVar[str] = "metropolis"
@@ -24,11 +25,11 @@ class Personal(Algorithm):
         """Return 1: the personal model."""
         return 1
 
-    def evaluation_model(self, workspace: Workspace) -> Vector:
+    def evaluation_model(self, workspace: Workspace[StateT]) -> Vector:
         """Return the personal model."""
         return workspace.models.model(PERSONAL)
 
-    def evaluate(self, workspace: Workspace) -> dict[str, Any]:
+    def evaluate(self, workspace: Workspace[StateT]) -> Fields:
         """Return the metrics of the personal model, and the accuracy of the shared one."""
         shared = workspace.learner.evaluate(workspace.models.model(SHARED))
         return super().evaluate(workspace) | {"accuracy_shared": shared.metric}

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from dataclasses import replace
 from typing import assert_never
 
-from coordinator_free_bootstrap import Graph
+from coordinator_free_bootstrap import Compared, Graph
 from peer.algorithms.base import Algorithm
 from peer.algorithms.fedspd import FedSpd
-from peer.algorithms.fedspd_decisions import NOTHING
+from peer.algorithms.fedspd_decisions import NOTHING, FedSpdState
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.decisions import AlgorithmState
@@ -24,14 +25,7 @@ from peer.core.state import State
 LOST = None
 Message = Control | ModelHeader
 Rule = Callable[[int, int, Message], float | None]  # (sender, receiver, message) -> seconds, or LOST
-DIGESTS = {
-    "wire_version": str(WIRE_VERSION),
-    "manifest": "",
-    "graph": "",
-    "schema": "",
-    "frozen": "",
-    "initial_models": "",
-}
+SAME = Compared(wire_version=WIRE_VERSION, manifest_digest="", graph_digest="", schema_digest="")
 
 
 class World:
@@ -54,7 +48,10 @@ class World:
         algorithm: type[Algorithm] = FedSpd,
     ) -> None:
         self.graph, self.select, self.train_s, self.rule = graph, select, train_s, rule
-        self.engines = {i: Engine(State(i, graph, algorithm(graph.manifest, i, graph), 1)) for i in graph.ids}
+        first = algorithm.State()
+        self.engines = {
+            i: Engine(State(i, graph, algorithm(graph.manifest, i, graph), 1, algorithm_state=first)) for i in graph.ids
+        }
         self.selected_at = {i: [-1] * graph.manifest.clusters for i in graph.ids}
         self.now, self.count = 100.0, 0
         self.events: list[tuple[float, int, int, ev.Event]] = []
@@ -89,7 +86,7 @@ class World:
         match effect:
             case do.SendHello(neighbor):
                 for me, other in ((peer, neighbor), (neighbor, peer)):
-                    hello = make_hello(self.engines[other], DIGESTS, "", me)
+                    hello = make_hello(self.engines[other], SAME, me)
                     self.post(me, ev.HandshakeDone(hello, answered=me == peer))
             case do.SendHeartbeat(neighbor, heartbeat):
                 self.post(neighbor, ev.HeartbeatReceived(heartbeat))
@@ -157,14 +154,12 @@ class World:
     def worked(self, peer: int, work: do.Work) -> AlgorithmState:
         """Return the algorithm's state after a piece of work; `assign` selects what the script says."""
         if work.kind != "assign":
-            return dict(self.engines[peer].state.algorithm_state)
+            return self.engines[peer].state.algorithm_state
         slot = self.select(peer, work.round_index) if work.active else NOTHING
         if work.active:
             self.selected_at[peer][slot] = work.round_index
-        return {
-            "selected": slot,
-            "trained": [slot] if work.active else [],
-            "sample_count": 1,
-            "round_index": work.round_index,
-            "selected_at": list(self.selected_at[peer]),
-        }
+        state = replace(self.engines[peer].state.algorithm_state, trained=(slot,) if work.active else ())
+        if not isinstance(state, FedSpdState):
+            return state
+        at = tuple(self.selected_at[peer])
+        return replace(state, selected=slot, round_index=work.round_index, selected_at=at)

@@ -6,6 +6,7 @@ through the engines of several peers to the end of a run.
 """
 
 from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,23 +14,30 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import Refusal
-from peer.algorithms.base import Algorithm
+from peer.algorithms.base import Algorithm, NoOptions
+from peer.algorithms.fedspd_decisions import FedSpdState
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.decisions import Offer, Rejection
 from peer.core.effects import Target
 from peer.core.engine import make_hello
 from peer.core.messages import ModelHeader, Outcome, Pass, Select
-from tests.unit.algorithms.engines import DIGESTS, World
+from tests.unit.algorithms.engines import SAME, World
 from tests.unit.algorithms.messages import header
 
 ROUNDS = 7
 
 
-class SameParity(Algorithm):
+@dataclass(frozen=True)
+class ParityState(FedSpdState):
+    weights: tuple[tuple[int, float], ...] = ()
+
+
+class SameParity(Algorithm[NoOptions, ParityState]):
     """Exchange one slot among the neighbors that selected the same, each weighted by the scalar that it announced."""
 
     name = "same_parity"
+    State = ParityState
 
     @staticmethod
     def slot_of(peer_id, round_index):
@@ -37,7 +45,7 @@ class SameParity(Algorithm):
         return (peer_id + round_index) % 2 if round_index % 3 else 0
 
     def selects(self, state, round_index):
-        slot = state["selected"]
+        slot = state.selected
         sketch = np.full(3, slot, "<f4").tobytes()
         return None if slot < 0 else Select(self.peer_id, 0, round_index, slot, (1.0 + self.peer_id,), sketch)
 
@@ -49,15 +57,15 @@ class SameParity(Algorithm):
         return None
 
     def agrees(self, state, round_index, selections):
-        same = {n: select.scalars[0] for n, select in selections.items() if select.selected == state["selected"]}
-        return {"weights": {str(n): scalar for n, scalar in same.items()}}
+        same = [(n, select.scalars[0]) for n, select in selections.items() if select.selected == state.selected]
+        return replace(state, weights=tuple(same))
 
     def offers(self, state, round_index, step, neighbor, select):
-        same = select is not None and select.selected == state["selected"] >= 0
-        return (Offer(state["selected"]),) if same else ()
+        same = select is not None and select.selected == state.selected >= 0
+        return (Offer(state.selected),) if same else ()
 
     def expected(self, state, select):
-        return int(select.selected == state["selected"])
+        return int(select.selected == state.selected)
 
     def rejects(self, state, header, select):
         if select is None:
@@ -67,9 +75,9 @@ class SameParity(Algorithm):
         return None
 
     def targets(self, state, header):
-        if header.slot != state["selected"]:
+        if header.slot != state.selected:
             return None
-        return (Target(header.slot, state["weights"].get(str(header.sender), 1.0)),)
+        return (Target(header.slot, dict(state.weights).get(header.sender, 1.0)),)
 
 
 class Recorded(World):
@@ -174,17 +182,17 @@ def test_lockstep_late_selection_is_answered_once():
         return engine.step(event, now)
 
     def meet(n):
-        step(ev.HandshakeDone(make_hello(world.engines[n], DIGESTS, "", 0), answered=True))
+        step(ev.HandshakeDone(make_hello(world.engines[n], SAME, 0), answered=True))
 
     def pushed(effects):
         return [effect.neighbor for effect in effects if isinstance(effect, do.SendModel)]
 
-    select = {n: world.engines[n].state.algorithm.selects({"selected": 0}, 0) for n in (1, 2)}
+    select = {n: world.engines[n].state.algorithm.selects(ParityState(selected=0), 0) for n in (1, 2)}
     step(ev.Tick())
     meet(1)
-    step(ev.WorkDone("assign", {"selected": 0, "trained": [0]}))
+    step(ev.WorkDone("assign", ParityState((0,), selected=0)))
     step(ev.SendAnswered(1, Outcome.FOLDED))  # our selection
-    step(ev.WorkDone("train", {"selected": 0, "trained": [0]}))
+    step(ev.WorkDone("train", ParityState((0,), selected=0)))
     assert engine.pace.missing_selections() == [1]
     assert pushed(step(ev.SelectReceived(select[1]))) == [1]
     meet(2)

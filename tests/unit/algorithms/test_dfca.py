@@ -3,12 +3,14 @@
 Whole runs are simulated: the real engine and host on a virtual clock, without faults.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
-from peer.algorithms.dfca import Dfca
+from peer.algorithms.dfca import Dfca, DfcaState
 from peer.algorithms.work import perform
 from peer.algorithms.workspace import FoldedArrival, Workspace
 from peer.core.effects import Target, Work
@@ -95,7 +97,7 @@ def algorithm_and_workspace(peers=3, k=3, **run):
     learner = QuadraticLearner(0, k, 6, 1)
     models, _ = algorithm.initial_models(learner)
     store = ModelStore(models, batch=graph.manifest.aggregation == "batch")
-    workspace = Workspace(graph.manifest, 0, graph, learner, store, state={})
+    workspace = Workspace(graph.manifest, 0, graph, learner, store, state=DfcaState())
     workspace.state = algorithm.begin(workspace)
     return algorithm, workspace
 
@@ -110,7 +112,7 @@ def test_without_arrivals_only_the_trained_model_changes(aggregation):
     algorithm, workspace = algorithm_and_workspace(aggregation=aggregation)
     before = [workspace.models.model(slot).copy() for slot in range(3)]
     do(algorithm, workspace, "assign", "train")
-    chosen = workspace.state["trained"][0]
+    chosen = workspace.state.trained[0]
     trained = workspace.models.model(chosen).copy()
     do(algorithm, workspace, "close")
     for slot in range(3):
@@ -174,7 +176,7 @@ def test_equal_losses_choose_the_lowest_index():
     algorithm, workspace = algorithm_and_workspace()
     workspace.learner.mean_loss = lambda theta, part="train": 0.5
     do(algorithm, workspace, "assign")
-    assert workspace.state["cluster_index"] == 0 and workspace.state["trained"] == [0]
+    assert workspace.state.cluster_index == 0 and workspace.state.trained == (0,)
 
 
 def test_clusters_are_found():
@@ -212,7 +214,7 @@ def test_relaying_keeps_the_sum_of_masses_and_of_weighted_models():
         do(algorithms[i], workspaces[i], "assign", "train")
 
     def totals(slot):
-        pairs = [(b.state["masses"][slot], b.models.model(slot).astype(np.float64)) for b in workspaces.values()]
+        pairs = [(b.state.masses[slot], b.models.model(slot).astype(np.float64)) for b in workspaces.values()]
         return sum(m for m, _ in pairs), sum(m * theta for m, theta in pairs)
 
     before = [totals(slot) for slot in range(2)]
@@ -270,11 +272,11 @@ def test_header_of_a_relayed_model_is_checked(changes, code):
 def test_after_the_warm_up_rounds_are_plain_dfca():
     algorithm, _ = algorithm_and_workspace(k=2, options={"warmup_rounds": 2, "relay_steps": 5})
     assert [algorithm.steps(t) for t in range(4)] == [5, 5, 1, 1]
-    assert algorithm.targets({"trained": [0]}, header_of(round_index=2, slot=1)) == (Target(1, 1.0),)
-    state = {"trained": [1], "sample_count": 4, "masses": [0.5, 0.5], "relayed_losses": [1.0, 1.0]}
+    assert algorithm.targets(DfcaState(trained=(0,)), header_of(round_index=2, slot=1)) == (Target(1, 1.0),)
+    state = DfcaState(trained=(1,), sample_count=4, masses=(0.5, 0.5), relayed_losses=(1.0, 1.0))
     assert [offer.slot for offer in algorithm.offers(state, 2, 0, 1, None)] == [1]
     assert [offer.slot for offer in algorithm.offers(state, 1, 0, 1, None)] == [0, 1]
-    state["masses"] = [0.5, 1e-10]
+    state = replace(state, masses=(0.5, 1e-10))
     assert [offer.slot for offer in algorithm.offers(state, 1, 0, 1, None)] == [0], (
         "a mass that receivers would refuse is not sent"
     )
@@ -283,7 +285,7 @@ def test_after_the_warm_up_rounds_are_plain_dfca():
 @pytest.mark.parametrize("loss", [float("inf"), 1e200])
 def test_diverged_model_relays_a_loss_that_neighbors_accept(loss):
     algorithm, workspace = algorithm_and_workspace(k=2, options={"warmup_rounds": 2})
-    workspace.state = {"trained": [], "sample_count": 4, "cluster_index": 0, "losses": [loss, 1.0]}
+    workspace.state = DfcaState(sample_count=4, cluster_index=0, losses=(loss, 1.0))
     do(algorithm, workspace, "assign", round_index=1)
     (offer,) = algorithm.offers(workspace.state, 1, 0, 1, None)
     assert algorithm.rejects({}, header_of(round_index=1, scalars=offer.scalars), None) is None
@@ -291,10 +293,10 @@ def test_diverged_model_relays_a_loss_that_neighbors_accept(loss):
 
 def test_empty_cluster_gets_the_peers_of_high_loss_from_the_largest_cluster():
     algorithm, workspace = algorithm_and_workspace(k=2, options={"warmup_rounds": 4, "split_empty": True})
-    workspace.state = {"trained": [], "sample_count": 4, "cluster_index": 0, "losses": [9.0, 20.0]}
-    workspace.state |= {"masses": [3.0, 0.0], "relayed_losses": [5.0, 0.0], "losses_before": [9.5, 20.0]}
+    masses = {"masses": (3.0, 0.0), "relayed_losses": (5.0, 0.0), "losses_before": (9.5, 20.0)}
+    workspace.state = DfcaState(sample_count=4, cluster_index=0, losses=(9.0, 20.0), **masses)
     do(algorithm, workspace, "assign", round_index=2)
-    assert workspace.state["trained"] == [1]
+    assert workspace.state.trained == (1,)
     assert np.array_equal(workspace.models.model(1), workspace.models.model(0)) and workspace.models.model(
         1
     ) is not workspace.models.model(0)
@@ -307,11 +309,11 @@ def test_in_a_run_part_of_the_largest_cluster_moves_to_the_empty_one_and_all_clu
     made = make_graph("erdos-renyi", 12, degree=4, seed=5)
     peers = peers_of(Graph(made.nodes, made.edges, Manifest(algorithm="dfca", options=options, **model, **data)))
     trained: list[list[int]] = []
-    finish(peers, lambda round_index: trained.append([peer.state["trained"][0] for peer in peers]))
+    finish(peers, lambda round_index: trained.append([peer.state.trained[0] for peer in peers]))
     largest = [p for p in range(12) if trained[1][p] == 0]
     moved = [p for p in largest if trained[2][p] == 1]
     assert 1 not in trained[1] and len(largest) == 8 and 0 < len(moved) < len(largest)
-    assert [peer.state["cluster_index"] for peer in peers] == [2, 1, 0, 3] * 3
+    assert [peer.state.cluster_index for peer in peers] == [2, 1, 0, 3] * 3
 
 
 @pytest.mark.parametrize("options", [{"warmup_round": 1}, {"relay_steps": 0}, {"initialization": "none"}])

@@ -13,7 +13,7 @@ from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.schedule import neighbors_in_round
 from peer.algorithms.fedspd import FedSpd
-from peer.algorithms.fedspd_decisions import NOTHING
+from peer.algorithms.fedspd_decisions import NOTHING, FedSpdState
 from peer.algorithms.personalize import weighted_sum
 from peer.algorithms.registry import algorithms
 from tests.oracle.fedspd import Data, Oracle, Settings
@@ -61,11 +61,11 @@ def test_a_run_equals_the_oracle(kind, clusters, first_round, mix):
         data[i] = Data(shard.train_x.reshape(len(shard.train_x), -1).astype(np.float64), shard.train_y)
     settings = Settings(1, clusters, 5, 4, 0.5, 0.7, 2, 3, first_round == "all_clusters", mix == "metropolis")
     neighbors = {i: list(graph.neighbors(i)) for i in graph.ids}
-    oracle = Oracle(neighbors, data, peers[0].models, {p.peer_id: p.arrays["z"] for p in peers}, settings)
+    oracle = Oracle(neighbors, data, peers[0].models, {p.peer_id: p.state.z for p in peers}, settings)
     personal = oracle.run()
     finish(peers)
     for i, peer in enumerate(peers):
-        np.testing.assert_array_equal(peer.arrays["z"], oracle.z[i])
+        np.testing.assert_array_equal(peer.state.z, oracle.z[i])
         np.testing.assert_allclose(peer.models, oracle.c[i], atol=2e-6)
         np.testing.assert_allclose(peer.personalized, personal[i], atol=2e-6)
 
@@ -79,7 +79,7 @@ def test_mixtures_sum_to_one_and_clusters_hold_every_sample():
         for row in peer.history:
             assert sum(row["state"]["mixture"]) == pytest.approx(1, abs=1e-12)
             assert min(row["state"]["mixture"]) >= 5 / 50
-        assert len(peer.arrays["z"]) == peer.learner.count() == 50
+        assert len(peer.state.z) == peer.learner.count() == 50
 
 
 def test_only_the_selected_center_moves():
@@ -92,7 +92,7 @@ def test_only_the_selected_center_moves():
         for peer, old in zip(peers, before, strict=True):
             for slot, model in enumerate(peer.models):
                 same = model.tobytes() == old[slot]
-                assert same or slot == peer.state["selected"]
+                assert same or slot == peer.state.selected
                 moved += not same
                 old[slot] = model.tobytes()
 
@@ -133,7 +133,7 @@ def test_models_go_to_co_selectors_only():
 
     def count(t):
         nonlocal expected
-        chosen = [peer.state["selected"] for peer in peers]
+        chosen = [peer.state.selected for peer in peers]
         expected += sum(a == b for i, a in enumerate(chosen) for j, b in enumerate(chosen) if i != j)
 
     finish(peers, count)
@@ -148,9 +148,9 @@ def test_a_partition_divides_all_peers_whatever_their_mixtures():
     peers, mixtures = peers_of(graph), []
 
     def check(t):
-        chosen = [peer.state["selected"] for peer in peers]
+        chosen = [peer.state.selected for peer in peers]
         assert sorted(chosen) == [0, 0, 1, 1, 2, 2] if t else chosen == [NOTHING] * 6
-        mixtures.append([peer.state["mixture"] for peer in peers])
+        mixtures.append([peer.state.mixture for peer in peers])
 
     finish(peers, check)
     assert len(mixtures) == 5 and np.std(mixtures) > 0.05, "the mixtures are not what the parts follow"
@@ -170,7 +170,7 @@ def test_the_first_round_is_doubled():
         )
         peer = peers_of(g)[0]
         taken, fit = [], peer.learner.train
-        peer.learner.train = lambda *a, fit=fit, taken=taken, **k: (taken.append(k["epochs"]), fit(*a, **k))[1]
+        peer.learner.train = lambda theta, plan, fit=fit, taken=taken: (taken.append(plan.epochs), fit(theta, plan))[1]
         peer.workspace.state = peer.algorithm.assign(peer.workspace)
         peer.algorithm.train(peer.workspace)
         assert set(taken) == {steps}
@@ -179,18 +179,17 @@ def test_the_first_round_is_doubled():
 def test_an_empty_cluster_is_sent_untouched_and_not_trained():
     graph = graph_of(options=PLAIN | {"u_min": 0.4, "first_round": "paper"})
     peer = peers_of(graph)[0]
-    state = peer.algorithm._set_labels(peer.workspace, np.zeros(50, np.int64))
-    peer.workspace.state |= state
+    peer.workspace.state = peer.algorithm._set_labels(peer.workspace.state, np.zeros(50, np.int64))
     found = set()
     for t in range(40):
         peer.workspace.round_index = t
         peer.workspace.state = peer.algorithm.assign(peer.workspace)
-        found.add(peer.workspace.state["selected"])
+        found.add(peer.workspace.state.selected)
         before = peer.workspace.models.model(1).tobytes()
         peer.algorithm.train(peer.workspace)
         assert peer.workspace.models.model(1).tobytes() == before
     assert found == {0, 1}
-    offer = peer.algorithm.offers(peer.workspace.state | {"selected": 1}, 5, 0, 1, selection(selected=1))
+    offer = peer.algorithm.offers(replace(peer.workspace.state, selected=1), 5, 0, 1, selection(selected=1))
     assert [o.slot for o in offer] == [1]
 
 
@@ -305,7 +304,7 @@ def test_predictions_can_be_mixed_instead_of_centers(how):
     peer = run(graph_of(options={"personalize": how}, final={"epochs": 0}))[0]
     rows = [peer.learner.predict_proba(model) for model in peer.models]
     if how == "mixture":
-        u = peer.state["mixture"]
+        u = peer.state.mixture
         predicted = (u[0] * rows[0] + u[1] * rows[1]).argmax(1)
     else:
         predicted = np.where(rows[0].max(1) >= rows[1].max(1), rows[0].argmax(1), rows[1].argmax(1))
@@ -337,15 +336,15 @@ def test_all_peers_find_the_same_partition_from_their_data():
     options = {"warm_rounds": 7, "hard_rounds": 1, "split": "updates", "align_every": 0}
     graph = graph_of(6, "line", rounds=8, options=options, split_options={"rotation": 180}, local_epochs=5)
     peers, sizes = peers_of(graph), []
-    finish(peers, lambda t: sizes.append([len(peer.arrays["sketch_ids"]) for peer in peers]))
+    finish(peers, lambda t: sizes.append([len(peer.state.update_ids) for peer in peers]))
     assert sizes[:3] == [[1] * 6, [2, 3, 3, 3, 3, 2], [3, 4, 5, 5, 4, 3]] and sizes[5] == [6] * 6
-    known = {peer.arrays["sketches"].tobytes() for peer in peers}
+    known = {peer.state.updates.tobytes() for peer in peers}
     assert len(known) == 1
-    side = [peer.state["hard_cluster"] for peer in peers]
+    side = [peer.state.hard_cluster for peer in peers]
     upright = [(peer.workspace.true_cluster == 0).mean() for peer in peers]
     parts = [np.mean([f for f, s in zip(upright, side, strict=True) if s == part]) for part in (0, 1)]
     assert abs(parts[0] - parts[1]) > 0.3
-    assert [peer.state["selected"] for peer in peers] == side  # in the hard round
+    assert [peer.state.selected for peer in peers] == side  # in the hard round
 
 
 # ---- dynamic graphs, usable by every algorithm ---------------------------------------------------------------------------
@@ -399,7 +398,7 @@ def test_the_most_confident_center_needs_classes():
 def test_a_late_model_folds_only_into_a_center_that_was_selected_recently():
     """In round 5, with models up to two rounds old: cluster 0 was last selected in round 3, cluster 1 in round 2."""
     subject = fedspd(graph_of(clusters=3, pace="async", stale="fold", stale_rounds_max=2))
-    state = {"selected": 2, "trained": [2], "selected_at": [3, 2, 5], "round_index": 5}
+    state = FedSpdState(selected=2, trained=(2,), selected_at=(3, 2, 5), round_index=5)
     assert [t.slot for t in subject.targets(state, header(slot=0, round_index=4))] == [0]
     assert subject.targets(state, header(slot=1, round_index=4)) is None
     assert [t.slot for t in subject.targets(state, header(slot=2, round_index=4))] == [2]

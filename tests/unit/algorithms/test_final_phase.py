@@ -1,5 +1,7 @@
 """The final phase: every algorithm with one model has it, the guard follows held-out samples, no setting is without effect."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,10 @@ ONE_MODEL = sorted(name for name, kind in algorithms().items() if kind.result_is
 def graph_of(name="dfedavg", peers=4, **manifest) -> Graph:
     made = make_graph("ring", peers, seed=3)
     return Graph(made.nodes, made.edges, Manifest(**(BASE | {"algorithm": name} | manifest)))
+
+
+def plan_of(peer, path, **changes):
+    return replace(peer.workspace.plan(peer.workspace.seed(*path)), **changes)
 
 
 @pytest.mark.parametrize("name", ONE_MODEL)
@@ -47,11 +53,11 @@ def test_a_setting_without_a_phase_is_refused(setting):
 def test_the_rate_decays():
     """Two epochs at eta and eta / 2 are a phase of two epochs with decay; without decay it is one training of two epochs."""
     peer = run(graph_of(final={"epochs": 2, "learning_rate": 0.4, "decay": 0.5, "decay_epochs": 1}))[0]
-    first, _ = peer.workspace.fit(peer.models[0], peer.workspace.seed("final"), epochs=1, learning_rate=0.4)
-    second, _ = peer.workspace.fit(first, peer.workspace.seed("final", 1), epochs=1, learning_rate=0.2)
+    first, _ = peer.workspace.fit(peer.models[0], plan_of(peer, ("final",), epochs=1, learning_rate=0.4))
+    second, _ = peer.workspace.fit(first, plan_of(peer, ("final", 1), epochs=1, learning_rate=0.2))
     assert np.array_equal(second, peer.personalized)
     steady = run(graph_of(final={"epochs": 2, "learning_rate": 0.4}))[0]
-    whole, _ = steady.workspace.fit(steady.models[0], steady.workspace.seed("final"), epochs=2, learning_rate=0.4)
+    whole, _ = steady.workspace.fit(steady.models[0], plan_of(steady, ("final",), epochs=2, learning_rate=0.4))
     assert np.array_equal(whole, steady.personalized)
 
 

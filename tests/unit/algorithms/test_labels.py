@@ -148,13 +148,13 @@ def test_permuted_labels_are_restored_over_the_whole_graph():
         losses = np.stack([peer.learner.sample_losses(c) for c in centers])
         truth[i] = mixture.nearest(losses, 2)
     seen = []
-    finish(peers, lambda t: seen.append([list(peer.state["anchor"]) for peer in peers]))
+    finish(peers, lambda t: seen.append([list(peer.state.anchor) for peer in peers]))
     # One edge a round, at first only of neighbors' own anchors; after diameter-many rounds all descend from peer 0.
     assert seen[-1] == [[0, 0], [0, 1], [0, 2], [0, 3]]
     assert sum(peer.refusals[Refusal.LABEL_CONFLICT] for peer in peers) > 0
     for i, peer in enumerate(peers):
         np.testing.assert_allclose(peer.models, centers, atol=1e-3)
-        np.testing.assert_array_equal(peer.arrays["z"], truth[i])
+        np.testing.assert_array_equal(peer.state.z, truth[i])
 
 
 def test_a_permutation_does_not_change_snapshots():
@@ -162,7 +162,7 @@ def test_a_permutation_does_not_change_snapshots():
     workspace, algorithm = peer.workspace, peer.algorithm
     workspace.round_index = 1
     workspace.state = algorithm.assign(workspace)
-    slot = workspace.state["selected"]
+    slot = workspace.state.selected
     key = SnapshotKey(1, 0, slot)
     workspace.models.take_snapshot(key)
     offered = workspace.models.get_snapshot(key).copy()
@@ -170,11 +170,11 @@ def test_a_permutation_does_not_change_snapshots():
     sketch = sketches.pack(sketches.sketch(parents, workspace.scratch["reference"], 256, workspace.manifest.seed))
     workspace.selections = {0: Select(0, 1, 1, 0, (0.0, 0.0), sketch)}
     before = [workspace.models.model(s).copy() for s in range(3)]
-    z = workspace.arrays["z"].copy()
+    z = workspace.state.z.copy()
     state = algorithm._align(workspace, workspace.state)
-    assert state["anchor"] == [0, 1]
+    assert state.anchor == (0, 1)
     assert [workspace.models.model(s).tobytes() for s in range(3)] == [before[s].tobytes() for s in (1, 2, 0)]
-    np.testing.assert_array_equal(workspace.arrays["z"], np.array([2, 0, 1])[z])  # own cluster 1 is now called 0, ...
+    np.testing.assert_array_equal(state.z, np.array([2, 0, 1])[z])  # own cluster 1 is now called 0, ...
     workspace.models.begin_round(frozenset())
     for s in range(3):
         workspace.models.fold(s, np.ones_like(offered))

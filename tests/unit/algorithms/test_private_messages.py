@@ -35,15 +35,17 @@ def numbers_sent(mix: str, options: dict) -> tuple[set[float], set[float]]:
     run = manifest(algorithm="fedspd", clusters=2, rounds=ROUNDS, mix=mix, options={"align_every": 1} | options)
     graph = make_graph("complete", 4, manifest=run)
     algorithm, learner = FedSpd(graph.manifest, 0, graph), ManySamples()
-    workspace = Workspace(graph.manifest, 0, graph, learner, ModelStore(algorithm.initial_models(learner)[0]), {})
+    workspace = Workspace(
+        graph.manifest, 0, graph, learner, ModelStore(algorithm.initial_models(learner)[0]), algorithm.State()
+    )
     workspace.state = algorithm.begin(workspace)
     sent, counts = set(), {float(SAMPLES)}
     for t in range(ROUNDS):
         for kind in ("assign", "train"):
             perform(Work(kind, t), algorithm, workspace, lambda: 0.0)
         select = algorithm.selects(workspace.state, t)
-        selections = {n: Select(n, 1, t, workspace.state["selected"]) for n in graph.neighbors(0)} if select else {}
-        state = workspace.state | algorithm.agrees(workspace.state, t, selections)
+        selections = {n: Select(n, 1, t, workspace.state.selected) for n in graph.neighbors(0)} if select else {}
+        state = algorithm.agrees(workspace.state, t, selections)
         offers = [offer for n in graph.neighbors(0) for offer in algorithm.offers(state, t, 0, n, selections.get(n))]
         assert offers, "nothing was sent"
         for offer in offers:
@@ -51,7 +53,7 @@ def numbers_sent(mix: str, options: dict) -> tuple[set[float], set[float]]:
         if select:
             sent |= {float(select.selected), *select.scalars}
         perform(Work("close", t), algorithm, workspace, lambda: 0.0)
-        counts |= {float(size) for size in cluster_sizes(workspace.arrays["z"], 2) if size}
+        counts |= {float(size) for size in cluster_sizes(workspace.state.z, 2) if size}
     return sent, counts
 
 

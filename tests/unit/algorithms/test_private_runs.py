@@ -12,6 +12,7 @@ import pytest
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from peer.algorithms.work import perform
 from peer.algorithms.workspace import Workspace
+from peer.core.decisions import AlgorithmState
 from peer.core.messages import ModelHeader, Pass, Select
 from peer.core.model_store import ModelStore
 from peer.core.schema import Schema, TensorSpec
@@ -44,7 +45,7 @@ class Shard:
     def sample_losses(self, theta, part="train"):
         return self.rng.random(SAMPLES, np.float32)
 
-    def train(self, theta, **_settings):
+    def train(self, theta, plan):
         return theta + self.rng.standard_normal(4, np.float32), SimpleNamespace(
             loss=1.0, metric=None, samples=SAMPLES, steps=1
         )
@@ -63,7 +64,7 @@ class RealWork(World):
     def workspace(self, peer):
         algorithm, learner = self.engines[peer].state.algorithm, Shard(peer)
         models = ModelStore(algorithm.initial_models(learner)[0])
-        made = Workspace(self.graph.manifest, peer, self.graph, learner, models, {})
+        made = Workspace(self.graph.manifest, peer, self.graph, learner, models, AlgorithmState())
         made.state = algorithm.begin(made)
         return made
 

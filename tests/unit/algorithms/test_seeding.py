@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from coordinator_free_bootstrap import make_graph
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.seeds import derive_seed, generator
-from peer.algorithms.dfca import Dfca
+from peer.algorithms.dfca import Dfca, DfcaState
+from peer.algorithms.learner import TrainingPlan
 from peer.algorithms.registry import check_algorithm
-from peer.algorithms.seeding import EMPTY, UNREACHED, Seeding
+from peer.algorithms.seeding import EMPTY, UNREACHED, Seeding, SeedingState
 from peer.core.messages import ModelHeader, Pass
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, manifest
@@ -31,7 +33,7 @@ def after_each_seed(monkeypatch):
     def closed(self, workspace):
         state = close(self, workspace)
         models = [workspace.models.model(slot).copy() for slot in range(workspace.round_index + 1)]
-        found[self.peer_id, workspace.round_index] = state["seeds"], models
+        found[self.peer_id, workspace.round_index] = state.seeds, models
         return state
 
     monkeypatch.setattr(Seeding, "close", closed)
@@ -69,7 +71,8 @@ def test_seeds_and_bits_are_those_of_farthest_first_by_hand(after_each_seed):
         first = learners[0].initial_model(derive_seed(m.seed, "initial", r))
         trained = {
             i: learner.train(
-                first, epochs=10, seed=derive_seed(m.seed, "train", i, r, r), learning_rate=m.learning_rate
+                first,
+                TrainingPlan(epochs=10, seed=derive_seed(m.seed, "train", i, r, r), learning_rate=m.learning_rate),
             )[0]
             for i, learner in learners.items()
         }
@@ -81,7 +84,7 @@ def test_seeds_and_bits_are_those_of_farthest_first_by_hand(after_each_seed):
         models.append(trained[seeds[-1]])
         for i in learners:
             told, held = after_each_seed[i, r]
-            assert told == seeds
+            assert list(told) == seeds
             assert all(np.array_equal(a, b) for a, b in zip(held, models, strict=True))
 
 
@@ -100,7 +103,7 @@ def test_a_peer_that_the_model_does_not_reach_keeps_its_own_and_says_so(after_ea
     def stingy(self, workspace):
         """The middle of the line passes nothing on."""
         state = end_step(self, workspace)
-        return state | {"sends": False} if self.peer_id == 1 else state
+        return replace(state, sends=False) if self.peer_id == 1 else state
 
     monkeypatch.setattr(Seeding, "end_step", stingy)
     play("line", 3, clusters=2)
@@ -115,9 +118,9 @@ def test_a_peer_that_the_model_does_not_reach_keeps_its_own_and_says_so(after_ea
 def test_a_peer_that_caught_up_names_no_seed_for_rounds_that_it_missed():
     graph = make_graph("line", 3, manifest=manifest(**SEEDS, clusters=4, rounds=9))
     seeding = Seeding(graph.manifest, 10, 0, graph)
-    state = {"best": [1.0, 2, 1], "holds": True, "sends": False}
+    state = SeedingState(best=(1.0, 2, 1), holds=True)
     workspace = SimpleNamespace(state=state, round_index=2, step=seeding.steps - 1)
-    assert seeding.close(workspace)["seeds"] == [UNREACHED, UNREACHED, 2]
+    assert seeding.close(workspace).seeds == (UNREACHED, UNREACHED, 2)
 
 
 class TwoGroups(QuadraticLearner):
@@ -159,9 +162,9 @@ def test_a_peer_that_catches_up_after_the_last_seed_chooses_its_cluster_again():
     algorithm = Dfca(manifest(**SEEDS, clusters=5, rounds=9), 0, make_graph("line", 4))
     learner = SimpleNamespace(mean_loss=[2.0, 1.0, 0.5, 0.5, 3.0].__getitem__)
     models = SimpleNamespace(model=lambda slot: slot)
-    state = {"seeds": [3, 1, EMPTY, EMPTY], "sample_count": 4}
+    state = DfcaState(seeds=(3, 1, EMPTY, EMPTY), sample_count=4)
     workspace = SimpleNamespace(state=state, round_index=4, learner=learner, models=models)
-    assert algorithm.assign(workspace)["trained"] == [1]
+    assert algorithm.assign(workspace).trained == (1,)
 
 
 @pytest.mark.parametrize(

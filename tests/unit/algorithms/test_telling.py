@@ -1,5 +1,7 @@
 """Exchange steps that carry numbers without models, by an algorithm of this file: gossip of one number in each round."""
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import pytest
 
@@ -9,22 +11,28 @@ from peer.algorithms import registry
 from peer.algorithms.base import Algorithm
 from peer.core import effects as do
 from peer.core import events as ev
-from peer.core.decisions import Rejection
+from peer.core.decisions import AlgorithmState, Rejection
 from peer.core.engine import make_hello
 from peer.core.messages import ModelHeader, Pass
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, manifest
 from tests.simulation.world import World
-from tests.unit.algorithms.engines import DIGESTS
+from tests.unit.algorithms.engines import SAME
 from tests.unit.algorithms.engines import World as Engines
 
 STEPS = 12
+
+
+@dataclass(frozen=True)
+class GossipState(AlgorithmState):
+    number: float = 0.0
 
 
 class Gossip(Algorithm):
     """Step 0 exchanges models. In the other steps, each peer's number becomes the Metropolis mean of its neighborhood's."""
 
     name = "gossip"
+    State = GossipState
     clustered = False
 
     def steps(self, round_index):
@@ -34,7 +42,7 @@ class Gossip(Algorithm):
         return () if step else super().offers(state, round_index, step, neighbor, select)
 
     def tells(self, state, round_index, step):
-        return (state["number"], float(step)) if step else ()
+        return (state.number, float(step)) if step else ()
 
     def rejects_pass(self, state, message):
         if not message.step:
@@ -43,14 +51,14 @@ class Gossip(Algorithm):
         return Rejection(Refusal.MALFORMED, "two numbers are allowed") if wrong else None
 
     def begin(self, workspace):
-        return super().begin(workspace) | {"number": float(self.peer_id)}
+        return replace(super().begin(workspace), number=float(self.peer_id))
 
     def mixed(self, workspace):
-        state = dict(workspace.state)
+        change = 0.0
         for neighbor, (number, step) in workspace.told.items():
             assert self.manifest.pace == "async" or step == workspace.step, "the numbers of another step"
-            state["number"] += self.metropolis(neighbor) * (number - workspace.state["number"])
-        return state
+            change += self.metropolis(neighbor) * (number - workspace.state.number)
+        return replace(workspace.state, number=workspace.state.number + change)
 
     def end_step(self, workspace):
         self.merge(workspace)
@@ -59,7 +67,7 @@ class Gossip(Algorithm):
     def close(self, workspace):
         self.merge(workspace)
         state = self.mixed(workspace)
-        workspace.models.replace(0, np.full(workspace.models.size, state["number"], np.float32))
+        workspace.models.replace(0, np.full(workspace.models.size, state.number, np.float32))
         return state
 
 
@@ -73,8 +81,7 @@ class Told(Engines):
     def worked(self, peer, work):
         if work.kind in ("end_step", "close"):
             self.closed[peer, work.round_index, work.step] = dict(work.numbers)
-        trained = [0] if work.active else []
-        return {"trained": trained, "sample_count": 1, "number": peer + 10.0 * work.round_index + 0.5 * work.step}
+        return GossipState((0,) if work.active else (), number=peer + 10.0 * work.round_index + 0.5 * work.step)
 
 
 def graph_of(peers=5, kind="ring", **run):
@@ -151,7 +158,7 @@ def test_numbers_are_checked(step, scalars, code):
     world = Told(graph_of(3, "line"))
     engine = world.engines[0]
     engine.step(ev.Tick(), 100.0)
-    engine.step(ev.HandshakeDone(make_hello(world.engines[1], DIGESTS, "", 0), answered=True), 100.0)
+    engine.step(ev.HandshakeDone(make_hello(world.engines[1], SAME, 0), answered=True), 100.0)
     rejection = engine.rejects_control(Pass(1, 1, 0, step, scalars))
     assert (rejection and rejection.code) == code
 

@@ -12,6 +12,7 @@ from tools.verbs import peer
 
 from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
 from coordinator_free_bootstrap.manifest import Manifest
+from peer.algorithms.learner import TrainingPlan
 from peer.learning.learner import Learner
 from peer.learning.model_about import model_metadata
 from peer.store.model_file import save_model
@@ -27,7 +28,7 @@ def trained(tmp_path_factory):
     manifest = Manifest(split_options={"k": 1})
     subject = load_task(manifest, 4)
     learner = Learner(subject, subject.load_shard(0))
-    theta, _ = learner.train(learner.initial_model(0), epochs=20, seed=0, learning_rate=0.3)
+    theta, _ = learner.train(learner.initial_model(0), TrainingPlan(epochs=20, seed=0, learning_rate=0.3))
     path = tmp_path_factory.mktemp("models") / "personalized.safetensors"
     save_model(path, theta, learner.schema, model_metadata(learner, manifest, 4))
     return path, learner, theta

@@ -1,20 +1,23 @@
 """The engine, event by event: what it refuses, when it sends, when a round ends. Whole runs are in tests/simulation."""
 
 import itertools
+from dataclasses import asdict
 
 import pytest
 
 from coordinator_free_bootstrap import make_graph
 from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal
-from peer.algorithms.dfca import Dfca
+from coordinator_free_bootstrap.handshake import Compared
+from peer.algorithms.dfca import Dfca, DfcaState
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.engine import Engine, make_hello
 from peer.core.liveness import NeighborState
-from peer.core.messages import WIRE_VERSION, Heartbeat, Hello, ModelHeader, Outcome, Pass, Phase, Select
+from peer.core.messages import Heartbeat, ModelHeader, Outcome, Pass, Phase, Select
 from peer.core.stages import Stage
 from peer.core.state import State
 from tests.simulation.options import manifest
+from tests.unit.algorithms.messages import hello_of
 
 START = 100.0
 
@@ -25,9 +28,7 @@ class Driven:
     def __init__(self, peers=3, **run):
         self.graph = make_graph("complete", peers, manifest=manifest(**({"clusters": 1} | run)))
         algorithm = Dfca(self.graph.manifest, 0, self.graph)
-        self.engine = Engine(
-            State(0, self.graph, algorithm, 7, model_bytes=24, algorithm_state={"trained": [0], "sample_count": 4})
-        )
+        self.engine = Engine(State(0, self.graph, algorithm, 7, model_bytes=24, algorithm_state=DfcaState((0,), 4)))
         self.now = START
         self.streams = 0
         self.step(ev.Tick())
@@ -37,7 +38,7 @@ class Driven:
         return self.engine.step(event, self.now)
 
     def hello(self, sender, incarnation=1, round_index=0, phase=Phase.RUNNING, *, answered=True, seen=0):
-        hello = Hello(sender, incarnation, WIRE_VERSION, "", "", "", "", "", round_index, phase, "", seen)
+        hello = hello_of(sender, incarnation, round_index, phase=phase, seen_incarnation=seen)
         return self.step(ev.HandshakeDone(hello, answered))
 
     def header(self, sender=1, **changes):
@@ -52,7 +53,7 @@ class Driven:
         return self.step(ev.ArrivalOffered(self.streams, self.header(sender, **changes)))
 
     def work(self, kind, **fields):
-        state = {"trained": [0], "sample_count": 4, "cluster_index": 0, "masses": [1.0], "relayed_losses": [0.0]}
+        state = DfcaState((0,), 4, cluster_index=0, masses=(1.0,), relayed_losses=(0.0,))
         return self.step(ev.WorkDone(kind, state, **fields))
 
     def begin(self):
@@ -824,11 +825,14 @@ def test_equal_event_sequences_give_equal_effects():
 
 def test_hello_is_made_only_for_a_neighbor():
     driven = Driven()
-    digests = {"wire_version": "2", "manifest": "m", "graph": "g", "schema": "s", "frozen": "", "initial_models": "i"}
-    hello = make_hello(driven.engine, digests, "{}", 1)
-    assert (hello.sender, hello.incarnation, hello.wire_version, hello.phase) == (0, 7, 2, Phase.STARTING)
+    mine = Compared(wire_version=2, manifest_digest="m", graph_digest="g", schema_digest="s", initial_models_digest="i")
+    hello = make_hello(driven.engine, mine, 1)
+    assert (hello.sender, hello.incarnation, hello.phase) == (0, 7, Phase.STARTING)
+    assert {name: getattr(hello, name) for name in Compared.__slots__} == asdict(mine), (
+        "a hello says all that is compared"
+    )
     with pytest.raises(LocalProtocolError, match="no neighbor"):
-        make_hello(driven.engine, digests, "{}", 0)
+        make_hello(driven.engine, mine, 0)
 
 
 def test_pass_after_a_selection_says_that_no_more_models_come():

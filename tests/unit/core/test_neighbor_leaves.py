@@ -7,9 +7,10 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.engine import Engine
 from peer.core.liveness import NeighborState
-from peer.core.messages import WIRE_VERSION, Heartbeat, Hello, Phase
+from peer.core.messages import Heartbeat, Phase
 from peer.core.stages import Stage
 from peer.core.state import State
+from tests.unit.algorithms.messages import hello_of
 from tests.unit.core.test_pace import SUSPICION_S, Driven, of
 
 
@@ -195,7 +196,7 @@ def test_finished_peer_stays_for_a_neighbor_that_left_before_its_end(finished, s
     driven.work("final")
     assert (driven.engine.stage is Stage.LINGERING) is stays
     if stays:
-        hello = Hello(1, 2, WIRE_VERSION, "", "", "", "", "", 0, Phase.RUNNING, "")
+        hello = hello_of(1, 2)
         driven.step(ev.HandshakeDone(hello, answered=True), after=6 * SUSPICION_S - 0.1)
         assert driven.state.neighbors[1].outbox.pending() or driven.state.neighbors[1].outbox.in_flight
     driven.step(ev.Tick(), after=600.0)

@@ -8,17 +8,19 @@ from coordinator_free_bootstrap import make_graph
 from coordinator_free_bootstrap.errors import Refusal
 from peer.algorithms.dfca import Dfca
 from peer.algorithms.fedspd import FedSpd
+from peer.algorithms.fedspd_decisions import FedSpdState
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.asynchronous import Async
 from peer.core.engine import Engine
 from peer.core.liveness import NeighborState
 from peer.core.lockstep import Lockstep
-from peer.core.messages import WIRE_VERSION, Heartbeat, Hello, ModelHeader, Outcome, Pass, Phase, Select
+from peer.core.messages import Heartbeat, ModelHeader, Outcome, Pass, Phase, Select
 from peer.core.round_rate import RoundRate
 from peer.core.stages import Stage
 from peer.core.state import State
 from tests.simulation.options import manifest
+from tests.unit.algorithms.messages import hello_of
 
 SUSPICION_S, DEADLINE_S = 4.0, 400.0
 TIMEOUTS = {"heartbeat_s": 1.0, "suspicion_s": SUSPICION_S, "idle_transfer_s": 4.0, "round_deadline_s": DEADLINE_S}
@@ -31,7 +33,7 @@ class Driven:
         settings = {"rounds": 40, "clusters": 2, "pace": pace, "timeouts": TIMEOUTS} | run
         self.graph = make_graph("complete", peers, manifest=manifest(**settings))
         algorithm = {"dfca": Dfca, "fedspd": FedSpd}[self.graph.manifest.algorithm](self.graph.manifest, 0, self.graph)
-        self.engine = Engine(State(0, self.graph, algorithm, 1, model_bytes=24, algorithm_state={"trained": [0]}))
+        self.engine = Engine(State(0, self.graph, algorithm, 1, model_bytes=24, algorithm_state=FedSpdState((0,))))
         self.pace, self.state, self.now = self.engine.pace, self.engine.state, 100.0
         self.step(ev.Tick())
 
@@ -40,15 +42,15 @@ class Driven:
         return self.engine.step(event, self.now)
 
     def hello(self, n, round_index=0, incarnation=1):
-        hello = Hello(n, incarnation, WIRE_VERSION, "", "", "", "", "", round_index, Phase.RUNNING, "")
+        hello = hello_of(n, incarnation, round_index)
         return self.step(ev.HandshakeDone(hello, answered=True))
 
     def heartbeat(self, n, round_index=0, after=0.0):
         return self.step(ev.HeartbeatReceived(Heartbeat(n, 1, round_index, Phase.RUNNING)), after)
 
     def work(self, kind, **changes):
-        state = {"trained": [0], "sample_count": 4, "selected": 0, "selected_at": [0, 0], "round_index": 0}
-        return self.step(ev.WorkDone(kind, state | changes))
+        state = FedSpdState((0,), 4, selected=0, selected_at=(0, 0))
+        return self.step(ev.WorkDone(kind, replace(state, **changes)))
 
     def passes(self, n, round_index=0, step=0):
         return self.step(ev.PassReceived(Pass(n, 1, round_index, step)))

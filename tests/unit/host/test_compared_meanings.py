@@ -17,7 +17,8 @@ TABLE = Meaning(kind="classification", columns=("age", "bp"), read=("age", "bp")
 
 def host_with(*classes: str, **more: str) -> tuple[PeerHost, RecordingWorld]:
     host, world = host_of()
-    host.meaning = replace(TABLE, classes=classes, **more).text()  # type: ignore[arg-type] # texts only
+    meaning = replace(TABLE, classes=classes, **more).text()  # type: ignore[arg-type] # texts only
+    host.compared = replace(host.compared, meaning=meaning)
     return host, world
 
 
@@ -55,16 +56,18 @@ def test_refusals_name_the_classes_of_all_peers_met_and_hellos_carry_them_on() -
     host.answer_hello(hello_with(host, 2, "3", "4"))
     assert any('classes=["1", "2", "3", "4"]' in line for line in lines(world))
     last, world = host_with("1", "2")
-    last.answer_hello(replace(hello_with(last, 1, "2", "3"), meaning=host.meaning.replace('["1","2"]', '["2","3"]', 1)))
+    last.answer_hello(
+        replace(hello_with(last, 1, "2", "3"), meaning=host.compared.meaning.replace('["1","2"]', '["2","3"]', 1))
+    )
     assert any('classes=["1", "2", "3", "4"]' in line for line in lines(world))
 
 
 def test_classes_of_another_run_are_not_learned() -> None:
     host, _ = host_with("1", "2")
-    before = host.meaning
+    before = host.compared.meaning
     assert host.answer_hello(replace(hello_with(host, 1, "8", "9"), manifest_digest="x")).refusal
     assert host.answer_hello(hello_with(host, 7, "8", "9")).refusal is Refusal.NOT_A_NEIGHBOR
-    assert host.meaning == before
+    assert host.compared.meaning == before
 
 
 def test_another_task_file_is_accepted_and_logged_once_for_each_neighbor() -> None:

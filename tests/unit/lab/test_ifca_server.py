@@ -1,5 +1,7 @@
 """IFCA with a server, the upper bound in the papers' tables."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -29,7 +31,7 @@ def test_one_cluster_is_federated_averaging():
         total = np.zeros_like(model)
         for peer in reference:
             peer.workspace.round_index = round_index
-            accumulate(total, peer.workspace.fit(model, peer.workspace.seed("train", 0))[0])
+            accumulate(total, peer.workspace.fit(model, peer.workspace.slot_plan(0))[0])
         model = total / np.float32(4)
     result = reference[0].learner.evaluate(model)
     assert client.host.last_round["accuracy"] == result.metric
@@ -43,7 +45,7 @@ def test_a_gradient_average_is_divided_by_all_clients():
     reference = peers_of(graph)
     old = reference[0].models[0]
     steps = [
-        peer.workspace.fit(old, peer.workspace.seed("train", 0), unit="fullbatch_step", epochs=1)[0] - old
+        peer.workspace.fit(old, replace(peer.workspace.slot_plan(0), unit="fullbatch_step", epochs=1))[0] - old
         for peer in reference
     ]
     expected = reference[0].learner.evaluate(old + np.mean(steps, axis=0, dtype=np.float32))

@@ -99,7 +99,7 @@ def test_a_cgpfl_center_is_the_uniform_mean_of_its_members_whatever_their_sizes(
     graph = graph_of("cgpfl", {"strength": 1.0}, UNEQUAL, rounds=1, clusters=2)
     alone, clients = trained_alone(graph), served(graph)
     counts_of(alone)
-    labels = [client.state["label"] for client in clients]
+    labels = [client.state.label for client in clients]
     assert sorted(np.bincount(labels)) == [1, 3]
     for k in (0, 1):
         mean = np.mean([peer.models[2] for peer, label in zip(alone, labels, strict=True) if label == k], axis=0)
@@ -114,4 +114,4 @@ def test_the_cgpfl_server_weighs_the_cost_of_each_number_of_clusters_by_samples(
     counts = counts_of(alone)
     wanted, alike, unscaled = (best_count(models, *how, 3) for how in ((counts, 0.86), ([1] * 6, 0.86), (counts, 1.0)))
     assert wanted not in (alike, unscaled), "choose another mu_scale"
-    assert {client.state["clusters"] for client in served(graph)} == {wanted}
+    assert {client.state.clusters for client in served(graph)} == {wanted}

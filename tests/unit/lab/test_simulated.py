@@ -137,7 +137,7 @@ def test_stacked_training_gives_the_same_run_up_to_rounding(algorithm):
 def test_decentralized_ifca_folds_only_into_the_trained_cluster():
     graph = graph_of(algorithm="ifca", rounds=1)
     for before, after in zip(peers_of(graph), run(graph), strict=True):
-        trained = set(after.state["trained"])
+        trained = set(after.state.trained)
         assert {line[-1] for line in after.history[-1]["folded"]} <= trained
         for slot in {0, 1} - trained:
             assert np.array_equal(after.models[slot], before.models[slot])

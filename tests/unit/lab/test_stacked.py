@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from peer.algorithms.learner import TrainingPlan
 from peer.lab.stacked import StackedTrainer, TrainRequest
 from peer.learning.learner import Learner
 from peer.tasks import Shard, Task
@@ -39,7 +40,9 @@ def requests_for(model, peers=3, change=None, **settings):
         own = change(peer_id, learner) if change else {}
         theta = learner.initial_model(peer_id)
         asked.append(
-            TrainRequest(learner, theta, {"epochs": 2, "learning_rate": 0.05, "seed": peer_id, **settings, **own})
+            TrainRequest(
+                learner, theta, TrainingPlan(**{"epochs": 2, "learning_rate": 0.05, "seed": peer_id} | settings | own)
+            )
         )
     return asked
 
@@ -118,7 +121,7 @@ def test_dropout_is_drawn_for_each_model():
     task = Images(dropout)
     learner = Learner(task, task.load_shard(0), batch_size=8)
     theta = learner.initial_model(0)
-    twice = [TrainRequest(learner, theta, {"epochs": 1, "learning_rate": 0.1, "seed": 1}) for _ in range(2)]
+    twice = [TrainRequest(learner, theta, TrainingPlan(epochs=1, learning_rate=0.1, seed=1)) for _ in range(2)]
     (first, _), (second, _) = StackedTrainer().train(twice)
     assert not np.array_equal(first, second)
     assert np.isfinite(first).all()

@@ -11,8 +11,10 @@ from torch import nn
 from torch.nn import functional
 
 from coordinator_free_bootstrap.errors import ShardError, TaskError
+from peer.algorithms.learner import TrainingPlan
+from peer.learning.bench import EVALUATION_BATCH
 from peer.learning.check import check_task, try_learner
-from peer.learning.learner import EVALUATION_BATCH, Learner
+from peer.learning.learner import Learner
 from peer.tasks import Shard, Task
 from peer.tasks.user_code import user_code
 
@@ -220,7 +222,9 @@ def test_sparse_gradients_train_as_dense_ones(settings, layer):
         shard = Shard(train_x=ids, train_y=ids[:, 0] % CLASSES, test_x=ids, test_y=ids[:, 0] % CLASSES)
         learner = Learner(task, shard, batch_size=BATCH)
         try_learner(learner, 0.1)
-        found.append(learner.train(learner.initial_model(0), epochs=3, seed=0, learning_rate=0.1, **settings)[0])
+        found.append(
+            learner.train(learner.initial_model(0), TrainingPlan(epochs=3, seed=0, learning_rate=0.1, **settings))[0]
+        )
     np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from coordinator_free_bootstrap.errors import ConfigError
+from peer.algorithms.learner import TrainingPlan
 from peer.lab.stacked import TrainRequest
 from peer.learning.device import check_amp, device_named
 from peer.learning.learner import Learner
@@ -45,7 +46,7 @@ def learner_of(amp: bool) -> tuple[Rows, Learner]:
 
 
 def trained(learner: Learner) -> np.ndarray:
-    return learner.train(learner.initial_model(0), epochs=20, seed=0, learning_rate=0.5)[0]
+    return learner.train(learner.initial_model(0), TrainingPlan(epochs=20, seed=0, learning_rate=0.5))[0]
 
 
 def test_layers_compute_in_bfloat16_and_all_else_is_float32() -> None:
@@ -59,10 +60,10 @@ def test_layers_compute_in_bfloat16_and_all_else_is_float32() -> None:
 
 
 def test_models_in_mixed_precision_are_trained_one_by_one() -> None:
-    settings = {"learning_rate": 0.1, "epochs": 1, "seed": 0}
+    plan = TrainingPlan(epochs=1, seed=0, learning_rate=0.1)
     for amp in (True, False):
         learner = learner_of(amp)[1]
-        assert TrainRequest(learner, learner.initial_model(0), settings).can_stack() is not amp
+        assert TrainRequest(learner, learner.initial_model(0), plan).can_stack() is not amp
 
 
 def test_an_apple_gpu_is_used_only_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

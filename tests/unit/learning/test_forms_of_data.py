@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from coordinator_free_bootstrap import Graph, Manifest, Node
 from coordinator_free_bootstrap.errors import ShardError, TaskError
+from peer.algorithms.learner import TrainingPlan
 from peer.lab.simulated import SimulatedSettings, simulate
 from peer.learning.check import check_task
 from peer.learning.learner import Learner
@@ -133,7 +134,7 @@ def learner_of(task: Task, shard: Shard | None = None) -> Learner:
 
 def results(learner: Learner) -> list[bytes]:
     """Return what a learner computes, as bytes."""
-    theta, stats = learner.train(learner.initial_model(0), epochs=2, seed=0, learning_rate=0.1)
+    theta, stats = learner.train(learner.initial_model(0), TrainingPlan(epochs=2, seed=0, learning_rate=0.1))
     found = learner.evaluate(theta)
     losses, scores = learner.sample_losses(theta), learner.sample_scores(theta)
     numbers = np.array([stats.loss, found.metric, found.loss])
@@ -152,7 +153,7 @@ def by_hand(task: Task, learner: Learner, theta: np.ndarray, x: Any) -> Tensor:
 def test_training_lowers_the_loss_and_a_sample_has_one_loss(form: type[Task]) -> None:
     subject = learner_of(form())
     before = subject.initial_model(0)
-    after, _ = subject.train(before, epochs=20, seed=0, learning_rate=0.05)
+    after, _ = subject.train(before, TrainingPlan(epochs=20, seed=0, learning_rate=0.05))
     assert subject.mean_loss(after) < subject.mean_loss(before)
     assert subject.sample_losses(after).shape == (20,)
     assert subject.sample_scores(after).shape == (10,)
@@ -343,7 +344,9 @@ def test_one_step_on_all_samples_of_an_array_on_disk_is_refused(tmp_path: Path) 
     task = Heights()
     subject = learner_of(task, on_disk(task.load_shard(0), tmp_path))
     with pytest.raises(TaskError, match="found fullbatch_step with samples on disk"):
-        subject.train(subject.initial_model(0), epochs=1, seed=0, learning_rate=0.1, unit="fullbatch_step")
+        subject.train(
+            subject.initial_model(0), TrainingPlan(epochs=1, seed=0, learning_rate=0.1, unit="fullbatch_step")
+        )
 
 
 @pytest.mark.parametrize("form", FORMS)

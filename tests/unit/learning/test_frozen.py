@@ -14,6 +14,7 @@ from torch import nn
 
 from coordinator_free_bootstrap import Graph, Manifest, Node
 from coordinator_free_bootstrap.errors import Refusal, StorageError
+from peer.algorithms.learner import TrainingPlan
 from peer.host import build_host
 from peer.learning.frozen import frozen_digest
 from peer.learning.learner import Learner
@@ -84,7 +85,7 @@ def test_the_digest_is_equal_in_every_start_and_empty_where_all_weights_travel()
 def test_training_does_not_change_the_digest_of_a_model_with_batch_norm() -> None:
     subject = learner_of(lambda: nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES)))
     theta = subject.initial_model(0)
-    trained, stats = subject.train(theta, epochs=2, seed=0, learning_rate=0.1)
+    trained, stats = subject.train(theta, TrainingPlan(epochs=2, seed=0, learning_rate=0.1))
     assert stats.steps and not np.array_equal(trained, theta)
     again = Learner(subject.task, subject.shard, model=subject.model)  # shares the trained module's memory
     assert subject.frozen_digest and again.frozen_digest == subject.frozen_digest

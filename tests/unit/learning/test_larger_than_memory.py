@@ -27,6 +27,7 @@ import torch
 
 from coordinator_free_bootstrap import Manifest
 from peer.learning.learner import Learner
+from peer.algorithms.learner import TrainingPlan
 from peer.tasks.loading import load_task
 
 torch.set_num_threads(1)
@@ -43,7 +44,7 @@ try:
 except MemoryError:
     print("does not fit")
 learner = Learner(task, shard, batch_size=100)
-theta, stats = learner.train(learner.initial_model(0), epochs=50, seed=0, learning_rate=0.5, unit="step")
+theta, stats = learner.train(learner.initial_model(0), TrainingPlan(epochs=50, seed=0, learning_rate=0.5, unit="step"))
 losses = learner.sample_losses(theta)
 before, after = learner.evaluate(learner.initial_model(0)), learner.evaluate(theta)
 print(stats.steps, len(losses), bool(np.isfinite(losses).all()), after.loss < before.loss, after.samples)

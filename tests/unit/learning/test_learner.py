@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 from itertools import pairwise
 
@@ -12,8 +13,12 @@ from torch import nn
 from torch.nn import functional
 
 from coordinator_free_bootstrap.errors import ShardError, TaskError
+from peer.algorithms.learner import Learner as Protocol
+from peer.algorithms.learner import TrainingPlan
+from peer.lab.together import _PausingLearner
 from peer.learning.learner import Learner
 from peer.tasks import Shard, Task
+from tests.simulation.trainer import QuadraticLearner
 
 N, FEATURES, CLASSES = 50, 6, 3
 
@@ -78,7 +83,7 @@ def test_one_full_batch_step_is_theta_minus_rate_times_gradient():
     module, losses = by_hand(subject, theta, subject.shard.train_x, subject.shard.train_y)
     losses.mean().backward()
     gradient = torch.cat([p.grad.ravel() for p in module.parameters()]).numpy()
-    trained, stats = subject.train(theta, epochs=1, seed=0, learning_rate=0.5, unit="fullbatch_step")
+    trained, stats = subject.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=0.5, unit="fullbatch_step"))
     np.testing.assert_allclose(trained, theta - 0.5 * gradient, atol=1e-6)
     assert (stats.steps, stats.samples) == (1, N)
     assert stats.loss == pytest.approx(losses.mean().item(), rel=1e-5)
@@ -91,7 +96,7 @@ def test_a_metric_of_a_whole_set_is_not_measured_while_training():
             return 0.5
 
     subject = Learner(Own(), learner().shard)
-    _, stats = subject.train(subject.initial_model(0), epochs=1, seed=0, learning_rate=0.5)
+    _, stats = subject.train(subject.initial_model(0), TrainingPlan(epochs=1, seed=0, learning_rate=0.5))
     assert stats.metric is None and stats.loss > 0
 
 
@@ -104,10 +109,10 @@ def test_sample_weights_divide_by_the_batch_size():
     (torch.tensor(weights) * losses).sum().div(N).backward()
     gradient = torch.cat([p.grad.ravel() for p in module.parameters()]).numpy()
     trained, _ = subject.train(
-        theta, epochs=1, seed=0, learning_rate=0.5, unit="fullbatch_step", sample_weights=weights
+        theta, TrainingPlan(epochs=1, seed=0, learning_rate=0.5, unit="fullbatch_step", sample_weights=weights)
     )
     np.testing.assert_allclose(trained, theta - 0.5 * gradient, atol=1e-6)
-    half, _ = subject.train(theta, epochs=1, seed=0, learning_rate=0.5, sample_weights=weights * 0)
+    half, _ = subject.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=0.5, sample_weights=weights * 0))
     assert np.array_equal(half, theta)
 
 
@@ -116,8 +121,8 @@ def test_proximal_term_adds_its_gradient():
     subject = learner()
     theta, center = subject.initial_model(0), subject.initial_model(1)
     settings = {"epochs": 1, "seed": 0, "learning_rate": 0.1, "unit": "fullbatch_step"}
-    plain, _ = subject.train(theta, **settings)
-    pulled, _ = subject.train(theta, proximal=(center, 2.0), **settings)
+    plain, _ = subject.train(theta, TrainingPlan(**settings))
+    pulled, _ = subject.train(theta, TrainingPlan(proximal=(center, 2.0), **settings))
     np.testing.assert_allclose(pulled, plain - 0.1 * 2.0 * (theta - center), atol=1e-6)
 
 
@@ -125,8 +130,8 @@ def test_proximal_term_does_not_change_buffers():
     subject = learner(Rows(batch_norm))
     theta = subject.initial_model(0)
     settings = {"epochs": 1, "seed": 0, "learning_rate": 0.1}
-    plain, _ = subject.train(theta, **settings)
-    pulled, _ = subject.train(theta, proximal=(theta, 0.0), **settings)
+    plain, _ = subject.train(theta, TrainingPlan(**settings))
+    pulled, _ = subject.train(theta, TrainingPlan(proximal=(theta, 0.0), **settings))
     assert np.array_equal(plain, pulled)
 
 
@@ -137,11 +142,11 @@ def test_indices_train_on_those_samples_only():
     part = subject.shard.train_x[chosen], subject.shard.train_y[chosen]
     alone = Learner(subject.task, Shard(train_x=part[0], train_y=part[1], test_x=part[0], test_y=part[1]), batch_size=4)
     settings = {"epochs": 2, "seed": 5, "learning_rate": 0.1, "batch_size": 4}
-    ours, stats = subject.train(theta, indices=chosen, **settings)
-    theirs, _ = alone.train(theta, **settings)
+    ours, stats = subject.train(theta, TrainingPlan(indices=chosen, **settings))
+    theirs, _ = alone.train(theta, TrainingPlan(**settings))
     assert np.array_equal(ours, theirs)
     assert stats.samples == 2 * len(chosen)
-    unchanged, none = subject.train(theta, indices=chosen[:0], **settings)
+    unchanged, none = subject.train(theta, TrainingPlan(indices=chosen[:0], **settings))
     assert np.array_equal(unchanged, theta)
     assert none.steps == 0
     assert np.isnan(none.loss)
@@ -171,7 +176,9 @@ def test_an_epoch_equals_a_plain_torch_loop(momentum):
     subject = learner(Watched())
     theta = subject.initial_model(0)
     seen.clear()
-    trained, stats = subject.train(theta, epochs=2, seed=9, learning_rate=0.1, momentum=momentum, weight_decay=0.01)
+    trained, stats = subject.train(
+        theta, TrainingPlan(epochs=2, seed=9, learning_rate=0.1, momentum=momentum, weight_decay=0.01)
+    )
     assert [len(batch) for batch in seen] == [16, 16, 16, 2] * 2
     assert stats.steps == 8
     assert not torch.equal(torch.cat(seen[:4]), torch.cat(seen[4:]))  # each epoch has its own order
@@ -179,18 +186,12 @@ def test_an_epoch_equals_a_plain_torch_loop(momentum):
     module, _ = by_hand(subject, theta, subject.shard.train_x, subject.shard.train_y)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=momentum, weight_decay=0.01)
     x, y = torch.tensor(subject.shard.train_x), torch.tensor(subject.shard.train_y)
-    for batch in subject._batches(None, "epoch", 2, 16, _shuffle(9)):
+    for batch in subject.batches(TrainingPlan(epochs=2, seed=9, learning_rate=0.1, batch_size=16)):
         optimizer.zero_grad()
         functional.cross_entropy(module(x[batch]), y[batch]).backward()
         optimizer.step()
     expected = nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
     np.testing.assert_allclose(trained, expected, atol=1e-6)
-
-
-def _shuffle(seed):
-    from coordinator_free_bootstrap.seeds import generator
-
-    return generator(seed, "shuffle")
 
 
 def test_training_is_a_function_of_its_arguments():
@@ -205,12 +206,12 @@ def test_training_is_a_function_of_its_arguments():
     theta = subject.initial_model(0)
     settings = {"epochs": 2, "learning_rate": 0.1, "momentum": 0.5}
     torch.manual_seed(1)
-    first, _ = subject.train(theta, seed=7, **settings)
-    subject.train(subject.initial_model(3), seed=8, **settings)
-    again, _ = subject.train(theta, seed=7, **settings)
+    first, _ = subject.train(theta, TrainingPlan(seed=7, **settings))
+    subject.train(subject.initial_model(3), TrainingPlan(seed=8, **settings))
+    again, _ = subject.train(theta, TrainingPlan(seed=7, **settings))
     torch.manual_seed(2)
-    elsewhere, _ = fresh.train(theta, seed=7, **settings)
-    other, _ = subject.train(theta, seed=8, **settings)
+    elsewhere, _ = fresh.train(theta, TrainingPlan(seed=7, **settings))
+    other, _ = subject.train(theta, TrainingPlan(seed=8, **settings))
     assert np.array_equal(first, again)
     assert np.array_equal(first, elsewhere)
     assert not np.array_equal(first, other)
@@ -221,16 +222,16 @@ def test_training_does_not_change_its_input_or_earlier_results():
     theta = subject.initial_model(0)
     kept = theta.copy()
     theta.flags.writeable = False
-    first, _ = subject.train(theta, epochs=1, seed=0, learning_rate=0.1)
+    first, _ = subject.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=0.1))
     saved = first.copy()
-    subject.train(first, epochs=1, seed=1, learning_rate=0.1)
+    subject.train(first, TrainingPlan(epochs=1, seed=1, learning_rate=0.1))
     subject.evaluate(subject.initial_model(5))
     assert np.array_equal(theta, kept)
     assert np.array_equal(first, saved)
 
 
 def _train_into(queue, subject, theta):
-    queue.put(subject.train(theta, epochs=3, seed=4, learning_rate=0.1, momentum=0.9)[0])
+    queue.put(subject.train(theta, TrainingPlan(epochs=3, seed=4, learning_rate=0.1, momentum=0.9))[0])
 
 
 def test_a_forked_process_trains_to_equal_bits():
@@ -239,7 +240,7 @@ def test_a_forked_process_trains_to_equal_bits():
     try:
         subject = learner()
         theta = subject.initial_model(0)
-        here, _ = subject.train(theta, epochs=3, seed=4, learning_rate=0.1, momentum=0.9)
+        here, _ = subject.train(theta, TrainingPlan(epochs=3, seed=4, learning_rate=0.1, momentum=0.9))
         context = multiprocessing.get_context("fork")
         queue = context.SimpleQueue()
         child = context.Process(target=_train_into, args=(queue, subject, theta))
@@ -254,20 +255,20 @@ def test_a_forked_process_trains_to_equal_bits():
 def test_a_last_batch_of_one_is_dropped_only_with_batch_norm():
     with_norm, without = learner(Rows(batch_norm, 17)), learner(Rows(samples=17))
     settings = {"epochs": 1, "seed": 0, "learning_rate": 0.1}
-    _, stats = with_norm.train(with_norm.initial_model(0), **settings)
+    _, stats = with_norm.train(with_norm.initial_model(0), TrainingPlan(**settings))
     assert (stats.steps, stats.samples) == (1, 16)
-    _, stats = without.train(without.initial_model(0), **settings)
+    _, stats = without.train(without.initial_model(0), TrainingPlan(**settings))
     assert (stats.steps, stats.samples) == (2, 17)
-    _, stats = with_norm.train(with_norm.initial_model(0), indices=np.array([3]), **settings)
+    _, stats = with_norm.train(with_norm.initial_model(0), TrainingPlan(indices=np.array([3]), **settings))
     assert stats.steps == 0
     with pytest.raises(TaskError, match=r"run\.batch_size: found 1"):
-        with_norm.train(with_norm.initial_model(0), batch_size=1, **settings)
+        with_norm.train(with_norm.initial_model(0), TrainingPlan(batch_size=1, **settings))
 
 
 def test_batch_norm_statistics_are_part_of_the_vector():
     subject = learner(Rows(batch_norm))
     theta = subject.initial_model(0)
-    trained, _ = subject.train(theta, epochs=1, seed=0, learning_rate=0.1)
+    trained, _ = subject.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=0.1))
     assert not np.array_equal(trained[-10:], theta[-10:])
     before = subject.mean_loss(trained)
     changed = trained.copy()
@@ -280,7 +281,7 @@ def test_the_unit_counts_epochs_steps_or_full_batches():
     subject = learner()
     theta = subject.initial_model(0)
     for unit, epochs, steps, samples in [("epoch", 2, 8, 100), ("step", 6, 6, 82), ("fullbatch_step", 3, 3, 150)]:
-        _, stats = subject.train(theta, epochs=epochs, seed=0, learning_rate=0.1, unit=unit)
+        _, stats = subject.train(theta, TrainingPlan(epochs=epochs, seed=0, learning_rate=0.1, unit=unit))
         assert (stats.steps, stats.samples) == (steps, samples), unit
 
 
@@ -289,11 +290,11 @@ def test_should_stop_ends_training_between_steps():
     theta = subject.initial_model(0)
     asked = []
     trained, stats = subject.train(
-        theta, epochs=5, seed=0, learning_rate=0.1, should_stop=lambda: len(asked) == 3 or asked.append(1)
+        theta, TrainingPlan(epochs=5, seed=0, learning_rate=0.1, should_stop=lambda: len(asked) == 3 or asked.append(1))
     )
     assert stats.stopped
     assert stats.steps == 3
-    expected, whole = subject.train(theta, epochs=3, seed=0, learning_rate=0.1, unit="step")
+    expected, whole = subject.train(theta, TrainingPlan(epochs=3, seed=0, learning_rate=0.1, unit="step"))
     assert np.array_equal(trained, expected)
     assert not whole.stopped
 
@@ -339,7 +340,7 @@ def test_regression_uses_squared_error():
     errors = (subject.predict(theta, subject.shard.test_x)[:, 0] - subject.shard.test_y) ** 2
     assert result.metric_name == "mse"
     assert result.metric == pytest.approx(float(errors.mean()), rel=1e-5)
-    trained, _ = subject.train(theta, epochs=60, seed=0, learning_rate=0.1)
+    trained, _ = subject.train(theta, TrainingPlan(epochs=60, seed=0, learning_rate=0.1))
     assert subject.evaluate(trained).metric < 1e-3
 
 
@@ -353,11 +354,11 @@ def test_the_optimizer_of_a_task_is_made_for_each_training():
 
     subject, plain = learner(Own()), learner()
     theta = subject.initial_model(0)
-    ours = [subject.train(theta, epochs=1, seed=0, learning_rate=0.01)[0] for _ in range(2)]
+    ours = [subject.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=0.01))[0] for _ in range(2)]
     assert len(made) == 2
     assert np.array_equal(*ours)
-    adam, _ = plain.train(theta, epochs=1, seed=0, learning_rate=0.01, optimizer="adam")
-    sgd, _ = plain.train(theta, epochs=1, seed=0, learning_rate=0.01)
+    adam, _ = plain.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=0.01, optimizer="adam"))
+    sgd, _ = plain.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=0.01))
     for first, second in pairwise([ours[0], adam, sgd]):
         assert not np.array_equal(first, second)
 
@@ -374,7 +375,7 @@ def test_frozen_parameters_and_tied_weights():
     subject = learner(Rows(build))
     assert [t.name for t in subject.schema.tensors] == ["0.weight", "0.bias", "1.bias", "2.weight"]
     theta = subject.initial_model(0)
-    trained, _ = subject.train(theta, epochs=1, seed=0, learning_rate=0.1)
+    trained, _ = subject.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=0.1))
     assert not np.array_equal(trained, theta)
     module = subject.model.module
     assert module[0].weight.data_ptr() == module[1].weight.data_ptr()
@@ -434,7 +435,7 @@ def test_vectors_and_weights_of_the_wrong_size_are_refused():
     with pytest.raises(TaskError, match="model vector"):
         subject.mean_loss(theta.astype(np.float64))
     with pytest.raises(TaskError, match="sample_weights"):
-        subject.train(theta, epochs=1, seed=0, learning_rate=0.1, sample_weights=np.ones(3, np.float32))
+        subject.train(theta, TrainingPlan(epochs=1, seed=0, learning_rate=0.1, sample_weights=np.ones(3, np.float32)))
 
 
 def test_an_empty_part_cannot_be_evaluated():
@@ -445,3 +446,9 @@ def test_an_empty_part_cannot_be_evaluated():
     assert subject.count("validation") == 0
     with pytest.raises(ShardError, match="found no validation samples"):
         subject.mean_loss(subject.initial_model(0), "validation")
+
+
+def test_learners_of_all_kinds_train_by_one_plan():
+    """A setting stands once, in `TrainingPlan`: no learner repeats it."""
+    for kind in (Learner, Protocol, QuadraticLearner, _PausingLearner):
+        assert list(inspect.signature(kind.train).parameters) == ["self", "theta", "plan"]

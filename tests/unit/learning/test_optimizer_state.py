@@ -5,6 +5,8 @@ import pytest
 
 from coordinator_free_bootstrap import Manifest, make_graph
 from coordinator_free_bootstrap.errors import TaskError
+from peer.algorithms.learner import TrainingPlan
+from peer.core.decisions import AlgorithmState
 from peer.core.effects import Work
 from tests.tools.simulated import peers_of, run
 
@@ -30,12 +32,12 @@ STEPS = dict(learning_rate=0.1, unit="fullbatch_step")
 def test_two_calls_with_kept_state_equal_one_call(learner, settings):
     start = learner.initial_model(0)
     settings = STEPS | settings
-    whole, _ = learner.train(start, epochs=5, seed=1, **settings)
-    half, stats = learner.train(start, epochs=2, seed=1, optimizer_state={}, **settings)
+    whole, _ = learner.train(start, TrainingPlan(epochs=5, seed=1, **settings))
+    half, stats = learner.train(start, TrainingPlan(epochs=2, seed=1, optimizer_state={}, **settings))
     kept = {name: values.copy() for name, values in stats.optimizer_state.items()}
-    again, _ = learner.train(half, epochs=3, seed=1, optimizer_state=kept, **settings)
+    again, _ = learner.train(half, TrainingPlan(epochs=3, seed=1, optimizer_state=kept, **settings))
     assert again.tobytes() == whole.tobytes()
-    fresh, _ = learner.train(half, epochs=3, seed=1, **settings)
+    fresh, _ = learner.train(half, TrainingPlan(epochs=3, seed=1, **settings))
     assert np.abs(fresh - whole).max() > 1e-5, "a fresh optimizer goes another way"
     assert all(values.dtype == np.float32 and values.ndim == 1 for values in kept.values())
 
@@ -44,18 +46,16 @@ def test_state_of_another_model_is_refused(learner):
     with pytest.raises(TaskError, match="momentum_buffer"):
         learner.train(
             learner.initial_model(0),
-            epochs=1,
-            seed=1,
-            momentum=0.9,
-            optimizer_state={"momentum_buffer": np.ones(7, np.float32)},
-            **STEPS,
+            TrainingPlan(
+                epochs=1, seed=1, momentum=0.9, optimizer_state={"momentum_buffer": np.ones(7, np.float32)}, **STEPS
+            ),
         )
 
 
 def test_a_long_gradient_is_scaled_to_the_limit_and_a_short_one_is_left(learner):
     start = learner.initial_model(0)
     step = {
-        clip: learner.train(start, epochs=1, seed=1, gradient_clip=clip, **STEPS)[0] - start
+        clip: learner.train(start, TrainingPlan(epochs=1, seed=1, gradient_clip=clip, **STEPS))[0] - start
         for clip in (None, 1e6, 1e-2)
     }
     assert step[1e6].tobytes() == step[None].tobytes()
@@ -68,23 +68,23 @@ def test_only_the_named_parameters_change(learner):
     start = learner.initial_model(0)
     last = [spec.name for spec in learner.schema.tensors][-1]
     trained, _ = learner.train(
-        start, epochs=2, seed=1, only=frozenset({last}), proximal=(np.zeros_like(start), 1.0), **STEPS
+        start, TrainingPlan(epochs=2, seed=1, only=frozenset({last}), proximal=(np.zeros_like(start), 1.0), **STEPS)
     )
     changed = {
         spec.name for spec, place in learner.schema.slices() if trained[place].tobytes() != start[place].tobytes()
     }
     assert changed == {last}
-    free, _ = learner.train(start, epochs=1, seed=1, **STEPS)
+    free, _ = learner.train(start, TrainingPlan(epochs=1, seed=1, **STEPS))
     assert all(free[place].tobytes() != start[place].tobytes() for _, place in learner.schema.slices())
     with pytest.raises(TaskError, match="no_such"):
-        learner.train(start, epochs=1, seed=1, only=frozenset({"no_such"}), **STEPS)
+        learner.train(start, TrainingPlan(epochs=1, seed=1, only=frozenset({"no_such"}), **STEPS))
 
 
 def test_kept_momentum_is_in_the_arrays_that_checkpoints_keep():
     kept, reset = (run(graph_of(momentum=0.9, optimizer_state=how)) for how in ("keep", "reset"))
     size = kept[0].models[0].size
-    assert {name: array.shape for name, array in kept[0].arrays.items()} == {"optimizer/slot0/momentum_buffer": (size,)}
-    assert not reset[0].arrays
+    assert {name: array.shape for name, array in kept[0].optimizers.items()} == {"slot0/momentum_buffer": (size,)}
+    assert not reset[0].optimizers
     assert not np.array_equal(kept[0].models[0], reset[0].models[0])
 
 
@@ -97,5 +97,5 @@ def test_a_training_that_is_undone_leaves_no_momentum_and_no_state():
         done = host.work(Work(kind, 0))
     assert done.metrics["restores"] == 1
     assert [model.tobytes() for model in peers[0].models] == before
-    assert list(peers[0].arrays) == ["restores"]
-    assert done.state == peers[0].state == {"trained": [0], "sample_count": 60}
+    assert not peers[0].optimizers
+    assert done.state == peers[0].state == AlgorithmState((0,), 60)

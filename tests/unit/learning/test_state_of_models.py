@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from coordinator_free_bootstrap.errors import TaskError
+from peer.algorithms.learner import TrainingPlan
 from peer.lab.stacked import TrainRequest
 from peer.learning.check import check_task, try_learner
 from peer.learning.learner import Learner
@@ -171,7 +172,7 @@ def by_torch(learner, steps):
 
 
 def trained(learner, theta, steps=STEPS):
-    return learner.train(theta, epochs=steps, seed=0, learning_rate=RATE, unit="fullbatch_step")[0]
+    return learner.train(theta, TrainingPlan(epochs=steps, seed=0, learning_rate=RATE, unit="fullbatch_step"))[0]
 
 
 @pytest.mark.parametrize("build", MOVED.values(), ids=MOVED)
@@ -405,10 +406,10 @@ def test_what_is_kept_without_an_effect_is_told():
 
 
 def test_models_that_move_more_than_statistics_do_not_train_in_a_stack():
-    settings = {"learning_rate": RATE, "epochs": 1, "seed": 0}
+    plan = TrainingPlan(epochs=1, seed=0, learning_rate=RATE)
     for build, fits in ((MOVED["BatchNorm"], True), (InPlace, False), (MOVED["buffer, put anew"], False)):
         subject = learner_of(build)
-        assert TrainRequest(subject, subject.initial_model(0), settings).can_stack() == fits
+        assert TrainRequest(subject, subject.initial_model(0), plan).can_stack() == fits
 
 
 def test_a_variance_below_zero_is_zero_in_the_module():

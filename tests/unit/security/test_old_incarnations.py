@@ -4,30 +4,33 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator_free_bootstrap import check_hello, make_graph
+from coordinator_free_bootstrap import Compared, check_hello, make_graph
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from peer.algorithms.registry import algorithm_named
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.decisions import AlgorithmState
 from peer.core.engine import Engine, make_hello
 from peer.core.liveness import NeighborState
 from peer.core.messages import Heartbeat, Hello, Phase
 from peer.core.state import State
 
 GRAPH = make_graph("ring", 3)
-DIGESTS = {"wire_version": "2", "manifest": "m", "graph": "g", "schema": "s", "frozen": "", "initial_models": ""}
+SAME = Compared(wire_version=2, manifest_digest="m", graph_digest="g", schema_digest="s", manifest="{}")
 
 
 def engine_of(peer_id: int, incarnation: int, resume=None) -> Engine:
     algorithm = algorithm_named("dfca")(GRAPH.manifest, peer_id, GRAPH)
     return Engine(
-        State(peer_id, GRAPH, algorithm, incarnation, model_bytes=64, algorithm_state={"trained": [0]}, resume=resume)
+        State(
+            peer_id, GRAPH, algorithm, incarnation, model_bytes=64, algorithm_state=AlgorithmState((0,)), resume=resume
+        )
     )
 
 
 def hello_of(incarnation: int) -> Hello:
-    return make_hello(engine_of(1, incarnation), DIGESTS, "{}", 0)
+    return make_hello(engine_of(1, incarnation), SAME, 0)
 
 
 def test_restarted_peer_refuses_earlier_incarnations_of_its_neighbors():
@@ -42,7 +45,7 @@ def test_restarted_peer_refuses_earlier_incarnations_of_its_neighbors():
     before = second.state.checkpoint()
     second.step(ev.HandshakeDone(hello_of(49), answered=False), 1.0)
     assert not second.state.neighbors[1].connected and second.state.checkpoint() == before
-    mine = make_hello(second, DIGESTS, "{}", 1)
+    mine = make_hello(second, SAME, 1)
     assert mine.seen_incarnation == 50  # a peer without its disk must take a higher one
     code, sentence = check_hello(mine, hello_of(49), neighbors=(1, 2), last_incarnation=50)
     assert code is Refusal.OLD_INCARNATION and "take 51 or higher" in sentence
@@ -74,7 +77,7 @@ def test_hello_of_an_old_incarnation_changes_no_neighbor_state(state):
     ("incarnation", "fits"), [(1, True), (INCARNATION_MAX, True), (0, False), (INCARNATION_MAX + 1, False)]
 )
 def test_incarnation_is_accepted_at_its_limits_and_refused_beyond_them(incarnation, fits):
-    mine = make_hello(engine_of(0, 1), DIGESTS, "{}", 1)
+    mine = make_hello(engine_of(0, 1), SAME, 1)
     theirs = replace(hello_of(1), incarnation=incarnation)
     found = check_hello(mine, theirs, neighbors=(1, 2))
     assert (found is None) is fits and (fits or found[0] is Refusal.MALFORMED)

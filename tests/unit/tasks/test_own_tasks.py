@@ -13,6 +13,7 @@ import pytest
 
 from coordinator_free_bootstrap.errors import ShardError, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
+from peer.algorithms.learner import TrainingPlan
 from peer.learning.check import check_task
 from peer.learning.learner import Learner
 from peer.tasks.loading import ENTRY_POINTS, load_task
@@ -235,7 +236,7 @@ def train_two(task, **settings):
     """Train peer 0's model; return its metric on peer 2's data (the same kind) and on peer 1's (the other kind)."""
     learners = [Learner(task, task.load_shard(i), batch_size=20) for i in range(3)]
     theta = learners[0].initial_model(0)
-    theta, _ = learners[0].train(theta, seed=0, **settings)
+    theta, _ = learners[0].train(theta, TrainingPlan(seed=0, **settings))
     return learners[2].evaluate(theta).metric, learners[1].evaluate(theta).metric
 
 

@@ -164,11 +164,10 @@ def test_held_out_samples_train_nothing_before_the_choice(monkeypatch):
     seen = {}
     fit = Workspace.fit
 
-    def noting(workspace, *args, **changes):
-        seen.setdefault((workspace.peer_id, workspace.round_index, "pooling" in workspace.state), []).append(
-            changes["indices"]
-        )
-        return fit(workspace, *args, **changes)
+    def noting(workspace, theta, plan, memory=""):
+        chosen = workspace.state.pooling is not None
+        seen.setdefault((workspace.peer_id, workspace.round_index, chosen), []).append(plan.indices)
+        return fit(workspace, theta, plan, memory)
 
     monkeypatch.setattr(Workspace, "fit", noting)
     for peer in run(graph_of(rounds=6)):
@@ -193,7 +192,7 @@ def test_validation_data_are_held_out_instead():
 def test_without_a_sample_to_hold_out_the_shared_model_counts_alone():
     split = {"samples_per_peer": 3, "test_per_peer": 20}
     for peer in run(graph_of(peers=4, kind="ring", rounds=2, split="iid", split_options=split)):
-        assert peer.state["mixture"] == [0, 0, 1, 0, 0, 0]
+        assert peer.state.mixture == (0, 0, 1, 0, 0, 0)
         assert peer.final["accuracy"] == peer.final["accuracy_shared"]
 
 
@@ -201,16 +200,16 @@ def test_weights_are_pooled_over_the_cluster_and_half_the_own():
     split = dict(split="label_flip", split_options=SIZES | {"base": "iid", "q": 0.5})
     peers = run(graph_of(rounds=10, clusters=2, local_epochs=3, learning_rate=0.1, **split))
     for peer in peers:
-        mates = [other for other in peers if other.state["cluster_index"] == peer.state["cluster_index"]]
+        mates = [other for other in peers if other.state.cluster_index == peer.state.cluster_index]
         assert len(mates) < len(peers)
         # On a complete graph one round gives every peer of a cluster its mean, which further rounds keep.
-        mean = np.mean([other.state["chosen"] for other in mates], axis=0)
-        np.testing.assert_allclose(peer.state["pooled"], mean, atol=1e-9)
-        half = (np.array(peer.state["chosen"]) + mean) / 2
-        expected = half if peer.state["pooling"] else peer.state["chosen"]
-        np.testing.assert_allclose(peer.state["mixture"], expected, atol=1e-9)
-        assert sum(peer.state["mixture"]) == pytest.approx(1)
-    assert any(peer.state["pooling"] for peer in peers)
+        mean = np.mean([other.state.chosen for other in mates], axis=0)
+        np.testing.assert_allclose(peer.state.pooled, mean, atol=1e-9)
+        half = (np.array(peer.state.chosen) + mean) / 2
+        expected = half if peer.state.pooling else peer.state.chosen
+        np.testing.assert_allclose(peer.state.mixture, expected, atol=1e-9)
+        assert sum(peer.state.mixture) == pytest.approx(1)
+    assert any(peer.state.pooling for peer in peers)
 
 
 # ---- results ------------------------------------------------------------------------------------------------------------
@@ -218,11 +217,11 @@ def test_weights_are_pooled_over_the_cluster_and_half_the_own():
 
 def test_the_result_is_the_mixture_of_all_models():
     for peer in run(graph_of()):
-        weights, learner = peer.state["mixture"], peer.learner
+        weights, learner = peer.state.mixture, peer.learner
         rows = sum(np.float32(w) * learner.predict_proba(m) for w, m in zip(weights, peer.models, strict=True))
         assert peer.final["accuracy"] == pytest.approx(learner.evaluate_predictions(rows).metric, abs=0.03)
         assert peer.final["predictor"] == "mixture"
-        assert list(peer.final["state"]["blend"].values()) == weights
+        assert list(peer.final["state"]["blend"].values()) == list(weights)
         assert np.array_equal(peer.personalized, peer.models[int(np.argmax(weights))])
 
 
@@ -248,7 +247,7 @@ def test_models_are_tuned_at_the_end_as_far_as_samples_held_out_of_the_tuning_ga
     """The rate is so absurd at the end that no fold gains: the tuned models are the models themselves."""
     monkeypatch.setattr(Blend, "final", spoiled(Blend.final))
     for peer in run(graph_of(rounds=4)):
-        shared, cluster = peer.models[2], peer.models[peer.state["cluster_index"]]
+        shared, cluster = peer.models[2], peer.models[peer.state.cluster_index]
         assert np.array_equal(peer.models[4], shared) and np.array_equal(peer.models[5], cluster)
 
 

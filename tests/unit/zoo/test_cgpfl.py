@@ -1,5 +1,7 @@
 """CGPFL against a float64 oracle, pFedMe (K = 1) and its server form; what is sent; what is refused; labels."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.core.messages import Pass, PullRequest
 from peer.lab.algorithm_server import run_algorithm_server
 from peer.zoo.algorithms.cgpfl import Cgpfl
-from peer.zoo.algorithms.pfedme import successive_batches
+from peer.zoo.algorithms.local_rounds import successive_batches
 from tests.oracle import cgpfl as oracle
 from tests.oracle.fedspd import Data, share
 from tests.tools.simulated import finish, peers_of, run
@@ -74,11 +76,11 @@ def test_a_run_equals_the_oracle(kind, options, settings):
     expected, compared = expected_of(graph, peers, 2), []
 
     def compare(t):
-        swapped = peers[0].state["label"] != expected[t][0][2]  # the oracle's own numbering
+        swapped = peers[0].state.label != expected[t][0][2]  # the oracle's own numbering
         for i, peer in enumerate(peers):
             theta, centers, label = expected[t][i]
             order = [1, 0] if swapped else [0, 1]
-            assert peer.state["label"] == order[label], (t, i)
+            assert peer.state.label == order[label], (t, i)
             np.testing.assert_allclose(peer.models[peer.algorithm.personal], theta, atol=5e-6)
             for found, wanted in zip(centers_of(peer), [centers[k] for k in order], strict=True):
                 np.testing.assert_allclose(found, wanted, atol=5e-6)
@@ -86,7 +88,7 @@ def test_a_run_equals_the_oracle(kind, options, settings):
 
     finish(peers, compare)
     assert compared == [0, 1, 2]
-    assert {peer.state["anchor"][0] for peer in peers} == {0}
+    assert {peer.state.anchor[0] for peer in peers} == {0}
     apart = [np.abs(centers[0] - centers[1]).max() for _, centers, _ in expected[-1].values()]
     assert min(apart) > 0.05
     rests = [sum(not peer.history[t]["active"] for peer in peers) for t in range(3)]
@@ -164,13 +166,13 @@ def test_on_the_complete_graph_it_is_the_server_form(alpha, auto):
     peers, clients = run(graph), run_algorithm_server(graph, None)
     for i, peer in enumerate(peers):
         client = clients[i].host.workspace
-        assert peer.state["label"] == client.state["label"]
-        assert peer.state["clusters"] == client.state["clusters"]
-        for k in range(peer.state["clusters"]):
+        assert peer.state.label == client.state.label
+        assert peer.state.clusters == client.state.clusters
+        for k in range(peer.state.clusters):
             np.testing.assert_allclose(peer.models[k], client.models.model(k), atol=2e-6)
         personal = peer.algorithm.personal
         np.testing.assert_allclose(peer.models[personal], client.models.model(personal), atol=2e-6)
-    found = [peer.state["label"] for peer in peers]
+    found = [peer.state.label for peer in peers]
     truth = [int(peer.workspace.true_cluster[0]) for peer in peers]
     assert len({(a, b) for a, b in zip(found, truth, strict=True)}) == 2, "labels are the true clusters"
 
@@ -178,12 +180,12 @@ def test_on_the_complete_graph_it_is_the_server_form(alpha, auto):
 def test_a_peer_that_sits_round_0_out_has_labels_all_the_same():
     graph = graph_of(6, "complete", participation=0.5, clusters=2, rounds=4, local_epochs=3)
     peers, unlabeled = peers_of(graph), []
-    finish(peers, lambda t: unlabeled.extend(p for p in peers if t == 0 and p.state["label"] is None))
+    finish(peers, lambda t: unlabeled.extend(p for p in peers if t == 0 and p.state.label is None))
     sat_out = [peer for peer in peers if not peer.history[0]["active"]]
     assert sat_out, "choose another seed"
     assert unlabeled == sat_out
     for peer in sat_out:
-        assert peer.state["anchor"][0] == 0 and peer.state["label"] in (0, 1, None)
+        assert peer.state.anchor[0] == 0 and peer.state.label in (0, 1, None)
         assert not np.array_equal(*centers_of(peer))
     assert all(peer.refusals == {} for peer in peers)
 
@@ -282,8 +284,8 @@ def test_settings_without_sense_are_refused(changes, found):
 def test_labels_of_all_peers_descend_from_one():
     graph = graph_of(8, "ring", clusters=2, local_epochs=4, rounds=2)
     peers = run(graph)
-    assert {peer.state["anchor"][0] for peer in peers} == {0}
-    assert max(peer.state["anchor"][1] for peer in peers) == 4
+    assert {peer.state.anchor[0] for peer in peers} == {0}
+    assert max(peer.state.anchor[1] for peer in peers) == 4
     first = [np.stack(centers_of(peer)) for peer in peers]
     for a, b in graph.edges:
         straight = ((first[a] - first[b]) ** 2).sum()
@@ -300,15 +302,15 @@ def test_permuted_labels_are_restored_at_the_next_alignment():
             first, second = models.model(0).copy(), models.model(1).copy()
             models.replace(0, second)
             models.replace(1, first)
-            permuted[3].workspace.state = {**state, "label": 1 - state["label"]}
-            permuted[3]._peer.host.state.algorithm_state = dict(permuted[3].workspace.state)
+            permuted[3].workspace.state = replace(state, label=1 - state.label)
+            permuted[3]._peer.host.state.algorithm_state = permuted[3].workspace.state
 
     seen = []
 
     def watch(t):
         permute(t)
-        seen.append([peer.state["label"] for peer in permuted])
+        seen.append([peer.state.label for peer in permuted])
 
     finish(permuted, watch)
-    assert seen[1][3] != straight[3].state["label"]
-    assert [peer.state["label"] for peer in permuted] == [peer.state["label"] for peer in straight]
+    assert seen[1][3] != straight[3].state.label
+    assert [peer.state.label for peer in permuted] == [peer.state.label for peer in straight]

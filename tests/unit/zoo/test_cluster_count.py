@@ -16,12 +16,12 @@ from tests.unit.zoo.cgpfl_runs import graph_of
 @pytest.mark.parametrize("kind", ["complete", "ring", "star"])
 def test_all_peers_agree_on_the_number_of_clusters(kind):
     peers = run(graph_of(8, kind, options={"clusters": "auto", "clusters_max": 4}, clusters=2, local_epochs=4))
-    assert len({peer.state["clusters"] for peer in peers}) == 1
-    assert 1 <= peers[0].state["clusters"] <= peers[0].algorithm.count_max
-    assert all(peer.state["label"] < peer.state["clusters"] for peer in peers)
+    assert len({peer.state.clusters for peer in peers}) == 1
+    assert 1 <= peers[0].state.clusters <= peers[0].algorithm.count_max
+    assert all(peer.state.label < peer.state.clusters for peer in peers)
     assert all(peer.refusals == {} for peer in peers)
     if kind == "complete":
-        assert peers[0].state["clusters"] == 2
+        assert peers[0].state.clusters == 2
 
 
 def test_gossip_finds_the_mean_of_the_cost_curves_of_all_peers(monkeypatch):
@@ -33,7 +33,7 @@ def test_gossip_finds_the_mean_of_the_cost_curves_of_all_peers(monkeypatch):
 
     def recorded(self, workspace):
         state = end_step(self, workspace)
-        curves[self.peer_id, workspace.step] = state["costs"]
+        curves[self.peer_id, workspace.step] = state.costs
         return state
 
     monkeypatch.setattr(Cgpfl, "end_step", recorded)
@@ -46,16 +46,16 @@ def test_gossip_finds_the_mean_of_the_cost_curves_of_all_peers(monkeypatch):
         np.testing.assert_allclose(curves[i, 6], np.mean(own, axis=0), atol=2e-3)  # after six steps of gossip
     assert np.abs(own - np.mean(own, axis=0)).max(axis=1).min() > 0.1
     assert cluster_count.best_count(own[0], 3, 1.0) == 2
-    assert [peer.state["clusters"] for peer in peers] == [3] * 8
+    assert [peer.state.clusters for peer in peers] == [3] * 8
 
 
 @pytest.mark.parametrize(("mu_scale", "count"), [(0.0, 1), (1.0, 2), (100.0, 4)])
 def test_the_weight_of_the_cost_decides_how_many_clusters_there_are(mu_scale, count):
     options = {"clusters": "auto", "clusters_max": 4, "mu_scale": mu_scale}
     graph = graph_of(8, "complete", options=options, local_epochs=4, rounds=1)
-    assert [peer.state["clusters"] for peer in run(graph)] == [count] * 8
+    assert [peer.state.clusters for peer in run(graph)] == [count] * 8
     clients = run_algorithm_server(graph, None).values()
-    assert [client.host.workspace.state["clusters"] for client in clients] == [count] * 8
+    assert [client.host.workspace.state.clusters for client in clients] == [count] * 8
 
 
 def test_a_peer_that_missed_round_0_learns_the_count_from_its_neighbors():
@@ -64,13 +64,11 @@ def test_a_peer_that_missed_round_0_learns_the_count_from_its_neighbors():
 
     def forget(t):
         if t == 1:
-            state = {
-                k: v for k, v in peers[3].workspace.state.items() if k not in ("clusters", "anchor", "cluster_index")
-            }
-            peers[3].workspace.state = state | {"label": None}
-            peers[3]._peer.host.state.algorithm_state = dict(peers[3].workspace.state)
+            nothing = {"clusters": None, "anchor": None, "cluster_index": None, "label": None}
+            peers[3].workspace.state = replace(peers[3].workspace.state, **nothing)
+            peers[3]._peer.host.state.algorithm_state = peers[3].workspace.state
 
     finish(peers, forget)
-    assert peers[3].state["clusters"] == peers[0].state["clusters"]
-    assert peers[3].state["label"] in range(peers[0].state["clusters"])
+    assert peers[3].state.clusters == peers[0].state.clusters
+    assert peers[3].state.label in range(peers[0].state.clusters)
     assert all(peer.refusals == {} for peer in peers)

@@ -1,6 +1,7 @@
 """DPFL: the greedy choice against an oracle over sets, whole runs against a loop in float64, bytes, budgets."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ from peer.algorithms.workspace import FoldedArrival, Workspace
 from peer.core.encoding import payload_size
 from peer.core.messages import ModelHeader
 from peer.core.model_store import ModelStore
-from peer.zoo.algorithms.dpfl import Dpfl
+from peer.zoo.algorithms.dpfl import Dpfl, DpflState
 from peer.zoo.algorithms.greedy import GreedyChoice
 from tests.oracle import dpfl as oracle
 from tests.oracle.fedspd import Data, descend, losses
@@ -87,7 +88,7 @@ def test_theorem_1_batches_decide_as_the_oracle_over_sets_does(case):
         return loss(theta)
 
     algorithm, store = Dpfl(graph.manifest, 0, graph), ModelStore([models[0], models[0].copy()])
-    state = {"trained": [0], "sample_count": counts[0]}
+    state = DpflState(trained=(0,), sample_count=counts[0])
     workspace = Workspace(graph.manifest, 0, graph, SimpleNamespace(mean_loss=counted), store, state)
     choice = workspace.scratch["choice"] = algorithm._choice(workspace)
     for step, batch in enumerate(algorithm.plan(0, 0)):
@@ -226,9 +227,9 @@ def test_a_run_equals_the_oracle(options, kind):
         margins.append(reference.round(t))
         assert margins[-1] > 1e-6, "a decision that rounding can turn: take another seed"
         for i, peer in enumerate(peers):
-            assert peer.state["candidates"] == reference.omega[i]
-            assert peer.state["collaborators"] == reference.chosen[i]
-            assert peer.state["gain"] == pytest.approx(reference.gain[i], abs=1e-5)
+            assert list(peer.state.candidates) == reference.omega[i]
+            assert list(peer.state.collaborators) == reference.chosen[i]
+            assert peer.state.gain == pytest.approx(reference.gain[i], abs=1e-5)
             np.testing.assert_allclose(peer.models[0], reference.w[i], atol=5e-6)
 
     finish(peers, compare)
@@ -245,7 +246,7 @@ def test_bytes_fall_with_the_budget_as_the_formula_says(kind):
         graph = graph_of(7, kind, options={} if budget is None else {"budget": budget}, batch_size=20)
         peers = run(graph)
         size = payload_size(peers[0].learner.schema, "float32")
-        omega = [peer.state.get("candidates", []) for peer in peers]
+        omega = [peer.state.candidates or () for peer in peers]
         degrees = [graph.degree(i) for i in graph.ids]
         reads = [0 if budget == 1 else 1 if degree <= (budget or 7) else 2 for degree in degrees]
         for i, (peer, degree) in enumerate(zip(peers, degrees, strict=True)):
@@ -268,8 +269,8 @@ def test_rounds_without_choice_take_models_of_collaborators_only():
     def note(t):
         for i, peer in enumerate(peers):
             row = peer.history[t]
-            asked[i, t] = sorted(sender for sender, *_ in row["folded"]), list(peer.state["collaborators"])
-            assert peer.state["candidates"] == asked[i, 0][1]
+            asked[i, t] = sorted(sender for sender, *_ in row["folded"]), list(peer.state.collaborators)
+            assert list(peer.state.candidates) == asked[i, 0][1]
 
     finish(peers, note)
     for (i, t), (folded, collaborators) in asked.items():
@@ -292,7 +293,7 @@ def test_partial_participation_takes_a_share_of_the_models():
     for peer in run(graph_of(9, options=options, batch_size=20)):
         counts = [len(row["folded"]) for row in peer.history]
         assert counts[0] == 4
-        most = len(peer.state["candidates"])
+        most = len(peer.state.candidates)
         assert counts[1:] == [min(most, max(1, round(0.5 * most)))] * 3
 
 
@@ -310,13 +311,13 @@ def test_the_result_is_the_best_model_on_validation_data():
     peers, scores = peers_of(graph), []
 
     def note(t):
-        scores.append([peer.state["best"] for peer in peers])
+        scores.append([peer.state.best for peer in peers])
 
     finish(peers, note)
     assert all((np.diff(np.array(scores), axis=0) >= 0).ravel())
     for peer in peers:
         assert peer.personalized.tobytes() == peer.models[1].tobytes()
-        assert peer.learner.evaluate(peer.personalized, "validation").metric == peer.state["best"]
+        assert peer.learner.evaluate(peer.personalized, "validation").metric == peer.state.best
         assert peer.final["accuracy"] == peer.learner.evaluate(peer.personalized).metric
 
 
@@ -327,7 +328,7 @@ def test_peers_with_renamed_labels_are_no_collaborators_of_the_others():
     )
     peers = run(graph)
     group = [int(peer.learner.true_cluster[0]) for peer in peers]
-    links = [(group[i], group[j]) for i, peer in enumerate(peers) for j in peer.state["collaborators"]]
+    links = [(group[i], group[j]) for i, peer in enumerate(peers) for j in peer.state.collaborators]
     assert sum(group) == 4 and len(links) > 8
     assert [link for link in links if link[0] != link[1]] == []
 
@@ -339,9 +340,9 @@ def test_peers_that_train_alone_on_renamed_labels_end_without_a_link_to_them():
     peers = peers_of(graph)
     renamed = {peer.peer_id for peer in peers if peer.learner.true_cluster[0]}
     for n in renamed:
-        peers[n].algorithm._chosen = lambda workspace, choice: workspace.state | {"collaborators": [], "gain": 0.0}
+        peers[n].algorithm._chosen = lambda workspace, choice: replace(workspace.state, collaborators=(), gain=0.0)
     finish(peers)
-    links = [(i, j) for i, peer in enumerate(peers) for j in peer.state["collaborators"]]
+    links = [(i, j) for i, peer in enumerate(peers) for j in peer.state.collaborators]
     assert len(renamed) == 4 and all(peers[n].totals["models_sent"] for n in renamed)
     assert len(links) >= 6
     assert not renamed & {i for i, _ in links} and not renamed & {j for _, j in links}
@@ -367,9 +368,9 @@ def test_guard_keeps_the_own_model_where_the_average_is_worse():
 def test_a_peer_without_preprocessing_takes_neighbors_at_random():
     graph = graph_of(6, options={"budget": 3})
     algorithm = Dpfl(graph.manifest, 0, graph)
-    drawn = algorithm.candidates({})
+    drawn = algorithm.candidates(DpflState())
     assert len(drawn) == 2 and set(drawn) <= set(graph.neighbors(0))
-    assert algorithm.asks({}, 1) == set(drawn)
+    assert algorithm.asks(DpflState(), 1) == set(drawn)
 
 
 @pytest.mark.parametrize(

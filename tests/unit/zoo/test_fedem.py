@@ -60,7 +60,7 @@ def test_equal_learners_stay_equal():  # only different initial models make lear
     finish(peers)
     for peer in peers:
         assert peer.models[0].tobytes() == peer.models[1].tobytes()
-        assert peer.state["mixture"] == [0.5, 0.5]
+        assert peer.state.mixture == (0.5, 0.5)
 
 
 @pytest.mark.parametrize(("kind", "clusters"), [("line", 2), ("star", 3)])
@@ -79,7 +79,7 @@ def test_a_run_equals_the_oracle(kind, clusters):
     def compare(t):
         theta, pi = expected[t]
         for i, peer in enumerate(peers):
-            np.testing.assert_allclose(peer.state["mixture"], pi[i], atol=1e-6)
+            np.testing.assert_allclose(peer.state.mixture, pi[i], atol=1e-6)
             np.testing.assert_allclose(peer.models, theta[i], atol=2e-6)
         compared.append(t)
 
@@ -90,7 +90,7 @@ def test_a_run_equals_the_oracle(kind, clusters):
 
 def test_predictions_are_mixed_and_not_models():
     peer = run(graph_of(clusters=2))[1]
-    pi, rows = peer.state["mixture"], [peer.learner.predict_proba(model) for model in peer.models]
+    pi, rows = peer.state.mixture, [peer.learner.predict_proba(model) for model in peer.models]
     expected = ((pi[0] * rows[0] + pi[1] * rows[1]).argmax(1) == peer.learner.shard.test_y).mean()
     assert peer.final["accuracy"] == pytest.approx(expected)
     assert peer.final["predictor"] == "mixture"  # not the one model in the file
@@ -99,7 +99,7 @@ def test_predictions_are_mixed_and_not_models():
 def test_the_mixture_is_judged_by_pi_and_not_by_counts():
     peers = run(graph_of(clusters=2))
     states = [peer.history[-1]["state"] for peer in peers]
-    assert [state["soft_mixture"] for state in states] == [peer.state["mixture"] for peer in peers]
+    assert [state["soft_mixture"] for state in states] == [list(peer.state.mixture) for peer in peers]
     for state in states:  # counts and pi differ
         state |= {"confusion": [[30, 0], [0, 20]], "soft_mixture": [0.5, 0.5]}
     assert soft_clusters.mixture_error_of(states) == pytest.approx(0.1)

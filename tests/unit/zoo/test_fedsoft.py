@@ -1,6 +1,7 @@
 """FedSoft: importance, proximal training, centers, against a float64 oracle; the server form; what is refused."""
 
 import math
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -8,10 +9,11 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import Refusal
+from peer.algorithms.learner import TrainingPlan
 from peer.core.effects import Target
 from peer.lab.algorithm_server import AlgorithmServerOptions, FedSoftServer, run_algorithm_server
 from peer.lab.simulated import SimulatedSettings
-from peer.zoo.algorithms.fedsoft import FedSoft, center_scores, importance, pull
+from peer.zoo.algorithms.fedsoft import FedSoft, FedSoftState, center_scores, importance, pull
 from tests.oracle import fedsoft as oracle
 from tests.oracle.fedspd import Data
 from tests.tools.simulated import Result, finish, peers_of, run
@@ -41,7 +43,7 @@ def settings_of(graph, draws=0.0):
 def compare(peers, wanted, atol=4e-6):
     w, centers, u = wanted
     for i, peer in enumerate(peers):
-        np.testing.assert_allclose(peer.state["importance"], u[i], atol=1e-9)
+        np.testing.assert_allclose(peer.state.importance, u[i], atol=1e-9)
         np.testing.assert_allclose(peer.models[:-1], centers[i], atol=atol)
         np.testing.assert_allclose(peer.models[-1], w[i], atol=atol)
 
@@ -93,7 +95,10 @@ def marked_server(selected) -> FedSoftServer:
     server.train = lambda place: {}
     for k, workspace in enumerate(server.workspaces):
         workspace.models.replace(2, np.full_like(workspace.models.model(2), 4**k))
-        workspace.round_index, workspace.state = 1, {**workspace.state, "importance": IMPORTANCE[:, k].tolist()}
+        workspace.round_index, workspace.state = (
+            1,
+            replace(workspace.state, importance=tuple(IMPORTANCE[:, k].tolist())),
+        )
     return server
 
 
@@ -121,7 +126,7 @@ def test_a_center_is_the_uniform_mean_of_the_clients_drawn_for_it():
 
 
 def test_importance_is_the_share_of_samples_or_sigma():
-    assert importance([30, 10, 0], 1e-4) == [0.75, 0.25, 1e-4]
+    assert importance([30, 10, 0], 1e-4) == (0.75, 0.25, 1e-4)
 
 
 def test_one_center_pulls_as_the_explicit_sum_does():
@@ -140,10 +145,12 @@ def test_without_strength_a_peer_trains_alone_and_with_much_it_stays_at_its_cent
         theta = peers_of(graph_of(3, options={"strength": 0.0}, **WHOLE))[peer.peer_id]
         start, _ = pull(theta.models[:-1], peer_importance(theta), 1.0)
         for _ in range(4):
-            start, _ = theta.learner.train(start, epochs=4, seed=0, learning_rate=0.4, unit="fullbatch_step")
+            start, _ = theta.learner.train(
+                start, TrainingPlan(epochs=4, seed=0, learning_rate=0.4, unit="fullbatch_step")
+            )
         np.testing.assert_allclose(peer.models[-1], start, atol=2e-5)
     for peer in held:
-        center, _ = pull(peer.models[:-1], peer.state["importance"], 1.0)
+        center, _ = pull(peer.models[:-1], peer.state.importance, 1.0)
         assert np.abs(peer.models[-1] - center).max() < 5e-3
 
 
@@ -156,10 +163,10 @@ def test_weights_of_a_center_add_up_to_one_by_targets():
     graph = graph_of(3, "complete")
     algorithm = FedSoft(graph.manifest, 0, graph)
     arrival = header(slot=2, sample_count=40, scalars=(0.25, 0.75))
-    assert algorithm.targets({}, arrival) == (Target(0, 10.0), Target(1, 30.0))
-    state = {"has_trained": True, "shares": [0.5, 0.5], "sample_count": 20}
+    assert algorithm.targets(FedSoftState(), arrival) == (Target(0, 10.0), Target(1, 30.0))
+    state = FedSoftState(has_trained=True, shares=(0.5, 0.5), sample_count=20)
     assert [algorithm.own_share(state, s, 0.0) for s in (0, 1)] == [10.0, 10.0]
-    assert algorithm.own_share(state | {"has_trained": False}, 0, 0.0) == 0.0
+    assert algorithm.own_share(replace(state, has_trained=False), 0, 0.0) == 0.0
 
 
 @pytest.mark.parametrize(

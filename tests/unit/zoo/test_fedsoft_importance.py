@@ -18,7 +18,7 @@ def test_importance_is_computed_every_so_many_rounds(every):
     fresh, used = [computed()], []  # what round t would compute, and what it used
 
     def note(t):
-        used.append({i: peer.state["importance"] for i, peer in enumerate(peers)})
+        used.append({i: peer.state.importance for i, peer in enumerate(peers)})
         fresh.append(computed())
 
     finish(peers, note)

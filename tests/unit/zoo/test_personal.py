@@ -61,7 +61,7 @@ def test_a_run_equals_the_oracle(name, kind):
             if method in PRIVATE:
                 np.testing.assert_allclose(peer.models[1], wanted.v, atol=3e-6)
             if method == "apfl":
-                assert peer.state["alpha"] == pytest.approx(wanted.alpha, abs=1e-6)
+                assert peer.state.alpha == pytest.approx(wanted.alpha, abs=1e-6)
         compared.append(t)
 
     finish(peers, compare)
@@ -128,7 +128,7 @@ def test_ditto_without_strength_trains_the_personal_model_as_local_does():
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_apfl_with_fixed_alpha_is_shared_or_private(alpha):
     for peer in run(graph_of("apfl", options={"alpha": alpha, "adapt": False})):
-        assert peer.state["alpha"] == alpha
+        assert peer.state.alpha == alpha
         assert peer.personalized.tobytes() == peer.models[1 if alpha else 0].tobytes()
 
 
@@ -154,7 +154,7 @@ def test_fedrep_refuses_a_head_of_nothing_or_of_all(head, found):
 
 def test_peers_with_other_heads_refuse_each_other():
     mine, theirs = (peers_of(graph_of("fedrep", options={"head": head}))[0] for head in (["*bias"], ["*weight"]))
-    assert mine._peer.host.digests["schema"] != theirs._peer.host.digests["schema"]
+    assert mine._peer.host.compared.schema_digest != theirs._peer.host.compared.schema_digest
 
 
 @pytest.mark.parametrize("name", ["pfedme", "apfl", "perfedavg"])

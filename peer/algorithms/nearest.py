@@ -1,0 +1,57 @@
+"""What DFCA and IFCA share: k cluster models, of which a peer trains the one that fits its data best.
+
+Source: the assignment by training loss of IFCA (arXiv 2006.04088) and DFCA (arXiv 2510.15300, Eq. 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from peer.algorithms.base import Algorithm, OptionsT, StateT, refuse_slot
+from peer.algorithms.workspace import Workspace
+from peer.core.decisions import Rejection
+from peer.core.messages import ModelHeader, Select
+
+
+class NearestCluster(Algorithm[OptionsT, StateT]):
+    """A peer trains the cluster model of lowest mean loss on its own training set; ``cluster_index`` names it."""
+
+    @property
+    def clusters(self) -> range:
+        """The slots of the cluster models."""
+        return range(self.manifest.clusters)
+
+    def rejects(self, state: StateT, header: ModelHeader, select: Select | None) -> Rejection | None:
+        """Refuse slots that this run does not have."""
+        return refuse_slot(header, self.slots)
+
+    def begin(self, workspace: Workspace[StateT]) -> StateT:
+        """Return the state before the first assignment."""
+        return replace(super().begin(workspace), trained=())
+
+    def assign(self, workspace: Workspace[StateT]) -> StateT:
+        """Choose the cluster of lowest loss, unless `close` of the round before has done so."""
+        state = workspace.state
+        if state.cluster_index is None:
+            state = self.nearest(workspace, state, self.clusters)
+        return replace(state, trained=(state.cluster_index or 0,))
+
+    def close(self, workspace: Workspace[StateT]) -> StateT:
+        """Merge, then choose the cluster of lowest training loss, for the evaluation and for the next round."""
+        self.merge(workspace)
+        return self.nearest(workspace, workspace.state, self.clusters)
+
+    def adopt(self, workspace: Workspace[StateT]) -> StateT:
+        """Average the pulled models; the next `assign` chooses the cluster again."""
+        return replace(super().adopt(workspace), cluster_index=None)
+
+    def nearest(self, workspace: Workspace[StateT], state: StateT, clusters: Sequence[int]) -> StateT:
+        """Return a state with the cluster of lowest loss among some."""
+        return replace(state, cluster_index=clusters[int(np.argmin(self.losses(workspace, clusters)))])
+
+    def losses(self, workspace: Workspace[StateT], clusters: Sequence[int]) -> list[float]:
+        """Return the mean loss of some clusters' models on the training set."""
+        return [workspace.learner.mean_loss(workspace.models.model(slot)) for slot in clusters]

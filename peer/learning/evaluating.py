@@ -1,0 +1,132 @@
+"""Evaluation of a model vector: losses, metrics and predictions, in evaluation mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from peer.algorithms.learner import Evaluation
+from peer.learning.bench import Bench
+from peer.learning.flat import Vector
+from peer.learning.samples import Samples
+from peer.tasks.arrays import Inputs
+from peer.tasks.shard import Part
+from peer.tasks.user_code import user_code
+
+
+class Evaluating(Bench):
+    """A bench that evaluates: functions of a flat model vector, float32 [d], and a part of the shard."""
+
+    def sample_losses(self, theta: Vector, part: Part = "train") -> NDArray[np.float32]:
+        """Return each sample's loss, float32 [n], in evaluation mode; infinity where the loss is not a number."""
+        return _numbers(self._measured(theta, part, lambda outputs, targets: (self.task.loss(outputs, targets),))[0])
+
+    def mean_loss(self, theta: Vector, part: Part = "train") -> float:
+        """Return the mean loss in evaluation mode: the client loss of DFCA (arXiv:2510.15300), Eq. 1."""
+        return float(self.sample_losses(theta, part).mean(dtype=np.float64))
+
+    def evaluate(self, theta: Vector, part: Part = "test") -> Evaluation:
+        """Return metric and mean loss on one part, in evaluation mode."""
+        if self.task.needs_all_outputs:
+            outputs, targets = self._measured(theta, part, lambda outputs, targets: (outputs, targets))
+            return self._evaluation(outputs, outputs, targets)
+        losses, scores = self._measured(
+            theta, part, lambda outputs, targets: (self.task.loss(outputs, targets), self.task.score(outputs, targets))
+        )
+        metric = float(scores.double().mean())
+        return Evaluation(metric, float(losses.double().mean()), len(losses), self.task.metric_name)
+
+    def sample_scores(self, theta: Vector, part: Part = "test") -> NDArray[np.float32]:
+        """Return for each sample the share of its labels that are predicted (1 or 0 of one label); in regression its loss."""
+        if self.task.kind == "regression":
+            return self.sample_losses(theta, part)
+        return self._measured(theta, part, lambda outputs, targets: (self.task.score(outputs, targets),))[0].numpy()
+
+    def predict(self, theta: Vector, inputs: Inputs) -> NDArray[np.float32]:
+        """Return the outputs of the model, float32 [n, ...], for ``inputs`` [n, ...] of the kind in the shard."""
+        samples = Samples("input", inputs, None, self.device, scaling=self._scaling)
+        self._ready(theta)
+        with user_code("model"), torch.no_grad(), self._draws():
+            parts = [self._call(samples.inputs(rows)) for rows in samples.slices(self.evaluation_batch)]
+            return torch.cat(parts).cpu().numpy()
+
+    def outputs_of(self, theta: Vector, rows: slice, part: Part = "train") -> Tensor:
+        """Return the outputs of a model for some samples, in one batch, on the CPU."""
+        self._ready(theta)
+        with user_code("model"), torch.no_grad(), self._draws():
+            return self._call(self._needed(part).inputs(rows)).cpu()
+
+    def try_last(self, theta: Vector, part: Part, rows: int) -> None:
+        """Call model, loss and score with the last samples of a part.
+
+        Raises:
+            TaskError: one fails.
+        """
+        last = slice(self.count(part) - rows, self.count(part))
+        outputs, targets = self.outputs_of(theta, last, part), self._needed(part).targets(last).cpu()
+        with user_code("loss or metric"), torch.no_grad():
+            self.task.loss(outputs, targets)
+            if not self.task.needs_all_outputs:
+                self.task.score(outputs, targets)
+
+    def predict_proba(self, theta: Vector, part: Part = "test") -> NDArray[np.float32]:
+        """Return probabilities, float32, of the form of the outputs, [n, classes]; in regression the outputs."""
+        return self._measured(theta, part, lambda outputs, _: (self.task.probabilities(outputs),))[0].numpy()
+
+    def evaluate_predictions(self, predictions: NDArray[np.float32], part: Part = "test") -> Evaluation:
+        """Evaluate a mixture of `predict_proba` of several models (FedEM mixes predictions, not parameters)."""
+        targets = self._needed(part).targets(slice(None)).cpu()
+        mixed = torch.from_numpy(np.ascontiguousarray(predictions))
+        scores = self.task.outputs_for(mixed)
+        return self._evaluation(mixed if self.task.kind == "classification" else scores, scores, targets)
+
+    def prediction_losses(
+        self, predictions: NDArray[np.float32], part: Part, indices: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Return the loss of each of the samples ``indices``, int64 [m], of a part, given its prediction; float32 [m].
+
+        It is infinity where the loss is not a number.
+
+        Args:
+            predictions: float32 [m, ...], of the form that `predict_proba` gives.
+            part: of the shard.
+            indices: of samples in it.
+        """
+        targets = self._needed(part).targets(torch.from_numpy(indices).to(self.device)).cpu()
+        with user_code("loss"), torch.no_grad():
+            return _numbers(self.task.loss(self.task.outputs_for(torch.from_numpy(predictions)), targets))
+
+    def _evaluation(self, outputs: Tensor, scores: Tensor, targets: Tensor) -> Evaluation:
+        with user_code("loss or metric"), torch.no_grad():
+            loss = float(self.task.loss(scores, targets).double().mean())
+            more = self.task.measured_more(outputs, targets)
+            return Evaluation(
+                float(self.task.metric(outputs, targets)), loss, len(targets), self.task.metric_name, more
+            )
+
+    def _measured(
+        self, theta: Vector, part: Part, measure: Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+    ) -> tuple[Tensor, ...]:
+        """Return what is measured of the outputs of each batch, [n, ...] on the CPU; nothing else of a batch is kept."""
+        samples = self._needed(part)
+        self._ready(theta)
+        kept: list[Tensor] = []
+        with user_code("model, loss or metric"), torch.no_grad(), self._draws():
+            for rows in samples.slices(self.evaluation_batch):
+                inputs, targets = samples.batch(rows)
+                found = measure(self._call(inputs), targets)
+                # Allocated once: small tensors that stay, between the large ones of each batch, would fragment the heap.
+                kept = kept or [torch.empty(len(samples), *t.shape[1:], dtype=t.dtype) for t in found]
+                for whole, values in zip(kept, found, strict=True):
+                    whole[rows] = values
+        return tuple(kept)
+
+
+def _numbers(losses: Tensor) -> NDArray[np.float32]:
+    """Return losses with infinity in place of NaN: of several models, the one of lowest loss is then never a diverged one."""
+    found: NDArray[np.float32] = losses.masked_fill(losses.isnan(), torch.inf).numpy()
+    return found

@@ -1,0 +1,161 @@
+"""Training of a model vector: the steps that a `TrainingPlan` names."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.seeds import derive_seed, generator
+from peer.algorithms.learner import TrainingPlan, TrainStats
+from peer.learning.bench import Bench
+from peer.learning.flat import Vector, seeded
+from peer.learning.optimizer_state import restore, state_of
+from peer.learning.sgd import SGD, Optimizer
+from peer.tasks.process_settings import users_settings
+from peer.tasks.user_code import user_code
+
+Batches = Iterator[Tensor | None]  # indices int64 [b] into the training set; None: all of it
+
+
+class Training(Bench):
+    """A bench that trains."""
+
+    def train(self, theta: Vector, plan: TrainingPlan) -> tuple[Vector, TrainStats]:
+        """Train a copy of ``theta``, float32 [d], on the training set; return it, a new float32 [d], and its statistics."""
+        model = self.model
+        model.load(theta)
+        model.reset_integers()
+        model.module.train()
+        step = _Step(self, plan)
+        trained = model.restrict(plan.only)
+        stopped = False
+        with users_settings(), seeded(derive_seed(plan.seed, "dropout"), self.device):
+            step.optimizer = self._optimizer(trained, plan)
+            if plan.optimizer_state:
+                restore(step.optimizer, trained, plan.optimizer_state)
+            for batch in self.batches(plan):
+                if plan.should_stop is not None and plan.should_stop():
+                    stopped = True
+                    break
+                with user_code("training"):
+                    step(batch)
+        model.restrict(None)
+        model.check_constants()
+        for parameter in model.parameters:
+            parameter.grad = None  # as large as the model, not needed before the next training
+        loss = float(step.loss_sum) / step.samples if step.samples else float("nan")
+        kept = None if plan.optimizer_state is None else state_of(step.optimizer, trained)
+        metric = float(step.score_sum) / step.samples if step.samples and step.score is not None else None
+        return model.store(), TrainStats(loss, step.samples, step.steps, stopped, kept, metric)
+
+    def batches(self, plan: TrainingPlan) -> Batches:
+        """Yield the samples of each step; every epoch has a new order, a function of the seed."""
+        indices, batch_size = plan.indices, plan.batch_size or self.batch_size
+        count = self.count() if indices is None else len(indices)
+        if count == 0:
+            return
+        if plan.unit == "fullbatch_step":
+            if self.samples().stored:
+                raise TaskError(
+                    "run.local_unit: found fullbatch_step with samples on disk, of which a step would load all; allowed: "
+                    "epoch or step; or give samples in memory"
+                )
+            whole = None if indices is None else self._index(np.asarray(indices))
+            yield from (whole for _ in range(plan.epochs))
+            return
+        if self.model.has_batch_norm and batch_size == 1:
+            raise TaskError("run.batch_size: found 1 with a model that has BatchNorm; allowed: 2 or more")
+        if plan.epochs == 0 or (self.model.has_batch_norm and count == 1):
+            return
+        batches = self._mini_batches(indices, count, batch_size, generator(plan.seed, "shuffle"))
+        if plan.unit == "step":
+            epochs = itertools.chain.from_iterable(batches)
+            yield from itertools.islice(epochs, plan.epochs)
+        else:
+            yield from itertools.chain.from_iterable(itertools.islice(batches, plan.epochs))
+
+    def _mini_batches(
+        self, indices: NDArray[np.int64] | None, count: int, batch_size: int, shuffle: np.random.Generator
+    ) -> Iterator[list[Tensor]]:
+        """Yield the mini-batches of one epoch after the other; of a model with BatchNorm none has one sample."""
+        while True:
+            order = shuffle.permutation(count)
+            chosen = self._index(order if indices is None else indices[order])
+            least = 2 if self.model.has_batch_norm else 1
+            yield [batch for batch in torch.split(chosen, batch_size) if len(batch) >= least]
+
+    def _optimizer(self, parameters: list[Tensor], plan: TrainingPlan) -> Optimizer:
+        with user_code("make_optimizer"):
+            own = self.task.make_optimizer(parameters, plan.learning_rate)  # type: ignore[arg-type]
+        if own is not None:
+            return own
+        if plan.optimizer == "adam":
+            return torch.optim.Adam(parameters, lr=plan.learning_rate, weight_decay=plan.weight_decay, fused=True)
+        return SGD(parameters, plan.learning_rate, plan.momentum, plan.weight_decay)
+
+    def _index(self, values: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(np.array(values, dtype=np.int64)).to(self.device)
+
+
+class _Step:
+    """One optimizer step, and the sums for `TrainStats`."""
+
+    optimizer: Optimizer
+
+    def __init__(self, bench: Training, plan: TrainingPlan) -> None:
+        self.data, self.forward, self.clip = bench.samples(), bench._call, plan.gradient_clip
+        self.loss, self.parameters = bench.task.loss, bench.model.parameters
+        self.score = None if bench.task.needs_all_outputs else bench.task.score
+        self.weights = None
+        if (sample_weights := plan.sample_weights) is not None:
+            if sample_weights.shape != (len(self.data),):
+                raise TaskError(f"sample_weights: found shape {sample_weights.shape}; allowed: ({len(self.data)},)")
+            self.weights = torch.from_numpy(np.array(sample_weights, dtype=np.float32)).to(bench.device)
+        self.center = None if plan.proximal is None else bench.model.views(plan.proximal[0])
+        self.strength = 0.0 if plan.proximal is None else plan.proximal[1]
+        self.loss_sum, self.score_sum = torch.zeros(2, device=bench.device)
+        self.samples = self.steps = 0
+
+    def __call__(self, batch: Tensor | None) -> None:
+        """Take one step on the samples ``batch``, int64 [b], or on all of them."""
+        self.optimizer.zero_grad(set_to_none=True)  # before the forward pass, which reuses the memory
+        x, y = self.data.batch(slice(None) if batch is None else batch)
+        outputs = self.forward(x)
+        losses = self.loss(outputs, y)  # (b,)
+        if self.score is not None:
+            self.score_sum += self.score(outputs.detach(), y).sum()
+        objective = losses
+        if self.weights is not None:
+            objective = losses * (self.weights if batch is None else self.weights.index_select(0, batch))
+        objective.mean().backward()  # type: ignore[no-untyped-call]
+        if self.clip is not None or self.center is not None or isinstance(self.optimizer, torch.optim.Adam):
+            self._densify()
+        if self.center is not None:
+            self._pull()
+        if self.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        self.optimizer.step()
+        self.loss_sum += losses.detach().sum()
+        self.samples += len(y)
+        self.steps += 1
+
+    def _densify(self) -> None:
+        """Make sparse gradients (of embeddings) dense: norms, pulls and Adam are not made for them in torch."""
+        for parameter in self.parameters:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
+
+    def _pull(self) -> None:
+        """Add strength * (theta - center) to the gradients (FedSoft, arXiv:2112.06053, Eq. 5 with its centers averaged)."""
+        with torch.no_grad():
+            for parameter, center in zip(self.parameters, self.center or (), strict=True):
+                if not parameter.requires_grad:
+                    continue
+                pull = (parameter - center).mul_(self.strength)
+                parameter.grad = pull if parameter.grad is None else parameter.grad.add_(pull)

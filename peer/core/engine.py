@@ -24,6 +24,7 @@ They share one `State` with one `Neighbor` record per neighbor, and ask one `Pac
 from __future__ import annotations
 
 from collections import Counter
+from copy import copy
 from typing import Literal, assert_never
 
 from coordinator_free_bootstrap.errors import LocalProtocolError
@@ -32,6 +33,7 @@ from peer.core import events as ev
 from peer.core.catch_up import CatchUp
 from peer.core.company import Company
 from peer.core.contacts import Contacts
+from peer.core.counters import BY_ENGINE
 from peer.core.liveness import NeighborState
 from peer.core.messages import Hello, Outcome, Phase
 from peer.core.neighbor import Neighbor
@@ -40,21 +42,6 @@ from peer.core.receiver import Receiver
 from peer.core.sender import Sender
 from peer.core.stages import OPEN, WORK, WORKING, Stage, Trigger
 from peer.core.state import Round, State
-
-COUNTED = (
-    "models_sent",
-    "models_folded",
-    "duplicates_dropped",
-    "stale_dropped",
-    "payload_bytes_sent",
-    "control_messages_sent",
-    "selections_sent",
-    "passes_sent",
-    "sketch_bytes_sent",
-    "models_unused",
-    "models_rejected",
-    "rounds_alone",
-)
 
 
 class Engine:
@@ -78,7 +65,7 @@ class Engine:
         self._linger_latest = 0.0  # how long it stays for live ones
         self._wait_told_s = state.manifest.timeouts.suspicion_s  # how long a wait must last to be logged (again)
         self._missing: list[int] = []  # neighbors missing in the last round: logged when it changes
-        self._counted_before = Counter(self.state.totals)
+        self._counted_before = copy(self.state.totals)
         self._leaves_as: do.Status = "left"
 
     @property
@@ -426,8 +413,8 @@ class Engine:
     def _counted(self) -> dict[str, int]:
         """Return what was counted since the last record."""
         totals = self.state.totals
-        counted = {key: totals[key] - self._counted_before[key] for key in COUNTED}
-        self._counted_before = Counter(totals)
+        counted = {key: totals[key] - self._counted_before[key] for key in BY_ENGINE}
+        self._counted_before = copy(totals)
         return counted
 
     def _linger(self, now: float) -> None:

@@ -380,7 +380,7 @@ class PeerHost:
             "metric": self.measured(),
             **({"more_metrics": self.measured_more()} if self.more_metrics else {}),
             "cluster_index": self.last_round.get("cluster_index"),
-            "totals": dict(run.totals),
+            "totals": run.totals.as_json(),
             "refusals": {str(code): count for code, count in run.refusals.items()},
             "storage_error": run.storage_error or self.history_error,
         }

@@ -50,19 +50,19 @@ def _cells(view: View, state: RunState, peer: PeerState, metric: Metric) -> tupl
     row, answer = view.peer(peer, state), peer.answer
     silent, known = has_no_answer(peer), bool(peer.lines or peer.summary or answer)
     waiting = "-"
-    if row["waits_for"] and peer.answered:  # files of a silent peer name neighbors too, without a time
-        waiting = f"{age(answer['waiting_s'])}: {', '.join(map(str, row['waits_for']))}"
+    if row.waits_for and peer.answered:  # files of a silent peer name neighbors too, without a time
+        waiting = f"{age(answer['waiting_s'])}: {', '.join(map(str, row.waits_for))}"
     unchanged_s = answer["unchanged_s"] if peer.answered else state.at - _last_word_at(peer)
     return (
-        row["stage"] or ending(row["status"], row["exit_code"]),
+        row.stage or ending(row.status, row.exit_code),
         _round(view, peer) if known else "-",
-        metric.text(row["metric"]),
+        metric.text(row.metric),
         *(
             each.text(value)
-            for each, value in list(zip(view.more_metrics(), row["metrics"], strict=True))[:MORE_METRICS_SHOWN]
+            for each, value in list(zip(view.more_metrics(), row.metrics, strict=True))[:MORE_METRICS_SHOWN]
         ),
-        shown(row["cluster"]),
-        row["silent"] if silent else waiting,
+        shown(row.cluster),
+        row.silent if silent else waiting,
         f"{alive(peer)}/{len(answer['neighbors'])}" if peer.answered else "-",
         age(unchanged_s) if known and peer.said_at else "-",
     )
@@ -106,9 +106,9 @@ def _note(view: View, state: RunState, peer: PeerState) -> str:
     if peer.answer["storage_error"]:
         return printable(peer.answer["storage_error"])
     row = view.peer(peer, state)
-    if any(peer.neighbors.get(n) == "suspect" for n in row["waits_for"]):
-        return _waited(peer, row["why"])
-    return str(row["alone"])
+    if any(peer.neighbors.get(n) == "suspect" for n in row.waits_for):
+        return _waited(peer, row.why)
+    return row.alone
 
 
 def sentence(view: View, state: RunState, peer: PeerState) -> str:
@@ -120,13 +120,13 @@ def sentence(view: View, state: RunState, peer: PeerState) -> str:
         told_by = peer.summary.get("told_by")
         return f"{line}, as peer {listed(told_by)} says" if told_by else line
     row, answer = view.peer(peer, state), peer.answer
-    line = f"round {_round(view, peer).replace('/', ' of ')}, {row['stage']}"
+    line = f"round {_round(view, peer).replace('/', ' of ')}, {row.stage}"
     neighbors = answer["neighbors"]
     line += f"; {alive(peer)} of {len(neighbors)} neighbors alive"
     others = [f"{n} {word}" for n, word in neighbors.items() if word != "alive"]
     line += f" ({', '.join(others)})" if others else ""
-    line += f"; {_waited(peer, row['why'])}" if row["why"] else ""
-    line += f"; {row['alone']}" if row["alone"] else ""
+    line += f"; {_waited(peer, row.why)}" if row.why else ""
+    line += f"; {row.alone}" if row.alone else ""
     line += f"; {printable(answer['storage_error'])}" if answer["storage_error"] else ""
     return line
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from coordinator_free_bootstrap.identity import restart_count
 from coordinator_free_bootstrap.strict_json import printable
 from peer.core.metric import Metric
-from peer.store.history import PHASES
+from peer.store.records import PHASES
 from peer.view.state.peer_state import ending
 
 LINE_CHARACTERS_MAX = 1000

@@ -2,7 +2,7 @@
 
 | kind | where it comes from | `Event.data` |
 |---|---|---|
-| a kind of `peer.store.history.FIELDS` | ``history.jsonl`` | the line |
+| a kind of `peer.store.records.KINDS` | ``history.jsonl`` | the line |
 | ``summary`` | ``summary.json`` | the summary |
 | ``lost`` | the history is another file than before: the peer lost its disk | nothing |
 | ``process`` | the lock of the state directory | ``held``: whether a process holds it; null if it cannot be known |

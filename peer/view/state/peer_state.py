@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from peer.store.history import COUNTERS, PHASES
+from peer.core.counters import COUNTERS, COUNTING, Totals
+from peer.store.records import PHASES
 from peer.view.state.events import Event
 from peer.view.state.records import Record
 
-COUNTING = frozenset({"round", "end", "leave"})  # kinds of lines with counters
 PACE_WEIGHT = 0.2  # of the newest round in the running mean of seconds per round
 BETWEEN = ("running", "dead", "silent")  # states in which end line and summary are those of an earlier incarnation
 _NOTHING: Record = {}
@@ -56,7 +57,7 @@ class PeerState:
     round_at: float = 0.0
     round_position: int = 0
     pace_s: float | None = None
-    totals: dict[str, int] = field(default_factory=dict)
+    totals: Totals = field(default_factory=Totals)
     seconds: dict[str, float] = field(default_factory=dict)
     incarnations: tuple[int | None, ...] = ()
     neighbors: dict[int, str] = field(default_factory=dict)
@@ -78,7 +79,7 @@ class PeerState:
         other = PeerState(self.peer_id)
         for name in self.__slots__:
             value = getattr(self, name)
-            setattr(other, name, dict(value) if name in _CHANGED_IN_PLACE else value)
+            setattr(other, name, copy(value) if name in _CHANGED_IN_PLACE else value)
         return other
 
     # ---- the fold -------------------------------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ class PeerState:
             return
         self.lines += 1
         if kind in COUNTING:
-            self._count(data)
+            self.totals.add(data, COUNTERS)
         if kind == "round":
             self._take_round(event)
         elif kind == "start":
@@ -118,12 +119,6 @@ class PeerState:
             self.refusal = data
         elif kind == "checkpoint":
             self.checkpoint = data
-
-    def _count(self, line: Record) -> None:
-        totals = self.totals
-        for key in COUNTERS & line.keys():
-            if line[key]:
-                totals[key] = totals.get(key, 0) + line[key]
 
     def _take_round(self, event: Event) -> None:
         line = self.round = event.data
@@ -281,10 +276,6 @@ class PeerState:
             return dict(self.summary["refusals"])
         return dict(self.refused)
 
-    def total(self, key: str) -> int:
-        """Return the sum of a counter over all round, end and leave lines."""
-        return self.totals.get(key, 0)
-
     def phase_seconds(self) -> dict[str, float]:
         """Return seconds by phase, over all rounds and incarnations."""
         return {phase: float(self.seconds.get(phase, 0.0)) for phase in PHASES}
@@ -337,3 +328,11 @@ def run_state(peers: Iterable[PeerState], rounds: int | None) -> str:
 def states(peers: dict[int, PeerState]) -> Counter[str]:
     """Return the number of peers in each status."""
     return Counter(peer.status for peer in peers.values())
+
+
+def totals_of(peers: Iterable[PeerState]) -> Totals:
+    """Return the sums of the peers' counters."""
+    found = Totals()
+    for peer in peers:
+        found.add(peer.totals.as_json(), COUNTERS)
+    return found

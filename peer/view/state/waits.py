@@ -90,7 +90,7 @@ def alone(peer: PeerState) -> str:
         count, rounds = answer.get("totals", {}).get("rounds_alone", 0), answer.get("round_index", 0)
     else:
         trains, states = bool(peer.round.get("rounds_alone")), peer.neighbors.values()
-        count, rounds = peer.total("rounds_alone"), peer.rounds_completed
+        count, rounds = peer.totals.rounds_alone, peer.rounds_completed
     lonely = trains and count and not {"alive", "suspect"} & {*states}
     return f"no neighbor is live; {count} of {rounds} rounds alone so far" if lonely else ""
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from peer.core.counters import COUNTERS
 from peer.core.metric import Metric
-from peer.store.history import COUNTERS
 from peer.view.state.agreement import agreement
 from peer.view.trackers.tracker import Row
 

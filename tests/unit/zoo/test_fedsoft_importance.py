@@ -1,10 +1,10 @@
 """FedSoft: how often a peer divides its samples between the centers anew."""
 
 import pytest
-from tests.unit.zoo.test_fedsoft import WHOLE, data_of, graph_of
 
 from tests.oracle import fedsoft as oracle
 from tests.tools.simulated import finish, peers_of
+from tests.unit.zoo.test_fedsoft import WHOLE, data_of, graph_of
 
 
 @pytest.mark.parametrize("every", [1, 3])

@@ -110,7 +110,7 @@ class PeerMetrics:
             self._read["accuracy"] = Gauge("peer_accuracy_ratio", text, registry=self.registry)
         if more or not metric.is_accuracy:
             text = (
-                "Any other metric of the task (regression: mse), in place of peer_accuracy_ratio; and its more_metrics, of the "
+                "Any other metric of the task, by name (regression: mse), and its more_metrics, of the "
                 "evaluation model on the peer's test set"
             )
             named = Gauge("peer_metric", text, ["name"], registry=self.registry)

@@ -149,7 +149,7 @@ class _ResultLine(Line):
     ] = None
     selected_cluster: Annotated[
         Annotated[int, Field(ge=-1, le=CLUSTERS_MAX)] | None,
-        Entry("FedSPD: slot that was trained and sent; -1: all, in warm rounds"),
+        Entry("FedSPD: slot that was trained and sent; -1: none, sits out, or all are exchanged"),
     ] = None
     accuracy: Annotated[
         Number | None,

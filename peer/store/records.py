@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from coordinator_free_bootstrap.graph import ID_MAX
 from coordinator_free_bootstrap.strict_json import printable
 from peer.core.counters import COUNTERS, COUNTING, Entry, entries
-from peer.core.metric import MORE_METRICS_MAX
+from peer.core.metric import MORE_METRICS_MAX, Metric
 
 COUNT_MAX = 2**63 - 1
 ENTRIES_MAX = 100_000  # neighbors of one peer
@@ -70,6 +70,11 @@ class MetricRecord(BaseModel):
     higher_is_better: bool
     share: bool
     value: Number | None = None
+
+    @property
+    def plain(self) -> Metric:
+        """The metric without its value."""
+        return Metric(self.name, self.higher_is_better, self.share)
 
 
 MoreMetrics = Annotated[list[MetricRecord], Field(max_length=MORE_METRICS_MAX)]

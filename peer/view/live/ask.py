@@ -88,7 +88,7 @@ async def answers(graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None =
 
 def answered(status: PeerStatus) -> Event:
     """Return the event of an answer."""
-    return Event(time.time(), status.peer_id, "status", {"status": status.model_dump()})
+    return Event(time.time(), status.peer_id, "status", {"status": status})
 
 
 def _silent(peer_id: int, reason: str) -> Event:
@@ -215,5 +215,5 @@ def plaintext_status(address: str, proxy: HttpProxy | None = None) -> PeerStatus
 def in_json(peer: PeerState) -> Any:
     """Return what is known of a peer as a JSON value: its status, the summary of a peer that has ended, or why it is silent."""
     if not peer.silent:
-        return peer.answer or peer.summary
+        return peer.summary if peer.answer is None else peer.answer.model_dump()
     return peer.silent if has_no_answer(peer) else peer.summary

@@ -10,7 +10,8 @@ from typing import Any
 
 from peer.core.counters import COUNTERS, COUNTING, Totals
 from peer.store.records import PHASES
-from peer.view.state.events import Event
+from peer.view.state.events import Event, status_of
+from peer.view.state.peer_status import PeerStatus
 from peer.view.state.records import Record
 
 PACE_WEIGHT = 0.2  # of the newest round in the running mean of seconds per round
@@ -36,7 +37,7 @@ class PeerState:
         folded: models folded, by neighbor.
         missing: rounds that closed without a model of a neighbor.
         refused: refused messages by code, of the history lines; `refused_at`: time of the last of each, Unix seconds.
-        answer: the last status (JSON) that it gave to an observer; `answer_position`: `position` then.
+        answer: the last status that it gave to an observer, None without one; `answer_position`: `position` then.
         exited: exit code of the process of its last incarnation, as a testbed saw it; -n: ended by signal n.
         silent: why it last gave none; "" if it answered since.
     """
@@ -68,7 +69,7 @@ class PeerState:
     refused_at: dict[str, float] = field(default_factory=dict)
     refusal: Record = field(default_factory=dict)
     checkpoint: Record = field(default_factory=dict)
-    answer: Record = field(default_factory=dict)
+    answer: PeerStatus | None = None
     answer_position: int = 0
     silent: str = ""
     gaps: tuple[tuple[int, int], ...] = ()
@@ -141,9 +142,9 @@ class PeerState:
         self.met_neighbor |= bool(line.get("neighbors_alive"))
 
     def _take_status(self, event: Event) -> None:
-        self.answer, self.answer_position, self.silent = event.data["status"], self.position, ""
-        said = self.answer.get("neighbors") or _NOTHING
-        self.neighbors |= {int(neighbor): state for neighbor, state in said.items() if state != "unknown"}
+        said = status_of(event)
+        self.answer, self.answer_position, self.silent = said, self.position, ""
+        self.neighbors |= {int(neighbor): state for neighbor, state in said.neighbors.items() if state != "unknown"}
 
     def _take_silence(self, event: Event) -> None:
         self.silent = event.data["reason"]
@@ -231,20 +232,25 @@ class PeerState:
     @property
     def answered(self) -> bool:
         """Whether an answer to an observer is newer than its last round line, and it was not silent since."""
-        return bool(self.answer) and not self.silent and self.answer_position > self.round_position
+        return self.present_answer is not None
+
+    @property
+    def present_answer(self) -> PeerStatus | None:
+        """Its answer, if that is newer than its last round line, and it was not silent since."""
+        return self.answer if not self.silent and self.answer_position > self.round_position else None
 
     @property
     def _answered(self) -> Record:
         """What a newer answer says, under the names of lines."""
-        if not self.answered:
+        said = self.present_answer
+        if said is None:
             return _NOTHING
-        said = self.answer
         return {
-            "accuracy": (said.get("metric") or _NOTHING).get("value"),
-            "metrics": {each["name"]: each["value"] for each in said.get("more_metrics") or ()} or None,
-            "rounds_completed": said.get("round_index"),
-            "cluster_index": said.get("cluster_index"),
-            "true_cluster": said.get("true_cluster"),
+            "accuracy": said.metric.value,
+            "metrics": {each.name: each.value for each in said.more_metrics} or None,
+            "rounds_completed": said.round_index,
+            "cluster_index": said.cluster_index,
+            "true_cluster": said.true_cluster,
         }
 
     @property

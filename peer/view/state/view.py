@@ -219,8 +219,12 @@ ROUND = ("round", "mean", "worst", "best", "tenth", "ari", "seconds", "payload_b
 
 def metric_of(peers: Iterable[PeerState]) -> Metric:
     """Return the metric in the start lines or summaries of peers; accuracy if they have none."""
-    known = (source.get("metric") for peer in peers for source in (peer.summary, peer.start, peer.answer))
-    return next((Metric.from_json(metric) for metric in known if metric), Metric())
+    for peer in peers:
+        if found := peer.summary.get("metric") or peer.start.get("metric"):
+            return Metric.from_json(found)
+        if peer.answer is not None:
+            return peer.answer.metric.plain
+    return Metric()
 
 
 def algorithm_of(graph: Graph | None, peers: Iterable[PeerState]) -> str | None:
@@ -295,7 +299,8 @@ def edge(state: RunState, a: int, b: int, graph: Graph | None = None) -> EdgeRow
 
 def edge_kind(ends: dict[int, PeerState], a: int, b: int, graph: Graph | None) -> str | None:
     """Return how the ends of an edge reach each other: as one of them says, the least direct first; else as the graph says."""
-    said = {(ends[i].answer.get("routes") or {}).get(str(j)) for i, j in ((a, b), (b, a))}
+    answers = ((ends[i].answer, str(j)) for i, j in ((a, b), (b, a)))
+    said = {answer.routes.get(other) for answer, other in answers if answer is not None}
     found = next((kind for kind in ROUTES if kind in said), None)
     return found or (kind_of(graph, a, b) if graph is not None else None)
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import typer
 from rich.console import Console
-from tools.fake_run import write_graph, write_peer
+from tools.fake_run import ACCURACY, STATUS, write_graph, write_peer
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import NeighborUnavailable, RemoteProtocolError, UsageError
@@ -23,30 +23,7 @@ from peer.view.state.tail import RunTail
 from peer.view.state.view import View
 from peer.view.verbs.status import status
 
-ACCURACY = {"name": "accuracy", "higher_is_better": True, "share": True}
 MAE = {"name": "mae", "higher_is_better": False, "share": False}
-STATUS = {
-    "peer_id": 3,
-    "incarnation": 1 << 32,
-    "phase": "running",
-    "stage": "exchanging",
-    "round_index": 7,
-    "rounds_total": 60,
-    "persisted_round": 6,
-    "neighbors": {"1": "alive", "2": "suspect"},
-    "neighbor_rounds": {"1": 6, "2": 7},
-    "silent_s": {"1": 0.1, "2": 3.2},
-    "suspicion_s": 5.0,
-    "waiting_for": [],
-    "owed_to": [],
-    "waiting_s": 0.0,
-    "unchanged_s": 4.0,
-    "metric": ACCURACY | {"value": 0.5},
-    "cluster_index": 1,
-    "totals": {"models_sent": 3},
-    "refusals": {"too_slow": 1},
-    "storage_error": "",
-}
 
 
 def said(*changes, silent=()) -> View:

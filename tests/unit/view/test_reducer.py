@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from tools.fake_run import FINAL, ROUNDS, accuracy_at, write_graph, write_peer
+from tools.fake_run import ACCURACY, FINAL, ROUNDS, STATUS, accuracy_at, write_graph, write_peer
 
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
@@ -32,7 +32,7 @@ HELD, FREE = ("process", {"held": True}), ("process", {"held": False})
 SUMMARY = ("summary", {"status": "diverged", "incarnation": 1, "accuracy": None})
 LATER = ("summary", {"status": "diverged", "incarnation": 2})
 AGAIN = ("start", {"kind": "start", "incarnation": 2})
-ANSWER = ("status", {"status": {"stage": "running"}})
+ANSWER = ("status", {"status": STATUS | {"round_index": 0, "metric": ACCURACY}})
 
 
 @pytest.mark.parametrize(

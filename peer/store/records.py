@@ -295,12 +295,14 @@ class RunStatus:
     Attributes:
         help: what it means.
         said: whether the peer itself says it: in its metrics and, of an end, its summary; else only readers of files do.
+        ends: whether the run of this peer is over, as it says.
         down: whether such a peer takes no part any more although its run is not complete, so that pages warn.
         note: of reports, about a peer in this state; "": none.
     """
 
     help: str
     said: bool = True
+    ends: bool = False
     down: bool = False
     note: str = ""
 
@@ -309,12 +311,14 @@ STATES: Mapping[str, RunStatus] = {
     "starting": RunStatus("task and data are loaded"),
     "waiting": RunStatus("outside its windows of work"),
     "running": RunStatus("a round goes on, or the start", note="still running; the numbers are preliminary"),
-    "completed": RunStatus("all rounds are done"),
-    "alone": RunStatus("as completed, but without any neighbor in most rounds, or without any model folded", down=True),
-    "left": RunStatus("asked to leave", note="stopped before the end of the run; started again, it resumes"),
-    "refused": RunStatus("refused by every neighbor", down=True),
-    "diverged": RunStatus("models that are not finite", down=True),
-    "failed": RunStatus("an error", down=True, note="failed; see its log"),
+    "completed": RunStatus("all rounds are done", ends=True),
+    "alone": RunStatus(
+        "as completed, but without any neighbor in most rounds, or without any model folded", ends=True, down=True
+    ),
+    "left": RunStatus("asked to leave", ends=True, note="stopped before the end of the run; started again, it resumes"),
+    "refused": RunStatus("refused by every neighbor", ends=True, down=True),
+    "diverged": RunStatus("models that are not finite", ends=True, down=True),
+    "failed": RunStatus("an error", ends=True, down=True, note="failed; see its log"),
     "dead": RunStatus(
         "no process and no end line",
         said=False,

@@ -19,6 +19,7 @@ from coordinator_free_bootstrap.errors import (
 from coordinator_free_bootstrap.graph import split_address
 from coordinator_free_bootstrap.strict_json import printable, shown
 from peer.identity.files import OBSERVER, KeyFiles, identity_files
+from peer.store.records import STATES
 from peer.store.state_dir import StateDir
 from peer.view.state.events import Event, merged
 from peer.view.state.hearsay import Hearsay
@@ -33,7 +34,7 @@ from peer.wire.failures import CLOSED
 from peer.wire.proxy import HttpProxy
 from peer.wire.security import MutualTls, SecureChannel, load_tls
 
-ENDED = ("completed", "left", "diverged", "refused", "alone", "failed")
+ENDED = tuple(state for state, each in STATES.items() if each.ends)
 
 
 async def status_of(

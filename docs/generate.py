@@ -14,7 +14,7 @@ from pathlib import Path
 from peer.core.counters import COUNTING, Totals, entries
 from peer.core.metric import Metric
 from peer.observe.metrics import PeerMetrics
-from peer.store.records import KINDS, STATES, AlgorithmState, Line, fields_of
+from peer.store.records import KINDS, STATES, AlgorithmState, Line, Summary, fields_of
 from peer.view.state.rows import EdgeRow, Header, PeerRow
 
 DOCS = Path(__file__).resolve().parent
@@ -83,6 +83,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "kinds": kinds,
     "round": fields_of_round,
     "algorithm-state": lambda: meanings(AlgorithmState, "key"),
+    "summary": lambda: meanings(Summary, "key"),
     "counters": lambda: meanings(Totals, "counter"),
     "metrics": metrics,
     "states": statuses,

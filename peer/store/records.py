@@ -285,6 +285,37 @@ FIELDS = {
     kind: frozenset(fields_of(kind)) | (frozenset(COUNTERS) if kind in COUNTING else frozenset()) for kind in KINDS
 }
 
+# ---- the summary --------------------------------------------------------------------------------------------------------
+
+
+class Summary(BaseModel):
+    """``summary.json``, which a peer writes when it ends."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    peer_id: Annotated[PeerId | None, Entry("of the peer")] = None
+    status: Annotated[Word | None, Entry("how the run ended: a state that ends it")] = None
+    exit_code: Annotated[Small | None, Entry("of the process")] = None
+    incarnation: Annotated[Count | None, Entry("of the process")] = None
+    rounds_completed: Annotated[Count | None, Entry("with those skipped by catching up")] = None
+    rounds_total: Annotated[Count | None, Entry("rounds of the manifest")] = None
+    algorithm: Annotated[Text | None, Entry("of the manifest")] = None
+    cluster_index: Annotated[Count | None, Entry("as in the `end` line")] = None
+    true_cluster: Annotated[Count | None, Entry("null if not known")] = None
+    metric: Annotated[MetricRecord | None, Entry("see *The metric*, with its last `value`")] = None
+    accuracy: Annotated[
+        Number | None, Entry("the same value, only if the metric is the accuracy", "share in [0, 1]")
+    ] = None
+    loss: Annotated[Number | None, Entry("as in the `end` line")] = None
+    metrics: Annotated[Metrics | None, Entry("as in the `end` line, where the task has more metrics")] = None
+    totals: Annotated[dict[str, Count] | None, Entry("counters of the run that are not 0")] = None
+    refusals: Annotated[dict[Word, Count] | None, Entry("refused messages by code")] = None
+    storage_error: Annotated[str | None, Entry("a message, or empty")] = None
+    run_seconds: Annotated[Number | None, Entry("of this process")] = None
+    digests: Annotated[dict[str, Text] | None, Entry("as in the `start` line")] = None
+    ended_at: Annotated[Time | None, Entry("ISO 8601, UTC")] = None
+
+
 # ---- states of a run ----------------------------------------------------------------------------------------------------
 
 

@@ -14,16 +14,11 @@ from peer.core.metric import plain_keys
 from peer.store.records import (
     ENTRIES_MAX,
     KINDS,
-    Count,
     Line,
-    MetricRecord,
-    Metrics,
-    Number,
     PeerId,
     Small,
     Text,
     Time,
-    Word,
 )
 from peer.view.state.peer_status import PeerStatus
 
@@ -32,27 +27,6 @@ Record = dict[str, Any]
 
 class _Record(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
-
-
-class Summary(_Record):
-    """``summary.json``."""
-
-    peer_id: PeerId | None = None
-    status: Word | None = None
-    exit_code: Small | None = None
-    incarnation: Count | None = None
-    rounds_completed: Count | None = None
-    algorithm: Text | None = None
-    cluster_index: Count | None = None
-    true_cluster: Count | None = None
-    metric: MetricRecord | None = None
-    accuracy: Number | None = None
-    loss: Number | None = None
-    metrics: Metrics | None = None
-    totals: dict[str, Count] | None = None
-    refusals: dict[Word, Count] | None = None
-    digests: dict[str, Text] | None = None
-    ended_at: Time | None = None
 
 
 class TimelineLine(_Record):

@@ -14,7 +14,7 @@ SEEDS ?= 50000
 PIP := $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: dev demo test test-slow test-all lint types stubs simulate wheel test-compose test-browser size clean
+.PHONY: dev demo test test-slow test-all lint types stubs tables simulate wheel test-compose test-browser size clean
 
 # The environment for changing the project, in .venv: what runs, tests and linters need.
 dev: $(VENV)/.dev
@@ -45,6 +45,10 @@ types: $(VENV)/.dev
 # The generated gRPC code is what proto/peer/v1/peer.proto gives.
 stubs: $(VENV)/.dev
 	$(BIN)/python proto/generate.py --check
+
+# The tables in docs that the code has: counters, fields of records, metrics, states.
+tables: $(VENV)/.dev
+	$(BIN)/python docs/generate.py
 
 simulate: $(VENV)/.test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

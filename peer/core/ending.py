@@ -8,6 +8,7 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.company import Company
 from peer.core.contacts import Contacts
+from peer.core.counters import Difference
 from peer.core.liveness import NeighborState
 from peer.core.messages import Outcome, Phase
 from peer.core.neighbor import Neighbor
@@ -15,21 +16,26 @@ from peer.core.rounds import RoundCycle
 from peer.core.sender import Sender
 from peer.core.stages import Stage, Trigger
 from peer.core.state import State
-from peer.core.totals import Totals
 
 
 class Ending:
     """The part of the engine that stops a peer, with what its disk and its neighbors still need."""
 
     def __init__(
-        self, state: State, contacts: Contacts, sender: Sender, company: Company, rounds: RoundCycle, totals: Totals
+        self,
+        state: State,
+        contacts: Contacts,
+        sender: Sender,
+        company: Company,
+        rounds: RoundCycle,
+        counted: Difference,
     ) -> None:
         self._state = state
         self._contacts = contacts
         self._sender = sender
         self._company = company
         self._rounds = rounds
-        self._totals = totals
+        self._counted = counted
         self._linger_until = 0.0  # how long a finished peer stays for dead neighbors
         self._linger_latest = 0.0  # how long it stays for live ones
 
@@ -128,6 +134,6 @@ class Ending:
         for stream in state.arrivals.open_streams():
             state.answer(stream, Outcome.UNUSED)
         record = state.round.record if ended else {}
-        fields = {"rounds_completed": state.round.index} | record | self._totals.since_last()
+        fields = {"rounds_completed": state.round.index} | record | self._counted.since_last()
         state.emit(do.Record("end" if ended else "leave", fields))
         state.emit(do.Stop(status))

@@ -38,6 +38,7 @@ from peer.core.asynchronous import Async
 from peer.core.catch_up import CatchUp
 from peer.core.company import Company
 from peer.core.contacts import Contacts
+from peer.core.counters import Difference
 from peer.core.ending import Ending
 from peer.core.invariants import Moment, check
 from peer.core.lockstep import Lockstep
@@ -49,7 +50,6 @@ from peer.core.sender import Sender
 from peer.core.stages import EXCHANGE, OPEN, Stage, Trigger
 from peer.core.start import Start
 from peer.core.state import State
-from peer.core.totals import Totals
 from peer.core.waits import Waits
 
 
@@ -74,11 +74,11 @@ class Engine:
         self.catch_up = CatchUp(state, self.pace, self.contacts, self.sender)
         self.company = Company(state, self.pace)
         self.start = Start(state, self.company)
-        totals = Totals(state.totals)
+        counted = Difference(state.totals)
         self.rounds = RoundCycle(
-            state, self.pace, self.contacts, self.receiver, self.sender, self.catch_up, self.company, totals
+            state, self.pace, self.contacts, self.receiver, self.sender, self.catch_up, self.company, counted
         )
-        self.ending = Ending(state, self.contacts, self.sender, self.company, self.rounds, totals)
+        self.ending = Ending(state, self.contacts, self.sender, self.company, self.rounds, counted)
         self.waits = Waits(state, self.pace, self.company)
         self.rejects_sender = self.receiver.rejects_sender
         self.rejects_control = self.receiver.rejects_control

@@ -11,6 +11,7 @@ from peer.core import events as ev
 from peer.core.catch_up import CatchUp
 from peer.core.company import Company
 from peer.core.contacts import Contacts
+from peer.core.counters import Difference
 from peer.core.liveness import NeighborState
 from peer.core.messages import Outcome
 from peer.core.pace import Pace
@@ -18,7 +19,6 @@ from peer.core.receiver import Receiver
 from peer.core.sender import Sender
 from peer.core.stages import WORK, Stage, Trigger
 from peer.core.state import Round, State
-from peer.core.totals import Totals
 
 
 class RoundCycle:
@@ -33,7 +33,7 @@ class RoundCycle:
         sender: Sender,
         catch_up: CatchUp,
         company: Company,
-        totals: Totals,
+        counted: Difference,
     ) -> None:
         self._state = state
         self._pace = pace
@@ -42,7 +42,7 @@ class RoundCycle:
         self._sender = sender
         self._catch_up = catch_up
         self._company = company
-        self._totals = totals
+        self._counted = counted
         self._missing: list[int] = []  # neighbors missing in the last round: logged when it changes
 
     # ---- between two rounds ---------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class RoundCycle:
         seconds["other"] = max(0.0, now - state.round.began_at - sum(seconds.values()))
         alive = sum(1 for n in state.neighbors.values() if n.liveness.state is NeighborState.ALIVE)
         fields = {"round_index": state.round.index, "neighbors_alive": alive, "active": state.plan.trains}
-        state.emit(do.Record("round", fields | record | self._totals.since_last() | {"seconds": dict(seconds)}))
+        state.emit(do.Record("round", fields | record | self._counted.since_last() | {"seconds": dict(seconds)}))
         saves = state.plan.saves
         state.enter_round(state.round.index + 1)
         if saves:

@@ -10,6 +10,7 @@ from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.graph import Graph
 from peer.core import effects as do
 from peer.core.arrivals import Arrivals
+from peer.core.counters import Totals
 from peer.core.decisions import AlgorithmState, Decisions
 from peer.core.liveness import Liveness, NeighborState
 from peer.core.messages import Outcome, Select
@@ -98,7 +99,7 @@ class State:
         self.leaves_as: do.Status | None = None  # once it was asked to stop, or gives up
         self.disk = Disk()
         self.round_seconds: deque[float] = deque(maxlen=self.manifest.lockstep.rate_window_rounds)  # see `RoundRate`
-        self.totals: Counter[str] = Counter()
+        self.totals = Totals()
         self.refusals: Counter[str] = Counter()
         self.effects: list[do.Effect] = []
         if resume is not None:
@@ -114,7 +115,7 @@ class State:
             "folded": self.arrivals.as_rows(),
             "incarnations": [[n, neighbor.incarnation] for n, neighbor in self.neighbors.items()],
             "round_seconds": list(self.round_seconds),
-            "totals": dict(self.totals),
+            "totals": self.totals.as_json(),
             "refusals": dict(self.refusals),
         }
 
@@ -131,7 +132,7 @@ class State:
             if n in self.neighbors:
                 self.neighbors[n].incarnation = int(incarnation)
         self.round_seconds.extend(saved.get("round_seconds", ()))
-        self.totals.update(saved["totals"])
+        self.totals.add(saved["totals"], (name for name, _ in self.totals))
         self.refusals.update(saved["refusals"])
 
     @property

@@ -382,7 +382,7 @@ class PeerHost:
             "metric": self.measured(),
             **({"more_metrics": self.measured_more()} if self.more_metrics else {}),
             "cluster_index": self.last_round.get("cluster_index"),
-            "totals": dict(state.totals),
+            "totals": state.totals.as_json(),
             "refusals": {str(code): count for code, count in state.refusals.items()},
             "storage_error": state.disk.error or self.history_error,
         }

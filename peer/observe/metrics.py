@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter as Tally
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 from wsgiref.simple_server import WSGIServer
 
@@ -12,50 +13,44 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.identity import restart_count
+from peer.core.counters import Entry, Totals, entries
 from peer.core.liveness import NeighborState
 from peer.core.metric import Metric
 from peer.observe.metrics_http import serve
-from peer.store.history import PHASES
+from peer.store.records import PHASES, STATES, RoundLine
 
 ROUND_SECONDS_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-_COUNTED = {
-    "models_sent": "Models sent to neighbors and acknowledged by them",
-    "models_folded": "Arrivals folded into a running average",
-    "payload_bytes_sent": "Bytes of model payload sent",
-    "wire_bytes_sent": "Bytes sent, including framing and control messages",
-    "control_messages_sent": "Messages sent, without models",
-    "duplicates_dropped": "Arrivals dropped because they were folded before",
-    "stale_dropped": "Arrivals dropped because they were too old",
-    "rounds_alone": "Rounds of an exchange in which no neighbor took part",
-}
-_READ = {
-    "loss": ("peer_loss", "Loss of the evaluation model on the peer's test set"),
-    "train_loss": ("peer_train_loss", "Mean training loss of the last round"),
-    "cluster_index": ("peer_cluster_index", "Cluster of the peer's evaluation model"),
-}
+_NO_MARKS = str.maketrans("", "", "`*")
+STATES_SAID = tuple(state for state, each in STATES.items() if each.said)
 
 
-# starting: the process loads task and data; waiting: outside its windows of work; then how the run ended, as in summaries.
-STATES = ("starting", "waiting", "running", "completed", "alone", "left", "refused", "diverged", "failed")
-
-
-class RunState:
-    """The gauge ``peer_run_state``: 1 for the present state of `STATES`, 0 for the others."""
+class StateGauge:
+    """The gauge ``peer_run_state``: 1 for the present state of `STATES_SAID`, 0 for the others."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._gauge = Gauge("peer_run_state", "1 for the state of the run", ["state"], registry=registry)
+        states = ", ".join(f"{state} ({STATES[state].help})" for state in STATES_SAID)
+        self._gauge = Gauge("peer_run_state", f"1 for the state of the run: {states}", ["state"], registry=registry)
         self.set("starting")
 
     def set(self, present: str) -> None:
         """Set the present state.
 
         Raises:
-            ValueError: it is not one of `STATES`.
+            ValueError: it is not one of `STATES_SAID`.
         """
-        if present not in STATES:
-            raise ValueError(f"state: found {present!r}; allowed: {', '.join(STATES)}")
-        for state in STATES:
+        if present not in STATES_SAID:
+            raise ValueError(f"state: found {present!r}; allowed: {', '.join(STATES_SAID)}")
+        for state in STATES_SAID:
             self._gauge.labels(state).set(state == present)
+
+
+def help_of(entry: Entry) -> str:
+    """Return what the vocabulary says of a name as the help of its metric: a sentence without Markdown."""
+    return entry.help[0].upper() + entry.help[1:].translate(_NO_MARKS)
+
+
+def _of_type(prometheus: str, table: type) -> list[tuple[str, Entry]]:
+    return [(name, each) for name, each in entries(table).items() if each.prometheus == prometheus]
 
 
 class PeerMetrics:
@@ -74,52 +69,60 @@ class PeerMetrics:
         metric: Metric | None = None,
         more: Sequence[Metric] = (),
     ) -> None:
-        self.registry = registry = CollectorRegistry()
-        Info("peer", "Peer id and settings of the run, as labels", registry=registry).info(
-            {"peer_id": str(peer_id), **(labels or {})}
-        )
-        self._counted = {key: Counter(f"peer_{key}", text, registry=registry) for key, text in _COUNTED.items()}
-        self._read = {key: Gauge(name, text, registry=registry) for key, (name, text) in _READ.items()}
-        metric = metric or Metric()
-        if metric.is_accuracy:
-            text = "Accuracy of the evaluation model on the peer's test set, 0 to 1"
-            self._read["accuracy"] = Gauge("peer_accuracy_ratio", text, registry=registry)
+        self.registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        settings = {"peer_id": str(peer_id), **(labels or {})}
+        Info(
+            "peer",
+            "Peer id and settings of the run, as labels: peer_id, algorithm, task, federation",
+            registry=self.registry,
+        ).info(settings)
+        self._counted = {name: counter(f"peer_{name}", help_of(each)) for name, each in _of_type("counter", Totals)}
+        self._read = {name: gauge(f"peer_{name}", help_of(each)) for name, each in _of_type("gauge", RoundLine)}
         self._more: dict[str, Gauge] = {}
+        self._export(metric or Metric(), more)
+        self.run_state = StateGauge(self.registry)
+        self._planned = gauge("peer_rounds_planned", "Rounds of the whole run")
+        self._certificates = gauge(
+            "peer_certificate_end_timestamp_seconds",
+            "Unix time at which the peer's own certificate ends, or the first one of its neighbors; 0 with plaintext",
+            ["of"],
+        )
+        self._round_index = gauge("peer_round_index", "Current round, 0-based; after the run the number of rounds")
+        self._restarts = gauge("peer_restart_count", "Restart count, from the incarnation: 1 after the first start")
+        self._completed = counter("peer_rounds_completed", "Rounds completed by this process")
+        self._round_seconds = Histogram(
+            "peer_round_seconds", "Seconds of a round", buckets=ROUND_SECONDS_BUCKETS, registry=self.registry
+        )
+        self._missing = counter("peer_missing_deliveries", "Neighbors whose models were missing when a round closed")
+        phases = f"Seconds spent in each phase of a round: {', '.join(PHASES)}"
+        self._phases = counter("peer_phase_seconds", phases, ["phase"])
+        self._neighbors = gauge("peer_neighbors", f"Neighbors by state: {', '.join(NeighborState)}", ["state"])
+        self._refusals = counter("peer_refusals", "Messages refused, by code (proto/WIRE.md)", ["code"])
+        self._checkpoints = counter("peer_checkpoints", "Checkpoints written")
+        self._failures = counter("peer_checkpoint_failures", help_of(entries(Totals)["checkpoint_failures"]))
+        self._export_labels()
+
+    def _export(self, metric: Metric, more: Sequence[Metric]) -> None:
+        """Export the accuracy under its own name, and other metrics of the task by name."""
+        if metric.is_accuracy:
+            text = "Accuracy of the evaluation model on the peer's test set, 0 to 1; only if the task's metric is the accuracy"
+            self._read["accuracy"] = Gauge("peer_accuracy_ratio", text, registry=self.registry)
         if more or not metric.is_accuracy:
             text = (
-                "A metric of the task, which has the name in the label, of the evaluation model on the peer's test set"
+                "Any other metric of the task, by name (regression: mse), and its more_metrics, of the "
+                "evaluation model on the peer's test set"
             )
-            named = Gauge("peer_metric", text, ["name"], registry=registry)
+            named = Gauge("peer_metric", text, ["name"], registry=self.registry)
             self._more = {each.name: named.labels(each.name) for each in more}
             if not metric.is_accuracy:
                 self._read["accuracy"] = named.labels(metric.name)
-        self.run_state = RunState(registry)
-        self._planned = Gauge("peer_rounds_planned", "Rounds of the whole run", registry=registry)
-        self._certificates = Gauge(
-            "peer_certificate_end_timestamp_seconds",
-            "Unix time after which the certificate of this peer, or the first one of its neighbors, is not valid; 0: none",
-            ["of"],
-            registry=registry,
-        )
+
+    def _export_labels(self) -> None:
+        """Export all series from the start: an alert needs the 0 before the first event."""
         for of in ("own", "neighbors"):
             self._certificates.labels(of)
-        self._round_index = Gauge("peer_round_index", "Current round, 0-based", registry=registry)
-        self._restarts = Gauge("peer_restart_count", "Restart count: 1 after the first start", registry=registry)
-        self._completed = Counter("peer_rounds_completed", "Rounds completed by this process", registry=registry)
-        self._round_seconds = Histogram(
-            "peer_round_seconds", "Seconds of a round", buckets=ROUND_SECONDS_BUCKETS, registry=registry
-        )
-        self._missing = Counter(
-            "peer_missing_deliveries", "Neighbors whose models were missing when a round closed", registry=registry
-        )
-        self._phases = Counter(
-            "peer_phase_seconds", "Seconds spent in each phase of a round", ["phase"], registry=registry
-        )
-        self._neighbors = Gauge("peer_neighbors", "Neighbors by state", ["state"], registry=registry)
-        self._refusals = Counter("peer_refusals", "Messages refused, by code", ["code"], registry=registry)
-        self._checkpoints = Counter("peer_checkpoints", "Checkpoints written", registry=registry)
-        self._failures = Counter("peer_checkpoint_failures", "Checkpoints that could not be written", registry=registry)
-        for phase in PHASES:  # export all series from the start: an alert needs the 0 before the first event
+        for phase in PHASES:
             self._phases.labels(phase)
         for state in NeighborState:
             self._neighbors.labels(state.value)

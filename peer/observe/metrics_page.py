@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric as Family
 
 from coordinator_free_bootstrap.errors import ConfigError
-from peer.observe.metrics import PeerMetrics, RunState
+from peer.observe.metrics import PeerMetrics, StateGauge
 from peer.observe.metrics_http import serve
 from peer.wire.ports import why_not_bound
 
@@ -22,7 +22,7 @@ class MetricsPage:
         self.registry.register(self)
         self._process, self._before = CollectorRegistry(), CollectorRegistry()
         ProcessCollector(registry=self._process)
-        self._state = RunState(self._before)
+        self._state = StateGauge(self._before)
         self._peer: PeerMetrics | None = None
 
     def show(self, make: Callable[[], PeerMetrics]) -> PeerMetrics:
@@ -31,7 +31,7 @@ class MetricsPage:
         return self._peer
 
     def set_state(self, state: str) -> None:
-        """Set the state of the run; see `RunState`."""
+        """Set the state of the run; see `StateGauge`."""
         self._state.set(state)
         if self._peer:
             self._peer.run_state.set(state)

@@ -95,7 +95,7 @@ def write_results(
         **({"accuracy": host.last_round.get("accuracy")} if host.metric.is_accuracy else {}),
         "loss": host.last_round.get("loss"),
         **({"metrics": host.last_round["metrics"]} if "metrics" in host.last_round else {}),
-        "totals": dict(run.totals),
+        "totals": run.totals.as_json(),
         "refusals": {str(code): count for code, count in run.refusals.items()},
         "storage_error": run.disk.error,
         "run_seconds": seconds,

@@ -27,6 +27,7 @@ from peer import failpoints
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.checkpoint import Checkpoint
+from peer.core.counters import COUNTING
 from peer.core.messages import Control, Heartbeat, ModelHeader, Outcome, PullRequest, PushReply
 from peer.runtime.about import about
 from peer.runtime.assembly import Assembled
@@ -436,9 +437,10 @@ class AsyncioWorld:
         if self._ended:
             return
         self._ended = kind in ("leave", "end")
-        if kind in ("round", "end", "leave"):
+        if kind in COUNTING:
             sent = sum(link.wire_bytes_sent for link in self._links.values())
             fields = fields | {"wire_bytes_sent": sent - self._wire_bytes_before}
+            self.host.state.totals.wire_bytes_sent += sent - self._wire_bytes_before
             self._wire_bytes_before = sent
         if kind == "round":
             self._log_round(fields)

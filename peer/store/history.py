@@ -1,6 +1,6 @@
 """The run history: an append-only file with one JSON object per line. One peer writes it; reports and progress read it.
 
-`FIELDS` lists the kinds of lines and their fields; docs/history.md describes them. An incomplete last line is removed when the
+`peer.store.records` lists the kinds of lines and their fields. An incomplete last line is removed when the
 file is opened again.
 """
 
@@ -24,57 +24,9 @@ from coordinator_free_bootstrap.strict_json import dumps, finite
 from coordinator_free_bootstrap.validation import counted
 from peer import failpoints
 from peer.store.files import storage_error, storage_errors
+from peer.store.records import KINDS
 from peer.store.system import OPEN_FLAGS, read_at
 
-COUNTERS = frozenset(
-    {
-        *(
-            "models_sent",
-            "models_folded",
-            "models_unused",
-            "models_rejected",
-            "duplicates_dropped",
-            "stale_dropped",
-            "payload_bytes_sent",
-        ),
-        *("wire_bytes_sent", "control_messages_sent", "selections_sent", "passes_sent", "sketch_bytes_sent"),
-        "rounds_alone",
-    }
-)
-PHASES = ("train", "wait", "fold", "evaluate", "other")  # of a round, in the field `seconds`
-_RESULTS = frozenset(
-    {"accuracy", "metric_value", "loss", "train_loss", "cluster_index", "selected_cluster", "state"}
-    | {"accuracy_shared", "metric_shared", "accuracy_train", "metric_train", "metrics"}
-)
-FIELDS = {  # kind -> fields that its lines may have, beside ``kind``, ``t``, ``time`` and ``incarnation``
-    "start": frozenset(
-        {
-            "peer_id",
-            "backend",
-            "port",
-            "resumed_from",
-            "notes",
-            "digests",
-            "metric",
-            "true_cluster",
-            "samples",
-            "parameters",
-            "more_metrics",
-        }
-    ),
-    "round": COUNTERS
-    | _RESULTS
-    | {"restores", "round_index", "active", "seconds", "folded", "missing", "rejected", "neighbors_alive"},
-    "neighbor": frozenset({"neighbor", "state", "reason"}),
-    "refused": frozenset({"neighbor", "code", "reason"}),
-    "checkpoint": frozenset({"round_index", "seconds", "bytes", "error"}),
-    "caught_up": frozenset({"from_round", "to_round"}),
-    "leave": COUNTERS | {"rounds_completed"},
-    "end": COUNTERS
-    | _RESULTS
-    | {"rounds_completed", "predictor", "accuracy_before_final", "accuracy_after_final", "final_share"}
-    | {"metric_before_final", "metric_after_final"},
-}
 _DURABLE = frozenset({"start", "leave", "end"})  # flushed to the disk at once; the others when the kernel likes
 _TAIL_BLOCK_BYTES = 1 << 16
 log = logging.getLogger("peer")
@@ -117,11 +69,11 @@ class HistoryWriter:
         """Append one line.
 
         Raises:
-            ValueError: `kind` is not in `FIELDS`.
+            ValueError: `kind` is not in `KINDS`.
             StorageError: it could not be written; the file then ends with the line before.
         """
-        if kind not in FIELDS:
-            raise ValueError(f"history line: found kind {kind!r}; allowed: {', '.join(FIELDS)}")
+        if kind not in KINDS:
+            raise ValueError(f"history line: found kind {kind!r}; allowed: {', '.join(KINDS)}")
         line = _encode(self.stamped(kind, **fields))
         try:
             failpoints.reach("history.write")

@@ -8,35 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator_free_bootstrap.strict_json import dumps
+from peer.core.counters import Totals, entries
 from peer.store.history import plain
+from peer.store.records import AlgorithmState, RoundLine
 
 ROUNDS_KEPT = 512  # records of a peer; a record of a peer with 8 neighbors has about 1 kB
 BATCH_RECORDS, BATCH_CHARACTERS = 64, 1 << 20  # in one message, which gRPC limits to 4 MiB
-# What observers may know of a round.
-FIELDS_TOLD = frozenset(
-    {
-        *(
-            "round_index",
-            "t",
-            "time",
-            "active",
-            "cluster_index",
-            "accuracy",
-            "metrics",
-            "metric_value",
-            "loss",
-            "train_loss",
-            "seconds",
-        ),
-        *("folded", "missing", "neighbors_alive", "models_sent", "models_folded", "models_unused", "models_rejected"),
-        *("duplicates_dropped", "stale_dropped", "payload_bytes_sent", "wire_bytes_sent", "control_messages_sent"),
-        *("selections_sent", "passes_sent", "sketch_bytes_sent", "rounds_alone"),
-    }
-)
-
-
-# Of the algorithm's state, what observers may know where the peer's owner allows it: it says how the peer's data are distributed.
-STATE_TOLD = frozenset({"mixture", "soft_mixture", "candidates", "collaborators"})
+# What observers may know of a round; and, where the owner allows it, of the algorithm's state: it says how data are distributed.
+FIELDS_TOLD = frozenset(name for table in (RoundLine, Totals) for name, each in entries(table).items() if each.told)
+STATE_TOLD = frozenset(name for name, each in entries(AlgorithmState).items() if each.told)
 
 
 @dataclass(frozen=True)

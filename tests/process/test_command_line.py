@@ -15,6 +15,7 @@ from tools.warm_parent import executed
 
 from coordinator_free_bootstrap import load_graph, save_graph
 from peer.algorithms.registry import algorithms
+from peer.core.counters import COUNTERS
 from peer.store.history import read_history
 from peer.view.models.saved import SavedModel
 
@@ -109,6 +110,13 @@ def test_report_has_its_documented_keys(finished: Path) -> None:
     assert all(row.keys() >= PEER_KEYS for row in report["peers"])
     assert report["rounds"] == 3
     assert report["models_sent"] == report["models_folded"] == 3 * 3 * 2
+
+
+def test_the_totals_of_a_summary_are_what_its_report_counts(finished: Path) -> None:
+    """Before, a summary and a status had no `wire_bytes_sent`."""
+    for row in json.loads(peer("report", finished, "--json"))["peers"]:
+        totals = json.loads((finished / f"peer-{row['peer_id']}" / "summary.json").read_text())["totals"]
+        assert totals == {name: row[name] for name in COUNTERS if row[name]} and totals["wire_bytes_sent"] > 0
 
 
 def test_every_peer_writes_the_same_files(finished: Path) -> None:

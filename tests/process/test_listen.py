@@ -122,7 +122,7 @@ def test_a_listener_that_reconnects_misses_nothing_that_the_peer_keeps(tmp_path:
     assert rounds_of(tmp_path) == list(range(6))
     run = run_in(tmp_path)
     state = run.log.newest(0)
-    assert (state.gaps, state.total("models_sent"), state.neighbors) == ((), 6, {1: "dead"})
+    assert (state.gaps, state.totals.models_sent, state.neighbors) == ((), 6, {1: "dead"})
     row = View(run.log, run.graph).everything()["peers"][0]
     assert (row["status"], row["round"], row["metric"]) == ("running", 6, 0.05)
     assert View(run.log, run.graph).at_round(3)["peers"][0]["metric"] == 0.03

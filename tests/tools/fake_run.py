@@ -17,6 +17,30 @@ from peer.store.state_dir import StateDir
 SCHEMA = Schema((TensorSpec("weight", (2, 3)), TensorSpec("bias", (2,))))
 ROUNDS = 6
 FINAL = {0: 0.95, 1: 0.91, 2: 0.85, 3: 0.89}  # peer -> accuracy at the end
+# An answer to an observer.
+ACCURACY = {"name": "accuracy", "higher_is_better": True, "share": True}
+STATUS = {
+    "peer_id": 3,
+    "incarnation": 1 << 32,
+    "phase": "running",
+    "stage": "exchanging",
+    "round_index": 7,
+    "rounds_total": 60,
+    "persisted_round": 6,
+    "neighbors": {"1": "alive", "2": "suspect"},
+    "neighbor_rounds": {"1": 6, "2": 7},
+    "silent_s": {"1": 0.1, "2": 3.2},
+    "suspicion_s": 5.0,
+    "waiting_for": [],
+    "owed_to": [],
+    "waiting_s": 0.0,
+    "unchanged_s": 4.0,
+    "metric": ACCURACY | {"value": 0.5},
+    "cluster_index": 1,
+    "totals": {"models_sent": 3},
+    "refusals": {"too_slow": 1},
+    "storage_error": "",
+}
 SECONDS = {"train": 0.4, "wait": 0.1, "fold": 0.02, "evaluate": 0.05, "other": 0.01}
 
 

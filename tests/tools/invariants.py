@@ -6,7 +6,8 @@ import math
 
 from tools.beds import Bed
 
-from peer.store.history import FIELDS
+from peer.store.records import FIELDS
+from peer.view.state.records import problem_of_line
 
 
 def check(bed: Bed, *peers: int) -> None:
@@ -56,9 +57,10 @@ def finite(bed: Bed, peer_id: int) -> None:
 
 
 def listed_fields(bed: Bed, peer_id: int) -> None:
-    """The lines of a history have only fields that `FIELDS` lists."""
+    """The lines of a history have only fields that `FIELDS` lists, with values as readers take them."""
     for line in bed.history(peer_id):
         unknown = line.keys() - FIELDS[line["kind"]] - {"kind", "t", "time", "incarnation"}
+        assert not problem_of_line(line), f"peer {peer_id}: {problem_of_line(line)}"
         assert not unknown, f"peer {peer_id}: a {line['kind']} line has fields that FIELDS does not list: {unknown}"
 
 

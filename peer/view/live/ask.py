@@ -19,6 +19,7 @@ from coordinator_free_bootstrap.errors import (
 from coordinator_free_bootstrap.graph import split_address
 from coordinator_free_bootstrap.strict_json import printable, shown
 from peer.identity.files import OBSERVER, KeyFiles, identity_files
+from peer.store.records import STATES
 from peer.store.state_dir import StateDir
 from peer.view.state.events import Event, merged
 from peer.view.state.hearsay import Hearsay
@@ -33,7 +34,7 @@ from peer.wire.failures import CLOSED
 from peer.wire.proxy import HttpProxy
 from peer.wire.security import MutualTls, SecureChannel, load_tls
 
-ENDED = ("completed", "left", "diverged", "refused", "alone", "failed")
+ENDED = tuple(state for state, each in STATES.items() if each.ends)
 
 
 async def status_of(
@@ -88,7 +89,7 @@ async def answers(graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None =
 
 def answered(status: PeerStatus) -> Event:
     """Return the event of an answer."""
-    return Event(time.time(), status.peer_id, "status", {"status": status.model_dump()})
+    return Event(time.time(), status.peer_id, "status", {"status": status})
 
 
 def _silent(peer_id: int, reason: str) -> Event:
@@ -215,5 +216,5 @@ def plaintext_status(address: str, proxy: HttpProxy | None = None) -> PeerStatus
 def in_json(peer: PeerState) -> Any:
     """Return what is known of a peer as a JSON value: its status, the summary of a peer that has ended, or why it is silent."""
     if not peer.silent:
-        return peer.answer or peer.summary
+        return peer.summary if peer.answer is None else peer.answer.model_dump()
     return peer.silent if has_no_answer(peer) else peer.summary

@@ -15,6 +15,7 @@ from peer.core.metric import Metric
 from peer.view.report.tables import LINE_CHARACTERS_MAX, ROWS_MAX, shown
 from peer.view.state.durations import duration
 from peer.view.state.peer_state import ending
+from peer.view.state.rows import PeerRow
 from peer.view.state.view import View
 
 NEWS_ROWS = 6  # newest entries of the timeline
@@ -49,18 +50,18 @@ def run_screen(view: View, line: str, metric: Metric, *, news: bool = True) -> R
     return Group(line_text, table, *problems, *(_news(entry, view) for entry in entries))
 
 
-def _cells(row: dict[str, Any], metric: Metric, total: int | None, view: View) -> tuple[str, ...]:
-    degree = len(view.graph.neighbors(row["id"])) if view.graph else len(row["neighbors"])
+def _cells(row: PeerRow, metric: Metric, total: int | None, view: View) -> tuple[str, ...]:
+    degree = len(view.graph.neighbors(row.id)) if view.graph else len(row.neighbors)
     return (
-        str(row["id"]),
-        ending(row["status"], row["exit_code"]),
-        f"{row['round']}/{'?' if total is None else total}",
-        shown(row["cluster"]),
-        metric.text(row["metric"]),
-        f"{shown(row['alive'])}/{degree}",
-        f"{row['payload_bytes'] / 1e6:.1f}",
-        "-" if row["seconds_per_round"] is None else f"{row['seconds_per_round']:.1f}",
-        row["silent"] or "; ".join(row["why"]) or "-",
+        str(row.id),
+        ending(row.status, row.exit_code),
+        f"{row.round}/{'?' if total is None else total}",
+        shown(row.cluster),
+        metric.text(row.metric),
+        f"{shown(row.alive)}/{degree}",
+        f"{row.totals.payload_bytes_sent / 1e6:.1f}",
+        "-" if row.seconds_per_round is None else f"{row.seconds_per_round:.1f}",
+        row.silent or "; ".join(row.why) or "-",
     )
 
 

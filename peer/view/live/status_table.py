@@ -14,6 +14,7 @@ from peer.view.live.ask import ENDED, has_no_answer
 from peer.view.report.tables import shown
 from peer.view.state.events import seconds_of
 from peer.view.state.peer_state import PeerState, ending
+from peer.view.state.peer_status import PeerStatus
 from peer.view.state.places import listed
 from peer.view.state.reducer import RunState
 from peer.view.state.view import View, alive
@@ -47,23 +48,23 @@ def status_table(view: View) -> RenderableType:
 
 def _cells(view: View, state: RunState, peer: PeerState, metric: Metric) -> tuple[str, ...]:
     """Return phase, round, metrics, cluster, what the peer waits for, live neighbors, and the time since its last change."""
-    row, answer = view.peer(peer, state), peer.answer
-    silent, known = has_no_answer(peer), bool(peer.lines or peer.summary or answer)
+    row, answer = view.peer(peer, state), peer.present_answer
+    silent, known = has_no_answer(peer), bool(peer.lines or peer.summary or peer.answer)
     waiting = "-"
-    if row["waits_for"] and peer.answered:  # files of a silent peer name neighbors too, without a time
-        waiting = f"{age(answer['waiting_s'])}: {', '.join(map(str, row['waits_for']))}"
-    unchanged_s = answer["unchanged_s"] if peer.answered else state.at - _last_word_at(peer)
+    if row.waits_for and answer is not None:  # files of a silent peer name neighbors too, without a time
+        waiting = f"{age(answer.waiting_s)}: {', '.join(map(str, row.waits_for))}"
+    unchanged_s = answer.unchanged_s if answer is not None else state.at - _last_word_at(peer)
     return (
-        row["stage"] or ending(row["status"], row["exit_code"]),
+        row.stage or ending(row.status, row.exit_code),
         _round(view, peer) if known else "-",
-        metric.text(row["metric"]),
+        metric.text(row.metric),
         *(
             each.text(value)
-            for each, value in list(zip(view.more_metrics(), row["metrics"], strict=True))[:MORE_METRICS_SHOWN]
+            for each, value in list(zip(view.more_metrics(), row.metrics, strict=True))[:MORE_METRICS_SHOWN]
         ),
-        shown(row["cluster"]),
-        row["silent"] if silent else waiting,
-        f"{alive(peer)}/{len(answer['neighbors'])}" if peer.answered else "-",
+        shown(row.cluster),
+        row.silent if silent else waiting,
+        f"{alive(peer)}/{len(answer.neighbors)}" if answer is not None else "-",
         age(unchanged_s) if known and peer.said_at else "-",
     )
 
@@ -75,7 +76,8 @@ def _last_word_at(peer: PeerState) -> float:
 
 def _round(view: View, peer: PeerState) -> str:
     manifest = view.graph.manifest if view.graph else None
-    total = peer.answer.get("rounds_total") or (manifest.rounds if manifest else "?")
+    said = peer.answer.rounds_total if peer.answer is not None else None
+    total = said or (manifest.rounds if manifest else "?")
     return f"{peer.rounds_completed}/{total}"
 
 
@@ -101,38 +103,38 @@ def notes(view: View, state: RunState) -> list[str]:
 def _note(view: View, state: RunState, peer: PeerState) -> str:
     if has_no_answer(peer):
         return printable(peer.silent) + _of_files(peer)
-    if not peer.answered:
+    if (answer := peer.present_answer) is None:
         return ""
-    if peer.answer["storage_error"]:
-        return printable(peer.answer["storage_error"])
+    if answer.storage_error:
+        return printable(answer.storage_error)
     row = view.peer(peer, state)
-    if any(peer.neighbors.get(n) == "suspect" for n in row["waits_for"]):
-        return _waited(peer, row["why"])
-    return str(row["alone"])
+    if any(peer.neighbors.get(n) == "suspect" for n in row.waits_for):
+        return _waited(answer, row.why)
+    return row.alone
 
 
 def sentence(view: View, state: RunState, peer: PeerState) -> str:
     """Return a peer's round, stage and neighbors, what it waits for, and when that wait ends; or how it ended."""
     if has_no_answer(peer):
         return printable(peer.silent) + _of_files(peer)
-    if not peer.answered:
+    if (answer := peer.present_answer) is None:
         line = f"{ending(printable(peer.status, 32), peer.exit_code)} after {peer.rounds_completed} rounds"
         told_by = peer.summary.get("told_by")
         return f"{line}, as peer {listed(told_by)} says" if told_by else line
-    row, answer = view.peer(peer, state), peer.answer
-    line = f"round {_round(view, peer).replace('/', ' of ')}, {row['stage']}"
-    neighbors = answer["neighbors"]
+    row = view.peer(peer, state)
+    line = f"round {_round(view, peer).replace('/', ' of ')}, {row.stage}"
+    neighbors = answer.neighbors
     line += f"; {alive(peer)} of {len(neighbors)} neighbors alive"
     others = [f"{n} {word}" for n, word in neighbors.items() if word != "alive"]
     line += f" ({', '.join(others)})" if others else ""
-    line += f"; {_waited(peer, row['why'])}" if row["why"] else ""
-    line += f"; {row['alone']}" if row["alone"] else ""
-    line += f"; {printable(answer['storage_error'])}" if answer["storage_error"] else ""
+    line += f"; {_waited(answer, row.why)}" if row.why else ""
+    line += f"; {row.alone}" if row.alone else ""
+    line += f"; {printable(answer.storage_error)}" if answer.storage_error else ""
     return line
 
 
-def _waited(peer: PeerState, why: list[str]) -> str:
-    return f"has waited {peer.answer['waiting_s']:.1f} s for {printable('; for '.join(why))}"
+def _waited(answer: PeerStatus, why: list[str]) -> str:
+    return f"has waited {answer.waiting_s:.1f} s for {printable('; for '.join(why))}"
 
 
 def _of_files(peer: PeerState) -> str:

@@ -61,7 +61,7 @@ class TestbedWatcher:
     def ended(self) -> bool:
         """Return whether no peer runs any more."""
         state = self.view.log.state()
-        return bool(self.view.header(state)["ended"])
+        return self.view.header(state).ended
 
     def mean_metric(self) -> float | None:
         """Return the mean over peers of the last metric; None before the first evaluation."""
@@ -82,19 +82,19 @@ class TestbedWatcher:
         """Return the state of the run in one line."""
         state = self.view.log.state()
         header, peers = self.view.header(state), list(state.peers.values())
-        low, high, total = header["rounds_min"], header["rounds_max"], header["rounds_total"]
+        low, high, total = header.rounds_min, header.rounds_max, header.rounds_total
         span = str(low) if low == high else f"{low}..{high}"
         clusters = Counter(found for peer in peers if (found := peer.latest("cluster_index")) is not None)
         sizes = "+".join(str(count) for _, count in sorted(clusters.items())) or "-"
         words = {"missing": "not started"}
-        states = ", ".join(f"{count} {words.get(word, word)}" for word, count in header["states"].items())
-        known, all_of_them = header["measured"], len(peers)
+        states = ", ".join(f"{count} {words.get(word, word)}" for word, count in header.states.items())
+        known, all_of_them = header.measured, len(peers)
         over = f" ({known} of {all_of_them} peers)" if 0 < known < all_of_them else ""
-        left = "" if header["seconds_left"] is None else f"  {duration(header['seconds_left'])} left"
+        left = "" if header.seconds_left is None else f"  {duration(header.seconds_left)} left"
         return (
             f"round {span}/{'?' if total is None else total}"
-            f"  {printable(self.metric.name, 64)} {self.metric.text(header['mean'])}{over}"
-            f"  clusters {sizes}  {header['payload_bytes'] / 1e6:.1f} MB sent  {states}{left}"
+            f"  {printable(self.metric.name, 64)} {self.metric.text(header.mean)}{over}"
+            f"  clusters {sizes}  {header.totals.payload_bytes_sent / 1e6:.1f} MB sent  {states}{left}"
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from coordinator_free_bootstrap.strict_json import printable
 from peer.core.metric import Metric
-from peer.store.history import PHASES
+from peer.store.records import PHASES
 from peer.view.state.more_metrics import values_of
 from peer.view.state.reducer import EventLog, RoundCell
 from peer.view.state.view import View, present, statistics
@@ -68,7 +68,7 @@ class Film:
         graph, log = self.view.graph, self.log
         ids = list(log.peers)
         place = {peer_id: index for index, peer_id in enumerate(ids)}
-        header = self.view.header(log.state())
+        header = self.view.header(log.state()).as_json()
         known = ("algorithm", "task", "clusters", "rounds_total")
         addresses = {node.id: node.address for node in graph.nodes} if graph else {}
         return {
@@ -79,7 +79,7 @@ class Film:
         }
 
     def _edges(self) -> list[tuple[int, int]]:
-        return [(edge["a"], edge["b"]) for edge in self.view.edges(self.log.state())]
+        return [(edge.a, edge.b) for edge in self.view.edges(self.log.state())]
 
     def _state(self, view: JSON) -> JSON:
         began = self._began

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from coordinator_free_bootstrap.errors import Refusal, UsageError
 from coordinator_free_bootstrap.extras import named_packages
 from coordinator_free_bootstrap.strict_json import finite, printable
 from coordinator_free_bootstrap.validation import counted
+from peer.core.counters import COUNTERS
 from peer.core.metric import Metric
-from peer.store.history import PHASES
+from peer.store.records import PHASES, STATES
 from peer.view.report import soft_clusters
 from peer.view.report.collaboration import collaboration
 from peer.view.report.consensus import consensus_distances
@@ -30,20 +32,6 @@ from peer.view.state.peer_state import run_state, states
 from peer.view.state.places import listed
 from peer.view.state.run_files import PeerRun, Run, metric_curve
 
-TOTALS = (
-    "models_sent",
-    "models_folded",
-    "duplicates_dropped",
-    "stale_dropped",
-    "payload_bytes_sent",
-    "wire_bytes_sent",
-    "control_messages_sent",
-    "selections_sent",
-    "passes_sent",
-    "sketch_bytes_sent",
-    "models_unused",
-    "rounds_alone",
-)
 WITHOUT_EXCHANGE = "local"  # the algorithm whose peers fold nothing
 KNOWN_REFUSALS = frozenset(Refusal)
 NUMBER_MAX = 1e300  # of an algorithm's state; JSON has integers that float64 has not
@@ -132,8 +120,9 @@ def _accuracy(statistic: Callable[[Metric, np.ndarray], Any]) -> Callable[[Run],
     return metric
 
 
-def _total(key: str) -> Callable[[Run], int]:
-    return lambda run: int(sum(peer.state.total(key) for peer in run.peers))
+def total(key: str, run: Run) -> int:
+    """Return the sum of a counter over peers."""
+    return sum(peer.state.totals[key] for peer in run.peers)
 
 
 def state(run: Run) -> str:
@@ -160,7 +149,7 @@ def was_alone(run: Run, peer: PeerRun) -> bool:
     if peer.status == "alone":
         return True
     exchanges = run.algorithm not in (None, WITHOUT_EXCHANGE)
-    return exchanges and bool(peer.state.rounds) and peer.state.total("models_folded") == 0
+    return exchanges and bool(peer.state.rounds) and peer.state.totals.models_folded == 0
 
 
 def warnings(run: Run) -> list[str]:
@@ -186,9 +175,9 @@ def warnings(run: Run) -> list[str]:
             f"peer {listed(without)}: no value of {printable(run.metric.name, 64)}, which was not measured or is not defined on "
             f"its test samples; mean, deviation and worst are over {with_value}"
         )
-    alone = [peer for peer in run.peers if was_alone(run, peer) and not peer.state.total("models_folded")]
+    alone = [peer for peer in run.peers if was_alone(run, peer) and not peer.state.totals.models_folded]
     for peer in run.peers:
-        if (rounds_alone := peer.state.total("rounds_alone")) and peer not in alone:
+        if (rounds_alone := peer.state.totals.rounds_alone) and peer not in alone:
             found.append(f"peer {peer.peer_id}: {rounds_alone} of {peer.state.rounds} rounds without any neighbor")
     if never := [peer.peer_id for peer in alone if not peer.state.met_neighbor]:
         found.append(f"peer {listed(never)}: alone: no neighbor was ever alive, so all rounds were without exchange")
@@ -280,26 +269,18 @@ def peer_row(peer: PeerRun) -> dict[str, Any]:
         "starts": len(peer.state.incarnations),
         "neighbors_alive": peer.last.get("neighbors_alive"),
         "rounds_with_missing": len(peer.state.missing),
-        **{key: int(peer.state.total(key)) for key in TOTALS},
+        **{key: peer.state.totals[key] for key in COUNTERS},
         "refusals": peer.state.refusals,
         "seconds": peer.state.phase_seconds(),
     }
 
 
 def _state_notes(run: Run) -> list[str]:
-    words = {
-        "running": "still running; the numbers are preliminary",
-        "left": "stopped before the end of the run; started again, it resumes",
-        "dead": "killed or crashed; the numbers are those of its last round",
-        "silent": "gives the observer no answer; the numbers are those of the last one",
-        "missing": "no history found; it never started, or its state directory is elsewhere",
-        "failed": "failed; see its log",
-    }
     notes = []
-    for status, sentence in words.items():
+    for status, each in STATES.items():
         ids = [peer.peer_id for peer in run.peers if peer.status == status]
-        if ids:
-            notes.append(f"peer {listed(ids)}: {sentence}")
+        if ids and each.note:
+            notes.append(f"peer {listed(ids)}: {each.note}")
     for peer in run.peers:
         notes += [
             f"peer {peer.peer_id}: the observer missed rounds {first} to {last}" for first, last in peer.state.gaps
@@ -337,7 +318,7 @@ METRICS: dict[str, Callable[[Run], Any]] = {
     "cluster_accuracy": cluster_accuracy,
     "rounds": rounds,
     "rounds_total": lambda run: run.manifest.rounds if run.manifest else None,
-    **{key: _total(key) for key in TOTALS},
+    **{key: partial(total, key) for key in COUNTERS},
     "seconds": seconds,
     "algorithm_state": algorithm_state,
     "collaboration": collaboration,

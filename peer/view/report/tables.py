@@ -12,7 +12,7 @@ from rich.table import Table
 from coordinator_free_bootstrap.identity import restart_count
 from coordinator_free_bootstrap.strict_json import printable
 from peer.core.metric import Metric
-from peer.store.history import PHASES
+from peer.store.records import PHASES, STATES
 from peer.view.state.peer_state import ending
 
 LINE_CHARACTERS_MAX = 1000
@@ -153,8 +153,8 @@ def peers_table(rows: list[dict[str, Any]], metric: Metric) -> Table:
 
 
 def _styled(status: str, exit_code: int | None) -> str:
-    text = _plain(ending(status, exit_code))
-    return f"[bold red]{text}[/]" if status in ("diverged", "refused", "alone", "failed") else text
+    text, found = _plain(ending(status, exit_code)), STATES.get(status)
+    return f"[bold red]{text}[/]" if found and found.ends and found.down else text
 
 
 def shown(value: Any) -> str:

@@ -2,11 +2,11 @@
 
 | kind | where it comes from | `Event.data` |
 |---|---|---|
-| a kind of `peer.store.history.FIELDS` | ``history.jsonl`` | the line |
+| a kind of `peer.store.records.KINDS` | ``history.jsonl`` | the line |
 | ``summary`` | ``summary.json`` | the summary |
 | ``lost`` | the history is another file than before: the peer lost its disk | nothing |
 | ``process`` | the lock of the state directory | ``held``: whether a process holds it; null if it cannot be known |
-| ``status`` | `Status`, `WatchStatus` | the answer, `peer.view.state.peer_status.PeerStatus` as JSON |
+| ``status`` | `Status`, `WatchStatus` | the answer, see `status_of` |
 | ``silent`` | no usable answer to an observer | ``reason`` |
 | ``gap`` | an observer that missed rounds | ``from_round``, ``to_round`` |
 | ``fault`` | ``chaos.jsonl`` | the line |
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from coordinator_free_bootstrap.strict_json import printable
+from peer.view.state.peer_status import PeerStatus
 from peer.view.state.records import OBSERVED_LINES, Record, problem_of
 
 
@@ -60,6 +61,12 @@ def events_of(peer: int | None, lines: Iterable[Record], after: float = 0.0) -> 
         text = line.get("time")
         after = max(after, seconds_of(text)) if text else after
         yield Event(after, peer, "fault" if peer is None else str(line["kind"]), line)
+
+
+def status_of(event: Event) -> PeerStatus:
+    """Return the answer of a ``status`` event: of an observer that asks, or of a validated line of ``watch.jsonl``."""
+    said = event.data["status"]
+    return said if isinstance(said, PeerStatus) else PeerStatus.model_validate(said)
 
 
 def merged(streams: Iterable[Iterable[Event]]) -> list[Event]:

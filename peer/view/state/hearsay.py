@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from peer.view.state.events import Event
+from peer.view.state.events import Event, status_of
+from peer.view.state.peer_status import PeerStatus
 from peer.view.state.records import Record
 
 
@@ -24,29 +25,29 @@ class Hearsay:
         statuses = [event for event in news if event.kind == "status"]
         self.anyone |= bool(statuses)
         for event in statuses:
-            self._hear_neighbors(event.data["status"])
+            self._hear_neighbors(status_of(event))
         for event in statuses:  # what a peer says itself counts more
             self._hear_itself(event)
         return [self._ended(event) if event.kind == "silent" else event for event in news]
 
-    def _hear_neighbors(self, status: Record) -> None:
-        rounds, total = status.get("neighbor_rounds") or {}, status.get("rounds_total") or 0
-        for key, state in (status.get("neighbors") or {}).items():
-            neighbor, done = int(key), max(0, rounds.get(key) or 0)
+    def _hear_neighbors(self, status: PeerStatus) -> None:
+        total = status.rounds_total
+        for key, state in status.neighbors.items():
+            neighbor, done = int(key), max(0, status.neighbor_rounds.get(key, 0))
             if state == "left":
-                self._note(neighbor, "completed" if total and done >= total else "left", done, [status["peer_id"]])
+                self._note(neighbor, "completed" if total and done >= total else "left", done, [status.peer_id])
             elif state == "alive":
                 self._endings.pop(neighbor, None)
 
     def _hear_itself(self, event: Event) -> None:
         if event.peer is None:
             return
-        status = event.data["status"]
-        done = status.get("round_index") or 0
+        status = status_of(event)
+        done = status.round_index
         self._endings.pop(event.peer, None)
-        if outcome := status.get("outcome"):
-            self._note(event.peer, outcome, done, [])
-        elif status.get("phase") == "finished":  # all rounds are done; it answers until its neighbors have finished too
+        if status.outcome:
+            self._note(event.peer, status.outcome, done, [])
+        elif status.phase == "finished":  # all rounds are done; it answers until its neighbors have finished too
             self._note(event.peer, "completed", done, [])
 
     def _note(self, peer_id: int, status: str, rounds: int, told_by: Iterable[int]) -> None:

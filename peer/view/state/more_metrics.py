@@ -11,8 +11,12 @@ from peer.view.state.records import Record
 
 def more_metrics_of(peers: Iterable[PeerState]) -> list[Metric]:
     """Return the further metrics that the first peer with some names, in the task's order."""
-    known = (source.get("more_metrics") for peer in peers for source in (peer.start, peer.answer))
-    return [Metric.from_json(metric) for metric in next(filter(None, known), ())]
+    for peer in peers:
+        if found := peer.start.get("more_metrics"):
+            return [Metric.from_json(metric) for metric in found]
+        if peer.answer is not None and peer.answer.more_metrics:
+            return [metric.plain for metric in peer.answer.more_metrics]
+    return []
 
 
 def values_of(record: Record, metrics: list[Metric]) -> list[float | None]:

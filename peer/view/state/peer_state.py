@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from peer.store.history import COUNTERS, PHASES
-from peer.view.state.events import Event
+from peer.core.counters import COUNTERS, COUNTING, Totals
+from peer.store.records import PHASES
+from peer.view.state.events import Event, status_of
+from peer.view.state.peer_status import PeerStatus
 from peer.view.state.records import Record
 
-COUNTING = frozenset({"round", "end", "leave"})  # kinds of lines with counters
 PACE_WEIGHT = 0.2  # of the newest round in the running mean of seconds per round
 BETWEEN = ("running", "dead", "silent")  # states in which end line and summary are those of an earlier incarnation
 _NOTHING: Record = {}
@@ -35,7 +37,7 @@ class PeerState:
         folded: models folded, by neighbor.
         missing: rounds that closed without a model of a neighbor.
         refused: refused messages by code, of the history lines; `refused_at`: time of the last of each, Unix seconds.
-        answer: the last status (JSON) that it gave to an observer; `answer_position`: `position` then.
+        answer: the last status that it gave to an observer, None without one; `answer_position`: `position` then.
         exited: exit code of the process of its last incarnation, as a testbed saw it; -n: ended by signal n.
         silent: why it last gave none; "" if it answered since.
     """
@@ -56,7 +58,7 @@ class PeerState:
     round_at: float = 0.0
     round_position: int = 0
     pace_s: float | None = None
-    totals: dict[str, int] = field(default_factory=dict)
+    totals: Totals = field(default_factory=Totals)
     seconds: dict[str, float] = field(default_factory=dict)
     incarnations: tuple[int | None, ...] = ()
     neighbors: dict[int, str] = field(default_factory=dict)
@@ -67,7 +69,7 @@ class PeerState:
     refused_at: dict[str, float] = field(default_factory=dict)
     refusal: Record = field(default_factory=dict)
     checkpoint: Record = field(default_factory=dict)
-    answer: Record = field(default_factory=dict)
+    answer: PeerStatus | None = None
     answer_position: int = 0
     silent: str = ""
     gaps: tuple[tuple[int, int], ...] = ()
@@ -78,7 +80,7 @@ class PeerState:
         other = PeerState(self.peer_id)
         for name in self.__slots__:
             value = getattr(self, name)
-            setattr(other, name, dict(value) if name in _CHANGED_IN_PLACE else value)
+            setattr(other, name, copy(value) if name in _CHANGED_IN_PLACE else value)
         return other
 
     # ---- the fold -------------------------------------------------------------------------------------------------------
@@ -97,7 +99,7 @@ class PeerState:
             return
         self.lines += 1
         if kind in COUNTING:
-            self._count(data)
+            self.totals.add(data, COUNTERS)
         if kind == "round":
             self._take_round(event)
         elif kind == "start":
@@ -118,12 +120,6 @@ class PeerState:
             self.refusal = data
         elif kind == "checkpoint":
             self.checkpoint = data
-
-    def _count(self, line: Record) -> None:
-        totals = self.totals
-        for key in COUNTERS & line.keys():
-            if line[key]:
-                totals[key] = totals.get(key, 0) + line[key]
 
     def _take_round(self, event: Event) -> None:
         line = self.round = event.data
@@ -146,9 +142,9 @@ class PeerState:
         self.met_neighbor |= bool(line.get("neighbors_alive"))
 
     def _take_status(self, event: Event) -> None:
-        self.answer, self.answer_position, self.silent = event.data["status"], self.position, ""
-        said = self.answer.get("neighbors") or _NOTHING
-        self.neighbors |= {int(neighbor): state for neighbor, state in said.items() if state != "unknown"}
+        said = status_of(event)
+        self.answer, self.answer_position, self.silent = said, self.position, ""
+        self.neighbors |= {int(neighbor): state for neighbor, state in said.neighbors.items() if state != "unknown"}
 
     def _take_silence(self, event: Event) -> None:
         self.silent = event.data["reason"]
@@ -236,20 +232,25 @@ class PeerState:
     @property
     def answered(self) -> bool:
         """Whether an answer to an observer is newer than its last round line, and it was not silent since."""
-        return bool(self.answer) and not self.silent and self.answer_position > self.round_position
+        return self.present_answer is not None
+
+    @property
+    def present_answer(self) -> PeerStatus | None:
+        """Its answer, if that is newer than its last round line, and it was not silent since."""
+        return self.answer if not self.silent and self.answer_position > self.round_position else None
 
     @property
     def _answered(self) -> Record:
         """What a newer answer says, under the names of lines."""
-        if not self.answered:
+        said = self.present_answer
+        if said is None:
             return _NOTHING
-        said = self.answer
         return {
-            "accuracy": (said.get("metric") or _NOTHING).get("value"),
-            "metrics": {each["name"]: each["value"] for each in said.get("more_metrics") or ()} or None,
-            "rounds_completed": said.get("round_index"),
-            "cluster_index": said.get("cluster_index"),
-            "true_cluster": said.get("true_cluster"),
+            "accuracy": said.metric.value,
+            "metrics": {each.name: each.value for each in said.more_metrics} or None,
+            "rounds_completed": said.round_index,
+            "cluster_index": said.cluster_index,
+            "true_cluster": said.true_cluster,
         }
 
     @property
@@ -280,10 +281,6 @@ class PeerState:
         if self.summary.get("refusals") and self.status not in BETWEEN:
             return dict(self.summary["refusals"])
         return dict(self.refused)
-
-    def total(self, key: str) -> int:
-        """Return the sum of a counter over all round, end and leave lines."""
-        return self.totals.get(key, 0)
 
     def phase_seconds(self) -> dict[str, float]:
         """Return seconds by phase, over all rounds and incarnations."""
@@ -337,3 +334,11 @@ def run_state(peers: Iterable[PeerState], rounds: int | None) -> str:
 def states(peers: dict[int, PeerState]) -> Counter[str]:
     """Return the number of peers in each status."""
     return Counter(peer.status for peer in peers.values())
+
+
+def totals_of(peers: Iterable[PeerState]) -> Totals:
+    """Return the sums of the peers' counters."""
+    found = Totals()
+    for peer in peers:
+        found.add(peer.totals.as_json(), COUNTERS)
+    return found

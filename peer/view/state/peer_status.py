@@ -7,32 +7,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator_free_bootstrap.errors import Refusal, RemoteProtocolError
-from coordinator_free_bootstrap.graph import ID_MAX
 from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import sentences
-from peer.core.metric import MORE_METRICS_MAX
+from peer.store.records import COUNT_MAX, ENTRIES_MAX, Count, MetricRecord, MoreMetrics, PeerId, PeerIds, Word
 
-COUNT_MAX = 2**63 - 1
-ENTRIES_MAX = 100_000  # neighbors of one peer
-Word = Annotated[str, Field(pattern=r"^[a-z][a-z_]{0,31}$")]
-PeerId = Annotated[int, Field(ge=0, le=ID_MAX)]
 PeerKey = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
-Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-PeerIds = Annotated[list[PeerId], Field(max_length=ENTRIES_MAX)]
-
-
-class MetricRecord(BaseModel):
-    """A metric in a status, a start line or a summary: `peer.core.metric.Metric`, and in the first and last its value."""
-
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
-
-    name: Annotated[str, Field(min_length=1, max_length=64)]
-    higher_is_better: bool
-    share: bool
-    value: Number | None = None
 
 
 class PeerStatus(BaseModel):
@@ -70,7 +51,7 @@ class PeerStatus(BaseModel):
     neighbor_rounds: Annotated[dict[PeerKey, int], Field(max_length=ENTRIES_MAX)]
     silent_s: Annotated[dict[PeerKey, Seconds | None], Field(max_length=ENTRIES_MAX)]
     metric: MetricRecord
-    more_metrics: Annotated[list[MetricRecord], Field(max_length=MORE_METRICS_MAX)] = []
+    more_metrics: MoreMetrics = []
     cluster_index: Count | None
     totals: Annotated[dict[Word, Count], Field(max_length=100)]
     refusals: Annotated[dict[Word, Count], Field(max_length=100)]

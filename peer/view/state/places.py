@@ -12,8 +12,9 @@ from coordinator_free_bootstrap.ordinary_file import content_of, opened
 from coordinator_free_bootstrap.strict_json import printable
 from peer.store.files import storage_error, storage_errors
 from peer.store.history import parse_lines
+from peer.store.records import Summary
 from peer.store.state_dir import StateDir
-from peer.view.state.records import Record, Summary, problem_of, problem_of_line
+from peer.view.state.records import Record, problem_of, problem_of_line
 
 PLACES = "the --out of peer testbed, the --state-dir of peer run, or a folder with state directories"
 START_BYTES_MAX = 1 << 20  # of a history file, in which its start line is

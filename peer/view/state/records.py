@@ -1,157 +1,32 @@
-"""Records that reports read (history lines, summaries, fault timelines), validated: a wrong record is a note, not a traceback."""
+"""Records that reports read, validated: a wrong record is a note, not a traceback. History lines: `peer.store.records`."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator_free_bootstrap.graph import ID_MAX
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import sentences
-from peer.core.metric import MORE_METRICS_MAX, plain_keys
-from peer.store.history import COUNTERS
-from peer.view.state.peer_status import ENTRIES_MAX, Count, MetricRecord, Number, PeerId, PeerStatus, Word
+from peer.core.counters import COUNTERS
+from peer.core.metric import plain_keys
+from peer.store.records import (
+    ENTRIES_MAX,
+    KINDS,
+    Line,
+    PeerId,
+    Small,
+    Text,
+    Time,
+)
+from peer.view.state.peer_status import PeerStatus
 
 Record = dict[str, Any]
-Text = Annotated[str, Field(max_length=4096)]
-CLUSTERS_MAX = 4096
-CenterScores = Annotated[  # [center][true cluster]: sum of the test samples' scores, and their number
-    list[Annotated[list[Annotated[list[Number], Field(min_length=2, max_length=2)]], Field(min_length=1)]],
-    Field(min_length=1, max_length=CLUSTERS_MAX),
-]
-Metrics = Annotated[dict[Text, Number | None], Field(max_length=MORE_METRICS_MAX)]
-Weights = Annotated[list[Number], Field(min_length=1, max_length=CLUSTERS_MAX)]
-
-
-def _iso(text: str) -> str:
-    try:
-        datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"found {printable(text, 40)}; allowed: a time in ISO 8601") from error
-    return text
-
-
-def _rectangle(rows: list[list[int]]) -> list[list[int]]:
-    if len({len(row) for row in rows}) != 1 or not rows[0] or not any(map(sum, rows)):
-        raise ValueError("found rows of different lengths or no samples; allowed: a table of counts")
-    return rows
-
-
-Time = Annotated[str, AfterValidator(_iso)]
-Small = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
-
-
-class Line(_Record):
-    """A history line of any kind."""
-
-    kind: Text
-    t: Number | None = None
-    time: Time | None = None
-    incarnation: Count | None = None
-
-
-class StartLine(Line):
-    """The first line of an incarnation."""
-
-    peer_id: PeerId | None = None
-    true_cluster: Count | None = None
-    digests: dict[str, Text] | None = None
-    metric: MetricRecord | None = None
-    more_metrics: Annotated[list[MetricRecord], Field(max_length=MORE_METRICS_MAX)] | None = None
-
-
-class AlgorithmState(_Record):
-    """The parts of an algorithm's state that reports compute with."""
-
-    candidates: Annotated[list[PeerId], Field(max_length=ENTRIES_MAX)] | None = None
-    collaborators: Annotated[list[PeerId], Field(max_length=ENTRIES_MAX)] | None = None
-    mixture: Weights | None = None
-    soft_mixture: Weights | None = None
-    center_scores: CenterScores | None = None
-    class_explains: Number | None = None
-    confusion: (
-        Annotated[
-            list[Annotated[list[Small], Field(max_length=CLUSTERS_MAX)]],
-            Field(min_length=1, max_length=CLUSTERS_MAX),
-            AfterValidator(_rectangle),
-        ]
-        | None
-    ) = None
-
-
-class _ResultLine(Line):
-    accuracy: Number | None = None
-    metric_value: Number | None = None
-    accuracy_shared: Number | None = None
-    metric_shared: Number | None = None
-    accuracy_train: Number | None = None
-    metric_train: Number | None = None
-    loss: Number | None = None
-    metrics: Metrics | None = None
-    cluster_index: Count | None = None
-    state: AlgorithmState | None = None
-
-
-class RoundLine(_ResultLine):
-    """One completed round."""
-
-    round_index: Annotated[int, Field(ge=0, le=2**31)]
-    neighbors_alive: Count | None = None
-    restores: Count | None = None
-    seconds: dict[str, Number | None] | None = None
-    missing: Annotated[list[PeerId], Field(max_length=ENTRIES_MAX)] | None = None
-
-
-class EndLine(_ResultLine):
-    """The end of a run."""
-
-    rounds_completed: Count | None = None
-    accuracy_before_final: Number | None = None
-    accuracy_after_final: Number | None = None
-    metric_before_final: Number | None = None
-    metric_after_final: Number | None = None
-    final_share: Number | None = None
-
-
-class NeighborLine(Line):
-    """A change of a neighbor's state."""
-
-    neighbor: PeerId
-    state: Word
-
-
-class RefusedLine(Line):
-    """A refused message."""
-
-    neighbor: PeerId | None = None
-    code: Word
-
-
-class Summary(_Record):
-    """``summary.json``."""
-
-    peer_id: PeerId | None = None
-    status: Word | None = None
-    exit_code: Small | None = None
-    incarnation: Count | None = None
-    rounds_completed: Count | None = None
-    algorithm: Text | None = None
-    cluster_index: Count | None = None
-    true_cluster: Count | None = None
-    metric: MetricRecord | None = None
-    accuracy: Number | None = None
-    loss: Number | None = None
-    metrics: Metrics | None = None
-    totals: dict[str, Count] | None = None
-    refusals: dict[Word, Count] | None = None
-    digests: dict[str, Text] | None = None
-    ended_at: Time | None = None
 
 
 class TimelineLine(_Record):
@@ -199,14 +74,6 @@ class GapLine(_Record):
 
 
 OBSERVED_LINES: dict[str, type[BaseModel]] = {"status": StatusLine, "silent": SilentLine, "gap": GapLine}
-_KINDS: dict[str, type[Line]] = {
-    "start": StartLine,
-    "round": RoundLine,
-    "end": EndLine,
-    "leave": EndLine,
-    "neighbor": NeighborLine,
-    "refused": RefusedLine,
-}
 
 
 def problem_of(record: Any, model: type[BaseModel]) -> str:
@@ -221,8 +88,8 @@ def problem_of(record: Any, model: type[BaseModel]) -> str:
 def problem_of_line(line: Record) -> str:
     """Return the first wrong key of a history line as a sentence, "" if there is none."""
     kind = line.get("kind")
-    problem = problem_of(line, _KINDS.get(kind, Line) if isinstance(kind, str) else Line)
-    for key in COUNTERS & line.keys() if not problem else ():
+    problem = problem_of(line, KINDS.get(kind, Line) if isinstance(kind, str) else Line)
+    for key in line.keys() & COUNTERS if not problem else ():
         value = line[key]
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63):
             return f"{key}: found {printable(repr(value), 80)}; allowed: a count"
@@ -255,7 +122,7 @@ def compact(line: Record) -> Record:
     return found
 
 
-_OMITTED = COUNTERS | {"missing", "rejected", "folded", "state"}
+_OMITTED = frozenset(COUNTERS) | {"missing", "rejected", "folded", "state"}
 
 
 def kept(line: Record) -> Record:

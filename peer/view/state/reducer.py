@@ -155,7 +155,7 @@ class EventLog:
         line, index = event.data, event.data["round_index"]
         self.rounds.setdefault(index, {})[peer.peer_id] = RoundCell(
             self.cursor, event.at, line.get("t") or 0.0, line.get("accuracy"), line.get("cluster_index"),
-            peer.total("payload_bytes_sent"), line,
+            peer.totals.payload_bytes_sent, line,
         )  # fmt: skip
         self._newest_of_round[index] = self.cursor
 

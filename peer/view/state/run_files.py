@@ -14,8 +14,8 @@ from coordinator_free_bootstrap import Manifest, parse_manifest
 from coordinator_free_bootstrap.errors import ConfigError, StorageError, UsageError
 from coordinator_free_bootstrap.graph import Graph
 from peer.core.metric import Metric
-from peer.store.history import FIELDS
 from peer.store.model_file import load_model
+from peer.store.records import KINDS
 from peer.store.state_dir import StateDir
 from peer.view.state.peer_state import PeerState
 from peer.view.state.places import PLACES
@@ -60,7 +60,7 @@ class PeerRun:
     @classmethod
     def from_log(cls, log: EventLog, tail: PeerTail) -> PeerRun:
         """Return what a log has of one peer."""
-        history = [event.data for event in log.events(tail.peer_id) if event.kind in FIELDS]
+        history = [event.data for event in log.events(tail.peer_id) if event.kind in KINDS]
         return cls(tail.peer_id, tail.place, history, log.newest(tail.peer_id).copy(), tuple(tail.problems))
 
     @cached_property

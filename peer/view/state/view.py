@@ -7,7 +7,6 @@ escaped; what shows it must not read it as markup.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -15,19 +14,19 @@ from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.routes import kind_of
 from coordinator_free_bootstrap.strict_json import finite, printable
 from peer.core.metric import Metric
+from peer.store.records import STATES
 from peer.view.state.agreement import agreement
 from peer.view.state.layout import positions
 from peer.view.state.more_metrics import latest_values, more_metrics_of
-from peer.view.state.peer_state import PeerState, run_state, states
+from peer.view.state.peer_state import PeerState, run_state, states, totals_of
 from peer.view.state.reducer import EventLog, RunState
+from peer.view.state.rows import JSON, EdgeRow, Header, PeerRow
 from peer.view.state.timeline import timeline
 from peer.view.state.waits import alone, waits
 
 TIMELINE_MAX = 500  # newest entries
-DOWN = ("dead", "silent", "diverged", "refused", "alone", "failed")
 LINKS = ("dead", "left", "suspect", "unknown", "alive")  # states of a neighbor, the worst first
 ROUTES = ("relay", "tunnel", "proxy", "direct")  # how the ends of an edge reach each other, the least direct first
-JSON = dict[str, Any]
 
 
 class View:
@@ -71,9 +70,9 @@ class View:
             "cursor": state.cursor,
             "newest": self.log.cursor,
             "at": round(state.at, 3),
-            "header": self.header(state),
-            "peers": [self.peer(peer, state) for peer in peers.values()],
-            "edges": self.edges(state, only),
+            "header": self.header(state).as_json(),
+            "peers": [self.peer(peer, state).as_json() for peer in peers.values()],
+            "edges": [row.as_json() for row in self.edges(state, only)],
             "timeline": self.timeline(state),
         }
 
@@ -89,38 +88,35 @@ class View:
             self._more_at, self._more = self.log.cursor, more_metrics_of(self.log.peers.values())
         return self._more
 
-    def header(self, state: RunState) -> JSON:
+    def header(self, state: RunState) -> Header:
         """Return the numbers of the whole run."""
         peers, metric = list(state.peers.values()), self.metric()
         values = present(peer.latest("accuracy") for peer in peers)
         rounds = [peer.rounds_completed for peer in peers]
         manifest = self.graph.manifest if self.graph else None
         count = states(state.peers)
-        return {
-            "algorithm": algorithm_of(self.graph, peers),
-            "task": manifest.task if manifest else None,
-            "clusters": manifest.clusters if manifest else None,
-            "metric": metric.as_json() | {"name": printable(metric.name, 64)},
+        return Header(
+            algorithm=algorithm_of(self.graph, peers),
+            task=manifest.task if manifest else None,
+            clusters=manifest.clusters if manifest else None,
+            metric=metric.as_json() | {"name": printable(metric.name, 64)},
             **statistics(metric, values),
-            "measured": int(values.size),
-            "more_metrics": self._more_statistics(peers),
-            "ari": ari(peers),
-            "rounds_min": min(rounds, default=0),
-            "rounds_max": max(rounds, default=0),
-            "rounds_total": manifest.rounds if manifest else None,
-            "payload_bytes": sum(peer.total("payload_bytes_sent") for peer in peers),
-            "wire_bytes": sum(peer.total("wire_bytes_sent") for peer in peers),
-            "models_sent": sum(peer.total("models_sent") for peer in peers),
-            "models_folded": sum(peer.total("models_folded") for peer in peers),
-            "peers": len(peers),
-            "alive": count["running"],
-            "down": sum(count[status] for status in DOWN),
-            "state": run_state(peers, manifest.rounds if manifest else None),
-            "states": dict(sorted(count.items())),
-            "seconds_left": seconds_left(peers, manifest.rounds if manifest else None),
-            "gaps": sum(len(peer.gaps) for peer in peers),
-            "ended": bool(peers) and not count["running"] and count["missing"] < len(peers),
-        }
+            measured=int(values.size),
+            more_metrics=self._more_statistics(peers),
+            ari=ari(peers),
+            rounds_min=min(rounds, default=0),
+            rounds_max=max(rounds, default=0),
+            rounds_total=manifest.rounds if manifest else None,
+            totals=totals_of(peers),
+            peers=len(peers),
+            alive=count["running"],
+            down=sum(count[status] for status, each in STATES.items() if each.down),
+            state=run_state(peers, manifest.rounds if manifest else None),
+            states=dict(sorted(count.items())),
+            seconds_left=seconds_left(peers, manifest.rounds if manifest else None),
+            gaps=sum(len(peer.gaps) for peer in peers),
+            ended=bool(peers) and not count["running"] and count["missing"] < len(peers),
+        )
 
     def _more_statistics(self, peers: list[PeerState]) -> list[JSON]:
         metrics = self.more_metrics()
@@ -132,44 +128,41 @@ class View:
             for at, metric in enumerate(metrics)
         ]
 
-    def peer(self, peer: PeerState, state: RunState) -> JSON:
+    def peer(self, peer: PeerState, state: RunState) -> PeerRow:
         """Return the row of one peer of a state."""
         algorithm = peer.latest("state") or {}
         wait = waits(peer, state.peers, self.graph, state.at)
-        return {
-            "id": peer.peer_id,
-            "status": printable(peer.status, 32),
-            "exit_code": peer.exit_code,
-            "round": peer.rounds_completed,
-            "metric": peer.latest("accuracy"),
-            "metrics": latest_values(peer, self.more_metrics()),
-            "loss": peer.latest("loss"),
-            "cluster": peer.latest("cluster_index"),
-            "true_cluster": peer.latest("true_cluster"),
-            "collaborators": algorithm.get("collaborators"),
-            "mixture": algorithm.get("soft_mixture") or algorithm.get("mixture"),
-            "waits_for": wait.neighbors,
-            "why": [printable(reason) for reason in wait.reasons],
-            "until_s": wait.until_s,
-            "stage": wait.stage,
-            "silent": printable(peer.silent),
-            "alive": alive(peer),
-            "alone": alone(peer),
-            "neighbors": {str(neighbor): state for neighbor, state in peer.neighbors.items()},
-            "seconds": {phase: round(spent, 3) for phase, spent in peer.phase_seconds().items()},
-            "seconds_per_round": None if peer.pace_s is None else round(peer.pace_s, 3),
-            "payload_bytes": peer.total("payload_bytes_sent"),
-            "models_sent": peer.total("models_sent"),
-            "models_folded": peer.total("models_folded"),
-            "rounds_with_missing": len(peer.missing),
-            "rounds_alone": peer.total("rounds_alone"),
-            "refusals": peer.refusals,
-            "starts": len(peer.incarnations),
-            "checkpoint": peer.checkpoint.get("round_index"),
-            "at": round(peer.at, 3),
-        }
+        return PeerRow(
+            id=peer.peer_id,
+            status=printable(peer.status, 32),
+            exit_code=peer.exit_code,
+            round=peer.rounds_completed,
+            metric=peer.latest("accuracy"),
+            metrics=latest_values(peer, self.more_metrics()),
+            loss=peer.latest("loss"),
+            cluster=peer.latest("cluster_index"),
+            true_cluster=peer.latest("true_cluster"),
+            collaborators=algorithm.get("collaborators"),
+            mixture=algorithm.get("soft_mixture") or algorithm.get("mixture"),
+            waits_for=wait.neighbors,
+            why=[printable(reason) for reason in wait.reasons],
+            until_s=wait.until_s,
+            stage=wait.stage,
+            silent=printable(peer.silent),
+            alive=alive(peer),
+            alone=alone(peer),
+            neighbors={str(neighbor): state for neighbor, state in peer.neighbors.items()},
+            seconds={phase: round(spent, 3) for phase, spent in peer.phase_seconds().items()},
+            seconds_per_round=None if peer.pace_s is None else round(peer.pace_s, 3),
+            totals=peer.totals,
+            rounds_with_missing=len(peer.missing),
+            refusals=peer.refusals,
+            starts=len(peer.incarnations),
+            checkpoint=peer.checkpoint.get("round_index"),
+            at=round(peer.at, 3),
+        )
 
-    def edges(self, state: RunState, only: set[int] | None = None) -> list[JSON]:
+    def edges(self, state: RunState, only: set[int] | None = None) -> list[EdgeRow]:
         """Return each edge of the graph (of these peers): its state, and models and bytes both ways."""
         pairs = self.graph.edges if self.graph else known_edges(state)
         return [edge(state, a, b, self.graph) for a, b in pairs if only is None or a in only or b in only]
@@ -226,8 +219,12 @@ ROUND = ("round", "mean", "worst", "best", "tenth", "ari", "seconds", "payload_b
 
 def metric_of(peers: Iterable[PeerState]) -> Metric:
     """Return the metric in the start lines or summaries of peers; accuracy if they have none."""
-    known = (source.get("metric") for peer in peers for source in (peer.summary, peer.start, peer.answer))
-    return next((Metric.from_json(metric) for metric in known if metric), Metric())
+    for peer in peers:
+        if found := peer.summary.get("metric") or peer.start.get("metric"):
+            return Metric.from_json(found)
+        if peer.answer is not None:
+            return peer.answer.metric.plain
+    return Metric()
 
 
 def algorithm_of(graph: Graph | None, peers: Iterable[PeerState]) -> str | None:
@@ -289,30 +286,25 @@ def known_edges(state: RunState) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def edge(state: RunState, a: int, b: int, graph: Graph | None = None) -> JSON:
-    """Return one edge. ``models`` and ``bytes`` are [a to b, b to a]; bytes are models times the sender's mean model size."""
+def edge(state: RunState, a: int, b: int, graph: Graph | None = None) -> EdgeRow:
+    """Return one edge."""
     ends = {peer_id: state.peers.get(peer_id) or PeerState(peer_id) for peer_id in (a, b)}
     said = [ends[a].neighbors.get(b), ends[b].neighbors.get(a)]
     known = [word for word in said if word is not None]
     worst = next((word for word in LINKS if word in known), "unknown")
     models = [ends[b].folded.get(a, 0), ends[a].folded.get(b, 0)]
-    return {
-        "a": a,
-        "b": b,
-        "state": worst,
-        "models": models,
-        "bytes": [round(count * _model_bytes(ends[i])) for count, i in zip(models, (a, b), strict=True)],
-        "kind": edge_kind(ends, a, b, graph),
-    }
+    sent = [round(count * _model_bytes(ends[i])) for count, i in zip(models, (a, b), strict=True)]
+    return EdgeRow(a=a, b=b, state=worst, models=models, bytes=sent, kind=edge_kind(ends, a, b, graph))
 
 
 def edge_kind(ends: dict[int, PeerState], a: int, b: int, graph: Graph | None) -> str | None:
     """Return how the ends of an edge reach each other: as one of them says, the least direct first; else as the graph says."""
-    said = {(ends[i].answer.get("routes") or {}).get(str(j)) for i, j in ((a, b), (b, a))}
+    answers = ((ends[i].answer, str(j)) for i, j in ((a, b), (b, a)))
+    said = {answer.routes.get(other) for answer, other in answers if answer is not None}
     found = next((kind for kind in ROUTES if kind in said), None)
     return found or (kind_of(graph, a, b) if graph is not None else None)
 
 
 def _model_bytes(peer: PeerState) -> float:
-    sent = peer.total("models_sent")
-    return peer.total("payload_bytes_sent") / sent if sent else 0.0
+    sent = peer.totals.models_sent
+    return peer.totals.payload_bytes_sent / sent if sent else 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from coordinator_free_bootstrap.graph import Graph
@@ -41,16 +41,15 @@ def waits(peer: PeerState, peers: Mapping[int, PeerState], graph: Graph | None, 
     """
     if peer.status != "running":
         return Wait()
-    if peer.answer:
-        return said(peer.answer) if peer.answered else Wait()
+    if peer.answer is not None:
+        return said(peer.present_answer) if peer.present_answer is not None else Wait()
     if graph is None or graph.manifest.pace != "lockstep" or not peer.round_at:
         return Wait()
     return behind(peer, peers, graph, now)
 
 
-def said(answer: Mapping[str, object]) -> Wait:
+def said(status: PeerStatus) -> Wait:
     """Return what a peer has said that it waits for."""
-    status = PeerStatus.model_construct(**answer)  # type: ignore[arg-type]
     neighbors = tuple(sorted({*status.waiting_for, *status.owed_to}))
     return Wait(status.stage.replace("_", " "), neighbors, tuple(reasons(status)), until_s(status))
 
@@ -84,13 +83,13 @@ def alone(peer: PeerState) -> str:
     """Return a sentence on a peer that trains without any neighbor now; "" for others."""
     if peer.status != "running":
         return ""
-    if peer.answered:
-        answer = peer.answer
-        trains, states = answer.get("phase") == "running", answer.get("neighbors", {}).values()
-        count, rounds = answer.get("totals", {}).get("rounds_alone", 0), answer.get("round_index", 0)
+    states: Iterable[str]
+    if (answer := peer.present_answer) is not None:
+        trains, states = answer.phase == "running", answer.neighbors.values()
+        count, rounds = answer.totals.get("rounds_alone", 0), answer.round_index
     else:
         trains, states = bool(peer.round.get("rounds_alone")), peer.neighbors.values()
-        count, rounds = peer.total("rounds_alone"), peer.rounds_completed
+        count, rounds = peer.totals.rounds_alone, peer.rounds_completed
     lonely = trains and count and not {"alive", "suspect"} & {*states}
     return f"no neighbor is live; {count} of {rounds} rounds alone so far" if lonely else ""
 

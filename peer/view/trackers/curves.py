@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from peer.core.counters import COUNTERS
 from peer.core.metric import Metric
-from peer.store.history import COUNTERS
 from peer.view.state.agreement import agreement
 from peer.view.trackers.tracker import Row
 
 FIXED = frozenset({"peer_id", "round_index", "t", "incarnation", "true_cluster"})  # they say which row it is
 LATE_ROUNDS_MAX = 20  # a round is drawn without the peers that are further behind
 _GROUPS = {"seconds": "seconds", "metrics": "quality", "state": "state"}  # of names with a dot
-_TRAFFIC = ("_sent", "_folded", "_dropped", "_unused", "_rejected", "_bytes")
 _CLUSTERS = ("cluster_index", "cluster_ari")
-_PEERS = ("neighbors_alive", "active")
+_PEERS = ("neighbors_alive", "active", "rounds_alone")
 
 
 def curve_name(name: str) -> str:
@@ -25,11 +24,11 @@ def curve_name(name: str) -> str:
     group, _, rest = name.partition(".")
     if rest:
         return f"{_GROUPS.get(group, group)}/{rest}"
-    if name.endswith(_TRAFFIC):
-        return f"traffic/{name}"
     if name in _CLUSTERS:
         return f"clusters/{name}"
-    return f"peers/{name}" if name in _PEERS else f"quality/{name}"
+    if name in _PEERS:
+        return f"peers/{name}"
+    return f"traffic/{name}" if name in COUNTERS or name == "payload_bytes" else f"quality/{name}"
 
 
 def numbers(row: Row) -> dict[str, float]:

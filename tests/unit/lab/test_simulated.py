@@ -1,6 +1,7 @@
 """The simulated backend: its run directory, its shared arrays, and the rounding of stacked training."""
 
 import gc
+import json
 
 import numpy as np
 import pytest
@@ -10,8 +11,12 @@ from coordinator_free_bootstrap import make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import ShardError
 from peer.lab.network import frozen_objects
 from peer.lab.simulated import SimulatedSettings, simulate
+from peer.store.history import read_history
+from peer.store.records import FIELDS, Line, Summary
+from peer.store.state_dir import StateDir
 from peer.tasks import Shard, Task
 from peer.view.report.report import build_report
+from peer.view.state.records import problem_of, problem_of_line
 from peer.view.state.run_files import Run
 from peer.view.state.tail import RunTail
 from peer.view.state.view import View
@@ -45,6 +50,17 @@ def test_the_report_reads_the_run_directory(tmp_path):
     assert report.values["models_sent"] == 3 * 2 * len(graph.edges) == report.values["models_folded"]
     assert report.values["consensus_distance"][0] >= 0
     assert all(peer.status == "completed" for peer in peers.values())
+
+
+@pytest.mark.parametrize("algorithm", ["dfca", "fedspd", "dpfl"])
+def test_all_that_a_run_writes_is_in_the_vocabulary(algorithm, tmp_path):
+    peers = simulate(graph_of(algorithm=algorithm, options={"budget": 1} if algorithm == "dpfl" else {}), tmp_path)
+    for peer_id in peers:
+        place = StateDir.of_peer(tmp_path, peer_id)
+        for line in read_history(place.history):
+            assert line.keys() <= FIELDS[line["kind"]] | Line.model_fields.keys() and not problem_of_line(line)
+        summary = json.loads(place.summary.read_text())
+        assert summary.keys() <= Summary.model_fields.keys() and not problem_of(summary, Summary)
 
 
 @pytest.mark.parametrize("pace", ["lockstep", "async"])

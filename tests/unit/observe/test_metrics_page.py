@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tools.fake_run import round_fields
 
 from coordinator_free_bootstrap.errors import ConfigError
-from peer.observe.metrics import STATES, PeerMetrics
+from peer.observe.metrics import STATES_SAID, PeerMetrics
 from peer.observe.metrics_http import serve
 from peer.observe.metrics_page import MetricsPage, metrics_page
 from peer.ops.deploy.text import verbatim
@@ -54,7 +54,7 @@ def test_only_metrics_are_found(page):
 
 def test_the_state_of_the_run_is_there_before_the_task_is_known_and_after_the_end(page):
     found, ask = page
-    states = {("peer_run_state", (state,)): float(state == "starting") for state in STATES}
+    states = {("peer_run_state", (state,)): float(state == "starting") for state in STATES_SAID}
     assert samples(ask()[1]).items() >= states.items()
     peer = found.show(lambda: PeerMetrics(3))
     peer.plan(60, 2e9, 1.9e9)

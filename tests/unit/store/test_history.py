@@ -1,36 +1,12 @@
 """The history has complete lines only, also after a crash or a disk error."""
 
 import json
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from coordinator_free_bootstrap.errors import StorageError
-from peer.store.history import COUNTERS, FIELDS, HistoryWriter, read_history
-
-DOCUMENT = Path(__file__).parents[3] / "docs" / "history.md"
-
-
-def test_the_document_lists_the_kinds_and_fields_of_lines():
-    """A row's first cell and the words in backticks outside parentheses of the second are names, in the table of kinds."""
-    kinds, of_round, counters = DOCUMENT.read_text().split("# The summary")[0].split("\n## ")
-    documented = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", kinds, re.MULTILINE))
-    found = {kind: {*names(re.sub(r"\([^)]*\)", "", cell))} for kind, cell in documented.items()}
-    assert {*first_cells(counters)} == COUNTERS
-    found["round"] = {*first_cells(of_round)}
-    for kind in ("round", "end", "leave"):
-        found[kind] |= COUNTERS
-    assert found == FIELDS
-
-
-def names(text):
-    return re.findall(r"`(\w+)`", text)
-
-
-def first_cells(table):
-    return [name for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in names(cell)]
+from peer.store.history import HistoryWriter, read_history
 
 
 def test_lines_are_stamped_and_read_back(tmp_path):

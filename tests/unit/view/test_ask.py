@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import typer
 from rich.console import Console
-from tools.fake_run import write_graph, write_peer
+from tools.fake_run import ACCURACY, STATUS, write_graph, write_peer
 from typer.testing import CliRunner
 
 from coordinator_free_bootstrap.errors import NeighborUnavailable, RemoteProtocolError, UsageError
@@ -23,30 +23,7 @@ from peer.view.state.tail import RunTail
 from peer.view.state.view import View
 from peer.view.verbs.status import status
 
-ACCURACY = {"name": "accuracy", "higher_is_better": True, "share": True}
 MAE = {"name": "mae", "higher_is_better": False, "share": False}
-STATUS = {
-    "peer_id": 3,
-    "incarnation": 1 << 32,
-    "phase": "running",
-    "stage": "exchanging",
-    "round_index": 7,
-    "rounds_total": 60,
-    "persisted_round": 6,
-    "neighbors": {"1": "alive", "2": "suspect"},
-    "neighbor_rounds": {"1": 6, "2": 7},
-    "silent_s": {"1": 0.1, "2": 3.2},
-    "suspicion_s": 5.0,
-    "waiting_for": [],
-    "owed_to": [],
-    "waiting_s": 0.0,
-    "unchanged_s": 4.0,
-    "metric": ACCURACY | {"value": 0.5},
-    "cluster_index": 1,
-    "totals": {"models_sent": 3},
-    "refusals": {"too_slow": 1},
-    "storage_error": "",
-}
 
 
 def said(*changes, silent=()) -> View:
@@ -112,7 +89,7 @@ def test_a_peer_that_trains_alone_is_said_to():
 def test_before_it_has_met_a_neighbor_none_is_alive():
     view = said({"neighbors": {"1": "unknown", "2": "unknown"}})
     assert "0 of 2 neighbors alive (1 unknown, 2 unknown)" in line_of(view, 3)
-    assert " 0/2 " in text_of(view) and view.peer(view.log.state().peers[3], view.log.state())["alive"] == 0
+    assert " 0/2 " in text_of(view) and view.peer(view.log.state().peers[3], view.log.state()).alive == 0
 
 
 @pytest.mark.parametrize(
@@ -167,8 +144,8 @@ def test_further_metrics_are_columns_after_the_metric():
     assert max(map(len, text_of(view).splitlines())) <= 80
     assert shown[2].split()[3:7] == ["0.500", "12.5", "0.250", "1"]
     state = view.log.state()
-    assert view.peer(state.peers[3], state)["metrics"] == [12.5, 0.25, 1.0]
-    assert [each["mean"] for each in view.header(state)["more_metrics"]] == [12.5, 0.25, 1.0]
+    assert view.peer(state.peers[3], state).metrics == [12.5, 0.25, 1.0]
+    assert [each["mean"] for each in view.header(state).more_metrics] == [12.5, 0.25, 1.0]
 
 
 def test_a_finished_peer_is_shown_from_its_summary_and_the_peer_is_named_once(tmp_path, app):
@@ -213,7 +190,7 @@ def test_a_peer_without_an_answer_that_waits_by_its_files_is_in_the_table(tmp_pa
     files.log.append([Event(2e9, 1, "silent", {"reason": "no answer"})])
     view = View(files.log, graph)
     state = view.log.state()
-    assert view.peer(state.peers[1], state)["waits_for"] == graph.neighbors(1)
+    assert view.peer(state.peers[1], state).waits_for == graph.neighbors(1)
     row = next(line for line in text_of(view).splitlines() if line.split()[:1] == ["1"])
     assert row.split()[:3] == ["1", "running", "3/6"] and "no answer" in row
 

@@ -2,8 +2,8 @@
 
 import pytest
 import typer
-from test_ask import STATUS, line_of, text_of
-from tools.fake_run import write_graph
+from test_ask import line_of, text_of
+from tools.fake_run import STATUS, write_graph
 from typer.testing import CliRunner
 
 import peer.view.verbs.status

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from peer.store.records import PHASES, STATES
 from peer.view.page.files import STATIC, script, styles
 from peer.view.page.single_file import single_file
 
@@ -79,3 +80,12 @@ def test_the_single_file_allows_only_its_own_scripts_and_asks_for_nothing():
 
         assert base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() in policy
     assert styles() in page
+
+
+def test_the_page_knows_the_states_and_phases_of_the_vocabulary():
+    def listed(file, name):
+        return re.findall(r'"(\w+)"', re.search(rf"const {name} = \[([^\]]*)\]", (STATIC / file).read_text())[1])
+
+    assert {*listed("frame.js", "DOWN")} == {state for state, each in STATES.items() if each.down}
+    assert {*listed("frame.js", "ENDED")} <= STATES.keys()
+    assert listed("film.js", "PHASES") == list(PHASES)

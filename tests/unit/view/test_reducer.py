@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from tools.fake_run import FINAL, ROUNDS, accuracy_at, write_graph, write_peer
+from tools.fake_run import ACCURACY, FINAL, ROUNDS, STATUS, accuracy_at, write_graph, write_peer
 
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
@@ -32,7 +32,7 @@ HELD, FREE = ("process", {"held": True}), ("process", {"held": False})
 SUMMARY = ("summary", {"status": "diverged", "incarnation": 1, "accuracy": None})
 LATER = ("summary", {"status": "diverged", "incarnation": 2})
 AGAIN = ("start", {"kind": "start", "incarnation": 2})
-ANSWER = ("status", {"status": {"stage": "running"}})
+ANSWER = ("status", {"status": STATUS | {"round_index": 0, "metric": ACCURACY}})
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_events_give_a_status(events, status, rounds, accuracy):
 def test_counters_neighbors_and_missing_rounds_are_summed():
     late = ("round", {"kind": "round", "round_index": 1, "missing": [1], "seconds": {"train": 2.0}, "models_sent": 1})
     state = fold(START, ALIVE, ROUND, late, END)
-    assert (state.total("models_sent"), state.folded, state.neighbors) == (4, {1: 1}, {1: "alive"})
+    assert (state.totals.models_sent, state.folded, state.neighbors) == (4, {1: 1}, {1: "alive"})
     assert (state.missing, state.phase_seconds()["train"], state.met_neighbor) == ({1}, 2.0, True)
     assert fold(START, late, ("round", {"kind": "round", "round_index": 1})).missing == frozenset()
 
@@ -192,7 +192,7 @@ def test_replay_at_a_round_equals_the_lines_of_the_round(tmp_path):
         assert {row["id"]: (row["round"], row["metric"]) for row in shown["peers"]} == {
             i: (index + 1, pytest.approx(accuracy_at(i, index))) for i in FINAL
         }
-        assert all(row["payload_bytes"] == 64_000 * (index + 1) for row in shown["peers"])
+        assert all(row["totals"]["payload_bytes_sent"] == 64_000 * (index + 1) for row in shown["peers"])
     assert view.at(0)["header"]["rounds_max"] == 0
 
 
@@ -208,7 +208,11 @@ def test_the_header_equals_the_report(tmp_path):
         values["cluster_ari"],
         values["rounds"],
     )
-    assert header["payload_bytes"] == values["payload_bytes_sent"] and header["ended"] and header["down"] == 0
+    assert (
+        header["totals"]["payload_bytes_sent"] == values["payload_bytes_sent"]
+        and header["ended"]
+        and header["down"] == 0
+    )
 
 
 def test_changes_since_a_cursor_lead_to_everything(tmp_path):

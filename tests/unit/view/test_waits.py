@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tools.fake_run import STATUS
 
 from coordinator_free_bootstrap import Relay, make_graph, parse_manifest
 from coordinator_free_bootstrap.graph import Graph
@@ -10,7 +11,7 @@ from peer.view.state.events import Event
 from peer.view.state.reducer import EventLog
 from peer.view.state.view import View
 
-SAID = {
+SAID = STATUS | {
     "stage": "exchanging", "round_index": 4, "waiting_for": [1], "owed_to": [], "suspicion_s": 5.0, "deadline_s": 80.0,
     "neighbors": {"1": "alive"}, "neighbor_rounds": {"1": 3}, "silent_s": {"1": 0.1},
 }  # fmt: skip

@@ -22,7 +22,7 @@ export function runAt(film, round, peers) {
     ...film.frames[round],
     rounds_min: Math.min(...rounds),
     rounds_max: Math.max(...rounds),
-    payload_bytes: peers.reduce((sum, peer) => sum + (peer.payload_bytes || 0), 0),
+    totals: { payload_bytes_sent: peers.reduce((sum, peer) => sum + (peer.totals.payload_bytes_sent || 0), 0) },
     alive: peers.filter((peer) => peer.status === "running").length,
     down: peers.filter(isDown).length,
     states: statesOf(peers),
@@ -66,8 +66,7 @@ function replayedPeer(film, peer, round) {
     cluster: orNone(film.latest("cluster", peer, round)),
     alive: orNone(film.latest("alive", peer, round)),
     neighbors: film.neighbors[peer].length,
-    rounds_alone: film.sum("lonely", peer, round),
-    payload_bytes: film.latest("sent", peer, round),
+    totals: { rounds_alone: film.sum("lonely", peer, round), payload_bytes_sent: film.latest("sent", peer, round) },
     waits: pastWait(film, peer, at),
   };
 }
@@ -82,7 +81,7 @@ function orNone(value) {
 
 /** Return how many rounds a peer was without any neighbor: `5 of 7 rounds`, or "" for none. */
 export function aloneText(peer) {
-  return peer.rounds_alone ? `${whole(peer.rounds_alone)} of ${counted(peer.round, "round")}` : "";
+  return peer.totals.rounds_alone ? `${whole(peer.totals.rounds_alone)} of ${counted(peer.round, "round")}` : "";
 }
 
 function presentWait(row) {

@@ -99,8 +99,9 @@ export class Header {
     this.#more("accuracy_mean", final ? `${deviation}; after the final phase` : deviation);
     write(this.tiles.get("accuracy_mean").name, `Mean ${film.main.name}`);
     this.#set("cluster_ari", decimal(numbers.ari), numbers.ari);
-    this.#set("payload_bytes_sent", bytesText(numbers.payload_bytes), numbers.payload_bytes);
-    this.#more("payload_bytes_sent", known(numbers.models_sent) ? counted(numbers.models_sent, "model") : "");
+    const sent = numbers.totals && (numbers.totals.payload_bytes_sent ?? 0);
+    this.#set("payload_bytes_sent", bytesText(sent), sent);
+    this.#more("payload_bytes_sent", numbers.totals?.models_sent ? counted(numbers.totals.models_sent, "model") : "");
     this.#set("alive", `${whole(film.size - (numbers.down || 0))} of ${whole(film.size)}`, numbers.alive);
     this.#more("alive", Object.entries(numbers.states || {}).map(([status, count]) => `${whole(count)} ${status}`).join(", "));
     mark(this.tiles.get("alive").value.parentElement, "data-down", numbers.down || 0);

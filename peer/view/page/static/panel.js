@@ -57,7 +57,8 @@ export class Panel {
       ["true cluster", known(truth) ? `${truth} (${shapeName(truth)})` : "not known"],
       ["neighbors alive", known(peer.alive) ? `${peer.alive} of ${peer.neighbors}` : "–"],
       ["rounds alone", aloneText(peer) || "none"],
-      ["sent", bytesText(peer.payload_bytes)],
+      ["sent", bytesText(peer.totals.payload_bytes_sent ?? 0)],
+      ["counted", countsText(peer.totals)],
       ["waits", peer.waits || "for none"],
       ["seconds", spent],
     ];
@@ -69,6 +70,13 @@ export class Panel {
     const list = element("dl", {}, ...facts.flatMap(([name, text]) => [element("dt", {}, name), element("dd", { "data-field": name.replaceAll(" ", "_") }, text)]));
     this.body.replaceChildren(list, curve(film, this.peer, cursor.position), neighbors(film, this.peer, cursor), history(film, this.peer, cursor));
   }
+}
+
+/** Return all counters of a peer that are not 0; in a replay those that its rounds say. */
+function countsText(totals) {
+  const counted = Object.entries(totals).filter(([, count]) => count > 0);
+  const texts = counted.map(([name, count]) => `${name.replaceAll("_", " ")} ${name.includes("bytes") ? bytesText(count) : whole(count)}`);
+  return texts.join(", ") || "nothing";
 }
 
 /** Return name and value of each metric of the task at the cursor. */

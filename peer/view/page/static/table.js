@@ -77,8 +77,8 @@ export class Table {
     write(cells.cluster, known(peer.cluster) ? String(peer.cluster) : "–");
     write(cells.true_cluster, known(truth) ? String(truth) : "–");
     write(cells.alive, known(peer.alive) ? `${peer.alive}/${peer.neighbors}` : "–");
-    write(cells.payload_bytes, bytesText(peer.payload_bytes));
-    write(cells.waits, peer.waits || (peer.rounds_alone ? `${aloneText(peer)} without any neighbor` : ""));
+    write(cells.payload_bytes, bytesText(peer.totals.payload_bytes_sent ?? 0));
+    write(cells.waits, peer.waits || (peer.totals.rounds_alone ? `${aloneText(peer)} without any neighbor` : ""));
     mark(cells.metric, "data-value", known(peer.metric) ? peer.metric : "");
     mark(row, "data-peer", id);
     mark(row, "data-status", peer.status);
@@ -101,6 +101,7 @@ export class Table {
 
   #value(index, key) {
     if (key === "id") return this.film.run.peers[index].id;
+    if (key === "payload_bytes") return this.peers[index].totals.payload_bytes_sent ?? 0;
     return key === "true_cluster" ? this.film.truth(index) : this.peers[index][key];
   }
 }

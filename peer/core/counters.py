@@ -1,0 +1,119 @@
+"""The counters of a peer: `Totals` is their one table. A new counter is one line there, and the line that counts.
+
+The history, its validation, what observers are told, the metrics endpoint, reports, statuses and the tables in docs are
+derived from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Annotated, Any, Literal, get_type_hints
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What the vocabulary says of a counter, or of a field of a record: metadata in the ``Annotated`` type of an attribute.
+
+    Attributes:
+        help: what it means, without a period; Markdown.
+        unit: of a number, where the name does not end with it.
+        told: whether observers may know it.
+        prometheus: its type there; "": it has no metric of its own.
+        scope: of a counter. ``round``: each line counts what happened since the one before. ``run``: in totals only.
+        by: which part counts, of a counter.
+        name: filled in by `entries`.
+    """
+
+    help: str
+    unit: str = ""
+    told: bool = False
+    prometheus: Literal["", "counter", "gauge"] = ""
+    scope: Literal["round", "run"] = "round"
+    by: Literal["engine", "wire"] = "engine"
+    name: str = ""
+
+
+def counter(help: str, *, scope: Literal["round", "run"] = "round", by: Literal["engine", "wire"] = "engine") -> Entry:
+    """Return the entry of a counter: told to observers and exported, if lines of rounds have it."""
+    of_rounds = scope == "round"
+    return Entry(help, told=of_rounds, prometheus="counter" if of_rounds else "", scope=scope, by=by)
+
+
+@cache
+def entries(table: type) -> dict[str, Entry]:
+    """Return the entries of a class by attribute name, in order; attributes without one are left out."""
+    found = {}
+    for name, hint in get_type_hints(table, include_extras=True).items():
+        for about in getattr(hint, "__metadata__", ()):
+            if isinstance(about, Entry):
+                found[name] = replace(about, name=name)
+    return found
+
+
+@dataclass(slots=True)
+class Totals:
+    """What was counted, from 0; a name that is no counter is an AttributeError."""
+
+    models_sent: Annotated[int, counter("models sent to neighbors and acknowledged by them")] = 0
+    models_folded: Annotated[int, counter("arrivals folded into a running average")] = 0
+    models_unused: Annotated[int, counter("arrivals that the algorithm did not use")] = 0
+    models_rejected: Annotated[int, counter("complete arrivals that failed screening")] = 0
+    models_adopted: Annotated[int, counter("models of neighbors taken over by a peer that came late")] = 0
+    duplicates_dropped: Annotated[int, counter("arrivals dropped because they were folded before")] = 0
+    stale_dropped: Annotated[int, counter("arrivals dropped because they were too old")] = 0
+    payload_bytes_sent: Annotated[int, counter("bytes of model payload sent")] = 0
+    wire_bytes_sent: Annotated[int, counter("bytes sent, including framing and control messages", by="wire")] = 0
+    control_messages_sent: Annotated[int, counter("messages sent, without models")] = 0
+    selections_sent: Annotated[int, counter("messages *Select* sent")] = 0
+    passes_sent: Annotated[int, counter("messages *Pass* sent")] = 0
+    sketch_bytes_sent: Annotated[int, counter("bytes of sketches in selections")] = 0
+    rounds_alone: Annotated[int, counter("rounds of an exchange in which no neighbor took part")] = 0
+    checkpoint_failures: Annotated[int, counter("checkpoints that could not be written", scope="run")] = 0
+
+    def __getitem__(self, name: str) -> int:
+        return int(getattr(self, name))
+
+    def __setitem__(self, name: str, count: int) -> None:
+        setattr(self, name, count)
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        """Yield (name, count) of all counters."""
+        return ((each.name, getattr(self, each.name)) for each in fields(self))
+
+    def add(self, counts: Mapping[str, Any], names: Iterable[str]) -> None:
+        """Add what a line counts under these names; None counts nothing."""
+        for name in names:
+            if count := counts.get(name):
+                setattr(self, name, getattr(self, name) + int(count))
+
+    def as_json(self) -> dict[str, int]:
+        """Return the counters that are not 0."""
+        return {name: count for name, count in self if count}
+
+
+COUNTERS = tuple(
+    name for name, each in entries(Totals).items() if each.scope == "round"
+)  # in lines of `COUNTING` kinds
+BY_ENGINE = tuple(name for name in COUNTERS if entries(Totals)[name].by == "engine")
+COUNTING = frozenset({"round", "end", "leave"})  # kinds of lines of the history
+
+
+class Difference:
+    """What was counted from record to record of the history.
+
+    Args:
+        totals: of all incarnations; only read.
+    """
+
+    def __init__(self, totals: Totals) -> None:
+        self._totals = totals
+        self._before = copy(totals)
+
+    def since_last(self) -> dict[str, int]:
+        """Return what was counted since the last call."""
+        counted = {name: self._totals[name] - self._before[name] for name in BY_ENGINE}
+        self._before = copy(self._totals)
+        return counted

@@ -1,6 +1,6 @@
 """Write the tables of these pages that the code has; with ``--check`` only say whether they are up to date.
 
-A generated table stands in a page between the lines ``<!-- table NAME -->`` and ``<!-- end -->``, with a name of `TABLES`.
+A generated table stands in a page between the lines ``<!-- code: NAME -->`` and ``<!-- end of code -->``, with a name of `TABLES`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 from peer.core.counters import COUNTING, Totals, entries
 from peer.core.metric import Metric
 from peer.observe.metrics import PeerMetrics
-from peer.store.records import KINDS, STATES, AlgorithmState, Line, Summary, fields_of
+from peer.store.records import KINDS, STATES, AlgorithmFields, Line, Summary, fields_of
 from peer.view.state.rows import EdgeRow, Header, PeerRow
 
 DOCS = Path(__file__).resolve().parent
-GENERATED = re.compile(r"(?<=^<!-- table )(\S+)( -->\n\n).*?(?=\n<!-- end -->$)", re.DOTALL | re.MULTILINE)
+GENERATED = re.compile(r"(?<=^<!-- code: )(\S+)( -->\n\n).*?(?=\n<!-- end of code -->$)", re.DOTALL | re.MULTILINE)
 ANOTHER = Metric("mse", higher_is_better=False, share=False)
 
 
@@ -82,7 +82,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "lines": lambda: meanings(Line, "field"),
     "kinds": kinds,
     "round": fields_of_round,
-    "algorithm-state": lambda: meanings(AlgorithmState, "key"),
+    "algorithm-state": lambda: meanings(AlgorithmFields, "key"),
     "summary": lambda: meanings(Summary, "key"),
     "counters": lambda: meanings(Totals, "counter"),
     "metrics": metrics,

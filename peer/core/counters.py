@@ -101,7 +101,7 @@ BY_ENGINE = tuple(name for name in COUNTERS if entries(Totals)[name].by == "engi
 COUNTING = frozenset({"round", "end", "leave"})  # kinds of lines of the history
 
 
-class Difference:
+class RecordCounts:
     """What was counted from record to record of the history.
 
     Args:

@@ -8,7 +8,7 @@ from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.company import Company
 from peer.core.contacts import Contacts
-from peer.core.counters import Difference
+from peer.core.counters import RecordCounts
 from peer.core.liveness import NeighborState
 from peer.core.messages import Outcome, Phase
 from peer.core.neighbor import Neighbor
@@ -28,7 +28,7 @@ class Ending:
         sender: Sender,
         company: Company,
         rounds: RoundCycle,
-        counted: Difference,
+        counted: RecordCounts,
     ) -> None:
         self._state = state
         self._contacts = contacts

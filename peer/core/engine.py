@@ -38,7 +38,7 @@ from peer.core.asynchronous import Async
 from peer.core.catch_up import CatchUp
 from peer.core.company import Company
 from peer.core.contacts import Contacts
-from peer.core.counters import Difference
+from peer.core.counters import RecordCounts
 from peer.core.ending import Ending
 from peer.core.invariants import Moment, check
 from peer.core.lockstep import Lockstep
@@ -74,7 +74,7 @@ class Engine:
         self.catch_up = CatchUp(state, self.pace, self.contacts, self.sender)
         self.company = Company(state, self.pace)
         self.start = Start(state, self.company)
-        counted = Difference(state.totals)
+        counted = RecordCounts(state.totals)
         self.rounds = RoundCycle(
             state, self.pace, self.contacts, self.receiver, self.sender, self.catch_up, self.company, counted
         )

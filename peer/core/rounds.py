@@ -11,7 +11,7 @@ from peer.core import events as ev
 from peer.core.catch_up import CatchUp
 from peer.core.company import Company
 from peer.core.contacts import Contacts
-from peer.core.counters import Difference
+from peer.core.counters import RecordCounts
 from peer.core.liveness import NeighborState
 from peer.core.messages import Outcome
 from peer.core.pace import Pace
@@ -33,7 +33,7 @@ class RoundCycle:
         sender: Sender,
         catch_up: CatchUp,
         company: Company,
-        counted: Difference,
+        counted: RecordCounts,
     ) -> None:
         self._state = state
         self._pace = pace

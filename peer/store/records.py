@@ -114,7 +114,7 @@ class StartLine(Line):
     parameters: Annotated[Count | None, Entry("of one model")] = None
 
 
-class AlgorithmState(BaseModel):
+class AlgorithmFields(BaseModel):
     """The parts of an algorithm's state that reports compute with; those that are told, only where the peer's owner allows it."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
@@ -188,7 +188,7 @@ class _ResultLine(Line):
         Metrics | None,
         told("values of the task's `more_metrics` by name, where it has some; in trackers and tables `metrics.NAME`"),
     ] = None
-    state: Annotated[AlgorithmState | None, Entry("the algorithm's state, see below")] = None
+    state: Annotated[AlgorithmFields | None, Entry("the algorithm's state, see below")] = None
 
 
 class RoundLine(_ResultLine):

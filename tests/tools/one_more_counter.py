@@ -33,7 +33,7 @@ def count_it() -> None:
     closes = Company.round_closes
 
     def counting(self: Any) -> None:
-        self._run.totals.rounds_closed += 1
+        self._state.totals.rounds_closed += 1
         closes(self)
 
     Company.round_closes = counting  # type: ignore[method-assign]

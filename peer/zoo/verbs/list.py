@@ -26,7 +26,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Listed:
     """One name: a sentence on it, a command that uses it, and its options."""
 
     name: str
@@ -66,7 +66,7 @@ def list_names(
             typer.echo(f"    {option.key}{default}: {option.meaning}")
 
 
-def _tasks() -> list[Entry]:
+def _tasks() -> list[Listed]:
     from peer.tasks.loading import installed_tasks
     from peer.zoo.tasks.datasets import DATASETS
 
@@ -76,13 +76,13 @@ def _tasks() -> list[Entry]:
         split = {"linear": " --set run.split=linear_synth", "tabular": " --set run.split=iid"}.get(each.name, "")
         root = f" --data-root {each.files}" if each.reads_files else ""
         options = (Option(f"run.task_options.{key}", None, meaning) for key, meaning in each.options.items())
-        entries.append(Entry(each.name, each.about, f"peer testbed --task {each.name}{split}{root}", tuple(options)))
+        entries.append(Listed(each.name, each.about, f"peer testbed --task {each.name}{split}{root}", tuple(options)))
     return entries + [
-        Entry(name, "A task of an installed package.", f"peer testbed --task {name}") for name in installed_tasks()
+        Listed(name, "A task of an installed package.", f"peer testbed --task {name}") for name in installed_tasks()
     ]
 
 
-def _splits() -> list[Entry]:
+def _splits() -> list[Listed]:
     from peer.zoo.tasks.splits import SPLITS
 
     entries = []
@@ -92,16 +92,16 @@ def _splits() -> list[Entry]:
             for key, (default, meaning) in each.options.items()
         )
         example = " ".join(filter(None, [f"peer data show --split {name}", each.needs]))
-        entries.append(Entry(name, each.about, example, tuple(options)))
+        entries.append(Listed(name, each.about, example, tuple(options)))
     own = "Samples of each device's own shard file or folder."
-    return [*entries, Entry("shard", own, "peer graph make --set run.split=shard; peer run --shard FILE")]
+    return [*entries, Listed("shard", own, "peer graph make --set run.split=shard; peer run --shard FILE")]
 
 
-def _models() -> list[Entry]:
+def _models() -> list[Listed]:
     from peer.zoo.tasks.models import MODELS
 
     entries = [
-        Entry(
+        Listed(
             name,
             each.about,
             f"peer testbed --set run.model={name}",
@@ -111,15 +111,15 @@ def _models() -> list[Entry]:
     ]
     about = "A model of torchvision by its name there; run.model_options go to its constructor."
     example = "peer testbed --task cifar10 --data-root DIR --set run.model=torchvision:resnet18"
-    return [*entries, Entry("torchvision:NAME", about, example)]
+    return [*entries, Listed("torchvision:NAME", about, example)]
 
 
-def _algorithms() -> list[Entry]:
+def _algorithms() -> list[Listed]:
     from peer.algorithms.registry import algorithms
     from peer.cli.graph import described
 
     return [
-        Entry(
+        Listed(
             name,
             (getdoc(each) or "").splitlines()[0].replace("`", ""),
             f"peer testbed --set run.algorithm={name}",
@@ -129,21 +129,21 @@ def _algorithms() -> list[Entry]:
     ]
 
 
-def _encodings() -> list[Entry]:
+def _encodings() -> list[Listed]:
     from peer.core.encoding import MEANINGS
 
-    return [Entry(name, f"{text}.", f"peer testbed --set run.encoding={name}") for name, text in MEANINGS.items()]
+    return [Listed(name, f"{text}.", f"peer testbed --set run.encoding={name}") for name, text in MEANINGS.items()]
 
 
-def _faults() -> list[Entry]:
+def _faults() -> list[Listed]:
 
     return [
-        Entry(name, each.help, f"peer chaos out --now '{f'do={name} {each.example}'.strip()}'")
+        Listed(name, each.help, f"peer chaos out --now '{f'do={name} {each.example}'.strip()}'")
         for name, each in part("FAULTS").items()
     ]
 
 
-_READ: dict[str, Callable[[], list[Entry]]] = {
+_READ: dict[str, Callable[[], list[Listed]]] = {
     "tasks": _tasks,
     "splits": _splits,
     "models": _models,

@@ -32,4 +32,4 @@ def test_a_table_that_differs_is_written_anew_and_the_text_around_it_stays():
 
 def test_a_marker_of_no_table_is_an_error():
     with pytest.raises(KeyError, match="nonsense"):
-        generate.generated("<!-- table nonsense -->\n\n\n<!-- end -->\n")
+        generate.generated("<!-- code: nonsense -->\n\n\n<!-- end of code -->\n")

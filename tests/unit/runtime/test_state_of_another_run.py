@@ -151,7 +151,7 @@ def test_a_task_with_another_meaning_is_another_run_and_its_state_can_be_discard
     assert start_task(tmp_path, NAMED).resumed_from == 2, "a refused start must leave the state as it was"
     assert start_task(tmp_path, task, discard=True).resumed_from is None
     assert (tmp_path / "discarded-1" / "checkpoints" / checkpoint.name).exists() and sentence in caplog.text
-    assert start_task(tmp_path, task).host.meaning == start_task(tmp_path, task).host.meaning != ""
+    assert start_task(tmp_path, task).host.compared.meaning == start_task(tmp_path, task).host.compared.meaning != ""
 
 
 def test_what_may_be_meant_resumes_and_is_a_note_once(tmp_path: Path) -> None:

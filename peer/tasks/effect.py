@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.tasks.sources import source_named
 
-OWN_TASK_OPTIONS = frozenset({"--shard"})
+OWN_TASK_OPTIONS = frozenset({"shard"})
 
 
 def local_options(task: str) -> frozenset[str]:
-    """Return which of ``--data-root``, ``--download`` and ``--shard`` a task uses."""
+    """Return which of the options ``data_root``, ``download`` and ``shard`` a task uses."""
     source = source_named(task)
     return OWN_TASK_OPTIONS if source is None else source.local_options
 
@@ -29,22 +29,27 @@ def refuse_unused_options(manifest: Manifest, *, data_root: Path | None, shard: 
     Raises:
         UsageError: the option and the task.
     """
-    used = local_options(manifest.task) if shard is None else frozenset({"--shard"})
-    what = f"task {manifest.task!r}" + ("" if shard is None else " with --shard")
-    for option, given in (("--data-root", data_root is not None), ("--download", download)):
-        if given and option not in used:
-            raise UsageError(f"{option}: found an option that {what} does not use; remove {option}")
+    used = local_options(manifest.task) if shard is None else OWN_TASK_OPTIONS
+    what = f"task {manifest.task!r}" + ("" if shard is None else f" with {Option('shard')}")
+    for name, given in (("data_root", data_root), ("download", download or None)):
+        if given is not None and name not in used:
+            shown = str(given) if isinstance(given, Path) else given
+            raise UsageError(ConfigProblem.without_effect(Option(name), shown, f"{what} does not use it"))
     source = source_named(manifest.task)
     reads_files = source is not None and source.reads_files
     if shard is not None and shard.suffix != ".safetensors" and not reads_files:
         raise UsageError(
-            f"--shard: found {shard}; allowed for task {manifest.task!r}: a .safetensors file, as peer data split writes"
+            ConfigProblem(
+                Option("shard"),
+                f"a .safetensors file for task {manifest.task!r}, as peer data split writes",
+                str(shard),
+            )
         )
 
 
 def used_data_root(manifest: Manifest, data_root: Path | None) -> Path | None:
     """Return the data root if the manifest's task uses one: the cases of an experiment may have different tasks."""
-    return data_root if "--data-root" in local_options(manifest.task) else None
+    return data_root if "data_root" in local_options(manifest.task) else None
 
 
 def keys_without_effect(manifest: Manifest) -> dict[str, str]:

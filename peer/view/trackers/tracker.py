@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import Option, UsageError
 from peer.view.report.report import Report
 
 Row = dict[str, Any]  # of one peer and round, with the columns of `peer.view.report.history_table`
@@ -70,11 +70,11 @@ def check(exports: Iterable[str]) -> None:
     for export in exports:
         name, _, place = export.partition(":")
         if name not in KINDS or not place:
-            raise UsageError(f"--export: found {export!r}; allowed: {FORMS}")
+            raise UsageError(f"{Option('export')}: found {export!r}; allowed: {FORMS}")
         missing = [module for module in KINDS[name].needs if find_spec(module) is None]
         if missing:
             install = f"pip install 'coordinator-free[{KINDS[name].extra}]'"
-            raise UsageError(f"--export {export}: found no package {missing[0]}; install it: {install}")
+            raise UsageError(f"{Option('export')} {export}: found no package {missing[0]}; install it: {install}")
 
 
 def opened(export: str) -> Tracker:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.errors import Option, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
 from coordinator_free_bootstrap.validation import unknown_name
@@ -44,7 +44,9 @@ def load_pool(
     dataset = DATASETS[name]
     refuse_unknown_options("task_options", options, dataset.options, f"task {name!r}")
     if dataset.reads_files and data_root is None:
-        raise TaskError(f"--data-root: found nothing; task {name!r} reads files; give --data-root FOLDER")
+        raise TaskError(
+            f"{Option('data_root')}: found nothing; task {name!r} reads files; give {Option('data_root')} FOLDER"
+        )
     if group_by is not None:
         options = {**options, "by": group_by}
     return _load(name, json.dumps(dict(options), sort_keys=True), data_root or Path(), download)

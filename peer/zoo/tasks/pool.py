@@ -74,8 +74,8 @@ class DataSet:
     @property
     def local_options(self) -> frozenset[str]:
         """The options of a command line that it uses."""
-        used = {"--shard"} | ({"--data-root"} if self.reads_files else set())
-        return frozenset(used | ({"--download"} if self.torchvision else set()))
+        used = {"shard"} | ({"data_root"} if self.reads_files else set())
+        return frozenset(used | ({"download"} if self.torchvision else set()))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -57,6 +57,12 @@ Whole = Annotated[
 ]
 
 
+class NoOptions(BaseModel):
+    """Of what has none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
 class WrongOption(ValueError):
     """Raised by a validator of several options: the value of one does not fit to another one's."""
 

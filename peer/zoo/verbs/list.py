@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from inspect import getdoc
+from inspect import get_annotations, getdoc
 from typing import Annotated, Literal, get_args
 
 import typer
+from pydantic import BaseModel
 
 from peer.cli.json_output import AsJson, print_json
 from peer.rings import part
@@ -87,14 +88,25 @@ def _splits() -> list[Entry]:
 
     entries = []
     for name, each in SPLITS.items():
-        options = (
-            Option(f"run.split_options.{key}", None if default is None else json.dumps(default), meaning)
-            for key, (default, meaning) in each.options.items()
-        )
+        options = _declared("split_options", each.options)
         example = " ".join(filter(None, [f"peer data show --split {name}", each.needs]))
-        entries.append(Entry(name, each.about, example, tuple(options)))
+        entries.append(Entry(name, each.about, example, options))
     own = "Samples of each device's own shard file or folder."
     return [*entries, Entry("shard", own, "peer graph make --set run.split=shard; peer run --shard FILE")]
+
+
+def _declared(section: str, options: type[BaseModel]) -> tuple[Option, ...]:
+    """Return the declared options of a section of the manifest, those of the class itself before those of all its kind."""
+    own = [name for kind in options.__mro__ for name in get_annotations(kind)]
+    fields = {name: options.model_fields[name] for name in dict.fromkeys(own) if name in options.model_fields}
+    return tuple(
+        Option(
+            f"run.{section}.{name}",
+            None if field.default is None else json.dumps(field.default),
+            field.description or "",
+        )
+        for name, field in fields.items()
+    )
 
 
 def _models() -> list[Entry]:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from pydantic import BaseModel
 
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
 
 READ = frozenset(
     f"run.{key}"
@@ -40,7 +40,5 @@ def refuse_unread(method: str, settings: BaseModel, read: Collection[str] = READ
         if isinstance(found, BaseModel):
             refuse_unread(method, found, read, key)
         elif key not in read and found != default and (key, found) != NONE:
-            raise ConfigError(
-                f'{key}: found {found!r}, which has no effect with method = "{method}"; allowed: {default!r}; '
-                'remove the key, or use method = "peers"'
-            )
+            why = f'method = "{method}" does not read it; method = "peers" does'
+            raise ConfigError(ConfigProblem.without_effect(key, found, why))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
-from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.manifest import InRun, Manifest
+from coordinator_free_bootstrap.options import without_effect
+from peer.algorithms.registry import algorithms
 from peer.tasks.sources import source_named
 
 OWN_TASK_OPTIONS = frozenset({"shard"})
@@ -55,30 +60,16 @@ def used_data_root(manifest: Manifest, data_root: Path | None) -> Path | None:
 def keys_without_effect(manifest: Manifest) -> dict[str, str]:
     """Return the manifest keys whose value is not the default and changes nothing, each with the reason.
 
-    Only certain cases are listed: a key that is missing here may have no effect either.
+    The rules stand beside the keys, in the manifest and in the options of splits; an algorithm names keys that it does not
+    read. Only certain cases are listed: a key that is missing here may have no effect either.
     """
-    m = manifest
-    own_task, default = source_named(m.task) is None, Manifest()
-    stale = m.stale or ("drop" if m.pace == "lockstep" else "fold")
-    rows = [
-        ("momentum", m.optimizer == "adam", "run.optimizer is adam"),
-        ("local_epochs", m.algorithm == "dpsgd", "algorithm dpsgd takes one step in a round"),
-        ("optimizer_state", m.optimizer == "sgd" and m.momentum == 0, "run.optimizer is sgd and run.momentum is 0"),
-        ("learning_rate_decay_rounds", m.learning_rate_decay == 1, "run.learning_rate_decay is 1"),
-        ("fold_order", m.pace == "async" and m.fold_order == "neighbor_id", "run.pace is async"),
-        ("stale_rounds_max", stale == "drop", "run.stale is drop"),
-        ("stale_weight", stale == "drop", "run.stale is drop"),
-        ("model", own_task, f"task {m.task!r} makes its own model"),
-        ("model_options", own_task, f"task {m.task!r} makes its own model"),
-        ("split", own_task and m.split != "shard", f"task {m.task!r} loads its own shards"),
-        ("split_options", own_task or m.split == "shard", "each peer has its own shard"),
-        ("data_seed", own_task or m.split == "shard", "each peer has its own shard"),
+    around = InRun(manifest, own_task=source_named(manifest.task) is None)
+    sections = [("run", manifest)] + [
+        (f"run.{name}", value) for name, value in manifest if isinstance(value, BaseModel)
     ]
-    found = {f"run.{key}": why for key, idle, why in rows if idle and getattr(m, key) != getattr(default, key)}
-    if m.start.rule != "quorum" and m.start.quorum != default.start.quorum:
-        found["run.start.quorum"] = f"run.start.rule is {m.start.rule}"
-    if m.pace == "async" and m.lockstep.rate_window_rounds != default.lockstep.rate_window_rounds:
-        found["run.lockstep.rate_window_rounds"] = "run.pace is async"
-    if m.pace == "async" and m.limits.rounds_ahead != default.limits.rounds_ahead:
-        found["run.limits.rounds_ahead"] = "run.pace is async"
+    found = {f"{prefix}.{key}": why for prefix, section in sections for key, why in without_effect(section, around)}
+    algorithm, default = algorithms().get(manifest.algorithm), Manifest()
+    for key in algorithm.unused_keys if algorithm else ():
+        if attrgetter(key)(manifest) != attrgetter(key)(default):
+            found[f"run.{key}"] = f"algorithm {manifest.algorithm} does not read it"
     return found

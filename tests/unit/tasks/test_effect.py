@@ -10,6 +10,7 @@ from coordinator_free_bootstrap import parse_manifest
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.tasks.effect import keys_without_effect, local_options, refuse_unused_options
+from peer.tasks.given_keys import warn_without_effect
 
 GIVEN = Path("data")
 
@@ -66,3 +67,22 @@ def test_options_that_a_task_uses_pass():
 def test_manifest_keys_without_effect_are_listed(run, keys):
     """Before, such a key changed the digest of the manifest and nothing else."""
     assert list(keys_without_effect(parse_manifest(run, "test"))) == keys
+
+
+def test_a_key_that_the_algorithm_does_not_read_is_listed_with_the_others():
+    """Before, only the algorithm knew it, and only when a peer was made."""
+    run = {"algorithm": "dpfl", "mix": "metropolis", "optimizer": "adam", "momentum": 0.5}
+    assert keys_without_effect(parse_manifest(run, "test")) == {
+        "run.momentum": "run.optimizer is adam",
+        "run.mix": "algorithm dpfl does not read it",
+    }
+
+
+def test_a_set_key_without_effect_is_refused_with_its_fields():
+    manifest = parse_manifest({"optimizer": "adam", "momentum": 0.5}, "test")
+    with pytest.raises(UsageError) as caught:
+        warn_without_effect(manifest, {"run.momentum"}, print)
+    assert str(caught.value) == (
+        "--set run.momentum: expected no value (no effect, because run.optimizer is adam), got 0.5. Remove it."
+    )
+    assert caught.value.problem.got == "0.5"

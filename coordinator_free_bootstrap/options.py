@@ -108,24 +108,33 @@ def parsed(
         settings = model.model_validate(dict(given))
     except ValidationError as wrong:
         raise error(_problem(wrong, model, name, owner)) from None
-    for key, why in without_effect(settings):
-        raise error(ConfigProblem.without_effect(name(key), getattr(settings, key), why))
+    for key, value, why in without_effect(settings):
+        raise error(ConfigProblem.without_effect(name(key), str(value) if hasattr(value, "__fspath__") else value, why))
     return settings
 
 
-def without_effect(settings: BaseModel, around: object = None) -> Iterator[tuple[str, str]]:
-    """Yield each option that is not its default and changes nothing, with the reason.
+def changed(settings: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any, FieldInfo]]:
+    """Yield each option that is not its default, those of sections too: dotted key, value, declaration."""
+    for name, field in type(settings).model_fields.items():
+        key, value = f"{prefix}{name}", getattr(settings, name)
+        if isinstance(value, BaseModel):
+            yield from changed(value, f"{key}.")
+        elif value != field.get_default(call_default_factory=True):
+            yield key, value, field
+
+
+def without_effect(settings: BaseModel, around: object = None, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
+    """Yield each option that is not its default and changes nothing: dotted key, value, reason.
 
     Args:
-        settings: their own fields are looked at; `rules` of a section see ``around``, the settings that it is part of.
+        settings: their rules are asked, and those of their sections.
         around: what the rules are asked about; None: ``settings``.
+        prefix: of the keys.
     """
-    for key, field in type(settings).model_fields.items():
-        if getattr(settings, key) == field.get_default(call_default_factory=True):
-            continue
+    for key, value, field in changed(settings, prefix):
         for rule in field.metadata:
             if isinstance(rule, EffectiveWhen) and (why := rule.reason(settings if around is None else around)):
-                yield key, why
+                yield key, value, why
 
 
 def _problem(

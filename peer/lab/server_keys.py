@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pydantic import BaseModel
 
 from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
+from coordinator_free_bootstrap.options import changed
 
 READ = frozenset(
     f"run.{key}"
@@ -34,11 +35,7 @@ def refuse_unread(method: str, settings: BaseModel, read: Collection[str] = READ
     Raises:
         ConfigError: the first such key.
     """
-    for name, field in type(settings).model_fields.items():
-        key, found = f"{prefix}.{name}", getattr(settings, name)
-        default = field.get_default(call_default_factory=True)
-        if isinstance(found, BaseModel):
-            refuse_unread(method, found, read, key)
-        elif key not in read and found != default and (key, found) != NONE:
+    for key, value, _ in changed(settings, f"{prefix}."):
+        if key not in read and (key, value) != NONE:
             why = f'method = "{method}" does not read it; method = "peers" does'
-            raise ConfigError(ConfigProblem.without_effect(key, found, why))
+            raise ConfigError(ConfigProblem.without_effect(key, value, why))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from pathlib import Path
-
-from pydantic import BaseModel
 
 from coordinator_free_bootstrap.errors import ConfigProblem, Option, UsageError
 from coordinator_free_bootstrap.manifest import InRun, Manifest
-from coordinator_free_bootstrap.options import without_effect
+from coordinator_free_bootstrap.options import changed, without_effect
 from peer.algorithms.registry import algorithms
 from peer.tasks.sources import source_named
 
@@ -64,12 +61,12 @@ def keys_without_effect(manifest: Manifest) -> dict[str, str]:
     read. Only certain cases are listed: a key that is missing here may have no effect either.
     """
     around = InRun(manifest, own_task=source_named(manifest.task) is None)
-    sections = [("run", manifest)] + [
-        (f"run.{name}", value) for name, value in manifest if isinstance(value, BaseModel)
-    ]
-    found = {f"{prefix}.{key}": why for prefix, section in sections for key, why in without_effect(section, around)}
-    algorithm, default = algorithms().get(manifest.algorithm), Manifest()
-    for key in algorithm.unused_keys if algorithm else ():
-        if attrgetter(key)(manifest) != attrgetter(key)(default):
-            found[f"run.{key}"] = f"algorithm {manifest.algorithm} does not read it"
+    found = {key: why for key, _, why in without_effect(manifest, around, "run.")}
+    algorithm = algorithms().get(manifest.algorithm)
+    unused = {f"run.{key}" for key in algorithm.unused_keys} if algorithm else set()
+    found |= {
+        key: f"algorithm {manifest.algorithm} does not read it"
+        for key, *_ in changed(manifest, "run.")
+        if key in unused
+    }
     return found

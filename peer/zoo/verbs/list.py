@@ -117,7 +117,7 @@ def _models() -> list[Entry]:
             name,
             each.about,
             f"peer testbed --set run.model={name}",
-            tuple(Option(f"run.model_options.{key}", None, meaning) for key, meaning in each.options.items()),
+            _declared("model_options", each.options),
         )
         for name, each in MODELS.items()
     ]

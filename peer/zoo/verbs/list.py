@@ -76,8 +76,8 @@ def _tasks() -> list[Entry]:
         # the default split rotates square images, so tasks of other samples need another split
         split = {"linear": " --set run.split=linear_synth", "tabular": " --set run.split=iid"}.get(each.name, "")
         root = f" --data-root {each.files}" if each.reads_files else ""
-        options = (Option(f"run.task_options.{key}", None, meaning) for key, meaning in each.options.items())
-        entries.append(Entry(each.name, each.about, f"peer testbed --task {each.name}{split}{root}", tuple(options)))
+        options = _declared("task_options", each.options)
+        entries.append(Entry(each.name, each.about, f"peer testbed --task {each.name}{split}{root}", options))
     return entries + [
         Entry(name, "A task of an installed package.", f"peer testbed --task {name}") for name in installed_tasks()
     ]

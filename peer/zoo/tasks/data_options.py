@@ -70,7 +70,7 @@ class TableOptions(DataOptions):
     target: str | None = Field(None, description="column to predict (the last)")
     kind: Literal["classification", "regression"] = Field("classification", description="classification or regression")
     classes: Names | None = Field(None, description="list of labels (those found, sorted)")
-    columns: Names | None = Field(
+    columns: Names | str | None = Field(
         None,
         description="list of the input columns, in the order of the model's inputs (all besides the target, as in the table)",
     )

@@ -52,13 +52,18 @@ def takes_options(parameter: str, declared: type, *names: str) -> Callable[[Verb
 
 def typer_parameter(name: str, field: FieldInfo) -> Parameter:
     """Return a declared option as a parameter of a function that typer reads."""
-    shown = next((each for each in field.metadata if isinstance(each, Shown)), Shown())
-    least, most = bounds_of(field)
     kind, default = _kind(field.annotation), field.get_default()
     if get_origin(kind) is list:
         kind, default = kind | None, None
-    option = typer.Option(
-        f"--{(field.alias or name).replace('_', '-')}",
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option_of(name, field)])
+
+
+def option_of(name: str, field: FieldInfo) -> Any:
+    """Return what typer reads of a declared option: its name, help, bounds, and how they are shown."""
+    shown = next((each for each in field.metadata if isinstance(each, Shown)), Shown())
+    least, most = bounds_of(field)
+    return typer.Option(
+        f"--{name.replace('_', '-')}",
         help=field.description,
         min=least,
         max=most,
@@ -66,7 +71,6 @@ def typer_parameter(name: str, field: FieldInfo) -> Parameter:
         show_default=shown.default or True,
         readable=False,
     )
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
 
 
 def _kind(annotation: Any) -> Any:

@@ -220,7 +220,7 @@ def test_a_cancelled_peer_leaves_and_resumes(tmp_path: Path) -> None:
 
 def test_run_raises_what_peer_run_would_print(tmp_path: Path) -> None:
     graph = peer.Graph.of(on_free_ports(graph_of("line", 2)))
-    with pytest.raises(UsageError, match="stat_dir: expected an option of peer.run, got .*did you mean state_dir"):
+    with pytest.raises(UsageError, match=r"stat_dir: expected an option of peer.run, got .*did you mean state_dir"):
         peer.run(0, graph, stat_dir=tmp_path)  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"^device: found 'tpu'"):
         peer.run(0, graph, state_dir=tmp_path, device="tpu", insecure=True)

@@ -82,3 +82,20 @@ def test_a_testbed_refuses_what_its_declaration_refuses():
         bed_options({"on_start_failure": "wait"})
     with pytest.raises(UsageError, match=r"^threads: expected greater than or equal to 1"):
         peer.Testbed(peer.Graph.make("line", peers=2), threads=0)
+
+
+def test_an_option_that_several_verbs_share_has_one_declaration():
+    commands = get_command(app)
+    shown = {}
+    for path in (["run"], ["testbed"], ["experiment", "run"], ["data", "show"], ["evaluate"], ["report"], ["doctor"]):
+        command = commands
+        for word in path:
+            command = command.get_command(None, word)
+        for option in command.params:
+            if option.name in ("data_root", "download", "amp", "export", "exports", "proxy"):
+                shown.setdefault(option.opts[-1], set()).add(option.help)
+    declared = fields_of(LocalOptions)
+    assert {name: {declared[name.strip("-").replace("-", "_")].description} for name in shown} | {
+        "--proxy": shown["--proxy"]  # of a testbed it is another one: fault proxies
+    } == shown
+    assert len(shown) == 5

@@ -20,7 +20,12 @@ This module imports only the standard library. Exit codes are defined here and n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 
 class Refusal(StrEnum):
@@ -99,15 +104,84 @@ _CAUSES = {
 }
 
 
+Face = Literal["command line", "python"]
+_face: ContextVar[Face | None] = ContextVar("face", default=None)
+
+
+@contextmanager
+def names_for(face: Face) -> Iterator[None]:
+    """Name each `Option` in the messages of a block as this face does; the outermost block decides."""
+    token = _face.set(_face.get() or face)
+    try:
+        yield
+    finally:
+        _face.reset(token)
+
+
+def face() -> Face:
+    """Return the face for which messages are written."""
+    return _face.get() or "command line"
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option or argument in a message: ``--data-root`` on the command line, ``data_root`` in Python.
+
+    >>> f"give {Option('data_root')}"
+    'give --data-root'
+    >>> with names_for("python"):
+    ...     f"give {Option('data_root')}"
+    'give data_root'
+    """
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"--{self.name.replace('_', '-')}" if face() == "command line" else self.name
+
+
+@dataclass(frozen=True)
+class ConfigProblem:
+    """What is wrong with the value of one option or manifest key; its text names an `Option` as the reader's face does.
+
+    Attributes:
+        key: the option, or a manifest key such as ``run.momentum``.
+        expected: the allowed values, as a phrase.
+        got: the actual value, as it is to be shown; "nothing" where there is none.
+        fix: what to do, as a sentence; empty if `expected` says it.
+
+    >>> str(ConfigProblem("run.rounds", "a number from 1 to 1000000", "0"))
+    'run.rounds: expected a number from 1 to 1000000, got 0'
+    """
+
+    key: Option | str
+    expected: str
+    got: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.key}: expected {self.expected}, got {self.got}" + (f". {self.fix}" if self.fix else "")
+
+    @classmethod
+    def without_effect(cls, key: Option | str, got: object, why: str) -> ConfigProblem:
+        """Return the problem of a key that is given and changes nothing."""
+        return cls(key, f"no value (no effect, because {why})", repr(got), "Remove it.")
+
+
 class PeerError(Exception):
-    """Abstract base of the errors that this project raises on purpose."""
+    """Abstract base of the errors that this project raises on purpose.
+
+    Attributes:
+        problem: the fields of the message, where the error is about one option or key.
+    """
 
     exit_code = 1
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str | ConfigProblem) -> None:
         if type(self) is PeerError:
             raise TypeError("PeerError is abstract: raise one of its subclasses")
-        super().__init__(message)
+        super().__init__(str(message))
+        self.problem = message if isinstance(message, ConfigProblem) else None
 
 
 class UsageError(PeerError):

@@ -9,12 +9,41 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from coordinator_free_bootstrap.options import EffectiveWhen
+
 Scalar = bool | int | float | str | None
 Options = dict[str, Scalar | list[Scalar]]
+
+
+@dataclass(frozen=True)
+class InRun:
+    """What the rules beside the keys are asked about: when a key has an effect (`peer.tasks.effect`).
+
+    Attributes:
+        run: all keys.
+        own_task: whether the task is a user's, which makes its own model and data.
+    """
+
+    run: Manifest
+    own_task: bool
+
+
+def _drops(run: Manifest) -> bool:
+    return (run.stale or ("drop" if run.pace == "lockstep" else "fold")) == "drop"
+
+
+IN_LOCKSTEP = EffectiveWhen(lambda r: r.run.pace != "async", "run.pace is async")
+OF_STALE = EffectiveWhen(lambda r: not _drops(r.run), "run.stale is drop")
+OF_NAMED_DATA = EffectiveWhen(lambda r: not r.own_task, lambda r: f"task {r.run.task!r} makes its own model")
+OF_DEALT_DATA = EffectiveWhen(
+    lambda r: not r.own_task or r.run.split == "shard", lambda r: f"task {r.run.task!r} loads its own shards"
+)
+OF_SPLIT = EffectiveWhen(lambda r: not r.own_task and r.run.split != "shard", "each peer has its own shard")
 
 
 class _Section(BaseModel):
@@ -29,7 +58,9 @@ class StartRule(_Section):
         description="wait for all neighbors or a quorum of them, until the deadline; 'deadline': also where all neighbors "
         "refuse this peer; 'never_alone': then for any one, also later in the run, and end after deadline_s without one",
     )
-    quorum: float = Field(0.5, gt=0, le=1, description="share of the neighbors for the rule 'quorum'")
+    quorum: Annotated[
+        float, EffectiveWhen(lambda r: r.run.start.rule == "quorum", lambda r: f"run.start.rule is {r.run.start.rule}")
+    ] = Field(0.5, gt=0, le=1, description="share of the neighbors for the rule 'quorum'")
     deadline_s: float = Field(
         600.0, gt=0, description="start after this many seconds with the neighbors that are alive"
     )
@@ -69,7 +100,9 @@ class Limits(_Section):
     concurrent_receives: int = Field(2, ge=1, le=64, description="models received at the same time, from all neighbors")
     streams_per_neighbor: int = Field(8, ge=1, le=256, description="open pushes and pulls of one neighbor")
     requests_per_second: float = Field(200.0, gt=0, description="rate limit per neighbor; bursts of up to 5 s")
-    rounds_ahead: int = Field(2, ge=1, le=16, description="lockstep: rounds that a neighbor may be ahead")
+    rounds_ahead: Annotated[int, IN_LOCKSTEP] = Field(
+        2, ge=1, le=16, description="lockstep: rounds that a neighbor may be ahead"
+    )
     weight_max: float = Field(1e6, gt=0, description="largest weight or sample count accepted from a neighbor")
     weight_min: float = Field(1e-9, ge=1e-12, description="smallest weight; a model of less weight is not sent")
     kept_bytes_max: int = Field(
@@ -90,7 +123,7 @@ class LockstepRule(_Section):
         ge=1,
         description="a live neighbor up to this many rounds behind is waited for; one further behind catches up",
     )
-    rate_window_rounds: int = Field(
+    rate_window_rounds: Annotated[int, IN_LOCKSTEP] = Field(
         8, ge=1, description="recent rounds whose upper quartile is the round duration that a partitioned peer keeps"
     )
     retry_after_suspicions: float = Field(
@@ -146,21 +179,38 @@ class Manifest(_Section):
 
     task: str = Field("digits", description="a built-in task, an entry point, or path/to/file.py:object")
     task_options: Options = Field(default_factory=dict, description="keys of the task")
-    model: str | None = Field(None, description="a built-in model or torchvision:<name>; default: by task")
-    model_options: Options = Field(default_factory=dict, description="keys of the model")
-    split: str = Field("rotated_hard", description="how the data are divided between the peers; 'shard' for own data")
-    split_options: Options = Field(default_factory=dict, description="keys of the split")
-    data_seed: int = Field(0, ge=0, lt=1 << 63, description="seed of the split, independent of seed")
+    model: Annotated[str | None, OF_NAMED_DATA] = Field(
+        None, description="a built-in model or torchvision:<name>; default: by task"
+    )
+    model_options: Annotated[Options, OF_NAMED_DATA] = Field(default_factory=dict, description="keys of the model")
+    split: Annotated[str, OF_DEALT_DATA] = Field(
+        "rotated_hard", description="how the data are divided between the peers; 'shard' for own data"
+    )
+    split_options: Annotated[Options, OF_SPLIT] = Field(default_factory=dict, description="keys of the split")
+    data_seed: Annotated[int, OF_SPLIT] = Field(
+        0, ge=0, lt=1 << 63, description="seed of the split, independent of seed"
+    )
 
-    local_epochs: int = Field(2, ge=1, le=10_000, description="tau: epochs (or steps) of the training in a round")
+    local_epochs: Annotated[
+        int, EffectiveWhen(lambda r: r.run.algorithm != "dpsgd", "algorithm dpsgd takes one step in a round")
+    ] = Field(2, ge=1, le=10_000, description="tau: epochs (or steps) of the training in a round")
     local_unit: Literal["epoch", "fullbatch_step"] = Field("epoch", description="unit of local_epochs")
     batch_size: int = Field(100, ge=1, description="samples per optimizer step")
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="optimizer of the local training")
     learning_rate: float = Field(0.1, gt=0, description="eta: step size of the optimizer")
     learning_rate_decay: float = Field(1.0, gt=0, le=1, description="factor, every learning_rate_decay_rounds")
-    learning_rate_decay_rounds: int = Field(1, ge=1, description="rounds between two decays")
-    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
-    optimizer_state: Literal["reset", "keep"] = Field(
+    learning_rate_decay_rounds: Annotated[
+        int, EffectiveWhen(lambda r: r.run.learning_rate_decay != 1, "run.learning_rate_decay is 1")
+    ] = Field(1, ge=1, description="rounds between two decays")
+    momentum: Annotated[float, EffectiveWhen(lambda r: r.run.optimizer != "adam", "run.optimizer is adam")] = Field(
+        0.0, ge=0, lt=1, description="momentum of SGD"
+    )
+    optimizer_state: Annotated[
+        Literal["reset", "keep"],
+        EffectiveWhen(
+            lambda r: r.run.optimizer != "sgd" or r.run.momentum != 0, "run.optimizer is sgd and run.momentum is 0"
+        ),
+    ] = Field(
         "reset",
         description="momentum buffers and the like at the start of a round: zero, or as the round before left them",
     )
@@ -174,14 +224,21 @@ class Manifest(_Section):
         "sequential", description="running or batch mean: DFCA Eq. 8 or 7"
     )
     mix: Literal["uniform", "metropolis"] | None = Field(None, description="averaging weights; default: by algorithm")
-    fold_order: Literal["neighbor_id", "arrival"] | None = Field(
+    fold_order: Annotated[
+        Literal["neighbor_id", "arrival"] | None,
+        EffectiveWhen(lambda r: r.run.pace != "async" or r.run.fold_order != "neighbor_id", "run.pace is async"),
+    ] = Field(
         None, description="order in which arrivals are folded; default: neighbor_id in lockstep, arrival in async"
     )
     stale: Literal["drop", "fold"] | None = Field(
         None, description="drop or fold an arrival of an earlier round; default: drop in lockstep, fold in async"
     )
-    stale_rounds_max: int = Field(1, ge=0, le=1000, description="highest age of an arrival for 'fold', in rounds")
-    stale_weight: float = Field(0.5, gt=0, le=1, description="rho: an arrival of age a has weight rho ** a")
+    stale_rounds_max: Annotated[int, OF_STALE] = Field(
+        1, ge=0, le=1000, description="highest age of an arrival for 'fold', in rounds"
+    )
+    stale_weight: Annotated[float, OF_STALE] = Field(
+        0.5, gt=0, le=1, description="rho: an arrival of age a has weight rho ** a"
+    )
     dynamic_edges: float = Field(0.0, ge=0, lt=1, description="p: probability that an edge is down in a round")
     encoding: Literal["float32", "float16", "bfloat16", "int8", "delta_int8", "delta_top10", "delta_top1"] = Field(
         "float32", description="of models on the wire; peer list encodings"

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from coordinator_free_bootstrap.errors import Option
 from coordinator_free_bootstrap.strict_json import loads, printable, shown, word
 from coordinator_free_bootstrap.validation import counted
 
@@ -329,7 +330,7 @@ def _remedy(each: _Field, mine: Values, theirs: Values, mine_first: bool) -> str
     """Return what to do; where the manifest can decide for all peers, the exact setting."""
     options = set(_names(mine, "open")) & set(_names(theirs, "open"))
     if each.name == "target" and "target" in options:
-        return "name it in the graph file of all peers: --set run.task_options.target=NAME"
+        return f"name it in the graph file of all peers: {Option('set')} run.task_options.target=NAME"
     if each.name == "classes" and "classes" in options:
         names = classes_of(mine) | classes_of(theirs)
         return f"give the classes of all peers in their graph file: {_setting('classes', sorted(names))}"
@@ -352,7 +353,7 @@ def _names(values: Values, name: str) -> list[str]:
 
 
 def _setting(option: str, names: list[str]) -> str:
-    text = f"--set {shlex.quote(f'run.task_options.{option}={json.dumps(names)}')}"
+    text = f"{Option('set')} {shlex.quote(f'run.task_options.{option}={json.dumps(names)}')}"
     return text if len(text) <= _SETTING_CHARS_MAX else f"run.task_options.{option}, {len(names)} names"
 
 

@@ -1,6 +1,6 @@
 """Write the tables of these pages that the code has; with ``--check`` only say whether they are up to date.
 
-A generated table stands in a page between the lines ``<!-- code: NAME -->`` and ``<!-- end of code -->``, with a name of `TABLES`.
+A generated table stands in a page between the lines ``<!-- code: NAME -->`` and ``<!-- end of code -->``; `TABLES` has the names.
 """
 
 from __future__ import annotations

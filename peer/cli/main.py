@@ -10,10 +10,9 @@ from typing import Annotated, Any
 import typer.main
 from typer.core import TyperGroup
 
-from coordinator_free_bootstrap.errors import LocalProtocolError, PeerError
+from coordinator_free_bootstrap.errors import LocalProtocolError, PeerError, names_for
 from coordinator_free_bootstrap.extras import named_packages
 from coordinator_free_bootstrap.strict_json import printable_lines
-from peer.api.arguments import named_on_command_line
 from peer.cli.trace import add_traceback_option, traceback_wanted
 from peer.rings import VERBS, verb
 from peer.store.system import StoppedBySignal
@@ -89,7 +88,7 @@ def _options(
     ] = False,
 ) -> None:
     """Federated learning without a server: make graph files, run peers, report results."""
-    context.with_resource(named_on_command_line())
+    context.with_resource(names_for("command line"))
 
 
 def main() -> None:

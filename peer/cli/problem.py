@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from coordinator_free_bootstrap.options import fields_of
+from peer.cli.declared import option_of
+from peer.runtime.local_options import LocalOptions
+
 if TYPE_CHECKING:
     from coordinator_free_bootstrap import Manifest
     from peer.tasks.task import Task
@@ -22,24 +26,11 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="RUN.KEY=VALUE", help="Set a manifest key, e.g. run.split_options.k=4. Repeatable."),
 ]
-DataRoot = Annotated[Path | None, typer.Option("--data-root", help="Folder of the built-in data sets.", readable=False)]
-Download = Annotated[bool, typer.Option("--download", help="Let torchvision download missing data sets.")]
-Exports = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--export",
-        metavar="TRACKER:PLACE",
-        help="Copy the rounds to a tracker: tensorboard:LOGDIR, mlflow:URI, csv:FILE or parquet:FILE. Repeatable.",
-    ),
-]
-Amp = Annotated[
-    str | None,
-    typer.Option(
-        help="bf16: the model computes in mixed precision, which is faster on a GPU; parameters stay float32.",
-        metavar="bf16",
-        show_default=False,
-    ),
-]
+_LOCAL = fields_of(LocalOptions)
+DataRoot = Annotated[Path | None, option_of("data_root", _LOCAL["data_root"])]
+Download = Annotated[bool, option_of("download", _LOCAL["download"])]
+Exports = Annotated[list[str] | None, option_of("export", _LOCAL["export"])]
+Amp = Annotated[str | None, option_of("amp", _LOCAL["amp"])]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from coordinator_free_bootstrap.options import fields_of
+from peer.cli.declared import option_of
+from peer.runtime.local_options import LocalOptions
 
-ThroughProxy = Annotated[
-    bool,
-    typer.Option("--proxy", help="Dial peers through the HTTP proxy in https_proxy, except the hosts in no_proxy."),
-]
+ThroughProxy = Annotated[bool, option_of("proxy", fields_of(LocalOptions)["proxy"])]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
 
-from coordinator_free_bootstrap.errors import IdentityError
+from coordinator_free_bootstrap.errors import IdentityError, Option
 from coordinator_free_bootstrap.identity import Subject
 from coordinator_free_bootstrap.ordinary_file import content_of
 from peer.identity.certificates import DAYS_DEFAULT, Certificate, make_certificate
@@ -65,7 +65,9 @@ def keygen(directory: Path, federation: str, subject: Subject, *, days: float = 
     private, certificate = make_certificate(federation, subject, days=days)
     files = KeyFiles.of(directory, subject)
     if files.exist():
-        raise IdentityError(f"{files.key} or .pem exists; to rotate a key, write the new one to another --out")
+        raise IdentityError(
+            f"{files.key} or .pem exists; to rotate a key, write the new one to another {Option('out')}"
+        )
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
         for path, data, mode in ((files.key, private, 0o600), (files.certificate, certificate.pem(), 0o644)):
@@ -74,7 +76,7 @@ def keygen(directory: Path, federation: str, subject: Subject, *, days: float = 
                 file.write(data)
     except OSError as error:
         raise IdentityError(
-            f"cannot write {error.filename or directory}: {error.strerror}; choose another --out"
+            f"cannot write {error.filename or directory}: {error.strerror}; choose another {Option('out')}"
         ) from error
     return files
 
@@ -115,8 +117,9 @@ def read_file(path: Path, what: str) -> bytes:
         return content_of(path, FILE_BYTES_MAX)
     except FileNotFoundError:
         raise IdentityError(
-            f"{path}: the {what} is missing; make one with `peer keygen`, give its path with --cert and --key, or give "
-            "--insecure for plaintext"
+            f"{path}: the {what} is missing; make one with `peer keygen`, give its path with {Option('cert')} and "
+            f"{Option('key')}, or give "
+            f"{Option('insecure')} for plaintext"
         ) from None
     except OSError as error:
         raise IdentityError(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coordinator_free_bootstrap import Graph, canonical_json
-from coordinator_free_bootstrap.errors import ConfigError, ShardError, TaskError, UsageError
+from coordinator_free_bootstrap.errors import ConfigError, Option, ShardError, TaskError, UsageError
 from coordinator_free_bootstrap.meaning import goal
 from coordinator_free_bootstrap.ordinary_file import text_of
 from coordinator_free_bootstrap.strict_json import printable
@@ -130,8 +130,9 @@ def device_of(backend: Backend, wanted: str | None) -> str:
     own = device_named("auto")
     if wanted is not None and device_named(wanted) != own:
         raise ConfigError(
-            f"--device: found {wanted} with --backend processes, whose peers choose their device themselves, here {own}; "
-            "leave --device out, or use --backend simulated"
+            f"{Option('device')}: found {wanted} with {Option('backend')} processes, whose peers choose their "
+            f"device themselves, here {own}; "
+            f"leave {Option('device')} out, or use {Option('backend')} simulated"
         )
     return own
 
@@ -167,7 +168,7 @@ def jobs_of(
     names = {slug(name): name for case in experiment.case for name in names_of(case)}
     for name in only:
         if slug(name) not in names:
-            raise ConfigError(f"--case: found {name!r}; allowed: {', '.join(names.values())}")
+            raise ConfigError(f"{Option('case')}: found {name!r}; allowed: {', '.join(names.values())}")
     wanted = [
         case for case in experiment.case if not only or any(slug(name) in map(slug, only) for name in names_of(case))
     ]
@@ -188,7 +189,9 @@ def jobs_of(
         and settings.data_root is not None
         and all(used_data_root(m, settings.data_root) is None for m in manifests)
     ):
-        raise UsageError(f"--data-root: found an option that no task of {experiment.file} uses; remove --data-root")
+        raise UsageError(
+            f"{Option('data_root')}: found an option that no task of {experiment.file} uses; remove {Option('data_root')}"
+        )
     return jobs
 
 

@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 from pydantic import BaseModel
 
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, ConfigProblem
+from coordinator_free_bootstrap.options import changed
 
 READ = frozenset(
     f"run.{key}"
@@ -34,13 +35,7 @@ def refuse_unread(method: str, settings: BaseModel, read: Collection[str] = READ
     Raises:
         ConfigError: the first such key.
     """
-    for name, field in type(settings).model_fields.items():
-        key, found = f"{prefix}.{name}", getattr(settings, name)
-        default = field.get_default(call_default_factory=True)
-        if isinstance(found, BaseModel):
-            refuse_unread(method, found, read, key)
-        elif key not in read and found != default and (key, found) != NONE:
-            raise ConfigError(
-                f'{key}: found {found!r}, which has no effect with method = "{method}"; allowed: {default!r}; '
-                'remove the key, or use method = "peers"'
-            )
+    for key, value, _ in changed(settings, f"{prefix}."):
+        if key not in read and (key, value) != NONE:
+            why = f'method = "{method}" does not read it; method = "peers" does'
+            raise ConfigError(ConfigProblem.without_effect(key, value, why))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, Option
 
 AMP = "bf16"
 
@@ -22,15 +22,19 @@ def device_named(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|mps|cuda(:\d{1,3})?", name):
-        raise ConfigError(f"--device: found {name!r}; allowed: auto, cpu, cuda, cuda:N, mps")
+        raise ConfigError(f"{Option('device')}: found {name!r}; allowed: auto, cpu, cuda, cuda:N, mps")
     if name == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("--device mps: this machine's torch sees no Apple GPU; use --device cpu or auto")
+        raise ConfigError(
+            f"{Option('device')} mps: this machine's torch sees no Apple GPU; use {Option('device')} cpu or auto"
+        )
     if name in {"cpu", "mps"}:
         return name
     if not torch.cuda.is_available():
-        raise ConfigError(f"--device {name}: this machine's torch sees no CUDA device; use --device cpu or auto")
+        raise ConfigError(
+            f"{Option('device')} {name}: this machine's torch sees no CUDA device; use {Option('device')} cpu or auto"
+        )
     if (count := torch.cuda.device_count()) <= int(name.partition(":")[2] or 0):
-        raise ConfigError(f"--device {name}: this machine's torch sees {count} CUDA devices, counted from 0")
+        raise ConfigError(f"{Option('device')} {name}: this machine's torch sees {count} CUDA devices, counted from 0")
     return name
 
 
@@ -45,7 +49,7 @@ def check_amp(amp: str | None, device: str) -> None:
     if amp is None:
         return
     if amp != AMP:
-        raise ConfigError(f"--amp: found {amp!r}; allowed: {AMP}")
+        raise ConfigError(f"{Option('amp')}: found {amp!r}; allowed: {AMP}")
     kind = device.partition(":")[0]
     has = {
         "cpu": lambda: True,
@@ -53,4 +57,6 @@ def check_amp(amp: str | None, device: str) -> None:
         "mps": lambda: torch.backends.mps.is_macos_or_newer(14, 0),
     }
     if not has[kind]():  # type: ignore[no-untyped-call]
-        raise ConfigError(f"--amp {AMP}: the device {device} has no bfloat16 arithmetic; leave --amp out")
+        raise ConfigError(
+            f"{Option('amp')} {AMP}: the device {device} has no bfloat16 arithmetic; leave {Option('amp')} out"
+        )

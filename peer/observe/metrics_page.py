@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric as Family
 
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, Option
 from peer.observe.metrics import PeerMetrics, StateGauge
 from peer.observe.metrics_http import serve
 from peer.wire.ports import why_not_bound
@@ -54,7 +54,7 @@ def metrics_page(port: int, host: str = "127.0.0.1") -> Iterator[MetricsPage]:
         server, thread = serve(page.registry, port, host)
     except OSError as error:
         raise ConfigError(
-            f"--metrics-port: address {host}:{port} {why_not_bound(host, port) or f'({error.strerror})'}; "
+            f"{Option('metrics_port')}: address {host}:{port} {why_not_bound(host, port) or f'({error.strerror})'}; "
             "choose a free port of this machine"
         ) from error
     try:

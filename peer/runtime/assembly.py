@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from coordinator_free_bootstrap import Graph
+from coordinator_free_bootstrap.errors import Option
 from coordinator_free_bootstrap.meaning import goal
-from coordinator_free_bootstrap.rates import check_limits, problems_of
+from coordinator_free_bootstrap.rates import check_limits, parse_rate, problems_of
 from peer.algorithms.registry import algorithm_for
 from peer.host import PeerHost, build_host
 from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
 from peer.learning.learner import Learner
+from peer.runtime.local_options import LocalOptions, complete_options
 from peer.runtime.resources import disk_note, require_memory
 from peer.runtime.saved_state import notes_of, saved_state, state_files
 from peer.store.checkpoint import CheckpointStore
@@ -32,43 +34,66 @@ if TYPE_CHECKING:
 log = logging.getLogger("peer")
 
 
-@dataclass(frozen=True)
 class LocalSettings:
-    """What each device decides for itself; nothing here changes what a run computes, up to rounding.
+    """What each device decides for itself, and what the program adds to it.
 
-    Paths are made absolute: the task may change the working directory while the peer runs.
+    Paths are absolute: the task may change the working directory while the peer runs.
+
+    Args:
+        state_dir: folder for state and models.
+        metrics: where /metrics is served.
+        check_task: train one step and evaluate before the start; a testbed does so once for all peers.
+        traceback: log the whole trace of an error.
+        task: an object to use in place of the task that the manifest names.
+        options: of the peer; those that are missing have their defaults.
+
+    Raises:
+        UsageError: an option is unknown, out of range or without effect.
+        ConfigError: a limit cannot be read, or the environment names no proxy.
     """
 
-    state_dir: Path
-    listen: str | None = None  # default: the port of the own address in the graph file, on its host
-    data_root: Path | None = None
-    shard: Path | None = None
-    device: str = "auto"
-    amp: str | None = None  # "bf16": mixed precision
-    threads: int = 1
-    cert: Path | None = None  # own certificate; default: peer-<id>.pem in certs or <state_dir>/identity
-    key: Path | None = None  # own private key; default: beside the own certificate, with the ending .key
-    certs: Path | None = None  # neighbors' certificates, for graph files that carry only pins
-    ca: Path | None = None  # certificate authorities, for those who have one
-    insecure: bool = False  # plaintext on loopback
-    insecure_anywhere: bool = False  # plaintext on any address
-    upload_limit: int | None = None  # bytes per second; default: as in the graph file
-    download_limit: int | None = None
-    proxy: HttpProxy | None = None  # to dial neighbors; default: directly
-    metrics: MetricsPage | None = None  # where /metrics is served
-    require_own_address: bool = False  # stop if the own address in the graph leads elsewhere
-    tell_clusters: bool = False  # observers may know mixtures and collaborators, which say how the data are distributed
-    download: bool = False
-    check_task: bool = False  # train one step and evaluate before the start; a testbed does so once for all peers
-    discard_state: bool = False  # move state of another run aside in place of refusing it
-    traceback: bool = False  # log the whole trace of an error
-    task: Task | None = None  # an object to use in place of the task that the manifest names
+    def __init__(
+        self,
+        state_dir: Path,
+        /,
+        *,
+        metrics: MetricsPage | None = None,
+        check_task: bool = False,
+        traceback: bool = False,
+        task: Task | None = None,
+        **options: Unpack[LocalOptions],
+    ) -> None:
+        self.state_dir = state_dir.absolute()
+        self.options = complete_options(0, {**options, "state_dir": self.state_dir})
+        self.metrics, self.check_task, self.traceback, self.task = metrics, check_task, traceback, task
+        self.upload_limit = _rate("upload_limit", self.options["upload_limit"])
+        self.download_limit = _rate("download_limit", self.options["download_limit"])
+        self.proxy = HttpProxy.chosen(self.options["proxy"])
 
-    def __post_init__(self) -> None:
-        """Make the paths absolute."""
-        for each in fields(self):
-            if isinstance(value := getattr(self, each.name), Path):
-                object.__setattr__(self, each.name, value.absolute())
+    @classmethod
+    def of(
+        cls,
+        options: LocalOptions,
+        *,
+        metrics: MetricsPage | None = None,
+        check_task: bool = False,
+        traceback: bool = False,
+        task: Task | None = None,
+    ) -> LocalSettings:
+        """Return the settings of complete options; raises as the constructor."""
+        place = Path(options["state_dir"] or "")
+        more = {name: value for name, value in options.items() if name != "state_dir"}
+        made = cls(place, metrics=metrics, check_task=check_task, traceback=traceback, task=task, **more)  # type: ignore[arg-type]
+        return made
+
+    def path(self, name: Literal["data_root", "shard", "cert", "key", "certs", "ca"]) -> Path | None:
+        """Return the value of an option that is a path."""
+        value = self.options[name]
+        return None if value is None else Path(value)
+
+
+def _rate(name: str, text: str | None) -> int | None:
+    return None if text is None else parse_rate(text, str(Option(name)))
 
 
 @dataclass
@@ -100,21 +125,23 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     manifest = graph.manifest
     graph.node(peer_id)
     check_limits(graph, peer_id, settings.upload_limit, settings.download_limit)
-    torch.set_num_threads(settings.threads)
+    torch.set_num_threads(settings.options["threads"])
     task = settings.task or load_task(
         manifest,
         len(graph.nodes),
-        data_root=settings.data_root,
-        shard_path=settings.shard,
-        download=settings.download,
+        data_root=settings.path("data_root"),
+        shard_path=settings.path("shard"),
+        download=settings.options["download"],
     )
-    device = device_named(settings.device)
-    check_amp(settings.amp, device)
+    device = device_named(settings.options["device"])
+    check_amp(settings.options["amp"], device)
     shard = training_shard(task, peer_id, manifest)
     preprocessing = shard.preprocessing or task.preprocessing
     if preprocessing is not None and preprocessing.reading is not None:
         log.info("data read as %s", preprocessing.reading)
-    learner = Learner(task, shard, device=device, batch_size=manifest.batch_size, amp=settings.amp is not None)
+    learner = Learner(
+        task, shard, device=device, batch_size=manifest.batch_size, amp=settings.options["amp"] is not None
+    )
     log.info("learns %s", goal(learner.meaning))
     if settings.check_task:
         try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
@@ -141,7 +168,8 @@ def _with_state(
     """Return a peer in the state of its directory, which is locked."""
     checkpoints, run = state_files(directory, peer_id, graph, learner)
     algorithm = algorithm_for(graph, peer_id)
-    saved = saved_state(directory, checkpoints, run, algorithm, learner.schema, discard=settings.discard_state)
+    discard = settings.options["discard_state"]
+    saved = saved_state(directory, checkpoints, run, algorithm, learner.schema, discard=discard)
     incarnations = IncarnationFile(settings.state_dir)
     incarnation = incarnations.claim(above=int(saved.state["incarnation"]) if saved else 0)
     require_memory(algorithm.held, learner.schema.size)

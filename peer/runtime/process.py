@@ -80,8 +80,8 @@ def opened(peer_id: int, graph: Graph, settings: LocalSettings) -> AsyncioWorld:
     _tell_state(settings, "starting")
     try:
         tls = transport_security(peer_id, graph, settings)
-        if settings.require_own_address and own:
-            require_own_address(peer_id, own, settings.listen or own)
+        if settings.options["require_own_address"] and own:
+            require_own_address(peer_id, own, settings.options["listen"] or own)
         with memory_errors(), named_packages(), told("loading the task, its data and the state directory"):
             world = AsyncioWorld(assemble(peer_id, graph, settings), tls)
     except PeerError:
@@ -172,16 +172,17 @@ def transport_security(peer_id: int, graph: Graph, settings: LocalSettings) -> M
         IdentityError: keys or certificates are missing, expired, unreadable, too open, or not the pinned ones.
         ConfigError: plaintext on an address that other machines can reach.
     """
-    if settings.insecure or settings.insecure_anywhere:
-        if listen := settings.listen or graph.node(peer_id).address:
-            require_loopback_or(settings.insecure_anywhere, listen)
+    if settings.options["insecure"] or settings.options["insecure_anywhere"]:
+        if listen := settings.options["listen"] or graph.node(peer_id).address:
+            require_loopback_or(settings.options["insecure_anywhere"], listen)
         log.warning("plaintext: whoever reaches this port can read and forge models")
         return None
-    return load_tls(graph, peer_id, key_files(peer_id, settings), certs=settings.certs, ca=settings.ca)
+    return load_tls(graph, peer_id, key_files(peer_id, settings), certs=settings.path("certs"), ca=settings.path("ca"))
 
 
 def key_files(peer_id: int, settings: LocalSettings) -> KeyFiles:
     """Return the paths of a peer's own certificate and key."""
-    usual = KeyFiles.of(settings.certs or settings.state_dir / "identity", peer_id)
-    beside = settings.cert.with_suffix(".key") if settings.cert else usual.key
-    return KeyFiles(settings.cert or usual.certificate, settings.key or beside)
+    usual = KeyFiles.of(settings.path("certs") or settings.state_dir / "identity", peer_id)
+    certificate, key = settings.path("cert"), settings.path("key")
+    beside = certificate.with_suffix(".key") if certificate else usual.key
+    return KeyFiles(certificate or usual.certificate, key or beside)

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator_free_bootstrap import Graph, digest
-from coordinator_free_bootstrap.errors import CheckpointCorrupt
+from coordinator_free_bootstrap.errors import CheckpointCorrupt, Option
 from coordinator_free_bootstrap.strict_json import printable
 from peer.algorithms.base import Algorithm
 from peer.algorithms.saved_state import restored
@@ -20,11 +20,6 @@ from peer.store.checkpoint import CheckpointStore
 from peer.store.identity_files import IncarnationFile
 from peer.store.origin import Origin, listed
 from peer.store.state_dir import StateDir
-
-REMEDY = (
-    "to start anew, give --discard-state, which moves this state to a folder discarded-N in it (peer testbed: --fresh, which "
-    "deletes it), or name another folder"
-)
 
 log = logging.getLogger("peer")
 _Count = Annotated[int, Field(ge=0)]
@@ -72,7 +67,7 @@ def saved_state(
     schema: Schema,
     *,
     discard: bool,
-    remedy: str = REMEDY,
+    remedy: str | None = None,
 ) -> Checkpoint | None:
     """Return the checkpoint to resume from, None at a first start; afterwards the directory belongs to this run.
 
@@ -83,7 +78,7 @@ def saved_state(
         algorithm: of this peer.
         schema: of a whole model.
         discard: move state that is not of this run, or not usable, aside.
-        remedy: what to do about such state, for the message.
+        remedy: what to do about such state, for the message; default: of a peer.
 
     Raises:
         CheckpointCorrupt: the state is of another run or not usable, and ``discard`` is false; nothing was changed.
@@ -93,19 +88,27 @@ def saved_state(
         saved = _usable(place, checkpoints, run, algorithm, schema)
     except CheckpointCorrupt as error:
         if not discard:
-            raise CheckpointCorrupt(f"{error}; {remedy}") from error
+            raise CheckpointCorrupt(f"{error}; {remedy or _anew()}") from error
         log.warning("%s; moved to %s", error, place.set_aside())
         place.create()
         saved = None
     else:
         if discard:
             log.warning(
-                "--discard-state has no effect: %s has %s",
+                f"{Option('discard_state')} has no effect: %s has %s",
                 place.root,
                 f"the state of this run, which is resumed after {saved.round_index} rounds" if saved else "no state",
             )
     run.write()
     return saved
+
+
+def _anew() -> str:
+    """Return how to start a peer anew."""
+    return (
+        f"to start anew, give {Option('discard_state')}, which moves this state to a folder discarded-N in it (peer testbed: "
+        f"{Option('fresh')}, which deletes it), or name another folder"
+    )
 
 
 def _usable(

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, Option
+from peer.runtime.local_options import LocalOptions
 
 log = logging.getLogger("peer")
 CHECK_S = 2.0  # between two looks at the clock or runs of the command, which are cheap: few milliseconds
@@ -47,7 +48,8 @@ def parse_window(text: str) -> Window:
     begin, end = (60 * numbers[0] + numbers[1], 60 * numbers[2] + numbers[3]) if numbers else (0, 0)
     if not found or begin == end or begin >= 1440 or end > 1440 or max(numbers[1], numbers[3]) > 59:
         raise ConfigError(
-            f"--when: found {text!r}; allowed: HH:MM-HH:MM with two different times from 00:00 to 24:00, and a time zone after a "
+            f"{Option('when')}: found {text!r}; allowed: HH:MM-HH:MM with two different times from 00:00 to 24:00, "
+            f"and a time zone after a "
             "space, such as '22:00-06:00 Europe/Berlin'"
         )
     return Window(begin, end, _zone(found[5]) if found[5] else None)
@@ -60,7 +62,7 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
         raise ConfigError(
-            f"--when: found the time zone {name!r}, which this machine does not know; allowed: UTC, or a name such as "
+            f"{Option('when')}: found the time zone {name!r}, which this machine does not know; allowed: UTC, or a name such as "
             "Europe/Berlin (pip install tzdata if all are unknown)"
         ) from error
 
@@ -91,11 +93,11 @@ class Schedule:
             self._command = shlex.split(command)
         except ValueError as error:
             raise ConfigError(
-                f"--when-command: found {command!r} ({error}); allowed: a program and arguments"
+                f"{Option('when_command')}: found {command!r} ({error}); allowed: a program and arguments"
             ) from error
         if self._command and shutil.which(self._command[0]) is None:
             raise ConfigError(
-                f"--when-command: found no program {self._command[0]}; allowed: a program that exits with 0 for yes"
+                f"{Option('when_command')}: found no program {self._command[0]}; allowed: a program that exits with 0 for yes"
             )
 
     async def is_open(self) -> bool:
@@ -114,15 +116,25 @@ class Schedule:
         try:
             process = await asyncio.create_subprocess_exec(*self._command, stdin=quiet, stdout=quiet, stderr=quiet)
         except OSError as error:
-            log.warning("the command of --when-command cannot be run, which counts as no: %s", error)
+            log.warning(f"the command of {Option('when_command')} cannot be run, which counts as no: %s", error)
             return False
         try:
             async with asyncio.timeout(COMMAND_S):
                 return await process.wait() == 0
         except TimeoutError:
-            log.warning("the command of --when-command has not ended in %g s, which counts as no", COMMAND_S)
+            log.warning(f"the command of {Option('when_command')} has not ended in %g s, which counts as no", COMMAND_S)
             return False
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
+
+def schedule_of(options: LocalOptions) -> Schedule | None:
+    """Return when a peer with these options may work; None: always.
+
+    Raises:
+        ConfigError: a window or the command is wrong.
+    """
+    windows, command = options["when"], options["when_command"] or ""
+    return Schedule([parse_window(text) for text in windows], command) if windows or command else None

@@ -55,7 +55,7 @@ class AsyncioWorld:
         self.host = parts.host
         self.manifest = parts.host.manifest
         self.peer_id = parts.host.peer_id
-        rounds = RoundRing(parts.resumed_from or 0, clusters=parts.settings.tell_clusters)
+        rounds = RoundRing(parts.resumed_from or 0, clusters=parts.settings.options["tell_clusters"])
         self.requests = Requests(self.host, self.post, self._on_fold_thread, self._reached, rounds, self._about)
         self.history = HistoryWriter(parts.state_dir.history, incarnation=self.host.state.incarnation)
         self.observers: list[Callable[[str, dict[str, Any]], None]] = []
@@ -97,7 +97,7 @@ class AsyncioWorld:
         self.host.workspace.should_stop = self._should_stop
         server = PeerServer(
             self.requests,
-            self.parts.settings.listen or self.host.state.graph.node(self.peer_id).address,
+            self.parts.settings.options["listen"] or self.host.state.graph.node(self.peer_id).address,
             limits=self.manifest.limits,
             timeouts=self.manifest.timeouts,
             credentials=self._tls.server_credentials() if self._tls else None,
@@ -134,7 +134,7 @@ class AsyncioWorld:
         return {**fields, "port": port, "resumed_from": self.parts.resumed_from}
 
     def _about(self) -> dict[str, Any]:
-        return about(self.host, self._edges, self._stopped, clusters=self.parts.settings.tell_clusters)
+        return about(self.host, self._edges, self._stopped, clusters=self.parts.settings.options["tell_clusters"])
 
     def _reached(self, neighbor: int, incarnation: int) -> bool:
         failpoints.reach("hello.end")

@@ -10,7 +10,7 @@ import secrets
 import time
 from pathlib import Path
 
-from coordinator_free_bootstrap.errors import CheckpointCorrupt, StorageError
+from coordinator_free_bootstrap.errors import CheckpointCorrupt, Option, StorageError
 from coordinator_free_bootstrap.identity import INCARNATION_MAX, next_incarnation
 from coordinator_free_bootstrap.ordinary_file import content_of
 from peer.store.files import seal, storage_error, storage_errors, unseal, write_atomic
@@ -100,7 +100,7 @@ class StateLock:
                 os.close(handle)
                 raise StorageError(
                     f"state directory {self.path.parent}: found it in use by process {owner}; allowed: one process; "
-                    "stop that process, or choose another --state-dir"
+                    f"stop that process, or choose another {Option('state_dir')}"
                 )
             os.ftruncate(handle, 0)
             os.lseek(handle, 0, os.SEEK_SET)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from operator import attrgetter
 
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import ConfigProblem, UsageError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.tasks.effect import keys_without_effect
 from peer.tasks.loading import deals_samples
@@ -38,6 +39,7 @@ def warn_without_effect(
         if set_here and key in DATA_KEYS and _deals(manifest):
             continue
         if set_here:
-            raise UsageError(f"{source}{key}: found a key without effect, because {why}; remove it")
+            got = attrgetter(key.removeprefix("run."))(manifest)
+            raise UsageError(ConfigProblem.without_effect(f"{source}{key}", got, why))
         unless = " (unless it is a peer.Data)" if key in DATA_KEYS and source_named(manifest.task) is None else ""
         say(f"{key} has no effect, because {why}{unless}")

@@ -11,7 +11,7 @@ from typing import get_args
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.errors import Option, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.user_file import USER_ERRORS, Named, described, load_object, names_file, surroundings
 from coordinator_free_bootstrap.validation import unknown_name
@@ -97,7 +97,7 @@ def find_task_file(task: str, model_file: Path) -> str:
     searched = ", ".join(map(str, (Path.cwd(), *folders)))
     raise TaskError(
         f"task: found no file {path_text!r} in {searched}; {model_file} was trained with it; "
-        f"give its place: --task path/to/{Path(path_text).name}:{name}"
+        f"give its place: {Option('task')} path/to/{Path(path_text).name}:{name}"
     )
 
 

@@ -9,7 +9,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from coordinator_free_bootstrap import dns_name
-from coordinator_free_bootstrap.errors import IdentityError, NeighborUnavailable
+from coordinator_free_bootstrap.errors import IdentityError, NeighborUnavailable, Option
 from peer.identity.files import KeyFiles, load_key_pair
 from peer.wire.address import dialed
 
@@ -66,8 +66,9 @@ def own_key_files(folder: Path) -> KeyFiles:
     found = sorted(folder.glob("peer-*.key"))
     if len(found) != 1:
         raise IdentityError(
-            f"{folder}: found {len(found)} files peer-*.key; allowed: exactly one, the peer's own; give its folder with --certs, "
-            "or --insecure if the peer runs with it"
+            f"{folder}: found {len(found)} files peer-*.key; allowed: exactly one, the peer's own; give its folder "
+            f"with {Option('certs')}, "
+            f"or {Option('insecure')} if the peer runs with it"
         )
     return KeyFiles(found[0].with_suffix(".pem"), found[0])
 

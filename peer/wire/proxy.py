@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, Option
 from coordinator_free_bootstrap.graph import split_address
 
 VARIABLE, EXCEPTIONS = "https_proxy", "no_proxy"  # upper case is read too
@@ -38,7 +38,7 @@ class HttpProxy:
         """
         url, listed = (environment.get(name) or environment.get(name.upper()) or "" for name in (VARIABLE, EXCEPTIONS))
         if not url:
-            raise ConfigError(f"--proxy: the variable {VARIABLE} is not set; allowed: {_ALLOWED}")
+            raise ConfigError(f"{Option('proxy')}: the variable {VARIABLE} is not set; allowed: {_ALLOWED}")
         try:
             parts = urlsplit(url)
             name = parts.netloc.rpartition("@")[2]
@@ -46,7 +46,7 @@ class HttpProxy:
             if parts.scheme != "http" or parts.path.strip("/") or parts.query or parts.fragment:
                 raise ValueError
         except ValueError:  # without its text and cause, which may hold the password
-            raise ConfigError(f"--proxy: {VARIABLE} holds another form of URL; allowed: {_ALLOWED}") from None
+            raise ConfigError(f"{Option('proxy')}: {VARIABLE} holds another form of URL; allowed: {_ALLOWED}") from None
         return cls(url.rstrip("/"), name, tuple(filter(None, (entry.strip() for entry in listed.split(",")))))
 
     @classmethod

@@ -10,13 +10,13 @@ from typing import Any
 from coordinator_free_bootstrap.strict_json import dumps
 from peer.core.counters import Totals, entries
 from peer.store.history import plain
-from peer.store.records import AlgorithmState, RoundLine
+from peer.store.records import AlgorithmFields, RoundLine
 
 ROUNDS_KEPT = 512  # records of a peer; a record of a peer with 8 neighbors has about 1 kB
 BATCH_RECORDS, BATCH_CHARACTERS = 64, 1 << 20  # in one message, which gRPC limits to 4 MiB
 # What observers may know of a round; and, where the owner allows it, of the algorithm's state: it says how data are distributed.
 FIELDS_TOLD = frozenset(name for table in (RoundLine, Totals) for name, each in entries(table).items() if each.told)
-STATE_TOLD = frozenset(name for name, each in entries(AlgorithmState).items() if each.told)
+STATE_TOLD = frozenset(name for name, each in entries(AlgorithmFields).items() if each.told)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import grpc
 import grpc.aio
 
 from coordinator_free_bootstrap import Graph, Node, Observer, Subject, dns_name, parse_spiffe_id, spiffe_id
-from coordinator_free_bootstrap.errors import ConfigError, IdentityError, Refusal, RemoteProtocolError
+from coordinator_free_bootstrap.errors import ConfigError, IdentityError, Option, Refusal, RemoteProtocolError
 from coordinator_free_bootstrap.graph import split_address
 from peer.identity.certificates import Certificate
 from peer.identity.expiry import last_end
@@ -152,7 +152,7 @@ class MutualTls:
         if (federation, subject) != (self._federation, self._subject):
             raise IdentityError(
                 f"own certificate: found {spiffe_id(federation, subject)}; allowed: "
-                f"{spiffe_id(self._federation, self._subject)}; give this peer's files with --cert and --key"
+                f"{spiffe_id(self._federation, self._subject)}; give this peer's files with {Option('cert')} and {Option('key')}"
             )
         listed = {o.name: o for o in self._graph.observers}
         entry = self._graph.node(self._subject) if isinstance(self._subject, int) else listed.get(self._subject)
@@ -180,7 +180,7 @@ class MutualTls:
         if not found and self._authorities is None:
             raise IdentityError(
                 f"graph file: {who} has no certificate with a pinned key; run `peer graph pin graph.json certs/*.pem`, "
-                "give its certificate with --certs, or an authority with --ca"
+                f"give its certificate with {Option('certs')}, or an authority with {Option('ca')}"
             )
         return [certificate.pem() for certificate in found]
 
@@ -206,7 +206,9 @@ def load_tls(
         others.append(Certificate.from_pem(read_file(path, "certificate"), str(path)))
     authorities = read_file(ca, "CA bundle") if ca else None
     if authorities is not None and b"-----BEGIN CERTIFICATE-----" not in authorities:
-        raise IdentityError(f"--ca {ca}: found no PEM certificate; allowed: one or more certificates of authorities")
+        raise IdentityError(
+            f"{Option('ca')} {ca}: found no PEM certificate; allowed: one or more certificates of authorities"
+        )
     return MutualTls(graph, subject, pair, others=others, authorities=authorities)
 
 
@@ -223,8 +225,9 @@ def require_loopback_or(anywhere: bool, listen: str) -> None:
     if anywhere or is_loopback(listen):
         return
     raise ConfigError(
-        f"--listen {listen}: plaintext is allowed on a loopback address only (127.0.0.1, ::1, localhost); make keys with "
-        "`peer keygen`, or give --insecure-anywhere to accept that anyone on the network can read and forge models"
+        f"{Option('listen')} {listen}: plaintext is allowed on a loopback address only (127.0.0.1, ::1, localhost); "
+        f"make keys with "
+        f"`peer keygen`, or give {Option('insecure_anywhere')} to accept that anyone on the network can read and forge models"
     )
 
 
@@ -247,7 +250,7 @@ def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentia
         split_address(f"{listen[:-1]}1" if listen.endswith(":0") else listen)
         target = listened(listen)
     except ValueError as error:
-        raise ConfigError(f"--listen: found {listen!r}; allowed: {error}, such as 0.0.0.0:7400") from error
+        raise ConfigError(f"{Option('listen')}: found {listen!r}; allowed: {error}, such as 0.0.0.0:7400") from error
     try:
         port = bind_target(server, target, credentials)
     except RuntimeError:

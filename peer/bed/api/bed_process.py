@@ -14,13 +14,13 @@ import os
 import select
 import sys
 import traceback
-from pathlib import Path
 from typing import Any
 
 from coordinator_free_bootstrap import parse_graph
-from coordinator_free_bootstrap.errors import PeerError
+from coordinator_free_bootstrap.errors import PeerError, names_for
 from coordinator_free_bootstrap.extras import named_packages
-from peer.bed.api.bed_run import BedRun, BedSettings
+from peer.bed.api.bed_run import BedRun
+from peer.bed.options import bed_options
 
 log = logging.getLogger("peer")
 
@@ -31,7 +31,7 @@ def main() -> None:
     os.dup2(2, 1)
     logging.basicConfig(stream=sys.stderr, level="INFO", format="%(asctime)s %(levelname)s %(message)s")
     try:
-        with named_packages():
+        with names_for("python"), named_packages():
             _run(json.loads(sys.stdin.buffer.readline()), answers)
     except PeerError as error:
         notes = getattr(error, "__notes__", [])
@@ -42,9 +42,7 @@ def main() -> None:
 
 
 def _run(request: dict[str, Any], answers: Any) -> None:
-    paths = {key: Path(request[key]) for key in ("out", "data_root") if request[key] is not None}
-    settings = BedSettings(**{**request["settings"], **paths}, exports=tuple(request["exports"]))
-    run = BedRun(parse_graph(request["graph"]), settings)
+    run = BedRun(parse_graph(request["graph"]), bed_options(request["options"]))
     log.info("learns %s", run.goal)
     _say(answers, started=True, goal=run.goal)
 

@@ -3,53 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from coordinator_free_bootstrap import Graph
 from peer.bed.chaos.network import FaultyNetwork
 from peer.bed.chaos.runner import FaultRunner
 from peer.bed.chaos.script import Script
+from peer.bed.options import BedOptions, ProcessOptions
 from peer.bed.testbed.directory import check_same_run
-from peer.bed.testbed.testbed import OnStartFailure, Testbed
+from peer.bed.testbed.testbed import Testbed
 from peer.bed.testbed.warm_up import check_task_first, warm_up
 from peer.view.live.watch import TestbedWatcher
 from peer.view.trackers.export import LiveExport
 
 
-@dataclass(frozen=True)
-class BedSettings:
-    """Local choices of a testbed.
-
-    Attributes:
-        out: folder of the peers' state, logs and models; an earlier run with the same graph and settings is resumed.
-        data_root: where built-in data sets lie.
-        threads: PyTorch threads per peer; None: cores divided by peers.
-        insecure: plaintext in place of TLS with generated keys.
-        proxy: connect peers through fault proxies, which faults of edges need.
-        traceback: log whole traces of errors.
-        exports: trackers that get the rounds while they come, as ``--export`` takes them.
-        source: name of the script of faults, for messages.
-        amp: "bf16" for mixed precision, else None.
-        on_start_failure: whether to "stop" the other peers when one cannot start, or to "continue"; None: stop if
-            ``run.start.rule`` is "all", so that they would wait for it.
-    """
-
-    out: Path
-    data_root: Path | None = None
-    threads: int | None = None
-    insecure: bool = False
-    proxy: bool = False
-    traceback: bool = False
-    exports: tuple[str, ...] = ()
-    source: str = "script"
-    amp: str | None = None
-    on_start_failure: OnStartFailure | None = None
-
-
 class BedRun:
     """A checked testbed: `run` starts its peers and returns when all have ended.
+
+    Args:
+        graph: of the run.
+        options: all of them.
+        script: of faults.
+        source: name of the script, for messages.
+        traceback: log whole traces of errors.
 
     Attributes:
         goal: what the run takes its targets for, and its metric.
@@ -59,26 +36,28 @@ class BedRun:
         PeerError: the task, the data or the script cannot be used.
     """
 
-    def __init__(self, graph: Graph, settings: BedSettings, script: Script | None = None) -> None:
-        self.graph, self.settings, self.script = graph, settings, script or Script()
-        self._export = LiveExport(settings.out, settings.exports)
-        check_same_run(graph, settings.out)
-        self.script.check(graph, settings.source)
-        warm_up(graph, settings.data_root)
-        self.goal = check_task_first(graph, settings.data_root)
-        self.bed = Testbed(
-            graph,
-            settings.out,
-            data_root=settings.data_root,
-            threads=settings.threads,
-            insecure=settings.insecure,
-            traceback=settings.traceback,
-            amp=settings.amp,
-            on_start_failure=settings.on_start_failure,
-        )
-        network = FaultyNetwork(self.bed.graph) if settings.proxy or self.script.needs_network else None
+    def __init__(
+        self,
+        graph: Graph,
+        options: BedOptions,
+        script: Script | None = None,
+        *,
+        source: str = "script",
+        traceback: bool = False,
+    ) -> None:
+        self.graph, self.options, self.script = graph, options, script or Script()
+        out = Path(options["out"])
+        data_root = None if options["data_root"] is None else Path(options["data_root"])
+        self._export = LiveExport(out, options["export"])
+        check_same_run(graph, out)
+        self.script.check(graph, source)
+        warm_up(graph, data_root)
+        self.goal = check_task_first(graph, data_root)
+        of_processes = {name: value for name, value in options.items() if name in ProcessOptions.__annotations__}
+        self.bed = Testbed(graph, out, traceback=traceback, **cast(ProcessOptions, of_processes))
+        network = FaultyNetwork(self.bed.graph) if options["proxy"] or self.script.needs_network else None
         self.bed.graph_of = network.graph_of if network else self.bed.graph_of
-        self.watcher = TestbedWatcher(settings.out, graph)
+        self.watcher = TestbedWatcher(out, graph)
         self._runner = FaultRunner(self.bed, self.watcher.rounds_completed, self.script, network)
 
     def run(self, on_progress: Callable[[], Any], on_failure: Callable[[str], Any]) -> dict[int, int]:

@@ -9,11 +9,10 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from coordinator_free_bootstrap import Graph, dump_graph, errors
 from coordinator_free_bootstrap.errors import (
@@ -24,8 +23,9 @@ from coordinator_free_bootstrap.errors import (
     TaskError,
     UsageError,
 )
-from peer.api.arguments import in_python, named_in_python
+from peer.api.arguments import named_in_python
 from peer.api.choices import TaskChoice, chosen
+from peer.bed.options import BedOptions, bed_options
 from peer.store.files import storage_errors
 from peer.store.system import require_unix
 from peer.view.api.results import Run
@@ -53,17 +53,9 @@ class Testbed:
         graph: peers, edges and settings.
         task: the name of a task, or ``path/to/file.py:object``: other processes load it. Default: the graph's.
         algorithm: the name of an algorithm, built in or installed. Default: the graph's.
-        out: folder of the peers' state, logs and models.
-        data_root: folder of the built-in data sets.
-        threads: PyTorch threads per peer. Default: cores divided by peers.
-        amp: ``"bf16"`` for mixed precision.
-        fresh: delete an earlier run in ``out``.
-        insecure: plaintext between peers, in place of TLS with generated keys.
-        proxy: connect peers through fault proxies, which `cut` and `heal` need.
-        on_start_failure: whether to ``"stop"`` the other peers when one cannot start, or to ``"continue"`` without it. Default:
-            stop if ``run.start.rule`` is ``"all"``, so that they would wait for it.
-        export: trackers that get the rounds while they come, such as ``tensorboard:LOGDIR``.
         progress: show a progress bar in `wait`, and say in a line at the start what the targets were taken for.
+        options: those of `peer testbed`: ``out``, the folder of the peers' state, logs and models; ``fresh``, ``data_root``,
+            ``threads``, ``amp``, ``insecure``, ``on_start_failure``, ``export``, and ``proxy``, which `cut` and `heal` need.
 
     >>> import peer, tempfile
     >>> graph = peer.Graph.make("line", peers=2, run={"rounds": 3})
@@ -83,16 +75,8 @@ class Testbed:
         task: TaskChoice = None,
         *,
         algorithm: str | None = None,
-        out: str | Path = "out",
-        data_root: str | Path | None = None,
-        threads: int | None = None,
-        amp: str | None = None,
-        fresh: bool = False,
-        insecure: bool = False,
-        proxy: bool = False,
-        on_start_failure: Literal["stop", "continue"] | None = None,
-        export: str | Sequence[str] = (),
         progress: bool = True,
+        **options: Unpack[BedOptions],
     ) -> None:
         if not (task is None or isinstance(task, str)):
             raise TaskError(
@@ -102,13 +86,10 @@ class Testbed:
         from peer.tasks.loading import absolute_task
 
         self.graph = chosen(graph, task, algorithm)[0]
-        self.directory = Path(out).absolute()  # the program may change its working directory
+        self._options = bed_options(options)
+        self.directory = Path(self._options["out"]).absolute()  # the program may change its working directory
         self._started_in, self._task = Path.cwd(), absolute_task(self.graph.manifest.task)
-        self._exports = [export] if isinstance(export, str) else [*export]
-        self._fresh, self._progress = fresh, progress
-        self._settings = {"threads": threads, "amp": amp, "insecure": insecure, "proxy": proxy}
-        self._settings |= {"on_start_failure": on_start_failure}
-        self._data_root = None if data_root is None else str(Path(data_root).resolve())
+        self._progress = progress
         self._process: subprocess.Popen[str] | None = None
         self._answers: queue.Queue[str] = queue.Queue()
         self._last: dict[str, Any] | None = None  # the answer that says how the peers have ended
@@ -148,7 +129,7 @@ class Testbed:
 
         if self._process is not None:
             raise UsageError("Testbed.start: found a started testbed; make another one to run again")
-        if self._fresh:
+        if self._options["fresh"]:
             clear(self.directory)
         self.graph = replace(self.graph, nodes=on_free_ports(self.graph).nodes)
         with storage_errors("make", self.directory):
@@ -167,13 +148,10 @@ class Testbed:
             )
         request = {
             "graph": dump_graph(self.graph),
-            "out": str(self.directory),
-            "data_root": self._data_root,
-            "settings": self._settings,
-            "exports": self._exports,
+            "options": {**self._options, "out": self.directory},
         }
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.write(json.dumps(request, default=str) + "\n")
         self._process.stdin.flush()
         self._reader = threading.Thread(target=self._read, args=(self._process,), name="testbed answers", daemon=True)
         self._reader.start()
@@ -248,7 +226,7 @@ class Testbed:
             if (answer := self._answer(POLL_S)) is not None:
                 self._take(answer)
                 if "failure" in answer:
-                    raise RunFailed(in_python(answer["failure"]))
+                    raise RunFailed(answer["failure"])
 
     @named_in_python()
     def wait(self) -> Run:
@@ -267,7 +245,7 @@ class Testbed:
             while answer is None or "failed" not in answer:
                 answer = self._answer(POLL_S)
                 if answer is not None and "failure" in answer:
-                    warnings.warn(in_python(answer["failure"]), RuntimeWarning, stacklevel=3)
+                    warnings.warn(answer["failure"], RuntimeWarning, stacklevel=3)
                 self._take(answer)
                 watcher.refresh()
                 bar.update(watcher.rounds_of_all(), watcher.mean_metric())

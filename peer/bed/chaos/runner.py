@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import Option, UsageError
 from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from coordinator_free_bootstrap.validation import sentences
 from peer.bed.chaos.control import ControlServer
@@ -146,7 +146,7 @@ class FaultRunner:
 
     def _check_network(self, event: Event) -> None:
         if FAULTS[event.do].network and self.network is None:
-            raise UsageError(f"do = {event.do!r} needs fault proxies; start the testbed with --proxy")
+            raise UsageError(f"do = {event.do!r} needs fault proxies; start the testbed with {Option('proxy')}")
 
     # ---- requests -------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, apply_settings, load_graph, make_graph, parse_manifest
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import Option, UsageError
 from peer.bed.testbed.ports import on_free_ports
 from peer.store.history import first_line, parse_lines
 from peer.store.origin import differences_of_graphs, listed
@@ -55,12 +55,14 @@ def check_same_run(graph: Graph, directory: Path) -> None:
         return
     if is_simulated(directory):
         raise UsageError(
-            f"--out {directory}: found a simulated run, which processes do not go on from; add --fresh to replace it, or name "
+            f"{Option('out')} {directory}: found a simulated run, which processes do not go on from; add "
+            f"{Option('fresh')} to replace it, or name "
             "another folder"
         )
     if changed := differences_of_graphs(before, graph):
         raise UsageError(
-            f"--out {directory}: found another run: {listed(changed)}; add --fresh to replace it, or name another folder"
+            f"{Option('out')} {directory}: found another run: {listed(changed)}; add {Option('fresh')} to replace "
+            f"it, or name another folder"
         )
 
 
@@ -79,4 +81,4 @@ def with_settings(graph: Graph, settings: list[str]) -> Graph:
     if not settings:
         return graph
     run = apply_settings(graph.manifest.model_dump(), settings)
-    return replace(graph, manifest=parse_manifest(run, "--set"))
+    return replace(graph, manifest=parse_manifest(run, f"{Option('set')}"))

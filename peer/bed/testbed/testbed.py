@@ -20,13 +20,14 @@ from datetime import UTC, datetime
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Unpack
 
 from coordinator_free_bootstrap import Graph, Subject, save_graph
-from coordinator_free_bootstrap.errors import ConfigError, StorageError, UsageError
+from coordinator_free_bootstrap.errors import ConfigError, Option, StorageError
 from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from coordinator_free_bootstrap.strict_json import dumps
 from coordinator_free_bootstrap.validation import counted
+from peer.bed.options import ProcessOptions, process_options
 from peer.identity.files import OBSERVER, identity_files
 from peer.observe.logs import last_error
 from peer.runtime.assembly import LocalSettings
@@ -40,7 +41,6 @@ from peer.wire.open_files import require_open_files
 FILES_BASE, FILES_PER_PEER = 64, 3  # open files of the parent: a pipe and a sentinel for each peer
 
 log = logging.getLogger("peer")
-OnStartFailure = Literal["stop", "continue"]  # the other peers, when one cannot start
 
 
 def with_keys(graph: Graph, directory: Path) -> Graph:
@@ -69,28 +69,20 @@ class Testbed:
         graph: Graph,
         directory: Path,
         *,
-        data_root: Path | None = None,
-        threads: int | None = None,
-        insecure: bool = False,
         traceback: bool = False,
-        amp: str | None = None,
         start_method: str = START_METHOD,
-        on_start_failure: OnStartFailure | None = None,
+        **options: Unpack[ProcessOptions],
     ) -> None:
         require_unix("peer testbed")
-        if on_start_failure not in (None, *get_args(OnStartFailure)):
-            raise UsageError(
-                f"--on-start-failure: found {on_start_failure!r}; allowed: {', '.join(get_args(OnStartFailure))}"
-            )
-        self.insecure = insecure
+        self.options = process_options(options)
         self.traceback = traceback
-        self.amp = amp
         self.directory = directory
-        self.data_root = data_root
-        self.threads = threads or max(1, (os.cpu_count() or 1) // max(1, len(graph.nodes)))
+        self.threads = self.options["threads"] or max(1, (os.cpu_count() or 1) // max(1, len(graph.nodes)))
         self.processes: dict[int, BaseProcess] = {}
         self.exit_codes: dict[int, int] = {}
-        self.on_start_failure = on_start_failure or ("stop" if graph.manifest.start.rule == "all" else "continue")
+        self.on_start_failure = self.options["on_start_failure"] or (
+            "stop" if graph.manifest.start.rule == "all" else "continue"
+        )
         self.cannot_start: set[int] = set()  # peers that failed at their first start, without a line of history
         self._starts: Counter[int] = Counter()
         # with fault proxies, each peer has other addresses
@@ -102,8 +94,8 @@ class Testbed:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"--out {directory}: cannot be made ({error}); name another folder") from error
-        self.graph = graph if insecure else with_keys(graph, directory)
+            raise StorageError(f"{Option('out')} {directory}: cannot be made ({error}); name another folder") from error
+        self.graph = graph if self.options["insecure"] else with_keys(graph, directory)
         with storage_errors("write", directory / "graph.json"):
             save_graph(self.graph, ordinary_file(directory / "graph.json"))
         # These properties are cached: computed once here and not in every peer after the fork.
@@ -142,10 +134,10 @@ class Testbed:
         self._starts[peer_id] += 1
         settings = LocalSettings(
             place.root,
-            data_root=self.data_root,
-            amp=self.amp,
+            data_root=self.options["data_root"],
+            amp=self.options["amp"],
             threads=self.threads,
-            insecure=self.insecure,
+            insecure=self.options["insecure"],
             traceback=self.traceback,
         )
         sockets = self.parent_sockets if gate else []  # a spawned peer inherits none
@@ -228,7 +220,7 @@ class Testbed:
         wait_s = self.graph.manifest.start.deadline_s
         return (
             f"peer {listed(missing)} cannot start: stopping {counted(len(self.processes), 'other peer')} instead of waiting "
-            f"up to {wait_s:g} s (run.start.deadline_s); to go on without: --on-start-failure continue"
+            f"up to {wait_s:g} s (run.start.deadline_s); to go on without: {Option('on_start_failure')} continue"
         )
 
     def run(self, on_progress: Callable[[], Any] = lambda: None, interval_s: float = 0.5) -> dict[int, int]:

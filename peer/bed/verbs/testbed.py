@@ -5,19 +5,21 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from coordinator_free_bootstrap.validation import refuse_without
+from peer.bed.options import BedOptions, bed_options
+from peer.cli.declared import takes_options
 from peer.cli.json_output import json_option
-from peer.cli.problem import Amp, DataRoot, Exports, Settings, TaskOption, set_keys, task_settings
+from peer.cli.problem import Settings, TaskOption, set_keys, task_settings
 from peer.cli.trace import traceback_wanted
 
-OnStartFailure = Literal["stop", "continue"]  # as in `peer.bed.testbed.testbed`, which is imported later
 
-
+@takes_options("options", BedOptions)
 def testbed(
+    *,
     graph_file: Annotated[
         Path | None, typer.Argument(help="Graph file. Default: make a graph.", readable=False)
     ] = None,
@@ -25,37 +27,15 @@ def testbed(
     kind: Annotated[
         str | None, typer.Option(help="Without a graph file: kind of graph, see peer graph make. Default: erdos-renyi.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the peers' state, logs and models.", readable=False)] = Path(
-        "out"
-    ),
+    options: BedOptions,
     task: TaskOption = None,
     settings: Settings = None,
-    data_root: DataRoot = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="PyTorch threads per peer. Default: cores divided by peers.")
-    ] = None,
-    amp: Amp = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete an earlier run in --out.")] = False,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Plaintext between peers, instead of TLS with generated keys.")
-    ] = False,
-    on_start_failure: Annotated[
-        OnStartFailure | None,
-        typer.Option(
-            help="The other peers, when one cannot start: stop them, or continue without it.",
-            show_default="stop if run.start.rule is all, so that they would wait for it",
-        ),
-    ] = None,
     chaos: Annotated[
         Path | None, typer.Option(help="Script of faults (TOML) to run, see examples/chaos.toml.", readable=False)
     ] = None,
-    proxy: Annotated[
-        bool, typer.Option("--proxy", help="Connect peers through fault proxies, which faults of edges need.")
-    ] = False,
     page: Annotated[
         bool, typer.Option("--page", help="Serve a page of the run while it lasts; see peer watch --help.")
     ] = False,
-    exports: Exports = None,
     as_json: Annotated[bool, json_option("Print the report as JSON.")] = False,
 ) -> None:
     """Run all peers of a graph as processes on this machine and report; Ctrl-C stops all of them.
@@ -74,7 +54,7 @@ def testbed(
     from coordinator_free_bootstrap import load_graph
     from coordinator_free_bootstrap.extras import require
     from coordinator_free_bootstrap.validation import counted
-    from peer.bed.api.bed_run import BedRun, BedSettings
+    from peer.bed.api.bed_run import BedRun
     from peer.bed.chaos.script import Script, load_script
     from peer.bed.testbed.directory import clear, default_graph, with_settings
     from peer.tasks.given_keys import warn_without_effect
@@ -86,7 +66,9 @@ def testbed(
     console = Console(stderr=True, markup=False)
     if page:
         require(PACKAGES, "--page")
-    if fresh:
+    options = bed_options(options)
+    out = Path(options["out"])
+    if options["fresh"]:
         clear(out)
     graph = load_graph(graph_file) if graph_file else default_graph(kind, peers, out)
     given = task_settings(task, settings)
@@ -96,19 +78,8 @@ def testbed(
     )
     sizes = f"{counted(len(graph.nodes), 'peer')}, {counted(len(graph.edges), 'edge')}"
     console.print(f"{sizes}, algorithm {graph.manifest.algorithm}, in {out}")
-    local = BedSettings(
-        out,
-        data_root,
-        threads,
-        insecure,
-        proxy,
-        traceback_wanted(),
-        tuple(exports or ()),
-        source=str(chaos),
-        amp=amp,
-        on_start_failure=on_start_failure,
-    )
-    run = BedRun(graph, local, load_script(chaos) if chaos else Script())
+    script = load_script(chaos) if chaos else Script()
+    run = BedRun(graph, options, script, source=str(chaos), traceback=traceback_wanted())
     console.print(f"learns {run.goal}", soft_wrap=True, highlight=False)
 
     def tell(failure: str) -> None:

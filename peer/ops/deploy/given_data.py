@@ -50,7 +50,7 @@ class GivenData:
         """
         task = graph.manifest.task
         named = source_named(task) is not None
-        if named and "--data-root" not in local_options(task):
+        if named and "data_root" not in local_options(task):
             raise UsageError(f"--data: found an option that task {task!r} does not use; remove --data")
         source, _, path = text.partition(":")
         data = cls(source, path or DATA, named)

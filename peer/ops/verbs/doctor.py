@@ -149,7 +149,7 @@ def _edges(
 
     graph, settings = load_graph(path), LocalSettings(home, **given)
     tls = transport_security(peer_id, graph, settings)
-    tests = asyncio.run(edge_tests(graph, peer_id, tls, proxy=proxy, listen=settings.listen, runs=runs))
-    cost = round_cost(tests, graph, peer_id, model_bytes(graph, peer_id, shard=settings.shard))
+    tests = asyncio.run(edge_tests(graph, peer_id, tls, proxy=proxy, listen=settings.options["listen"], runs=runs))
+    cost = round_cost(tests, graph, peer_id, model_bytes(graph, peer_id, shard=settings.path("shard")))
     checks = [*map(edge_check, tests), cost_check(cost, graph, peer_id)]
     return checks, {"edges": [asdict(test) for test in tests], "round": asdict(cost) if cost else None}

@@ -12,6 +12,7 @@ from coordinator_free_bootstrap import Graph, Manifest, load_graph
 from coordinator_free_bootstrap.errors import (
     IdentityError,
     NeighborUnavailable,
+    Option,
     Refusal,
     RemoteProtocolError,
     UsageError,
@@ -163,7 +164,7 @@ def ask(where: str, certs: Path | None = None, proxy: HttpProxy | None = None, h
     try:
         split_address(where)
     except ValueError as error:
-        allowed = "a graph file, the --out directory of a testbed, or host:port of a plaintext peer"
+        allowed = f"a graph file, the {Option('out')} directory of a testbed, or host:port of a plaintext peer"
         raise UsageError(f"{shown(where)}: found no such file or directory; allowed: {allowed}") from error
     return view_of(None, [answered(plaintext_status(where, proxy))], {}, heard)
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.errors import Option, TaskError
 from coordinator_free_bootstrap.ordinary_file import opened, ordinary_file, text_of
 from coordinator_free_bootstrap.validation import counted
 from peer.tasks.arrays import by_name
@@ -26,7 +26,7 @@ from peer.tasks.table import NOTHING, Table, is_table, read_table
 
 ALLOWED = "a .npy, .npz or .safetensors file, a .csv, .tsv or .parquet table, a picture, or a folder of pictures"
 ARRAY_SUFFIXES = frozenset({".npy", ".npz", ".safetensors"})
-READER = "--input"  # of the samples, in messages
+READER = Option("input")  # of the samples, in messages
 ARRAY_NAME = "x"  # of the samples, in a file of several arrays
 
 _UNREADABLE = (
@@ -71,7 +71,7 @@ def read_inputs(path: Path, sample_shape: tuple[int, ...], dtype: str, preproces
     unused: tuple[str, ...] = ()
     reading: str | None = None
     if not path.exists():
-        raise TaskError(f"--input: {path} cannot be read: found no such file; give {ALLOWED}")
+        raise TaskError(f"{Option('input')}: {path} cannot be read: found no such file; give {ALLOWED}")
     if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
         raw, files, reading = _pictures(path, sample_shape, preprocessing)
     elif is_table(path):
@@ -79,13 +79,13 @@ def read_inputs(path: Path, sample_shape: tuple[int, ...], dtype: str, preproces
     elif path.suffix in ARRAY_SUFFIXES:
         raw = _array(path)
     else:
-        raise TaskError(f"--input: {path}: found the ending {path.suffix!r}; allowed: {ALLOWED}")
+        raise TaskError(f"{Option('input')}: {path}: found the ending {path.suffix!r}; allowed: {ALLOWED}")
     if raw.shape == sample_shape:
         raw = raw[None]
     if raw.shape[1:] != sample_shape or not len(raw):
         shape = ", ".join(map(str, sample_shape))
         raise TaskError(
-            f"--input: {path}: found an array of shape {list(raw.shape)}; allowed: [samples, {shape}] or [{shape}]; "
+            f"{Option('input')}: {path}: found an array of shape {list(raw.shape)}; allowed: [samples, {shape}] or [{shape}]; "
             "give samples of the shape that the model was trained on"
         )
     converted = _converted(path, raw, dtype)
@@ -93,8 +93,9 @@ def read_inputs(path: Path, sample_shape: tuple[int, ...], dtype: str, preproces
         return Inputs(converted, files, unused, reading)
     if files is None and preprocessing.divisor != 1.0 and dtype == "float32" and 0 < np.abs(raw).max() <= 1:
         raise TaskError(
-            f"--input: {path}: found values up to {np.abs(raw).max():.4g}, which seem to be scaled already; allowed: raw "
-            f"values 0..{preprocessing.divisor:g}; give these, or --preprocessed if the samples are inputs of the model"
+            f"{Option('input')}: {path}: found values up to {np.abs(raw).max():.4g}, which seem to be scaled "
+            f"already; allowed: raw "
+            f"values 0..{preprocessing.divisor:g}; give these, or {Option('preprocessed')} if the samples are inputs of the model"
         )
     x = preprocessing.apply(raw if precision(raw) is np.float64 else converted)
     if x.dtype != dtype:
@@ -116,14 +117,16 @@ def read_named_inputs(path: Path, shapes: Mapping[str, Sequence[int]], dtypes: M
     wanted = ", ".join(f"{name} {[*map(str, ('samples', *shape))]}".replace("'", "") for name, shape in shapes.items())
     if path.suffix not in {".npz", ".safetensors"}:
         raise TaskError(
-            f"--input: {path}: found the ending {path.suffix!r}; allowed for a model with several inputs: a .npz or "
+            f"{Option('input')}: {path}: found the ending {path.suffix!r}; allowed for a model with several inputs: a .npz or "
             f".safetensors file with the arrays {wanted}"
         )
     arrays = _arrays(path)
     found = {name: list(array.shape) for name, array in arrays.items()}
     first = next(iter(found.get(next(iter(shapes)), [])), 0)
     if not first or any(found.get(name) != [first, *shapes[name]] for name in shapes):
-        raise TaskError(f"--input: {path}: found the arrays {found}; allowed: {wanted}, with equally many samples")
+        raise TaskError(
+            f"{Option('input')}: {path}: found the arrays {found}; allowed: {wanted}, with equally many samples"
+        )
     return Inputs(
         {name: _converted(path, arrays[name], dtypes[name]) for name in shapes}, None, tuple(arrays.keys() - shapes)
     )
@@ -136,7 +139,9 @@ def _converted(path: Path, raw: NDArray[Any], dtype: str) -> NDArray[Any]:
         TaskError: a value is not a finite number or, for int64, not an integer.
     """
     if raw.dtype.kind not in "fiub":
-        raise TaskError(f"--input: {path}: found dtype {raw.dtype}; allowed: numbers; convert them to {dtype}")
+        raise TaskError(
+            f"{Option('input')}: {path}: found dtype {raw.dtype}; allowed: numbers; convert them to {dtype}"
+        )
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is reported
         if dtype == "float32":
             wrong = ~np.isfinite(raw.astype(np.float32))
@@ -148,7 +153,7 @@ def _converted(path: Path, raw: NDArray[Any], dtype: str) -> NDArray[Any]:
         place = tuple(np.argwhere(wrong)[0].tolist())
         allowed = "finite float32 numbers" if dtype == "float32" else "integers, such as token ids"
         raise TaskError(
-            f"--input: {path}: sample {place[0]}, position {list(place[1:])}: found {raw[place]}; allowed: {allowed}; "
+            f"{Option('input')}: {path}: sample {place[0]}, position {list(place[1:])}: found {raw[place]}; allowed: {allowed}; "
             "correct or remove the sample"
         )
     return np.ascontiguousarray(raw, dtype=dtype)
@@ -168,7 +173,7 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
             found = np.load(stream, allow_pickle=False)
             return {ARRAY_NAME: found} if isinstance(found, np.ndarray) else {name: found[name] for name in found.files}
     except _UNREADABLE as error:
-        raise TaskError(f"--input: {path} cannot be read: {error}; write the file again") from error
+        raise TaskError(f"{Option('input')}: {path} cannot be read: {error}; write the file again") from error
 
 
 def _chosen(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
@@ -177,7 +182,8 @@ def _chosen(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     if ARRAY_NAME not in arrays:
         found = ", ".join(sorted(arrays)) or "none"
         raise TaskError(
-            f"--input: {path}: found the arrays {found}; allowed: one array, or several with the samples in {ARRAY_NAME!r}"
+            f"{Option('input')}: {path}: found the arrays {found}; allowed: one array, or several with the samples "
+            f"in {ARRAY_NAME!r}"
         )
     return arrays[ARRAY_NAME]
 
@@ -211,7 +217,7 @@ def _table(
 def _rows(path: Path, known: Columns | None, names: Sequence[str]) -> Table:
     """Return a table of one row or more, read as that of the training where its text leaves something open."""
     raw = list(names) if known is None else [name for name, _ in known.kinds]
-    table = read_table(path, READER, known=raw, likely=NOTHING if known is None else known.form)
+    table = read_table(path, str(READER), known=raw, likely=NOTHING if known is None else known.form)
     if not table.rows:
         raise TaskError(f"{READER}: {path}: found no rows; allowed: one sample per row")
     return table
@@ -284,14 +290,14 @@ def _pictures(
     """Return a picture or a folder of pictures with the values 0..divisor, their names, and what was converted."""
     if preprocessing is None:
         raise TaskError(
-            f"--input: {path}: found pictures, which are raw; allowed with --preprocessed: arrays and tables"
+            f"{Option('input')}: {path}: found pictures, which are raw; allowed with {Option('preprocessed')}: arrays and tables"
         )
     paths = [path]
     if path.is_dir():
         paths = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     if not paths:
         raise TaskError(
-            f"--input: {path}: found a folder without pictures; allowed: {', '.join(sorted(IMAGE_SUFFIXES))}"
+            f"{Option('input')}: {path}: found a folder without pictures; allowed: {', '.join(sorted(IMAGE_SUFFIXES))}"
         )
     pictures = [read_pixels(p, sample_shape) for p in paths]
     pixels = np.stack([picture.pixels for picture in pictures])

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap import Manifest, parse_manifest
-from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
+from coordinator_free_bootstrap.errors import Option, ShardError, StorageError, TaskError, UsageError
 from coordinator_free_bootstrap.user_file import USER_ERRORS
 from peer.algorithms.personalize import confident_predictions, mixed_predictions
 from peer.core.averaging import Vector
@@ -319,7 +319,7 @@ class SavedModel:
             declare = "" if source_named(manifest.task) is not None else f"set `preprocessing` in {manifest.task}, or "
             raise StorageError(
                 f"{self.path}: found no preprocessing in the metadata, so raw samples cannot be scaled as in training; "
-                f"{declare}train again, or give --preprocessed if the samples are inputs of the model already"
+                f"{declare}train again, or give {Option('preprocessed')} if the samples are inputs of the model already"
             )
         return read_inputs(path, self.sample_shape(), self.input_dtype(), preprocessing)
 
@@ -397,7 +397,7 @@ def evaluated(
         TaskError, ShardError, StorageError: task, data and model do not fit each other.
     """
     if part not in {"train", "validation", "test"}:
-        raise UsageError(f"--part: found {part!r}; allowed: train, validation, test")
+        raise UsageError(f"{Option('part')}: found {part!r}; allowed: train, validation, test")
     learner = Learner(task, saved.check_shard(manifest, task, shard_of(task, peer_id)), device=device)
     saved.check_frozen(learner.frozen_digest)
     if saved.weights:

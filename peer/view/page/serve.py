@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.errors import ConfigError, Option
 from peer.view.page.access import LOOPBACK, Access
 from peer.view.page.server import Source, page_app
 
@@ -90,6 +90,7 @@ def bound(host: str, port: int) -> socket.socket:
         listener.listen()
     except OSError as error:
         raise ConfigError(
-            f"--host {host} --port {port}: found {error.strerror or error}; allowed: an address of this machine and a free port"
+            f"{Option('host')} {host} {Option('port')} {port}: found {error.strerror or error}; allowed: an address "
+            f"of this machine and a free port"
         ) from error
     return listener

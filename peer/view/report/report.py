@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import Refusal, UsageError
+from coordinator_free_bootstrap.errors import Option, Refusal, UsageError
 from coordinator_free_bootstrap.extras import named_packages
 from coordinator_free_bootstrap.strict_json import finite, printable
 from coordinator_free_bootstrap.validation import counted
@@ -78,7 +78,9 @@ def _report(run: Run, target: float | None) -> Report:
     if target is not None:
         if run.metric.share and not 0 <= target <= 1:
             name = printable(run.metric.name, 64)
-            raise UsageError(f"--target: found {target:g}; allowed: a value of the metric, {name}, from 0 to 1")
+            raise UsageError(
+                f"{Option('target')}: found {target:g}; allowed: a value of the metric, {name}, from 0 to 1"
+            )
         values["reached"] = reached(run, target)
     values["peers"] = [peer_row(peer) | {"alone": was_alone(run, peer)} for peer in run.peers]
     values["notes"] = notes

@@ -16,7 +16,7 @@ from peer.store.records import Summary
 from peer.store.state_dir import StateDir
 from peer.view.state.records import Record, problem_of, problem_of_line
 
-PLACES = "the --out of peer testbed, the --state-dir of peer run, or a folder with state directories"
+PLACES = "the folder of a testbed, the state directory of a peer, or a folder with state directories"
 START_BYTES_MAX = 1 << 20  # of a history file, in which its start line is
 _NAME = re.compile(r"peer-(\d{1,10})\Z")
 

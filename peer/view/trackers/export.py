@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from coordinator_free_bootstrap.errors import PeerError, StorageError
+from coordinator_free_bootstrap.errors import Option, PeerError, StorageError
 from peer.store.files import storage_errors
 from peer.view.report.report import Report, build_report
 from peer.view.trackers.feed import Feed
@@ -53,7 +53,7 @@ def tracked(name: str) -> Iterator[None]:
         raise
     except Exception as error:  # code of another package; it may raise any exception
         raise StorageError(
-            f"--export {name}: found {type(error).__name__}: {error}; correct the place or leave it out"
+            f"{Option('export')} {name}: found {type(error).__name__}: {error}; correct the place or leave it out"
         ) from error
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.errors import Option, UsageError
 from coordinator_free_bootstrap.extras import require
 from peer.view.report.report import Report
 
@@ -69,8 +69,8 @@ def check(exports: Iterable[str]) -> None:
     for export in exports:
         name, _, place = export.partition(":")
         if name not in KINDS or not place:
-            raise UsageError(f"--export: found {export!r}; allowed: {FORMS}")
-        require(KINDS[name].needs, f"--export {export}")
+            raise UsageError(f"{Option('export')}: found {export!r}; allowed: {FORMS}")
+        require(KINDS[name].needs, f"{Option('export')} {export}")
 
 
 def opened(export: str) -> Tracker:

@@ -18,7 +18,7 @@ from peer.tasks.sources import DataSource
 from peer.zoo.tasks.datasets import DATASETS, facts_of, group_column, load_pool
 from peer.zoo.tasks.dealing import Deal, outputs_for
 from peer.zoo.tasks.models import check_model_name, model_of
-from peer.zoo.tasks.pool import DataSet, Pool, refuse_unknown_options
+from peer.zoo.tasks.pool import DataSet, Pool
 from peer.zoo.tasks.splits import PeerSplit, check_split
 from peer.zoo.tasks.splits.mixtures import LETTERS
 
@@ -45,7 +45,7 @@ class NamedModelTask(DealtTask):
     @property
     def open_options(self) -> tuple[str, ...]:
         """The options that say what is in the data of a peer, as far as the manifest leaves them to these data."""
-        known = DATASETS[self._manifest.task].options
+        known = DATASETS[self._manifest.task].options.model_fields
         return tuple(name for name in OPEN if name in known and name not in self._manifest.task_options)
 
     def make_model(self) -> nn.Module:
@@ -196,8 +196,8 @@ class NamedData(DataSource):
 
     def check(self, manifest: Manifest) -> None:
         """Check the names of split and model, and the keys of all options."""
-        task, dataset = manifest.task, self.dataset
-        refuse_unknown_options("task_options", manifest.task_options, dataset.options, f"task {task!r}")
+        dataset = self.dataset
+        dataset.read(manifest.task_options)
         check_split(manifest)
         group_column(manifest)
         check_model_name(manifest.model or dataset.model[0], manifest.model_options)

@@ -16,6 +16,7 @@ from peer.tasks.columns import some
 from peer.tasks.in_numpy import in_numpy, is_missing
 from peer.tasks.preprocessing import PIXELS, RAW, Preprocessing, precision
 from peer.tasks.table import table_of_frame
+from peer.zoo.tasks.data_options import TableOptions
 from peer.zoo.tasks.files import class_list, held_out
 from peer.zoo.tasks.pool import Pool
 from peer.zoo.tasks.tabular import CLASSES_MIN_REFUSED, pool_of
@@ -262,7 +263,7 @@ def _frame(frame: Any, y: Any, options: dict[str, Any]) -> Read:
 
     def read(by: str | None) -> Pool:
         try:
-            return pool_of(table, options | ({} if by is None else {"by": by}), Path("frame"))
+            return pool_of(table, TableOptions.complete(options | ({} if by is None else {"by": by})), Path("frame"))
         except TaskError as error:
             raise TaskError(str(error).replace("task_options.", "")) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.errors import Option, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.zoo.tasks.datasets import DATASETS, joinable
 
@@ -31,6 +31,8 @@ def data_files(manifest: Manifest, data_root: Path | None) -> list[Path]:
         layout = DATASETS[name].layout.format(split=split)
         files = {path for path in data_root.glob(layout) if path.is_file()}
         if not files:
-            raise TaskError(f"--data-root: found no file {data_root / layout}, which task {name!r} reads; put it there")
+            raise TaskError(
+                f"{Option('data_root')}: found no file {data_root / layout}, which task {name!r} reads; put it there"
+            )
         found |= files
     return sorted(found)

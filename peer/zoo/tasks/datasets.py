@@ -8,20 +8,29 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.errors import Option, TaskError
 from coordinator_free_bootstrap.extras import require
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.seeds import generator
 from coordinator_free_bootstrap.validation import unknown_name
 from peer.tasks.preprocessing import Preprocessing
 from peer.zoo.tasks import files, leaf, tabular, vision
-from peer.zoo.tasks.pool import DataSet, Facts, Pool, Settings, refuse_unknown_options
+from peer.zoo.tasks.data_options import (
+    DataOptions,
+    EmnistOptions,
+    FemnistOptions,
+    FolderOptions,
+    ImageOptions,
+    LinearOptions,
+    TableOptions,
+)
+from peer.zoo.tasks.pool import DataSet, Facts, Pool, Settings
 
 DIGITS_TEST_COUNT = 360  # of 1,797: a fifth
 
@@ -44,9 +53,11 @@ def load_pool(
     if name not in DATASETS:
         raise TaskError(unknown_name("run.task", name, DATASETS))
     dataset = DATASETS[name]
-    refuse_unknown_options("task_options", options, dataset.options, f"task {name!r}")
+    options = dataset.read(options)
     if dataset.reads_files and data_root is None:
-        raise TaskError(f"--data-root: found nothing; task {name!r} reads files; give --data-root FOLDER")
+        raise TaskError(
+            f"{Option('data_root')}: found nothing; task {name!r} reads files; give {Option('data_root')} FOLDER"
+        )
     if group_by is not None:
         options = {**options, "by": group_by}
     return _load(name, json.dumps(dict(options), sort_keys=True), data_root or Path(), download)
@@ -87,17 +98,17 @@ def group_column(manifest: Manifest) -> str | None:
 
 def joinable() -> list[str]:
     """Return the names of the data sets that can be joined with another one by the option ``second``."""
-    return [name for name, dataset in DATASETS.items() if "second" in dataset.options]
+    return [name for name, dataset in DATASETS.items() if "second" in dataset.options.model_fields]
 
 
 def facts_of(manifest: Manifest) -> Facts:
     """Return what the task's name and options tell about its samples."""
-    options = manifest.task_options
+    options = DATASETS[manifest.task].read(manifest.task_options)
     facts = DATASETS[manifest.task].facts(options)
     second = options.get("second")
     if second not in joinable():
         return facts
-    other = DATASETS[str(second)].facts({})
+    other = DATASETS[str(second)].facts(DATASETS[str(second)].read({}))
     shape = tuple(map(max, facts.sample_shape or (), other.sample_shape or ()))  # `vision.joined` pads to the larger
     return Facts(shape, max(facts.classes or 0, other.classes or 0))
 
@@ -125,14 +136,12 @@ def _digits(dataset: DataSet, options: Settings, data_root: Path, download: bool
 def _linear(dataset: DataSet, options: Settings, data_root: Path, download: bool) -> Pool:
     """Return synthetic linear regression: per cluster s, x ~ N(0, I), y = <theta_s, x> + N(0, 1), theta_s ~ N(0, 10 I).
 
-    Options: ``clusters`` (2; the paper has 2 and 8), ``features`` (10), ``samples_per_cluster``, ``test_per_cluster``,
-    ``seed``. Source: FedSoft (Ruan and Joe-Wong 2022, arXiv:2112.06053), Section 5.
+    The paper has 2 and 8 clusters. Source: FedSoft (Ruan and Joe-Wong 2022, arXiv:2112.06053), Section 5.
     """
-    clusters = _integer(options, "clusters", 2)
-    features = _integer(options, "features", 10)
-    train = _integer(options, "samples_per_cluster", 10_000)
-    test = _integer(options, "test_per_cluster", 2_000)
-    draw = generator(_integer(options, "seed", 0, least=0), "linear")
+    chosen = LinearOptions(**options)
+    clusters, features = chosen.clusters, chosen.features
+    train, test = chosen.samples_per_cluster, chosen.test_per_cluster
+    draw = generator(chosen.seed, "linear")
     theta = draw.normal(0.0, np.sqrt(10.0), (clusters, features))
     source = np.concatenate([np.repeat(np.arange(clusters), count) for count in (train, test)])
     x = draw.normal(size=(len(source), features))
@@ -142,14 +151,7 @@ def _linear(dataset: DataSet, options: Settings, data_root: Path, download: bool
 
 
 def _linear_facts(options: Settings) -> Facts:
-    return Facts((_integer(options, "features", 10),), None, regression=True)
-
-
-def _integer(options: Settings, key: str, default: int, least: int = 1) -> int:
-    value = options.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise TaskError(f"task_options.{key}: found {value!r}; allowed: an integer of {least} or more")
-    return value
+    return Facts((options["features"],), None, regression=True)
 
 
 def _fixed(sample_shape: tuple[int, ...], classes: int) -> Callable[[Settings], Facts]:
@@ -166,7 +168,7 @@ def _image_set(
     mean: tuple[float, ...],
     std: tuple[float, ...],
     layout: str,
-    more_options: Mapping[str, str] | None = None,
+    options: type[DataOptions] = ImageOptions,
 ) -> DataSet:
     """Return the entry of an image data set of torchvision."""
     return DataSet(
@@ -175,11 +177,7 @@ def _image_set(
         facts=facts,
         model=(model, {}),
         about=about,
-        options={
-            "normalize": "standardize each channel (true for color images)",
-            "second": "a second image data set, for split pair_mixture",
-            **(more_options or {}),
-        },
+        options=options,
         layout=layout,
         torchvision=torchvision,
         mean=mean,
@@ -190,33 +188,6 @@ def _image_set(
 GREY, COLOR = (1, 28, 28), (3, 32, 32)
 RGB_10 = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # mean and standard deviation of CIFAR-10
 RGB_100 = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)  # of CIFAR-100
-LINEAR_OPTIONS = {
-    "clusters": "number of distributions (2)",
-    "features": "number of inputs (10)",
-    "samples_per_cluster": "training samples of each distribution (10000)",
-    "test_per_cluster": "test samples of each distribution (2000)",
-    "seed": "seed of the data (0)",
-}
-TABLE_OPTIONS = {
-    "file": "name of the table in the data root; needed if the folder has several",
-    "target": "column to predict (the last)",
-    "kind": "classification or regression (classification)",
-    "classes": "list of labels (those found, sorted)",
-    "columns": "list of the input columns, in the order of the model's inputs (all besides the target, as in the table)",
-    "standardize": "scale each column by mean and standard deviation of the training rows (true)",
-    "ignore": "list of columns that are no inputs (none)",
-    "categories": "texts of columns as column=text, such as [ward=heart, ward=lung]; each is an input (those found)",
-    "missing": "rows without a value: refuse them, or drop them, which leaves them out (refuse)",
-    "header": "whether the first row has the names of the columns (detected)",
-    "delimiter": "character between cells (detected)",
-    "decimal": "decimal mark, . or , (detected)",
-    "encoding": "of the text, such as utf-8 or cp1252 (detected)",
-}
-FOLDER_OPTIONS = {
-    "size": "side in pixels after scaling (32)",
-    "channels": "1, grey, or 3, color (3)",
-    "classes": "list of class names (those of the folders, sorted)",
-}
 
 DATASETS: dict[str, DataSet] = {
     dataset.name: dataset
@@ -235,7 +206,7 @@ DATASETS: dict[str, DataSet] = {
             facts=_linear_facts,
             model=("mlr", {}),
             about="Synthetic linear regression from several distributions; use split linear_synth or iid.",
-            options=LINEAR_OPTIONS,
+            options=LinearOptions,
             reads_files=False,
         ),
         _image_set(
@@ -267,7 +238,7 @@ DATASETS: dict[str, DataSet] = {
             (0.1736,),
             (0.3317,),
             "EMNIST/raw/emnist-{split}-*-ubyte",
-            {"split": "part of EMNIST, such as balanced or byclass (balanced)"},
+            EmnistOptions,
         ),
         _image_set(
             "cifar10",
@@ -294,7 +265,7 @@ DATASETS: dict[str, DataSet] = {
             model=("mlp2048", {}),
             about="Handwritten characters with the id of each writer, in the JSON format of LEAF.",
             layout="**/*.json",
-            options={"writers": "largest number of writers (all)"},
+            options=FemnistOptions,
         ),
         DataSet(
             name="image-folder",
@@ -302,7 +273,7 @@ DATASETS: dict[str, DataSet] = {
             facts=files.image_facts,
             model=("dfca_cnn", {}),
             about="Your own pictures, in one folder per class.",
-            options=FOLDER_OPTIONS,
+            options=FolderOptions,
             files="pictures",
         ),
         DataSet(
@@ -311,7 +282,7 @@ DATASETS: dict[str, DataSet] = {
             facts=tabular.table_facts,
             model=("mlp", {"hidden": 64}),
             about="Your own table, CSV or Parquet, with a column to predict; use split iid or by_column.",
-            options=TABLE_OPTIONS,
+            options=TableOptions,
             files="table.csv",
             has_columns=True,
         ),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.errors import Option, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.tasks.shard import Shard
 from peer.zoo.tasks.pool import Pool
@@ -52,7 +52,9 @@ class Deal:
             TaskError: the split cannot divide this pool between so many peers.
         """
         if self.manifest.split == "shard":
-            raise TaskError("run.split: found 'shard' without own data; give --shard FILE, or choose another split")
+            raise TaskError(
+                f"run.split: found 'shard' without own data; give {Option('shard')} FILE, or choose another split"
+            )
         options = json.dumps(self.manifest.split_options, sort_keys=True)
         return _split(self.pool, self.peers, self.manifest.split, options, self.manifest.data_seed)
 

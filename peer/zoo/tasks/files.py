@@ -22,33 +22,27 @@ TEST_SHARE = 0.2  # if the files have no test part
 
 def image_facts(options: Settings) -> Facts:
     """Return shape and number of classes that the options of `load_images` give."""
-    size = options.get("size", 32)
-    return Facts((options.get("channels", 3), size, size), named_classes(options))  # type: ignore[arg-type] # checked on load
+    return Facts((options["channels"], options["size"], options["size"]), named_classes(options))
 
 
 def named_classes(options: Settings) -> int | None:
     """Return the number of classes that the options list, or None."""
-    names = options.get("classes")
+    names = options["classes"]
     return len(names) if isinstance(names, list | tuple) else None
 
 
 def load_images(dataset: DataSet, options: Settings, root: Path, download: bool) -> Pool:
     """Return the images ``root/<class>/*``, or ``root/train/<class>/*`` and ``root/test/<class>/*``.
 
-    ``size``: side in pixels after scaling (32). ``channels``: 1 or 3 (3). ``classes``: list of class names, needed where
-    the folder of a peer may lack a class; default: the names of the folders, sorted.
+    The option ``classes`` is needed where the folder of a peer may lack a class.
 
     Raises:
         TaskError: no images, an unreadable image, or a wrong option.
     """
-    size, channels = options.get("size", 32), options.get("channels", 3)
-    if not isinstance(size, int) or isinstance(size, bool) or not 4 <= size <= 1024:
-        raise TaskError(f"task_options.size: found {size!r}; allowed: 4 to 1024 pixels")
-    if channels not in {1, 3}:
-        raise TaskError(f"task_options.channels: found {channels!r}; allowed: 1 (grey) or 3 (color)")
+    size, channels = options["size"], options["channels"]
     split = (root / "train").is_dir() and (root / "test").is_dir()
     folders = [root / "train", root / "test"] if split else [root]
-    classes = class_list(options.get("classes"), sorted({d.name for f in folders for d in _subfolders(f)}), root)
+    classes = class_list(options["classes"], sorted({d.name for f in folders for d in _subfolders(f)}), root)
     parts = [_images(folder, classes, size, channels == 1) for folder in folders]
     x, y = (np.concatenate([part[n] for part in parts]) for n in (0, 1))
     reading = "; ".join(filter(None, (part[2] for part in parts))) or None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.errors import Option, TaskError
 from coordinator_free_bootstrap.ordinary_file import text_of
 from peer.zoo.tasks.pool import DataSet, Pool, Settings
 
@@ -31,9 +31,7 @@ def load(dataset: DataSet, options: Settings, data_root: Path, download: bool) -
     Raises:
         TaskError: no JSON files, or files of another format.
     """
-    limit = options.get("writers")
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise TaskError(f"task_options.writers: found {limit!r}; allowed: a positive integer")
+    limit = options["writers"]
     root = data_root / "femnist" if (data_root / "femnist").is_dir() else data_root
     if (root / "train").is_dir() and (root / "test").is_dir():
         halves = [_read(root / "train"), _read(root / "test")]
@@ -55,7 +53,7 @@ def load(dataset: DataSet, options: Settings, data_root: Path, download: bool) -
 def _read(folder: Path) -> dict[str, Written]:
     paths = sorted(folder.glob("*.json"))
     if not paths:
-        raise TaskError(f"femnist: found no JSON files in {folder}; give --data-root with LEAF's femnist")
+        raise TaskError(f"femnist: found no JSON files in {folder}; give {Option('data_root')} with LEAF's femnist")
     found: dict[str, Written] = {}
     for path in paths:
         try:

@@ -10,19 +10,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.extras import is_installed
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.options import NoOptions, Whole, parsed
 from coordinator_free_bootstrap.validation import near, unknown_name
-from peer.zoo.tasks.pool import refuse_unknown_options
 
 Shape = tuple[int, ...]
 Named = tuple[str, Mapping[str, object]]  # a model's name and options
-Builder = Callable[[Shape, int, Mapping[str, object]], nn.Module]
+Builder = Callable[[Shape, int, Any], nn.Module]  # the options are of the model's own class
+Width = Annotated[Whole, Field(ge=1)]
 
 
 def make_model(name: str, input_shape: Shape, outputs: int, options: Mapping[str, object] | None = None) -> nn.Module:
@@ -41,7 +43,7 @@ def make_model(name: str, input_shape: Shape, outputs: int, options: Mapping[str
     if name.startswith(TORCHVISION):
         return _torchvision(name.removeprefix(TORCHVISION), input_shape, outputs, options)
     check_model_name(name, options)
-    return MODELS[name].build(input_shape, outputs, options)
+    return MODELS[name].build(input_shape, outputs, _options_of(name, options))
 
 
 def model_of(manifest: Manifest, default: Named, input_shape: Shape, outputs: int) -> nn.Module:
@@ -57,7 +59,7 @@ def model_of(manifest: Manifest, default: Named, input_shape: Shape, outputs: in
 
 
 def check_model_name(name: str, options: Mapping[str, object]) -> None:
-    """Check the name of a model and the keys of its options; no model is built.
+    """Check the name of a model and its options; no model is built.
 
     A model of torchvision is accepted where torchvision is not installed; its options are checked when it is built.
 
@@ -75,32 +77,40 @@ def check_model_name(name: str, options: Mapping[str, object]) -> None:
         return
     if name not in MODELS:
         raise TaskError(unknown_name("run.model", name, [*MODELS, f"{TORCHVISION}<name>"]))
-    refuse_unknown_options("model_options", options, MODELS[name].options, f"model {name!r}")
+    _options_of(name, options)
 
 
-def _mlp(shape: Shape, outputs: int, options: Mapping[str, object]) -> nn.Module:
-    """Return input - hidden - outputs with ReLU; ``hidden`` is an integer or a list of integers."""
-    return _perceptron(shape, outputs, options.get("hidden", 256))
+def _options_of(name: str, options: Mapping[str, object]) -> BaseModel:
+    return parsed(MODELS[name].options, options, "run.model_options.{}".format, TaskError, f"model {name!r}")
 
 
-def _perceptron(shape: Shape, outputs: int, hidden: object) -> nn.Module:
-    sizes = [math.prod(shape)]
-    for width in hidden if isinstance(hidden, list | tuple) else [hidden]:
-        if not isinstance(width, int) or isinstance(width, bool) or width < 1:
-            raise TaskError(f"model_options.hidden: found {hidden!r}; allowed: a positive integer, or a list of them")
-        sizes.append(width)
+class MlpOptions(BaseModel):
+    """Of ``mlp``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    hidden: Width | list[Width] = Field(256, description="width of the hidden layer, or a list of widths")
+
+
+def _mlp(shape: Shape, outputs: int, options: MlpOptions) -> nn.Module:
+    """Return input - hidden - outputs with ReLU."""
+    return _perceptron(shape, outputs, options.hidden)
+
+
+def _perceptron(shape: Shape, outputs: int, hidden: int | list[int]) -> nn.Module:
+    sizes = [math.prod(shape), *(hidden if isinstance(hidden, list) else [hidden])]
     layers: list[nn.Module] = [nn.Flatten()]
     for inner, outer in itertools.pairwise(sizes):
         layers += [nn.Linear(inner, outer), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
 
 
-def _linear(shape: Shape, outputs: int, options: Mapping[str, object]) -> nn.Module:
+def _linear(shape: Shape, outputs: int, options: NoOptions) -> nn.Module:
     """Multinomial logistic regression, or linear regression (MLR of CGPFL: 7,850 parameters on MNIST)."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs))
 
 
-def _dfca_cnn(shape: Shape, outputs: int, options: Mapping[str, object]) -> nn.Module:
+def _dfca_cnn(shape: Shape, outputs: int, options: NoOptions) -> nn.Module:
     """Two blocks of [conv 3x3, ReLU, pool, BatchNorm], two linear layers (DFCA App. A.1, as in its code)."""
     channels, height, width = _image(shape, 4)
     return nn.Sequential(
@@ -117,7 +127,7 @@ def _block(inner: int, outer: int) -> list[nn.Module]:
     return [nn.Conv2d(inner, outer, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(outer)]
 
 
-def _fedspd_cnn_mnist(shape: Shape, outputs: int, options: Mapping[str, object]) -> nn.Module:
+def _fedspd_cnn_mnist(shape: Shape, outputs: int, options: NoOptions) -> nn.Module:
     """Two 5x5 convolutions without padding, then linear layers: 320-50 on 28x28 images (code of FedSPD)."""
     channels, height, width = _image(shape, 16)
     return nn.Sequential(
@@ -141,7 +151,7 @@ def _twice_halved(side: int) -> int:
     return ((side - 4) // 2 - 4) // 2
 
 
-def _fedspd_cnn_cifar(shape: Shape, outputs: int, options: Mapping[str, object]) -> nn.Module:
+def _fedspd_cnn_cifar(shape: Shape, outputs: int, options: NoOptions) -> nn.Module:
     """Four convolutions with BatchNorm, pooling and dropout after the second and fourth (FedSPD App. B)."""
     channels, height, width = _image(shape, 4)
     layers: list[nn.Module] = []
@@ -156,7 +166,7 @@ def _fedspd_cnn_cifar(shape: Shape, outputs: int, options: Mapping[str, object])
     return nn.Sequential(*layers, nn.Linear(512, outputs))
 
 
-def _fedsoft_letters_cnn(shape: Shape, outputs: int, options: Mapping[str, object]) -> nn.Module:
+def _fedsoft_letters_cnn(shape: Shape, outputs: int, options: NoOptions) -> nn.Module:
     """Two padded 5x5 convolutions with pooling, one linear layer of 512 (FedSoft), without its final softmax."""
     channels, height, width = _image(shape, 4)
     return nn.Sequential(
@@ -173,7 +183,7 @@ def _fedsoft_letters_cnn(shape: Shape, outputs: int, options: Mapping[str, objec
     )
 
 
-def _dpfl_cnn(shape: Shape, outputs: int, options: Mapping[str, object]) -> nn.Module:
+def _dpfl_cnn(shape: Shape, outputs: int, options: NoOptions) -> nn.Module:
     """Two 5x5 convolutions with pooling and three linear layers (DPFL H.4): 6-16-120-84, in grey 4-12-120-100."""
     channels, height, width = _image(shape, 16)
     first, second, hidden = (6, 16, 84) if channels > 1 else (4, 12, 100)
@@ -224,16 +234,15 @@ def _image(shape: Shape, side_min: int) -> tuple[int, int, int]:
 
 
 class Model(NamedTuple):
-    """One entry of `MODELS`: what builds it, one sentence for people, and the meaning of each key of model_options."""
+    """One entry of `MODELS`: what builds it, one sentence for people, and the class of its model_options."""
 
     build: Builder
     about: str
-    options: dict[str, str] = {}  # noqa: RUF012  # never changed
+    options: type[BaseModel] = NoOptions
 
 
-HIDDEN = {"hidden": "width of the hidden layer, or a list of widths (256)"}
 MODELS: dict[str, Model] = {
-    "mlp": Model(_mlp, "Hidden layers with ReLU, for any samples.", HIDDEN),
+    "mlp": Model(_mlp, "Hidden layers with ReLU, for any samples.", MlpOptions),
     "mlp2048": Model(lambda shape, outputs, options: _perceptron(shape, outputs, 2048), "One hidden layer of 2,048."),
     "dnn128": Model(lambda shape, outputs, options: _perceptron(shape, outputs, 128), "One hidden layer of 128."),
     "mlr": Model(_linear, "One linear layer: logistic or linear regression."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,22 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.options import parsed
 from peer.tasks.preprocessing import RAW, Preprocessing
+from peer.zoo.tasks.data_options import DataOptions
 
-Settings = Mapping[str, object]  # the manifest's task_options
+Settings = Mapping[str, Any]  # task_options by name
 Loader = Callable[["DataSet", Settings, Path, bool], "Pool"]
-
-
-def refuse_unknown_options(section: str, given: Iterable[str], known: Iterable[str], owner: str) -> None:
-    """Refuse keys of a manifest section, such as ``task_options``, that its owner (a task, model or split) does not have.
-
-    Raises:
-        TaskError: an unknown key.
-    """
-    names = sorted(known)
-    if unknown := sorted(set(given).difference(names)):
-        allowed = ", ".join(names) or "none"
-        raise TaskError(f"run.{section}.{unknown[0]}: found an unknown option; allowed for {owner}: {allowed}")
 
 
 class Facts(NamedTuple):
@@ -47,7 +37,7 @@ class DataSet:
         facts: shape of a sample and number of labels, by the task_options.
         model: name and options of the default model.
         about: one sentence for people.
-        options: keys of task_options, each with its meaning.
+        options: class of its task_options; the loader gets all of them, by name.
         reads_files: whether a data root is required.
         files: an example of the data root.
         layout: its files, as a glob below the data root; ``{split}`` is that key of task_options.
@@ -62,7 +52,7 @@ class DataSet:
     facts: Callable[[Settings], Facts]
     model: tuple[str, dict[str, object]]
     about: str
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: type[DataOptions] = DataOptions
     reads_files: bool = True
     files: str = "DIR"
     layout: str = "**/*"
@@ -71,11 +61,20 @@ class DataSet:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
 
+    def read(self, given: Settings) -> dict[str, Any]:
+        """Return all options: those of the manifest, and the defaults of the others.
+
+        Raises:
+            TaskError: an option is unknown, out of range or without effect.
+        """
+        read = parsed(self.options, given, "run.task_options.{}".format, TaskError, f"task {self.name!r}")
+        return {name: getattr(read, name) for name in self.options.model_fields}
+
     @property
     def local_options(self) -> frozenset[str]:
         """The options of a command line that it uses."""
-        used = {"--shard"} | ({"--data-root"} if self.reads_files else set())
-        return frozenset(used | ({"--download"} if self.torchvision else set()))
+        used = {"shard"} | ({"data_root"} if self.reads_files else set())
+        return frozenset(used | ({"download"} if self.torchvision else set()))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.validation import counted
 from peer.tasks.columns import NUMBER, Columns, columns_of, refuse_look_alikes, some
-from peer.tasks.numerals import MARKS, number
+from peer.tasks.numerals import number
 from peer.tasks.preprocessing import Preprocessing, precision
 from peer.tasks.table import MISSING, SUFFIXES, Form, Table, is_table, read_table
 from peer.zoo.tasks.files import class_list, held_out, named_classes
@@ -25,24 +25,19 @@ CLASSES_MIN_REFUSED = 20  # more classes than this, and than half of the rows, s
 
 def table_facts(options: Settings) -> Facts:
     """Return the number of classes that the options of `load_table` give, and the kind."""
-    return Facts(None, named_classes(options), options.get("kind") == "regression")
+    return Facts(None, named_classes(options), options["kind"] == "regression")
 
 
 def load_table(dataset: DataSet, options: Settings, root: Path, download: bool) -> Pool:
     """Return a text file (CSV and its relatives) or a Parquet file (needs pandas); one sample per row.
 
-    ``file``: name inside ``root``, which may also be the file itself. ``target``: column to predict (default: the last).
-    ``kind``: classification or regression. ``classes``: list of labels (default: the labels found, sorted).
-    ``standardize`` (true): scale each input by mean and standard deviation of the training rows. ``by``: column whose values
-    group the rows (split ``by_column``); it is no input. ``columns``: list of the inputs, in the order of the model's
-    (default: all that remain, as in the table). ``ignore``: columns that are no inputs. ``categories``: texts of
-    columns. ``missing``: refuse or drop rows without a value. ``header``, ``delimiter``, ``decimal``, ``encoding``: how the text
-    is written; detected by default.
+    The options are those of `TableOptions`, with ``by``: column whose values group the rows (split ``by_column``); it is no
+    input. ``root`` is the folder, or the file itself.
 
     Raises:
         TaskError: an option, the file, a column or a cell is wrong; the message names it.
     """
-    path = _table_path(root, options.get("file"))
+    path = _table_path(root, options["file"])
     return pool_of(read_table(path, READER, _form(options)), options, path)
 
 
@@ -55,11 +50,11 @@ def pool_of(table: Table, options: Settings, path: Path) -> Pool:
     header = table.header
     if not table.rows or len(header) < 2:
         raise TaskError(f"{table.source}: found no data; allowed: a header, two or more columns, rows of data")
-    target, by = options.get("target", header[-1]), options.get("by")
+    target, by = options["target"] or header[-1], options.get("by")
     if target not in header:
         raise TaskError(f"task_options.target: found {target!r}; allowed: a column of {path}: {', '.join(header)}")
-    ignored = _ignored(options.get("ignore", []), path, header, str(target))
-    features = _input_columns(options.get("columns"), header, (target, by, *ignored), path)
+    ignored = _ignored(options["ignore"], path, header, str(target))
+    features = _input_columns(options["columns"], header, (target, by, *ignored), path)
     if by is not None and (by not in header or by == target or not features):
         raise TaskError(
             f"run.split_options.by: found {by!r}; allowed: a column of {path} besides the target {target!r} and one or more "
@@ -68,15 +63,15 @@ def pool_of(table: Table, options: Settings, path: Path) -> Pool:
     used = [*features, str(target), *([] if by is None else [str(by)])]
     if repeated := [name for name in used if header.count(name) > 1]:
         raise TaskError(f"{table.source}: found {header.count(repeated[0])} columns named {repeated[0]!r}; rename them")
-    texts = _categories(options.get("categories", []), features, path)
-    kept = _complete(table, used, {**texts, str(target): list(map(str, _listed(options.get("classes"))))}, options)
+    texts = _categories(options["categories"], features, path)
+    kept = _complete(table, used, {**texts, str(target): list(map(str, _listed(options["classes"])))}, options)
     columns = columns_of(kept, features, texts)
     x = columns.encode(kept)
     y, classes = _targets(kept, str(target), options)
     group = None if by is None else _groups(kept.column(header.index(str(by))))
     pool = held_out(x.astype(precision(x)), y, None if classes is None else len(classes), group)
     scaling = Preprocessing(columns=columns.names)
-    if options.get("standardize", True):
+    if options["standardize"]:
         scaling = Preprocessing.standardizing(pool.x[: pool.train_count], columns.names)
     aim = f"to predict: {target}, " + ("a number" if classes is None else f"classes {some(classes)}")
     left_out = len(table.rows) - len(kept.rows)
@@ -123,20 +118,7 @@ def _table_path(root: Path, file: object) -> Path:
 
 def _form(options: Settings) -> Form:
     """Return how the options say that the text is written."""
-    header, decimal = options.get("header"), options.get("decimal")
-    if header is not None and not isinstance(header, bool):
-        raise TaskError(f"task_options.header: found {header!r}; allowed: true or false")
-    if decimal is not None and decimal not in MARKS:
-        raise TaskError(f"task_options.decimal: found {decimal!r}; allowed: '.' or ','")
-    for name in ("delimiter", "encoding"):
-        if not isinstance(options.get(name, ""), str):
-            raise TaskError(f"task_options.{name}: found {options[name]!r}; allowed: text")
-    delimiter, encoding = (
-        None if options.get(name) is None else str(options[name]) for name in ("delimiter", "encoding")
-    )
-    return Form(
-        header=header, decimal=None if decimal is None else str(decimal), delimiter=delimiter, encoding=encoding
-    )
+    return Form(**{name: options[name] for name in ("header", "decimal", "delimiter", "encoding")})
 
 
 def _listed(given: object) -> list[Any]:
@@ -173,7 +155,7 @@ def _complete(table: Table, used: Sequence[str], texts: Mapping[str, Sequence[st
     Raises:
         TaskError: rows lack a value, and they are not to be left out; or no row remains.
     """
-    choice = options.get("missing", "refuse")
+    choice = options["missing"]
     if choice not in {"refuse", "drop"}:
         raise TaskError(f"task_options.missing: found {choice!r}; allowed: refuse, drop")
     lacking: dict[int, tuple[str, str]] = {}
@@ -203,12 +185,12 @@ def _complete(table: Table, used: Sequence[str], texts: Mapping[str, Sequence[st
 
 def _targets(table: Table, target: str, options: Settings) -> tuple[NDArray[Any], list[str] | None]:
     """Return the targets of all rows, and the names of the classes; None for regression."""
-    kind = options.get("kind", "classification")
+    kind = options["kind"]
     if kind not in {"classification", "regression"}:
         raise TaskError(f"task_options.kind: found {kind!r}; allowed: classification, regression")
     if kind == "regression":
         return Columns(((target, NUMBER),), table.form).encode(table)[:, 0].astype(np.float32), None
-    path, given = Path(table.source.partition(": ")[2]), options.get("classes")
+    path, given = Path(table.source.partition(": ")[2]), options["classes"]
     labels, numbers = table.column(table.header.index(target)), table.numbers(table.header.index(target))
     numeric = all(value is not None for value in numbers)
     if numeric:  # 1 and 1.0 are one label

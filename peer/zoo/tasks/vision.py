@@ -19,26 +19,22 @@ EMNIST_CLASSES = {"balanced": 47, "byclass": 62, "bymerge": 47, "letters": 26, "
 
 def emnist_facts(options: Settings) -> Facts:
     """Return shape and number of classes of a split of EMNIST."""
-    return Facts((1, 28, 28), EMNIST_CLASSES.get(str(options.get("split", "balanced"))))
+    return Facts((1, 28, 28), EMNIST_CLASSES[options["split"]])
 
 
 def load(dataset: DataSet, options: Settings, data_root: Path, download: bool) -> Pool:
     """Return a data set of torchvision from its folder layout under ``data_root``.
 
     ``normalize`` standardizes each channel. Default: true for color images; false for grey images, which then lie in
-    [0, 1]. EMNIST: ``split`` (default balanced); labels of letters start at 0, and images are transposed to upright.
+    [0, 1]. EMNIST: labels of letters start at 0, and images are transposed to upright.
 
     Raises:
         TaskError: a wrong option, or the files are missing or damaged.
     """
-    normalize = options.get("normalize", len(dataset.mean) == 3)
-    if not isinstance(normalize, bool):
-        raise TaskError(f"task_options.normalize: found {normalize!r}; allowed: true or false")
+    normalize = len(dataset.mean) == 3 if options["normalize"] is None else options["normalize"]
     arguments: dict[str, object] = {}
     if dataset.torchvision == "EMNIST":
-        arguments["split"] = options.get("split", "balanced")
-        if arguments["split"] not in EMNIST_CLASSES:
-            raise TaskError(f"task_options.split: found {arguments['split']!r}; allowed: {', '.join(EMNIST_CLASSES)}")
+        arguments["split"] = options["split"]
     halves = [_read(dataset, arguments, data_root, train, download) for train in (True, False)]
     x, y = (np.concatenate([half[part] for half in halves]) for part in (0, 1))
     if dataset.torchvision == "EMNIST":

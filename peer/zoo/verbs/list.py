@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from inspect import getdoc
+from inspect import get_annotations, getdoc
 from typing import Annotated, Literal, get_args
 
 import typer
+from pydantic import BaseModel
 
 from peer.cli.json_output import AsJson, print_json
 from peer.rings import part
@@ -75,8 +76,8 @@ def _tasks() -> list[Listed]:
         # the default split rotates square images, so tasks of other samples need another split
         split = {"linear": " --set run.split=linear_synth", "tabular": " --set run.split=iid"}.get(each.name, "")
         root = f" --data-root {each.files}" if each.reads_files else ""
-        options = (Option(f"run.task_options.{key}", None, meaning) for key, meaning in each.options.items())
-        entries.append(Listed(each.name, each.about, f"peer testbed --task {each.name}{split}{root}", tuple(options)))
+        options = _declared("task_options", each.options)
+        entries.append(Listed(each.name, each.about, f"peer testbed --task {each.name}{split}{root}", options))
     return entries + [
         Listed(name, "A task of an installed package.", f"peer testbed --task {name}") for name in installed_tasks()
     ]
@@ -87,14 +88,25 @@ def _splits() -> list[Listed]:
 
     entries = []
     for name, each in SPLITS.items():
-        options = (
-            Option(f"run.split_options.{key}", None if default is None else json.dumps(default), meaning)
-            for key, (default, meaning) in each.options.items()
-        )
+        options = _declared("split_options", each.options)
         example = " ".join(filter(None, [f"peer data show --split {name}", each.needs]))
-        entries.append(Listed(name, each.about, example, tuple(options)))
+        entries.append(Listed(name, each.about, example, options))
     own = "Samples of each device's own shard file or folder."
     return [*entries, Listed("shard", own, "peer graph make --set run.split=shard; peer run --shard FILE")]
+
+
+def _declared(section: str, options: type[BaseModel]) -> tuple[Option, ...]:
+    """Return the declared options of a section of the manifest, those of the class itself before those of all its kind."""
+    own = [name for kind in options.__mro__ for name in get_annotations(kind)]
+    fields = {name: options.model_fields[name] for name in dict.fromkeys(own) if name in options.model_fields}
+    return tuple(
+        Option(
+            f"run.{section}.{name}",
+            None if field.default is None else json.dumps(field.default),
+            field.description or "",
+        )
+        for name, field in fields.items()
+    )
 
 
 def _models() -> list[Listed]:
@@ -105,7 +117,7 @@ def _models() -> list[Listed]:
             name,
             each.about,
             f"peer testbed --set run.model={name}",
-            tuple(Option(f"run.model_options.{key}", None, meaning) for key, meaning in each.options.items()),
+            _declared("model_options", each.options),
         )
         for name, each in MODELS.items()
     ]

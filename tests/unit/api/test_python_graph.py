@@ -59,7 +59,11 @@ def test_load_gives_the_graph_that_was_saved(tmp_path):
         ({"algorithm": "dfcaa"}, ConfigError, "did you mean dfca"),
         ({"options": {"warmup": 1}}, ConfigError, "warmup"),
         ({"task": "digit"}, TaskError, "did you mean digits"),
-        ({"optimizer": "adam", "momentum": 0.5}, UsageError, "run.momentum: found a key without effect"),
+        (
+            {"optimizer": "adam", "momentum": 0.5},
+            UsageError,
+            "run.momentum: expected no value",
+        ),
     ],
 )
 def test_a_wrong_run_is_refused_with_the_sentence_of_the_command_line(run, error, words):

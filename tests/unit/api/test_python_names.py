@@ -98,7 +98,7 @@ def test_import_peer_imports_nothing_heavy():
 
 
 def test_there_are_modules_with_examples():
-    assert {"peer", "peer.api.arguments", "peer.api.graph", "peer.lab.simulation"} <= set(WITH_EXAMPLES)
+    assert {"peer", "peer.api.graph", "peer.lab.simulation"} <= set(WITH_EXAMPLES)
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)

@@ -203,9 +203,9 @@ def test_the_table_of_split_options_is_that_of_the_registry():
     """docs/your-own-task.md names each key, its splits, its default and its meaning."""
     rows: dict[tuple[str, str, str], list[str]] = {}
     for name, split in SPLITS.items():
-        for key, (default, meaning) in split.options.items():
-            shown = "" if default is None else f"`{json.dumps(default)}`"
-            rows.setdefault((key, shown, meaning), []).append(f"`{name}`")
+        for key, field in split.options.model_fields.items():
+            shown = "" if field.default is None else f"`{json.dumps(field.default)}`"
+            rows.setdefault((key, shown, field.description or ""), []).append(f"`{name}`")
     expected = {
         f"| `{key}` | {'all' if len(names) == len(SPLITS) else ', '.join(names)} | {shown} | {meaning} |"
         for (key, shown, meaning), names in rows.items()

@@ -92,42 +92,62 @@ def test_wrong_server_cases_are_refused(tmp_path, case, found):
 
 
 UNREAD = [
-    ("participation = 0.5", r"run\.participation: found 0\.5.*allowed: 1\.0"),
-    ('encoding = "int8"', r"run\.encoding: found 'int8'.*allowed: 'float32'"),
-    ('pace = "async"', r"run\.pace: found 'async'.*allowed: 'lockstep'"),
-    ('mix = "uniform"', r"run\.mix: found 'uniform'.*allowed: None"),
-    ('aggregation = "batch"', r"run\.aggregation: found 'batch'.*allowed: 'sequential'"),
-    ("dynamic_edges = 0.2", r"run\.dynamic_edges: found 0\.2.*allowed: 0\.0"),
-    ("diverged_restores = 1", r"run\.diverged_restores: found 1.*allowed: 0"),
-    ("screening = { clip = 1.0 }", r"run\.screening\.clip: found 1\.0.*allowed: None"),
-    ("limits = { rounds_ahead = 3 }", r"run\.limits\.rounds_ahead: found 3.*allowed: 2"),
-    ("final = { epochs = 2 }", r"run\.final\.epochs: found 2.*allowed: None"),
+    ("participation = 0.5", r"run\.participation: expected no value .*got 0\.5"),
+    ('encoding = "int8"', r"run\.encoding: expected no value .*got 'int8'"),
+    ('pace = "async"', r"run\.pace: expected no value .*got 'async'"),
+    ('mix = "uniform"', r"run\.mix: expected no value .*got 'uniform'"),
+    ('aggregation = "batch"', r"run\.aggregation: expected no value .*got 'batch'"),
+    ("dynamic_edges = 0.2", r"run\.dynamic_edges: expected no value .*got 0\.2"),
+    ("diverged_restores = 1", r"run\.diverged_restores: expected no value .*got 1"),
+    ("screening = { clip = 1.0 }", r"run\.screening\.clip: expected no value .*got 1\.0"),
+    ("limits = { rounds_ahead = 3 }", r"run\.limits\.rounds_ahead: expected no value .*got 3"),
+    ("final = { epochs = 2 }", r"run\.final\.epochs: expected no value .*got 2"),
 ]
 
 
 @pytest.mark.parametrize(("method", "algorithm"), [("server", "pfedme"), ("ifca-server", "ifca")])
 @pytest.mark.parametrize(("setting", "words"), UNREAD)
 def test_a_key_that_no_server_reads_is_refused(tmp_path, method, algorithm, setting, words):
-    with pytest.raises(ConfigError, match=rf'case \'a\': {words}; remove the key, or use method = "peers"'):
+    with pytest.raises(ConfigError, match=rf"case \'a\': {words}"):
         experiment(tmp_path, f'method = "{method}"\nrun = {{ algorithm = "{algorithm}", {setting} }}')
 
 
 @pytest.mark.parametrize(
     ("method", "run", "words"),
     [
-        ("server", 'algorithm = "fedsoft", options = { variant = "select" }', r"options\.variant: found 'select'"),
-        ("server", 'algorithm = "fedsoft", options = { rate = 0.2 }', r"options\.rate: found 0\.2"),
+        (
+            "server",
+            'algorithm = "fedsoft", options = { variant = "select" }',
+            r"options\.variant: expected no value .*got 'select'",
+        ),
+        ("server", 'algorithm = "fedsoft", options = { rate = 0.2 }', r"options\.rate: expected no value .*got 0\.2"),
         ("server", 'algorithm = "fedsoft", options = { initialization = "local" }', r"options\.initialization"),
-        ("server", 'algorithm = "dfedavg", options = { partners = 2 }', r"options\.partners: found 2"),
-        ("server", 'algorithm = "cgpfl", options = { align_every = 2 }', r"options\.align_every: found 2"),
-        ("server", 'algorithm = "cgpfl", options = { sketch_size = 9 }', r"options\.sketch_size: found 9"),
-        ("ifca-server", 'algorithm = "ifca", optimizer_state = "keep"', r"optimizer_state: found 'keep'"),
-        ("ifca-server", "options = { warmup_rounds = 2 }", r"options: found \{'warmup_rounds': 2\}"),
-        ("ifca-server", 'algorithm = "ditto"', r"algorithm: found 'ditto'"),
+        (
+            "server",
+            'algorithm = "dfedavg", options = { partners = 2 }',
+            r"options\.partners: expected no value .*got 2",
+        ),
+        (
+            "server",
+            'algorithm = "cgpfl", options = { align_every = 2 }',
+            r"options\.align_every: expected no value .*got 2",
+        ),
+        (
+            "server",
+            'algorithm = "cgpfl", options = { sketch_size = 9 }',
+            r"options\.sketch_size: expected no value .*got 9",
+        ),
+        (
+            "ifca-server",
+            'algorithm = "ifca", optimizer_state = "keep"',
+            r"optimizer_state: expected no value .*got 'keep'",
+        ),
+        ("ifca-server", "options = { warmup_rounds = 2 }", r"options: expected no value .*got \{'warmup_rounds': 2\}"),
+        ("ifca-server", 'algorithm = "ditto"', r"algorithm: found 'ditto'.*; allowed: "),
     ],
 )
 def test_a_setting_that_its_own_server_does_not_read_is_refused(tmp_path, method, run, words):
-    with pytest.raises(ConfigError, match=rf"case 'a': run\.{words}.*; allowed: "):
+    with pytest.raises(ConfigError, match=rf"case 'a': run\.{words}"):
         experiment(tmp_path, f'method = "{method}"\nrun = {{ {run} }}')
 
 

@@ -229,7 +229,7 @@ def test_a_wrong_option_of_the_last_case_is_an_error_before_the_first_run(small,
     out = tmp_path / "results"
     done = CliRunner().invoke(app, ["experiment", "run", str(small), "--seeds", "1", "--out", str(out)])
     assert isinstance(done.exception, TaskError)
-    assert str(done.exception).startswith("case 'local': split_options.sampels: found an unknown option; ")
+    assert str(done.exception).startswith("case 'local': run.split_options.sampels: expected an option of split")
     assert not list(out.rglob("seed-*")), "no case was run"
 
 

@@ -139,7 +139,7 @@ def test_the_paths_of_a_peer_are_fixed_at_its_start(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = LocalSettings(Path("state"), data_root=Path("data"), certs=Path("certs"))
     monkeypatch.chdir("/")
-    assert (settings.state_dir, settings.data_root, settings.certs) == tuple(
+    assert (settings.state_dir, settings.path("data_root"), settings.path("certs")) == tuple(
         tmp_path / name for name in ("state", "data", "certs")
     )
 

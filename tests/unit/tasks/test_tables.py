@@ -15,7 +15,8 @@ from coordinator_free_bootstrap.errors import TaskError
 from peer.tasks.columns import Columns
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.table import Form, read_table
-from peer.zoo.tasks.datasets import TABLE_OPTIONS, load_pool
+from peer.zoo.tasks.data_options import TableOptions
+from peer.zoo.tasks.datasets import load_pool
 
 DRAW = np.random.default_rng(0)
 AGE, BP = DRAW.normal(50, 10, 40).round(1), DRAW.normal(130, 15, 40).round(1)
@@ -256,12 +257,12 @@ def test_times_in_seconds_keep_their_differences(tmp_path):
             {},
             "found 40 different numbers .*kind=regression",
         ),
-        ("a,b,y\n1,2,u\n3,4,v\n", {"missing": "mean"}, "task_options.missing: found 'mean'; allowed: refuse, drop"),
+        ("a,b,y\n1,2,u\n3,4,v\n", {"missing": "mean"}, "task_options.missing: expected 'refuse' or 'drop', got 'mean'"),
         ("a,b,y\n1,2,u\n3,4,v\n", {"ignore": ["c"]}, "task_options.ignore: found 'c'; allowed: a list of columns"),
         ("a,b,y\n1,2,u\n3,4,v\n", {"ignore": ["y"]}, "task_options.ignore: found 'y'"),
         ("a,b,y\n1,2,u\n3,4,v\n", {"categories": ["c=1"]}, "task_options.categories: found 'c=1'; .*'column=text'"),
-        ("a,b,y\n1,2,u\n3,4,v\n", {"header": "yes"}, "task_options.header: found 'yes'; allowed: true or false"),
-        ("a,b,y\n1,2,u\n3,4,v\n", {"decimal": "'"}, "task_options.decimal: found"),
+        ("a,b,y\n1,2,u\n3,4,v\n", {"header": "yes"}, "task_options.header: expected a valid boolean, got 'yes'"),
+        ("a,b,y\n1,2,u\n3,4,v\n", {"decimal": "'"}, "task_options.decimal: expected"),
         ("a,b,y\n1,2,u\n3,4,v\n", {"delimiter": "::"}, "task_options.delimiter: found '::'; allowed: one character"),
         ("a,b,y\n1,2,u\n3,4,v\n", {"encoding": "utf-99"}, "task_options.encoding: found 'utf-99'"),
         ('a,b,y\n1,2,u\n3,4,"v\n5,6,u\n', {}, "cannot be read: unexpected end of data; correct the quotation marks"),
@@ -361,4 +362,4 @@ def test_composed_and_decomposed_letters_are_one_label(tmp_path):
 def test_the_documentation_names_each_option_of_a_table():
     text = (Path(__file__).parents[3] / "docs" / "your-own-task.md").read_text()
     section = text.split("\n### Tables\n")[1].split("\n## ")[0]
-    assert re.findall(r"^\| `(\w+)` \|", section, re.M) == list(TABLE_OPTIONS)
+    assert re.findall(r"^\| `(\w+)` \|", section, re.M) == list(TableOptions.model_fields)

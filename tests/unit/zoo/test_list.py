@@ -106,8 +106,11 @@ def test_version_names_program_wire_python_and_torch():
         ("run.model=torchvision:resnet19", "did you mean torchvision:resnet1"),
         ("run.algorithm=fedspdd", "did you mean fedspd"),
         ("run.task_options.size=3", "task 'digits'"),
-        ("run.split_options.alpha=3", "split 'rotated_hard': k, rotations"),
-        ("run.model_options.hiden=3", "model 'mlp': hidden"),
+        ("run.split_options.alpha=3", "split 'rotated_hard', got an unknown option .known: k, rotations"),
+        (
+            "run.model_options.hiden=3",
+            "model_options.hiden: expected an option of model 'mlp', got .*did you mean hidden",
+        ),
     ],
 )
 def test_graph_make_and_check_refuse_unknown_names_and_options(tmp_path, setting, words):

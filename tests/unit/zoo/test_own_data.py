@@ -201,7 +201,9 @@ def test_a_task_file_has_the_split_of_the_manifest(file):
         counts = [np.bincount(task.load_shard(n).train_y, minlength=2).tolist() for n in range(3)]
         assert np.sum(counts) == 80 and counts[0] != counts[1]
         assert type(task.make_model()).__name__ == "Linear"
-    with pytest.raises(UsageError, match=r"run\.split.*key without effect, because task .* loads its own shards"):
+    with pytest.raises(
+        UsageError, match=r"run\.split.*expected no value .no effect, because task .* loads its own shards"
+    ):
         peer.Graph.make("ring", peers=3, run={"task": f"{file}:Other", **keys})
 
 

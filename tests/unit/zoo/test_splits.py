@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coordinator_free_bootstrap.errors import TaskError
-from peer.zoo.tasks.splits import SPLITS, SplitInput, make_split
-from peer.zoo.tasks.splits.plan import Options
+from coordinator_free_bootstrap.manifest import Manifest
+from peer.zoo.tasks.splits import SPLITS, SplitInput, check_split, make_split
 
 TRAIN, TEST, CLASSES = 6000, 1200, 10
 
@@ -162,7 +162,7 @@ def test_oddeven_steps_without_rotation_and_with_test_data_as_in_training():
         np.testing.assert_allclose(shares, [0.0, 0.25, 0.5, 0.75, 1.0] * 2, atol=0.02)
     assert {int(c) for s in splits for c in s.train.cluster} == {0, 1}
     assert not any(s.train.turns.any() for s in splits)
-    with pytest.raises(TaskError, match=r"rotation: found 45; allowed: 0, 90, 180 or 270 degrees"):
+    with pytest.raises(TaskError, match=r"run.split_options.rotation: expected 0, 90, 180 or 270, got 45"):
         make_split("oddeven_steps", data, {"rotation": 45}, 3)
 
 
@@ -307,28 +307,42 @@ def test_by_column_deals_values_in_order_and_needs_one_per_peer():
         make_split("by_column", by_writer(31), {"by": "writer"}, 0)
 
 
-ALL_KEYS = {
-    "rotated_hard": [{}, {"rotations": [0, 90]}],
-    "label_flip": [{"base": "dirichlet", "alpha": 5.0}, {"base": "patho"}],
-    "imbalance": [{}, {"base": "oddeven_rotated"}],
-    "writers": [{}, {"rotations": [0, 90]}],
-}
-
-
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_the_table_names_each_option_that_a_split_reads_with_its_default(name, monkeypatch):
-    """`peer list`, `peer graph check` and docs/your-own-task.md take the options from the table."""
-    read = {}
-
-    def get(self, key, default, *, original=Options.get):
-        read.setdefault(key, set()).add(default)
-        return original(self, key, default)
-
-    monkeypatch.setattr(Options, "get", get)
+def test_a_default_is_what_the_split_does_where_nothing_is_given(name):
+    """`peer list`, `peer graph check` and docs/your-own-task.md take the options from the same declaration."""
     make, given = CASES[name]
-    for options in ALL_KEYS.get(name, [given]):
-        make_split(name, make(12), options, 5)
-    table = SPLITS[name].options
-    assert set(read) == set(table)
-    for key, (default, _) in table.items():
-        assert default in read[key] or default is None, key
+    fields = SPLITS[name].options.model_fields
+    defaults = {key: field.default for key, field in fields.items() if field.default is not None}
+    for bare, full in zip(
+        make_split(name, make(12), given, 5), make_split(name, make(12), {**defaults, **given}, 5), strict=True
+    ):
+        np.testing.assert_array_equal(bare.train.index, full.train.index)
+        np.testing.assert_array_equal(bare.test.index, full.test.index)
+    assert all(field.description for field in fields.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("rotated_hard", {"k": 4, "rotations": [0, 90]}, "split_options.k: expected no value .*rotations lists them"),
+        ("writers", {"k": 2, "rotations": [0, 90]}, "split_options.k: expected no value"),
+        ("label_flip", {"base": "patho", "alpha": 5.0}, "alpha: expected no value .*base is patho.*got 5.0. Remove it"),
+        ("label_flip", {"classes_per_peer": 2}, "classes_per_peer: expected no value .*base is dirichlet"),
+        ("label_flip", {"base": "iid", "samples_min": 2}, "samples_min: expected no value .*base is iid"),
+        ("rotated_soft", {"fraction_min": 0.95}, r"fraction_max: expected fraction_min \(0.95\) or more, got 0.9"),
+        (
+            "mixture",
+            {"samples_min": 50, "samples_max": 40},
+            r"samples_max: expected samples_min \(50\) or more, got 40",
+        ),
+        ("dirichlet", {"alhpa": 1}, r"alhpa: expected an option of split 'dirichlet', got .*did you mean alpha"),
+    ],
+)
+def test_an_option_without_effect_or_out_of_order_is_refused_before_data_are_read(name, options, words):
+    """Before, values were checked when samples were dealt, and k beside rotations not at all."""
+    with pytest.raises(TaskError, match=words):
+        check_split(Manifest(split=name, split_options=options))
+
+
+def test_a_larger_least_size_raises_the_largest_and_whole_floats_are_integers():
+    assert SPLITS["mixture"].options.of({"samples_min": 300.0}, "mixture").samples_max == 300

@@ -11,26 +11,26 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.errors import ConfigProblem, TaskError
 from coordinator_free_bootstrap.validation import counted
-from peer.zoo.tasks.splits.plan import Index, Options, PeerSplit, Samples, SplitFunction, SplitInput, divide, paired
+from peer.zoo.tasks.splits.options import ByColumn, Dirichlet, LabelFlip, Patho, SplitOptions, TwoClass, WriterOptions
+from peer.zoo.tasks.splits.plan import Index, PeerSplit, Samples, SplitFunction, SplitInput, divide, paired
 
 REDRAWS_MAX = 1000
 
 
-def iid(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+def iid(data: SplitInput, options: SplitOptions, draw: np.random.Generator) -> list[PeerSplit]:
     """Divide all samples at random; all peers have one distribution."""
     return paired(*(divide(Samples.of(half, 0, 0), data.peers, draw) for half in data.halves))
 
 
-def dirichlet(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+def dirichlet(data: SplitInput, options: Dirichlet, draw: np.random.Generator) -> list[PeerSplit]:
     """Per class, shares of the peers from Dir(alpha * 1); a peer with total / N samples gets no more.
 
     Repeated until every peer has ``samples_min`` (20) training samples; cap and minimum as in the code of DPFL. The test
     set has the same shares.
     """
-    alpha = options.number("alpha", 0.1, 1e-6)
-    least = options.integer("samples_min", 20, 1)
+    alpha, least = options.alpha, options.samples_min
     classes = int(data.labels.max()) + 1
     train_half, test_half = data.halves
     by_class = [train_half[data.labels[train_half] == c] for c in range(classes)]
@@ -51,11 +51,13 @@ def dirichlet(data: SplitInput, options: Options, draw: np.random.Generator) -> 
     return paired(train, _test_samples(data, test_half, shares, draw))
 
 
-def patho(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+def patho(data: SplitInput, options: Patho, draw: np.random.Generator) -> list[PeerSplit]:
     """Give each peer ``classes_per_peer`` (3) random classes; its owners share a class by Dir(0.5), 10 or more each."""
     classes = int(data.labels.max()) + 1
-    per_peer = options.integer("classes_per_peer", 3, 1, classes)
-    least = options.integer("samples_min", 10, 0)
+    per_peer, least = options.classes_per_peer, options.samples_min
+    if per_peer > classes:
+        key = "run.split_options.classes_per_peer"
+        raise TaskError(ConfigProblem(key, f"at most {classes}, the number of classes", str(per_peer)))
     owned = np.zeros((data.peers, classes), dtype=bool)
     for i in range(data.peers):
         owned[i, draw.choice(classes, per_peer, replace=False)] = True
@@ -78,18 +80,15 @@ def patho(data: SplitInput, options: Options, draw: np.random.Generator) -> list
     return paired(train, _test_samples(data, test_half, shares, draw))
 
 
-def two_class(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+def two_class(data: SplitInput, options: TwoClass, draw: np.random.Generator) -> list[PeerSplit]:
     """Give peer i classes (2i, 2i + 1) mod C, half each; sizes uniform in 400..5000, 75 % for training (CGPFL).
 
     OURS: training and test images are pooled first, and all sizes shrink by one factor if the data are too few.
     True cluster = the pair of classes.
     """
-    least = options.integer("samples_min", 400, 2)
-    most = options.integer("samples_max", max(5000, least), least)
-    train_share = options.number("train_share", 0.75, 0.1, 0.95)
     classes = int(data.labels.max()) + 1
     pairs = max(1, classes // 2)
-    sizes = draw.integers(least, most, data.peers, endpoint=True).astype(np.float64)
+    sizes = draw.integers(options.samples_min, options.samples_max, data.peers, endpoint=True).astype(np.float64)
     group = np.arange(data.peers) % pairs
     by_class = [draw.permutation(np.flatnonzero(data.labels == c)) for c in range(classes)]
     need = [sizes[group == g].sum() / 2 for g in range(pairs)]
@@ -103,27 +102,25 @@ def two_class(data: SplitInput, options: Options, draw: np.random.Generator) -> 
         for c in (2 * int(g), (2 * int(g) + 1) % classes):
             members = by_class[c][taken[c] : taken[c] + half]
             taken[c] += half
-            cut = round(train_share * len(members))
+            cut = round(options.train_share * len(members))
             parts.append((members[:cut], members[cut:]))
         train, test = (Samples.of(np.concatenate(both), 0, int(g)) for both in zip(*parts, strict=True))
         splits.append(PeerSplit(train, test))
     return splits
 
 
-def label_flip(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+def label_flip(data: SplitInput, options: LabelFlip, draw: np.random.Generator) -> list[PeerSplit]:
     """Rename the labels of a share ``q`` of the peers by one common permutation (DPFL); cluster 1 = these peers."""
-    share = options.number("q", 0.2, 0.0, 1.0)
-    bases: dict[str, SplitFunction] = {"iid": iid, "dirichlet": dirichlet, "patho": patho}
-    base = options.text("base", "dirichlet")
-    if base not in bases:
-        raise TaskError(f"split_options.base: found {base!r}; allowed with label_flip: {', '.join(bases)}")
+    bases: dict[str, tuple[SplitFunction, type[SplitOptions]]]
+    bases = {"iid": (iid, SplitOptions), "dirichlet": (dirichlet, Dirichlet), "patho": (patho, Patho)}
+    deal, of_base = bases[options.base]
     classes = int(data.labels.max()) + 1
-    flipped = set(draw.choice(data.peers, round(share * data.peers), replace=False).tolist())
+    flipped = set(draw.choice(data.peers, round(options.q * data.peers), replace=False).tolist())
     permutation = np.arange(classes, dtype=np.int64)
     while classes > 1 and (permutation == np.arange(classes)).all():
         permutation = draw.permutation(classes).astype(np.int64)
     splits = []
-    for i, split in enumerate(bases[base](data, options, draw)):
+    for i, split in enumerate(deal(data, options.of_base(of_base), draw)):
         cluster = int(i in flipped)
         marked = replace(split, train=_marked(split.train, cluster), test=_marked(split.test, cluster))
         marked = replace(marked, validation=_marked(split.validation, cluster))
@@ -131,11 +128,11 @@ def label_flip(data: SplitInput, options: Options, draw: np.random.Generator) ->
     return splits
 
 
-def writers(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+def writers(data: SplitInput, options: WriterOptions, draw: np.random.Generator) -> list[PeerSplit]:
     """Give peer i the images of writer i of FEMNIST, rotated by cluster i mod ``k`` (OURS; 1, the default: upright)."""
     if data.group is None:
         raise TaskError("split: writers: found a data set without writers; allowed: femnist")
-    turns = options.turns(1)
+    turns = options.turns
     ids = np.unique(data.group)
     if len(ids) < data.peers:
         raise TaskError(
@@ -150,12 +147,12 @@ def writers(data: SplitInput, options: Options, draw: np.random.Generator) -> li
     return splits
 
 
-def by_column(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+def by_column(data: SplitInput, options: ByColumn, draw: np.random.Generator) -> list[PeerSplit]:
     """Give each peer the rows of one value of the table's column ``by``; more values than peers are dealt in order.
 
     Values are in ascending order. Peer i has value i, and with more values than peers also values i + N, i + 2 N, ...
     """
-    options.text("by", "")  # the data set's loader reads this column
+    # the data set's loader reads the column
     if data.group is None:
         raise TaskError("split: by_column: found a data set without columns; allowed: task tabular")
     values = np.unique(data.group)

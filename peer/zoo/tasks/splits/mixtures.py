@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import TaskError
+from coordinator_free_bootstrap.errors import ConfigProblem, TaskError
+from peer.zoo.tasks.splits.options import Cases, Pair, Pattern
 from peer.zoo.tasks.splits.plan import (
     Index,
-    Options,
     PeerSplit,
     Samples,
     SplitInput,
@@ -26,7 +26,7 @@ from peer.zoo.tasks.splits.plan import (
 LOWER_FIRST, UPPER_FIRST, LETTERS = 36, 10, 26  # EMNIST by-class: digits, capitals, small letters
 
 
-def mixture(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+def mixture(data: SplitInput, options: Pattern, draw: np.random.Generator) -> list[PeerSplit]:
     """Mix distributions by ``pattern``: "10:90", "30:70" (any a:b), "linear" or "random".
 
     a:b: half of the peers have a % of A, the others b %. linear: peer i has a share (i + 0.5) / N of A. random: shares are
@@ -40,22 +40,21 @@ def mixture(data: SplitInput, options: Options, draw: np.random.Generator) -> li
     return _mix(data, pools, options, draw)
 
 
-def letters_case(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+def letters_case(data: SplitInput, options: Cases, draw: np.random.Generator) -> list[PeerSplit]:
     """Mix EMNIST by-class: small letters are A, capitals are B, both with the 26 labels of the alphabet (FedSoft).
 
     ``clusters`` = 4: half of each is rotated by 90 degrees; true cluster = 2 * rotated + capital.
     """
     if int(data.labels.max()) != LOWER_FIRST + LETTERS - 1:
         raise TaskError("split: letters_case: allowed: only emnist with task_options.split = 'byclass'")
-    clusters = options.integer("clusters", 2, 2, 4)
     pools = []
     for half in data.halves:
         of_case = []
         for case, first in enumerate((LOWER_FIRST, UPPER_FIRST)):
             index = half[(data.labels[half] >= first) & (data.labels[half] < first + LETTERS)]
-            order, middle = draw.permutation(index), len(index) // 2 if clusters == 4 else len(index)
+            order, middle = draw.permutation(index), len(index) // 2 if options.clusters == 4 else len(index)
             of_case.append(Samples.of(order[:middle], 0, case))
-            if clusters == 4:
+            if options.clusters == 4:
                 of_case.append(Samples.of(order[middle:], 1, 2 + case))
         pools.append(of_case)
     label_map = np.full(LOWER_FIRST + LETTERS, -1, dtype=np.int64)
@@ -64,13 +63,13 @@ def letters_case(data: SplitInput, options: Options, draw: np.random.Generator) 
     return [PeerSplit(s.train, s.test, label_map=label_map) for s in _mix(data, pools, options, draw)]
 
 
-def pair_mixture(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+def pair_mixture(data: SplitInput, options: Pair, draw: np.random.Generator) -> list[PeerSplit]:
     """Mix two data sets of ``per_source`` images each; peer i has a fraction f_i from the first (FedSPD Table 9)."""
     if data.source is None:
         raise TaskError(
             "split: pair_mixture: found one data set; allowed: two; set task_options.second, such as 'mnist'"
         )
-    limit = options.integer("per_source", 25_000, 1)
+    limit = options.per_source
     pools = []
     for half in data.halves:
         part = limit if half[0] == 0 else max(1, limit * len(half) // data.train_count)
@@ -83,13 +82,10 @@ def _of_source(source: Index, half: Index, s: int) -> Samples:
     return Samples.of(half[source[half] == s], 0, s)
 
 
-def _mix(data: SplitInput, pools: list[list[Samples]], options: Options, draw: np.random.Generator) -> list[PeerSplit]:
-    shares = _shares(options.text("pattern", "10:90"), data.peers, len(pools[0]), draw)
-    least = options.integer("samples_min", 100, 1)
-    most = options.integer("samples_max", max(200, least), least)
-    cap = options.integer("samples_per_peer", 0, 0)
-    test_cap = options.integer("test_per_peer", 0, 0)
-    sizes = draw.integers(least, most, data.peers, endpoint=True).astype(np.float64)
+def _mix(data: SplitInput, pools: list[list[Samples]], options: Pattern, draw: np.random.Generator) -> list[PeerSplit]:
+    shares = _shares(options.pattern, data.peers, len(pools[0]), draw)
+    cap, test_cap = options.samples_per_peer, options.test_per_peer
+    sizes = draw.integers(options.samples_min, options.samples_max, data.peers, endpoint=True).astype(np.float64)
     if cap:
         sizes = np.minimum(sizes, cap)
     test_sizes = np.full(data.peers, float(test_cap)) if test_cap else sizes
@@ -115,4 +111,5 @@ def _percent(pattern: str) -> tuple[float, float]:
     parts = pattern.split(":")
     if len(parts) == 2 and all(p.strip().isdigit() and int(p) <= 100 for p in parts):
         return int(parts[0]) / 100, int(parts[1]) / 100
-    raise TaskError(f"split_options.pattern: found {pattern!r}; allowed: 'a:b' in percent, 'linear', 'random'")
+    allowed = "'a:b' in percent, 'linear' or 'random'"
+    raise TaskError(ConfigProblem("run.split_options.pattern", allowed, repr(pattern)))

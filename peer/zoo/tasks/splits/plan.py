@@ -1,18 +1,19 @@
-"""Result and input of a split, its options, and functions that several splits use. Pure."""
+"""Result and input of a split, and functions that several splits use. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator_free_bootstrap.errors import TaskError
+from peer.zoo.tasks.splits.options import Fractions, SplitOptions
 
 Index = NDArray[np.int64]
 UNKNOWN = -1  # true cluster of a sample in a split without ground truth
-FRACTIONS = (0.1, 0.9)  # f_i ~ U(0.1, 0.9): FedSPD (arXiv:2410.18862)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,66 +80,7 @@ class SplitInput:
         return np.arange(self.train_count), np.arange(self.train_count, len(self.labels))
 
 
-class Options:
-    """Reader of the manifest's ``split_options``; `finish` refuses keys that were not read."""
-
-    def __init__(self, split: str, values: Mapping[str, object]) -> None:
-        self.split = split
-        self._values = dict(values)
-        self._read: set[str] = set()
-
-    def get(self, key: str, default: object) -> object:
-        """Return a raw value."""
-        self._read.add(key)
-        return self._values.get(key, default)
-
-    def number(self, key: str, default: float, least: float, most: float = np.inf) -> float:
-        """Return a number in [least, most]."""
-        value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise TaskError(f"split_options.{key}: found {value!r}; allowed: a number from {least} to {most}")
-        return value
-
-    def integer(self, key: str, default: int, least: int, most: float = np.inf) -> int:
-        """Return an integer in [least, most]."""
-        value = self.number(key, default, least, most)
-        if value != int(value):
-            raise TaskError(f"split_options.{key}: found {value!r}; allowed: an integer")
-        return int(value)
-
-    def text(self, key: str, default: str) -> str:
-        """Return a string."""
-        value = self.get(key, default)
-        if not isinstance(value, str):
-            raise TaskError(f"split_options.{key}: found {value!r}; allowed: text")
-        return value
-
-    def turns(self, k_default: int) -> list[int]:
-        """Return the quarter turns of each cluster: ``rotations`` in degrees, else r * 360 / ``k`` degrees."""
-        degrees = self.get("rotations", None)
-        if degrees is None:
-            k = self.integer("k", k_default, 1, 4)
-            if 4 % k:
-                raise TaskError(f"split_options.k: found {k}; allowed: 1, 2 or 4, because rotations are quarter turns")
-            return [r * (4 // k) for r in range(k)]
-        self.get("k", None)
-        if not isinstance(degrees, list | tuple) or not degrees or any(d not in {0, 90, 180, 270} for d in degrees):
-            raise TaskError(f"split_options.rotations: found {degrees!r}; allowed: a list of 0, 90, 180 or 270 degrees")
-        return [int(d) // 90 for d in degrees]
-
-    def finish(self) -> None:
-        """Refuse keys that the split did not read.
-
-        Raises:
-            TaskError: an unknown key.
-        """
-        unknown = sorted(set(self._values) - self._read)
-        if unknown:
-            allowed = ", ".join(sorted(self._read))
-            raise TaskError(f"split_options.{unknown[0]}: found an unknown option; {self.split} has: {allowed}")
-
-
-SplitFunction = Callable[[SplitInput, Options, np.random.Generator], list[PeerSplit]]
+SplitFunction = Callable[[SplitInput, Any, np.random.Generator], list[PeerSplit]]  # its options are of its own class
 
 
 def paired(train: Sequence[Samples], test: Sequence[Samples]) -> list[PeerSplit]:
@@ -192,7 +134,7 @@ def rotated_halves(half: Index, turn: int, draw: np.random.Generator) -> list[Sa
 
 
 def divide_by_fractions(
-    pools: list[list[Samples]], weights: NDArray[np.float64], options: Options, draw: np.random.Generator
+    pools: list[list[Samples]], weights: NDArray[np.float64], options: Fractions, draw: np.random.Generator
 ) -> list[PeerSplit]:
     """Divide two pools: peer i has a fraction f_i of the first one, and a size in proportion to its weight.
 
@@ -202,9 +144,7 @@ def divide_by_fractions(
         options: fraction_min, fraction_max, samples_per_peer and test_per_peer are read.
         draw: source of randomness.
     """
-    least = options.number("fraction_min", FRACTIONS[0], 0.0, 1.0)
-    most = options.number("fraction_max", FRACTIONS[1], least, 1.0)
-    fractions = draw.uniform(least, most, len(weights))
+    fractions = draw.uniform(options.fraction_min, options.fraction_max, len(weights))
     return divide_by_shares(pools, weights, (fractions, fractions), options, draw)
 
 
@@ -212,7 +152,7 @@ def divide_by_shares(
     pools: list[list[Samples]],
     weights: NDArray[np.float64],
     fractions: tuple[NDArray[np.float64], NDArray[np.float64]],
-    options: Options,
+    options: SplitOptions,
     draw: np.random.Generator,
 ) -> list[PeerSplit]:
     """Divide two pools by given fractions of the first one, each float64 [peers], for training and for test samples.
@@ -224,7 +164,7 @@ def divide_by_shares(
         options: samples_per_peer and test_per_peer are read.
         draw: source of randomness.
     """
-    caps = [options.integer("samples_per_peer", 0, 0), options.integer("test_per_peer", 0, 0)]
+    caps = [options.samples_per_peer, options.test_per_peer]
     portions = []
     for (first, second), fraction, cap in zip(pools, fractions, caps, strict=True):
         mean_size = (len(first) + len(second)) / len(weights)
@@ -234,11 +174,9 @@ def divide_by_shares(
     return paired(*portions)
 
 
-def finished(splits: list[PeerSplit], options: Options, cap: bool, draw: np.random.Generator) -> list[PeerSplit]:
+def finished(splits: list[PeerSplit], options: SplitOptions, cap: bool, draw: np.random.Generator) -> list[PeerSplit]:
     """Shuffle, cut to ``samples_per_peer`` and ``test_per_peer`` if ``cap``, and hold out the share ``validation``."""
-    train_cap = options.integer("samples_per_peer", 0, 0)
-    test_cap = options.integer("test_per_peer", 0, 0)
-    share = options.number("validation", 0.0, 0.0, 0.9)
+    train_cap, test_cap, share = options.samples_per_peer, options.test_per_peer, options.validation
     done = []
     for split in splits:
         train = split.train[draw.permutation(len(split.train))[: train_cap if cap and train_cap else None]]

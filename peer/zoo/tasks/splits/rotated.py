@@ -10,9 +10,9 @@ import numpy as np
 
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.validation import counted
+from peer.zoo.tasks.splits.options import Imbalance, Rotated, Rotations, Steps
 from peer.zoo.tasks.splits.plan import (
     Index,
-    Options,
     PeerSplit,
     Samples,
     SplitInput,
@@ -23,13 +23,13 @@ from peer.zoo.tasks.splits.plan import (
 )
 
 
-def rotated_hard(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+def rotated_hard(data: SplitInput, options: Rotations, draw: np.random.Generator) -> list[PeerSplit]:
     """Copy all images once per rotation and divide each copy between the peers of its cluster.
 
     Peer i is in cluster i mod k (OURS: balanced for any N). The same image may exist in each rotation.
     Source: DFCA App. A.1, IFCA Section 6; their code divides the test set in the same way.
     """
-    turns = options.turns(2)
+    turns = options.turns
     k = len(turns)
     if data.peers < k:
         raise TaskError(
@@ -44,22 +44,22 @@ def rotated_hard(data: SplitInput, options: Options, draw: np.random.Generator) 
     return [s for s in splits if s is not None]
 
 
-def rotated_soft(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+def rotated_soft(data: SplitInput, options: Rotated, draw: np.random.Generator) -> list[PeerSplit]:
     """Rotate half of the images; peer i has a fraction f_i from the upright half (FedSPD, MNIST and EMNIST)."""
-    pools = [rotated_halves(half, _rotation(options), draw) for half in data.halves]
+    pools = [rotated_halves(half, options.rotation // 90, draw) for half in data.halves]
     return divide_by_fractions(pools, np.ones(data.peers), options, draw)
 
 
-def oddeven_rotated(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+def oddeven_rotated(data: SplitInput, options: Rotated, draw: np.random.Generator) -> list[PeerSplit]:
     """Give peer i a fraction f_i of odd labels; independently, half of all images are rotated (FedSPD, CIFAR).
 
     True cluster = 2 * rotated + odd: four latent distributions; the default of the paper is S = 2.
     """
-    pools = [_odd_even(data, half, _rotation(options), draw) for half in data.halves]
+    pools = [_odd_even(data, half, options.rotation // 90, draw) for half in data.halves]
     return divide_by_fractions(pools, np.ones(data.peers), options, draw)
 
 
-def oddeven_steps(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+def oddeven_steps(data: SplitInput, options: Steps, draw: np.random.Generator) -> list[PeerSplit]:
     """Give peers 30, 40, 50, 60 and 70 % even labels in turn, in test data 10 to 90 %; half of all images are rotated.
 
     Peer i has a share 0.5 + (i mod 5 - 2) * step of even labels, with ``test_step`` in its test data. True cluster =
@@ -67,25 +67,21 @@ def oddeven_steps(data: SplitInput, options: Options, draw: np.random.Generator)
     rotation alone; without rotation for CIFAR-100. OURS: the rotated half is drawn by chance, no two peers share test
     samples, and all peers have equally many training samples; in the code the last peer gets what is left.
     """
-    steps = options.number("step", 0.1, 0.0, 0.25), options.number("test_step", 0.2, 0.0, 0.25)
+    steps = options.step, options.test_step
     fifth = (np.arange(data.peers) % 5 - 2).astype(np.float64)
-    pools = [_odd_even(data, half, _rotation(options, least=0), draw) for half in data.halves]
+    pools = [_odd_even(data, half, options.rotation // 90, draw) for half in data.halves]
     odd = 0.5 - fifth * steps[0], 0.5 - fifth * steps[1]
     return divide_by_shares(pools, np.ones(data.peers), odd, options, draw)
 
 
-def imbalance(data: SplitInput, options: Options, draw: np.random.Generator) -> list[PeerSplit]:
+def imbalance(data: SplitInput, options: Imbalance, draw: np.random.Generator) -> list[PeerSplit]:
     """Give three equal groups of peers 1 : (1 + r) / 2 : r of the data (FedSPD Fig. 9; the middle value is OURS)."""
-    ratio = options.number("r", 5.0, 1.0)
-    base = options.text("base", "rotated_soft")
-    if base not in {"rotated_soft", "oddeven_rotated"}:
-        raise TaskError(f"split_options.base: found {base!r}; allowed with imbalance: rotated_soft, oddeven_rotated")
     groups = np.arange(data.peers) * 3 // data.peers
-    weights = np.array([1.0, (1.0 + ratio) / 2.0, ratio])[groups]
-    if base == "rotated_soft":
-        pools = [rotated_halves(half, _rotation(options), draw) for half in data.halves]
+    weights = np.array([1.0, (1.0 + options.r) / 2.0, options.r])[groups]
+    if options.base == "rotated_soft":
+        pools = [rotated_halves(half, options.rotation // 90, draw) for half in data.halves]
     else:
-        pools = [_odd_even(data, half, _rotation(options), draw) for half in data.halves]
+        pools = [_odd_even(data, half, options.rotation // 90, draw) for half in data.halves]
     return divide_by_fractions(pools, weights, options, draw)
 
 
@@ -95,11 +91,3 @@ def _odd_even(data: SplitInput, half: Index, turn: int, draw: np.random.Generato
     odd = data.labels[half] % 2
     everything = Samples.of(half, is_rotated * turn, 2 * is_rotated + odd)
     return [everything[np.flatnonzero(odd == 1)], everything[np.flatnonzero(odd == 0)]]
-
-
-def _rotation(options: Options, least: int = 90) -> int:
-    degrees = options.integer("rotation", 90, least, 270)
-    if degrees % 90:
-        allowed = ", ".join(map(str, range(least, 270, 90)))
-        raise TaskError(f"split_options.rotation: found {degrees}; allowed: {allowed} or 270 degrees")
-    return degrees // 90

@@ -1,0 +1,94 @@
+"""Declared options as options of a verb; see `coordinator_free_bootstrap.options`."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import typer
+from pydantic.fields import FieldInfo
+
+from coordinator_free_bootstrap.options import Shown, bounds_of, fields_of
+
+Verb = Callable[..., None]
+
+
+def takes_options(parameter: str, declared: type, *names: str) -> Callable[[Verb], Verb]:
+    """Replace a parameter of a verb by declared options; the verb gets their values under its name.
+
+    Args:
+        parameter: of the verb.
+        declared: a `TypedDict`, whose values by name the verb gets, or a `BaseModel`, of which it gets an object.
+        names: of the options that the verb has; none: all.
+    """
+    fields = fields_of(declared)
+    chosen = names or tuple(fields)
+
+    def decorate(verb: Verb) -> Verb:
+        hints = get_type_hints(verb, include_extras=True)
+        parameters: list[Parameter] = []
+        for name, own in signature(verb).parameters.items():
+            if name == parameter:
+                parameters += [typer_parameter(each, fields[each]) for each in chosen]
+            else:
+                parameters.append(own.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY))
+
+        @wraps(verb)
+        def with_options(**values: Any) -> None:
+            given = {name: values.pop(name) for name in chosen}
+            given = {name: value for name, value in given.items() if value is not None}
+            verb(**{parameter: declared(**given)}, **values)
+
+        with_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+        return with_options
+
+    return decorate
+
+
+def typer_parameter(name: str, field: FieldInfo) -> Parameter:
+    """Return a declared option as a parameter of a function that typer reads."""
+    kind, default = _kind(field.annotation), field.get_default()
+    if get_origin(kind) is list:
+        kind, default = kind | None, None
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option_of(name, field)])
+
+
+def option_of(name: str, field: FieldInfo) -> Any:
+    """Return what typer reads of a declared option: its name, help, bounds, and how they are shown."""
+    shown = next((each for each in field.metadata if isinstance(each, Shown)), Shown())
+    least, most = bounds_of(field)
+    return typer.Option(
+        f"--{name.replace('_', '-')}",
+        help=field.description,
+        min=least,
+        max=most,
+        metavar=shown.metavar,
+        show_default=shown.default or True,
+        readable=False,
+    )
+
+
+def _kind(annotation: Any) -> Any:
+    """Return the type that typer reads: of a path or a text, a path; of a text or several, several; of others, itself."""
+    members = _members(annotation)
+    optional = type(None) in members
+    if Path in members:
+        kind: Any = Path
+    elif any(getattr(get_origin(each) or each, "__name__", "") in ("Sequence", "list", "tuple") for each in members):
+        kind = list[str]
+    else:
+        kind = next(each for each in members if each is not type(None))
+    return kind | None if optional and kind is not Literal else kind
+
+
+def _members(annotation: Any) -> list[Any]:
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [member for each in get_args(annotation) for member in _members(each)]
+    return [annotation]

@@ -1,0 +1,101 @@
+"""An option is declared once: commands, Python calls and settings take its type, default, bounds and help from there."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+import peer
+from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.options import fields_of
+from peer.bed.api.testbed import Testbed
+from peer.bed.options import BedOptions, bed_options
+from peer.cli.main import app
+from peer.runtime.assembly import LocalSettings
+from peer.runtime.local_options import LocalOptions, complete_options
+
+DECLARED = {"run": LocalOptions, "testbed": BedOptions}
+HELP = Path(__file__).parent / "help"  # written by: COLUMNS=110 TERM=dumb peer VERB --help > VERB.txt
+
+
+@pytest.mark.parametrize("verb", DECLARED)
+def test_help_is_as_recorded(verb):
+    environment = {"COLUMNS": "110", "TERM": "dumb"}
+    said = CliRunner(env=environment).invoke(app, [verb, "--help"], prog_name="peer").stdout
+    recorded = (HELP / f"{verb}.txt").read_text(encoding="utf-8")
+    assert [line.rstrip() for line in said.splitlines()] == [line.rstrip() for line in recorded.splitlines()]
+
+
+@pytest.mark.parametrize(("verb", "declared"), DECLARED.items())
+def test_each_declared_option_is_an_option_of_the_command_with_its_default(verb, declared):
+    parameters = {each.name: each for each in get_command(app).get_command(None, verb).params}
+    for name, field in fields_of(declared).items():
+        option = parameters[name]
+        assert option.opts == [f"--{name.replace('_', '-')}"] and option.help == field.description
+        assert option.default == field.default or (field.default == () and option.default is None)
+
+
+def test_keyword_arguments_are_the_declared_options():
+    for call, declared in ((peer.run, LocalOptions), (peer.run_async, LocalOptions), (Testbed.__init__, BedOptions)):
+        assert inspect.signature(call).parameters["options"].annotation == f"Unpack[{declared.__name__}]"
+
+
+def test_defaults_are_those_declared_where_nothing_is_given(tmp_path):
+    options = complete_options(3, {})
+    assert options["state_dir"].parts[-2:] == ("state", "peer-3")
+    for name, field in fields_of(LocalOptions).items():
+        assert name == "state_dir" or options[name] == field.default
+    assert LocalSettings(tmp_path).options == options | {"state_dir": tmp_path}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"threads": 0}, "threads: expected greater than or equal to 1, got 0"),
+        ({"stay": "always"}, "stay: expected 'never', 'completed' or 'error', got 'always'"),
+        ({"device": 3}, "device: expected a valid string, got 3"),
+        ({"thread": 3}, r"thread: expected an option of peer.run, got an unknown option \(did you mean threads"),
+        ({"metrics_host": "::"}, "metrics_host: expected no value .*no port for metrics is given.*got '::'. Remove it"),
+        ({"ca": "ca.pem", "insecure": True}, "ca: expected no value .*plaintext.*ca.pem"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_python_by_its_declaration(given, words):
+    """Before, peer.run took threads=0 and device=3."""
+    with pytest.raises(UsageError, match=f"^{words}"):
+        peer.run(0, peer.Graph.make("line", peers=2), **given)
+
+
+def test_the_same_rule_refuses_an_option_of_the_command(tmp_path):
+    graph = tmp_path / "graph.json"
+    peer.Graph.make("line", peers=2).save(graph)
+    command = ["run", "--id", "0", "--neighbors", str(graph), "--metrics-host", "::"]
+    done = subprocess.run([sys.executable, "-m", "peer", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "--metrics-host: expected no value" in done.stderr
+
+
+def test_a_testbed_refuses_what_its_declaration_refuses():
+    with pytest.raises(UsageError, match="--on-start-failure: expected 'stop' or 'continue', got 'wait'"):
+        bed_options({"on_start_failure": "wait"})
+    with pytest.raises(UsageError, match=r"^threads: expected greater than or equal to 1"):
+        peer.Testbed(peer.Graph.make("line", peers=2), threads=0)
+
+
+def test_an_option_that_several_verbs_share_has_one_declaration():
+    commands = get_command(app)
+    shown = {}
+    for path in (["run"], ["testbed"], ["experiment", "run"], ["data", "show"], ["evaluate"], ["report"], ["doctor"]):
+        command = commands
+        for word in path:
+            command = command.get_command(None, word)
+        for option in command.params:
+            if option.name in ("data_root", "download", "amp", "export", "exports", "proxy"):
+                shown.setdefault(option.opts[-1], set()).add(option.help)
+    declared = fields_of(LocalOptions)
+    assert {name: {declared[name.strip("-").replace("-", "_")].description} for name in shown} | {
+        "--proxy": shown["--proxy"]  # of a testbed it is another one: fault proxies
+    } == shown
+    assert len(shown) == 5

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the hundreds of processes that tests start compile our modules once
 
-from tools.fixtures import bed, warm_parent  # noqa: F401  after OMP_NUM_THREADS
+from tools.fixtures import bed, run_in_this_process, warm_parent  # noqa: F401  after OMP_NUM_THREADS
 from tools.http_proxies import proxies  # noqa: F401
 from tools.ports import keep_to_own_ports
 
@@ -49,11 +50,17 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _process_as_before() -> Iterator[None]:
     """Refuse a test that leaves a signal handler or a log handler behind: the next test of the worker would meet it."""
-    signals = signal.SIGINT, signal.SIGTERM
-    before = [signal.getsignal(each) for each in signals], list(logging.getLogger("peer").handlers)
+    before = _handlers()
     yield
-    after = [signal.getsignal(each) for each in signals], list(logging.getLogger("peer").handlers)
-    for each, handler in zip(signals, before[0], strict=True):
-        signal.signal(each, handler)
-    logging.getLogger("peer").handlers[:] = before[1]
+    after = _handlers()
+    for number, handler in before[0].items():
+        signal.signal(number, handler)
+    for handler in after[1] - before[1]:
+        logging.getLogger().removeHandler(handler)
     assert after == before, "a test changed the handlers of its process"
+
+
+def _handlers() -> tuple[dict[int, Any], set[logging.Handler]]:
+    """Return the handlers of signals, and of log lines without those of pytest."""
+    own = {each for each in logging.getLogger().handlers if not type(each).__module__.startswith("_pytest")}
+    return {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}, own

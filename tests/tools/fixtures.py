@@ -1,6 +1,6 @@
 """Fixtures: one process per session forks the testbeds of all tests with real peers."""
 
-from __future__ import annotations
+from __future__ import logging
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,3 +30,13 @@ def bed(warm_parent: WarmParent, tmp_path: Path) -> Iterator[Callable[..., Bed]]
     yield make
     for each in beds:
         each.stop()
+
+
+@pytest.fixture
+def run_in_this_process(monkeypatch):
+    """Let `peer run` be called in the process of the test: without handlers of signals, and afterwards without its log lines."""
+    monkeypatch.setattr("peer.runtime.ending.exit_on_signals", lambda: None)
+    log = logging.getLogger()
+    before, level = list(log.handlers), log.level
+    yield
+    log.handlers[:], log.level = before, level

@@ -225,11 +225,11 @@ def place(tmp_path_factory):
     return place
 
 
+@pytest.mark.usefixtures("run_in_this_process")
 @pytest.mark.parametrize(("code", "arguments"), CASES, ids=[" ".join(arguments) for _, arguments in CASES])
 def test_bad_input_ends_with_one_sentence_and_the_documented_code(monkeypatch, capfd, place, code, arguments):
     """Each case is refused before any peer starts."""
     monkeypatch.chdir(place)
-    monkeypatch.setattr("peer.runtime.ending.exit_on_signals", lambda: None)  # it would change the test process
     monkeypatch.setattr(sys, "argv", ["peer", *arguments])
     with bound_by_permissions(), pytest.raises(SystemExit) as ended:
         main()

@@ -52,6 +52,7 @@ def test_markup_in_tables_is_printed_unchanged(monkeypatch, capsys, tmp_path):
         assert words in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("run_in_this_process")
 @pytest.mark.parametrize(
     ("shape", "changes", "words"),
     [
@@ -69,7 +70,6 @@ def test_a_peer_with_a_wrong_shard_ends_before_it_writes_anything(monkeypatch, c
     peer(
         monkeypatch, capsys, "graph", "make", "--kind", "line", "--peers", 2, "--set", "run.split=shard", "--out", graph
     )
-    monkeypatch.setattr("peer.runtime.ending.exit_on_signals", lambda: None)  # it would change the test process
     run = ("run", "--id", 0, "--neighbors", graph, "--insecure", "--state-dir", state)
     code, said = peer(monkeypatch, capsys, *run, "--shard", tmp_path / "peer-0.safetensors")
     assert code == 13

@@ -1,7 +1,8 @@
 """Fixtures: one process per session forks the testbeds of all tests with real peers."""
 
-from __future__ import logging
+from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -106,12 +106,8 @@ class Imbalance(Rotated):
     )
 
 
-class Pattern(SplitOptions):
-    """A mixture of distributions at each peer."""
-
-    pattern: str = Field("10:90", description="shares of two distributions in percent (any a:b), 'linear' or 'random'")
-    samples_min: Whole = Field(100, ge=1, description="smallest size of a peer")
-    samples_max: Whole = Field(200, ge=1, description="largest size of a peer")
+class Sized(SplitOptions):
+    """Options with a smallest and a largest size of a peer."""
 
     @model_validator(mode="before")
     @classmethod
@@ -122,6 +118,14 @@ class Pattern(SplitOptions):
     def _check_order(self) -> Self:
         _check_sizes(self)
         return self
+
+
+class Pattern(Sized):
+    """A mixture of distributions at each peer."""
+
+    pattern: str = Field("10:90", description="shares of two distributions in percent (any a:b), 'linear' or 'random'")
+    samples_min: Whole = Field(100, ge=1, description="smallest size of a peer")
+    samples_max: Whole = Field(200, ge=1, description="largest size of a peer")
 
 
 class Cases(Pattern):
@@ -152,22 +156,12 @@ class Patho(SplitOptions):
     samples_min: Whole = Field(10, ge=0, description="smallest number of samples of each class of a peer")
 
 
-class TwoClass(SplitOptions):
+class TwoClass(Sized):
     """Of ``two_class``."""
 
     samples_min: Whole = Field(400, ge=2, description="smallest size of a peer")
     samples_max: Whole = Field(5000, ge=2, description="largest size of a peer")
     train_share: float = Field(0.75, ge=0.1, le=0.95, description="share of a peer's samples for training")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _raise_default(cls, given: Any) -> Any:
-        return _with_largest(cls, given)
-
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        _check_sizes(self)
-        return self
 
 
 class LabelFlip(SplitOptions):

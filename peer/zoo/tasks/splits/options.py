@@ -109,14 +109,22 @@ class Imbalance(Rotated):
 class Sized(SplitOptions):
     """Options with a smallest and a largest size of a peer."""
 
+    samples_min: Whole
+    samples_max: Whole
+
     @model_validator(mode="before")
     @classmethod
     def _raise_default(cls, given: Any) -> Any:
-        return _with_largest(cls, given)
+        """Take the smallest size also as the largest one where the default is smaller than it."""
+        least, largest = given.get("samples_min"), cls.model_fields["samples_max"].default
+        if "samples_max" in given or not isinstance(least, int | float) or least <= largest:
+            return given
+        return {**given, "samples_max": least}
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
-        _check_sizes(self)
+        if self.samples_max < self.samples_min:
+            raise WrongOption("samples_max", f"samples_min ({self.samples_min}) or more", self.samples_max)
         return self
 
 
@@ -197,20 +205,3 @@ class ByColumn(SplitOptions):
     """Of ``by_column``."""
 
     by: str | None = Field(None, description="column of the table; required; the column is not an input of the model")
-
-
-def _with_largest(kind: type[SplitOptions], given: Any) -> Any:
-    """Return the values, with the least size also as the largest one where the default is smaller than it."""
-    least = given.get("samples_min")
-    if (
-        "samples_max" in given
-        or not isinstance(least, int | float)
-        or least <= kind.model_fields["samples_max"].default
-    ):
-        return given
-    return {**given, "samples_max": least}
-
-
-def _check_sizes(options: Pattern | TwoClass) -> None:
-    if options.samples_max < options.samples_min:
-        raise WrongOption("samples_max", f"samples_min ({options.samples_min}) or more", options.samples_max)

@@ -169,7 +169,8 @@ def ended(case: str, graph: Graph, ends: int, at_round: int, away_s: float, limi
         ]
         skipped = sum(line["to_round"] - line["from_round"] for line in lines[ends] if line["kind"] == "caught_up")
         codes = sorted({code for peer, code in bed.exit_codes.items()})
-        return [gone, f"{min(alone)} to {max(alone)}", skipped, codes, f"{seconds:.0f}"]
+        least, most = min(alone), max(alone)
+        return [gone, most if least == most else f"{least} to {most}", skipped, codes, f"{seconds:.0f}"]
 
 
 def leave(peers: int, rounds: int, away: list[float], upload: int) -> list[list[object]]:

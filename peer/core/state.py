@@ -47,6 +47,7 @@ class Round:
     began_at: float = NOT_BEGUN
     exchange_began_at: float = 0.0
     agreed: dict[int, Select] | None = None  # the selections of the round by sender, once all are known
+    decided: tuple[AlgorithmState, AlgorithmState] | None = None  # a state of the algorithm, and with what is agreed
     lost_neighbor: bool = False  # one died or left in it, or is missing that was there in the round before
     company: bool = False  # a neighbor took part in it
     record: dict[str, Any] = field(default_factory=dict)
@@ -138,12 +139,12 @@ class State:
     @property
     def agreed_state(self) -> AlgorithmState:
         """The algorithm's state, with what the selections of the round add to it, once they are known."""
-        known = self.round.agreed
-        return (
-            self.algorithm_state
-            if known is None
-            else self.algorithm.agrees(self.algorithm_state, self.round.index, known)
-        )
+        now, state = self.round, self.algorithm_state
+        if now.agreed is None:
+            return state
+        if now.decided is None or now.decided[0] is not state:  # asked once, not for every arrival
+            now.decided = state, self.algorithm.agrees(state, now.index, now.agreed)
+        return now.decided[1]
 
     # ---- effects ----------------------------------------------------------------------------------------------------
 

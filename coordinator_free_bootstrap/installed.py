@@ -6,6 +6,8 @@ from importlib.metadata import EntryPoint, entry_points
 
 from coordinator_free_bootstrap.errors import ConfigError
 
+REMEDY = "correct or uninstall the package"
+
 
 def installed(group: str) -> list[EntryPoint]:
     """Return the entry points of a group, such as ``coordinator_free.algorithms``."""
@@ -26,6 +28,4 @@ def loaded(entry: EntryPoint, what: str) -> tuple[object, str]:
     try:
         return entry.load(), where
     except (Exception, SystemExit) as error:  # code of the package; it may raise any exception
-        raise ConfigError(
-            f"{where}: cannot be imported: found {type(error).__name__}: {error}; correct or uninstall the package"
-        ) from error
+        raise ConfigError(f"{where}: cannot be imported: found {type(error).__name__}: {error}; {REMEDY}") from error

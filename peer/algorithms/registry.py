@@ -11,13 +11,12 @@ import peer.algorithms as package
 from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.extras import require
 from coordinator_free_bootstrap.graph import Graph
-from coordinator_free_bootstrap.installed import installed, loaded
+from coordinator_free_bootstrap.installed import REMEDY, installed, loaded
 from coordinator_free_bootstrap.user_file import Named, load_object, names_file
 from coordinator_free_bootstrap.validation import unknown_name
 from peer.algorithms.base import Algorithm
 
 GROUP = "coordinator_free.algorithms"  # each entry point is a class, or a package whose modules have classes
-REMEDY = "correct or uninstall the package"
 NAMED = Named("run.algorithm", "Class", "Mine", ConfigError)
 
 _registered: dict[str, type[Algorithm]] = {}

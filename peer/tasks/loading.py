@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-import importlib.metadata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 
 from coordinator_free_bootstrap.errors import Option, TaskError
+from coordinator_free_bootstrap.installed import installed
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.user_file import USER_ERRORS, Named, described, load_object, names_file, surroundings
 from coordinator_free_bootstrap.validation import unknown_name
@@ -143,15 +144,15 @@ def preload(manifest: Manifest, peers: int, data_root: Path | None = None) -> No
 
 def installed_tasks() -> list[str]:
     """Return the names of the tasks in installed packages."""
-    return sorted(importlib.metadata.entry_points(group=ENTRY_POINTS).names)
+    return sorted({entry.name for entry in installed(ENTRY_POINTS)})
 
 
-def _entry_point(name: str) -> importlib.metadata.EntryPoint:
-    found = importlib.metadata.entry_points(group=ENTRY_POINTS, name=name)
-    if not found:
-        known = [*sources(), *installed_tasks()]
-        raise TaskError(f"{unknown_name('run.task', name, known)}; or your file as path/to/file.py:object")
-    return next(iter(found))
+def _entry_point(name: str) -> EntryPoint:
+    for entry in installed(ENTRY_POINTS):
+        if entry.name == name:
+            return entry
+    known = [*sources(), *installed_tasks()]
+    raise TaskError(f"{unknown_name('run.task', name, known)}; or your file as path/to/file.py:object")
 
 
 def _from_entry_point(manifest: Manifest) -> Task:

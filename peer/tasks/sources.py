@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import nn
 
 from coordinator_free_bootstrap.errors import ConfigError
-from coordinator_free_bootstrap.installed import installed, loaded
+from coordinator_free_bootstrap.installed import REMEDY, installed, loaded
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.tasks.task import Task
 
@@ -77,9 +77,7 @@ def sources() -> Mapping[str, DataSource]:
         if not isinstance(value, dict) or not all(isinstance(each, DataSource) for each in value.values()):
             raise ConfigError(f"{where}: found a {type(value).__name__}; allowed: a dict from names to sources")
         if both := sorted(value.keys() & found):
-            raise ConfigError(
-                f"{where}: found the name {both[0]!r} of another package; correct or uninstall the package"
-            )
+            raise ConfigError(f"{where}: found the name {both[0]!r} of another package; {REMEDY}")
         found.maps.append(value)
     return found
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.running import forked_peer, on_loopback, until
+from tools.task_files import TWO_CLASSES
 from tools.warm_parent import Forked
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
@@ -101,26 +102,6 @@ def test_tables_with_columns_in_another_order_are_refused_and_taken_by_name_with
         assert json.loads((folder / f"peer-{peer_id}" / "summary.json").read_text())["accuracy"] > 0.85
 
 
-TASK = """
-import numpy as np
-from torch import nn
-from peer.tasks import Preprocessing, Shard, Task
-
-class Sites(Task):
-    classes, class_names = 2, {names}
-
-    def make_model(self):
-        return nn.Linear(2, 2)
-
-    def load_shard(self, peer_id):
-        x = np.random.default_rng(peer_id).normal(size=(60, 2))
-        y = (x[:, 0] > 0).astype(int)
-        return Shard(train_x=x[:40], train_y=y[:40], test_x=x[40:], test_y=y[40:], preprocessing={scaling})
-
-task = Sites()
-"""
-
-
 def versions(folder: Path, *texts: str) -> list[Forked]:
     """Start two peers, each with its own text of the task file ``task.py`` in its own working directory."""
     graph, peers = graph_of(task="task.py:task"), []
@@ -145,13 +126,13 @@ def test_two_versions_of_a_task_with_another_meaning_are_refused(
     tmp_path: Path, other: dict[str, str], words: str
 ) -> None:
     one = {"names": '("yes", "no")', "scaling": "Preprocessing()"}
-    refused, told = refusals(versions(tmp_path, TASK.format(**one), TASK.format(**one | other)))
+    refused, told = refusals(versions(tmp_path, TWO_CLASSES.format(**one), TWO_CLASSES.format(**one | other)))
     assert refused
     assert all(words in text for text in told), told
 
 
 def test_task_files_that_differ_only_as_files_train_together_and_are_told_at_both_peers(tmp_path: Path) -> None:
-    text = TASK.format(names='("yes", "no")', scaling="Preprocessing()")
+    text = TWO_CLASSES.format(names='("yes", "no")', scaling="Preprocessing()")
     peers = versions(tmp_path, text, text + "# another comment\n")
     done = [(peer.communicate(timeout=120)[1], peer.returncode) for peer in peers]
     assert [code for _, code in done] == [0, 0], done

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tools.running import on_loopback, until
+from tools.task_files import TWO_CLASSES
 from tools.warm_parent import Forked, executed
 
 from coordinator_free_bootstrap import Graph, make_graph, parse_manifest, save_graph
@@ -53,25 +54,7 @@ def test_another_run_does_not_train_over_the_models_of_an_earlier_one(tmp_path: 
     assert (tmp_path / "state" / "summary.json").exists() and (aside / "summary.json").exists()
 
 
-TASK = """
-import numpy as np
-from torch import nn
-from peer.tasks import Shard, Task
-
-class Answers(Task):
-    classes, class_names = 2, {names}
-
-    def make_model(self):
-        return nn.Linear(2, 2)
-
-    def load_shard(self, peer_id):
-        x = np.random.default_rng(peer_id).normal(size=(60, 2))
-        y = (x[:, 0] > 0).astype(int)
-        return Shard(train_x=x[:40], train_y=y[:40], test_x=x[40:], test_y=y[40:])
-
-task = Answers()
-"""
-OTHER = TASK.replace("task = ", "# of another size: Python's cache of a module goes by second and size\ntask = ")
+OTHER = TWO_CLASSES.replace("task = ", "# of another size: Python's cache of a module goes by second and size\ntask = ")
 CHANGED = "classes were [yes, no], are now [no, yes] (the same in another order)"
 OWN = {"task": "task.py:task", "split": "shard", "task_options": {}}
 
@@ -82,11 +65,11 @@ def test_a_changed_task_does_not_train_on_models_of_the_earlier_one_and_its_stat
     """Before, another place refused it, and `--discard-state` had no effect on that."""
     graph_of(tmp_path, rounds=2, **OWN)
     command = run_of(tmp_path, "--state-dir", str(tmp_path / "state"))
-    (tmp_path / "task.py").write_text(TASK.format(names='("yes", "no")'))
+    (tmp_path / "task.py").write_text(TWO_CLASSES.format(names='("yes", "no")', scaling=None))
     executed(*command, cwd=tmp_path)
     before = {path.name for path in (tmp_path / "state" / "checkpoints").iterdir()}
     assert before
-    (tmp_path / "task.py").write_text(OTHER.format(names='("no", "yes")'))
+    (tmp_path / "task.py").write_text(OTHER.format(names='("no", "yes")', scaling=None))
     done = executed(*command, cwd=tmp_path)
     assert done.returncode == 31 and CHANGED in done.stderr and "--discard-state" in done.stderr
     done = executed(*command, "--discard-state", cwd=tmp_path)
@@ -98,9 +81,9 @@ def test_a_changed_task_does_not_train_on_models_of_the_earlier_one_and_its_stat
 def test_a_testbed_does_not_continue_the_run_of_another_task(tmp_path: Path) -> None:
     graph_of(tmp_path, rounds=2, start={"rule": "all", "deadline_s": 600.0}, **OWN)
     command = ("testbed", str(tmp_path / "graph.json"), "--insecure", "--out", str(tmp_path / "out"))
-    (tmp_path / "task.py").write_text(TASK.format(names='("yes", "no")'))
+    (tmp_path / "task.py").write_text(TWO_CLASSES.format(names='("yes", "no")', scaling=None))
     assert executed(*command, cwd=tmp_path).returncode == 0
-    (tmp_path / "task.py").write_text(OTHER.format(names='("no", "yes")'))
+    (tmp_path / "task.py").write_text(OTHER.format(names='("no", "yes")', scaling=None))
     done = executed(*command, cwd=tmp_path)
     told = " ".join(done.stderr.split())
     assert done.returncode == 1 and told.count("failed with exit code 31") >= 2

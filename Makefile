@@ -46,9 +46,10 @@ types: $(VENV)/.dev
 stubs: $(VENV)/.dev
 	$(BIN)/python proto/generate.py --check
 
-# The tables in docs that the code has: counters, fields of records, metrics, states.
+# The tables in docs that come from the code (counters, fields of records, metrics, states) and from benchmarks/results.
 tables: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
+	$(BIN)/python benchmarks/tables.py
 
 simulate: $(VENV)/.test
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

@@ -94,9 +94,8 @@ class Totals:
         return {name: count for name, count in self if count}
 
 
-COUNTERS = tuple(
-    name for name, each in entries(Totals).items() if each.scope == "round"
-)  # in lines of `COUNTING` kinds
+# in lines of `COUNTING` kinds
+COUNTERS = tuple(name for name, each in entries(Totals).items() if each.scope == "round")
 BY_ENGINE = tuple(name for name in COUNTERS if entries(Totals)[name].by == "engine")
 COUNTING = frozenset({"round", "end", "leave"})  # kinds of lines of the history
 

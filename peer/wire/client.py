@@ -225,9 +225,8 @@ class NeighborLink:
         reply = convert.unpack_push_reply(data)
         if reply.refusal is Refusal.TOO_SLOW:
             self._pacing.failed(self.peer_id)
-        elif (
-            pushed_bytes == header.size_bytes and reply.outcome is Outcome.FOLDED
-        ):  # others may come before its last byte
+        elif pushed_bytes == header.size_bytes and reply.outcome is Outcome.FOLDED:
+            # another reply may come before the last byte
             self._pacing.answered(self.peer_id, header.size_bytes, self._pushed_s())
         return reply
 

@@ -15,9 +15,8 @@ FIRST_BYTES = 8 << 10  # a second at 64 kbit/s
 BUFFERED_BYTES = 8 << 20  # more than the kernel and HTTP/2 take at once without any of it being sent
 QUEUED_BYTES = 256 << 10  # what they take of a slow link
 WANTED_S = 0.5
-FAST_BYTES = (
-    1 << 20
-)  # in `WANTED_S`: 17 Mbit/s, at which what the buffers take at once passes in a heartbeat interval or two
+# in `WANTED_S`: 17 Mbit/s, at which what the buffers take at once passes in a heartbeat interval or two
+FAST_BYTES = 1 << 20
 GROWTH_MAX = 4.0  # from one frame to the next: a link may take a few kilobytes at once and be slow all the same
 
 

@@ -100,11 +100,9 @@ class Cluster:
                     raise UsageError(f"{_option(key)}: found {each!r}; allowed: {words}")
         for key, request, limit in (("cpu", self.cpu, self.cpu_limit), ("memory", self.memory, self.memory_limit)):
             if limit is not None and _amount(limit) < _amount(request):
-                raise UsageError(
-                    f"--{key}-limit: found {limit}, less than --{key} {request}; allowed: {request} or more"
-                )
+                raise UsageError(f"--{key}: expected a limit of at least the request {request}, got {limit}")
         if self.gpu_resource is not None and not self.gpus:
-            raise UsageError("--gpu-resource: found without --gpus, where it has no effect; add --gpus 1, or remove it")
+            raise UsageError(f"--gpus: expected a number of 1 or more for {self.gpu_resource}, got 0")
 
 
 def _check_claim(data: GivenData) -> None:
@@ -125,8 +123,15 @@ def _check_claim(data: GivenData) -> None:
 
 
 def _option(key: str) -> str:
-    """Return the command line's option of a field; those that can be repeated are in the singular."""
-    return "--" + {"pull_secrets": "pull-secret"}.get(key, key.replace("_", "-"))
+    """Return the command line's option of a field; some hold two fields, and those that can be repeated are in the singular."""
+    several = {
+        "pull_secrets": "pull-secret",
+        "cpu_limit": "cpu",
+        "memory_limit": "memory",
+        "storage_class": "storage",
+        "gpu_resource": "gpus",
+    }
+    return "--" + several.get(key, key.replace("_", "-"))
 
 
 def _amount(quantity: str) -> float:

@@ -166,15 +166,21 @@ def kubernetes(
     name: Annotated[str, typer.Option(help="Name of the StatefulSet and its Service.")] = "peer",
     namespace: Annotated[str, typer.Option(help="Namespace; part of the manifests.")] = "coordinator-free",
     image: Image = "coordinator-free",
-    cpu: Annotated[str, typer.Option(help="CPU request of each peer, such as 500m (half a CPU) or 2.")] = "500m",
-    cpu_limit: Annotated[
-        str | None, typer.Option(help="CPU limit of each peer. Default: none; a peer may use idle CPUs of its node.")
-    ] = None,
-    memory: Annotated[str, typer.Option(help="Memory request of each peer, such as 512Mi.")] = "1Gi",
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(help="Memory limit of each peer; beyond it the kernel kills the peer. Default: the request."),
-    ] = None,
+    cpu: Annotated[
+        str,
+        typer.Option(
+            metavar="REQUEST[:LIMIT]",
+            help="CPUs of each peer, such as 500m (half a CPU) or 1:2. Without a limit it may use idle CPUs of its node.",
+        ),
+    ] = "500m",
+    memory: Annotated[
+        str,
+        typer.Option(
+            metavar="REQUEST[:LIMIT]",
+            help="Memory of each peer, such as 512Mi or 1Gi:2Gi; beyond the limit the kernel kills it. Default limit: the "
+            "request.",
+        ),
+    ] = "1Gi",
     peers: Annotated[
         str | None,
         typer.Option(
@@ -190,11 +196,14 @@ def kubernetes(
             "graph file. Default: only pods of this cluster dial it.",
         ),
     ] = None,
-    storage: Annotated[str, typer.Option(help="Volume size for each peer's state, such as 2Gi.")] = "2Gi",
-    storage_class: Annotated[
-        str | None,
-        typer.Option(help="StorageClass of these volumes (kubectl get storageclass). Default: that of the cluster."),
-    ] = None,
+    storage: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE[:CLASS]",
+            help="Volume for each peer's state, such as 2Gi or 2Gi:fast-ssd (kubectl get storageclass). Default class: that of "
+            "the cluster.",
+        ),
+    ] = "2Gi",
     node_selector: Annotated[list[str] | None, _nodes("KEY=VALUE", "with this label, such as gpu=a100")] = None,
     pull_secret: Annotated[
         list[str] | None,
@@ -207,26 +216,33 @@ def kubernetes(
     shards: Annotated[str | None, _shards("CLAIM", "PersistentVolumeClaim")] = None,
     data: Annotated[str | None, _data("CLAIM[/FOLDER]", "a PersistentVolumeClaim, or a folder in it")] = None,
     options: Options = "",
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer; needs an image with CUDA.")] = 0,
-    gpu_resource: Annotated[
-        str | None,
+    gpus: Annotated[
+        str,
         typer.Option(
-            help="With --gpus: the resource that the nodes offer, such as nvidia.com/mig-1g.10gb or amd.com/gpu (image with "
-            "ROCm). Default: nvidia.com/gpu."
+            metavar="[RESOURCE:]NUMBER",
+            help="GPUs of each peer, such as 1, nvidia.com/mig-1g.10gb:1, or amd.com/gpu:1; needs an image with CUDA or ROCm. "
+            "Default resource: nvidia.com/gpu.",
         ),
-    ] = None,
+    ] = "0",
 ) -> None:
     """Write Kubernetes manifests and a secret with the peers' keys; missing keys are generated.
 
     A task file becomes a ConfigMap. Run this verb in the folder from which the path in the graph file is valid.
     """
     from coordinator_free_bootstrap import load_graph
+    from coordinator_free_bootstrap.errors import UsageError
     from peer.ops.deploy.elsewhere import id_range
     from peer.ops.deploy.given_data import GivenData
     from peer.ops.deploy.kubernetes import Cluster, write_kubernetes
     from peer.ops.deploy.run_options import IN_CONTAINERS
 
     graph = load_graph(path)
+    cpu, _, cpu_limit = cpu.partition(":")
+    memory, _, memory_limit = memory.partition(":")
+    storage, _, storage_class = storage.partition(":")
+    gpu_resource, _, number = gpus.rpartition(":")
+    if not number.isdecimal():
+        raise UsageError(f"--gpus: expected a number, or RESOURCE:NUMBER, got {gpus!r}")
     cluster = Cluster(
         name,
         namespace,
@@ -234,12 +250,12 @@ def kubernetes(
         cpu,
         memory,
         storage,
-        gpus,
+        int(number),
         shards,
-        cpu_limit=cpu_limit,
-        memory_limit=memory_limit,
-        gpu_resource=gpu_resource,
-        storage_class=storage_class,
+        cpu_limit=cpu_limit or None,
+        memory_limit=memory_limit or None,
+        gpu_resource=gpu_resource or None,
+        storage_class=storage_class or None,
         node_selector=tuple(node_selector or ()),
         pull_secrets=tuple(pull_secret or ()),
         peers=id_range(peers) if peers else None,

@@ -200,3 +200,37 @@ def test_peer_ids_with_gaps_are_refused(tmp_path):
     )
     with pytest.raises(UsageError, match="0 to N - 1"):
         write_kubernetes(parse_graph(text), tmp_path, Cluster())
+
+
+def kubernetes(tmp_path, *options):
+    save_graph(make_graph("ring", 3), tmp_path / "g.json")
+    return CliRunner().invoke(
+        app, ["deploy", "kubernetes", str(tmp_path / "g.json"), "--out", str(tmp_path / "k8s"), *options]
+    )
+
+
+def test_an_option_holds_a_request_and_its_limit_a_size_and_its_class_a_kind_of_gpu_and_its_number(tmp_path):
+    given = ["--cpu", "250m:2", "--memory", "1Gi:2Gi", "--storage", "5Gi:fast-ssd", "--gpus", "amd.com/gpu:1"]
+    assert kubernetes(tmp_path, *given).exit_code == 0
+    documents = list(yaml.safe_load_all((tmp_path / "k8s" / "peer.yaml").read_text()))
+    spec = of_kind(documents, "StatefulSet")["spec"]
+    resources = spec["template"]["spec"]["containers"][0]["resources"]
+    assert resources["requests"] == {"cpu": "250m", "memory": "1Gi", "amd.com/gpu": "1"}
+    assert resources["limits"] == {"cpu": "2", "memory": "2Gi", "amd.com/gpu": "1"}
+    claim = spec["volumeClaimTemplates"][0]["spec"]
+    assert (claim["resources"]["requests"]["storage"], claim["storageClassName"]) == ("5Gi", "fast-ssd")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--cpu", "2:1", "--cpu: expected a limit of at least the request 2, got 1"),
+        ("--memory", "1Gi:512Mi", "--memory: expected a limit of at least the request 1Gi, got 512Mi"),
+        ("--gpus", "many", "--gpus: expected a number, or RESOURCE:NUMBER, got 'many'"),
+        ("--gpus", "amd.com/gpu:0", "--gpus: expected a number of 1 or more for amd.com/gpu, got 0"),
+    ],
+)
+def test_a_wrong_pair_is_refused_with_the_option_that_holds_it(tmp_path, option, value, message):
+    problem = kubernetes(tmp_path, option, value).exception
+    assert isinstance(problem, UsageError)
+    assert str(problem) == message

@@ -5,7 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# `peer.Graph` is the Python API's face of the bootstrap's `Graph`: what a user's script says and what the file holds are one thing.
+# `peer.Graph` is the face in Python of what the bootstrap calls `Graph`: the content of one file.
 FACES = {"Graph": {"peer/api/graph.py", "coordinator_free_bootstrap/graph.py"}}
 
 

@@ -42,7 +42,7 @@ from target_process import TargetProcess
 from coordinator_free_bootstrap import Graph, canonical_json, digest, load_graph
 from coordinator_free_bootstrap.errors import PeerError, Refusal
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
-from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.testbed import Supervisor
 from peer.bed.testbed.warm_up import warm_up
 from peer.core.messages import Heartbeat, Hello, ModelHeader, Phase
 from peer.identity.certificates import Certificate
@@ -263,7 +263,7 @@ def slowdowns(seconds: float, repeats: int) -> list[list[object]]:
         directory = Path(name)
         graph = loopback_graph("complete", 4, RUN)
         warm_up(graph, None)
-        bed = Testbed(graph, directory, threads=1)
+        bed = Supervisor(graph, directory, threads=1)
         bed.start(GOOD)
         pids = [bed.pid(peer_id) for peer_id in GOOD]
 

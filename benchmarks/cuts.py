@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from testbeds import FaultyRun, back_after, faulty_run, pauses
 
-from peer.bed.chaos.faults import Event
+from peer.bed.chaos.faults import FaultEvent
 from peer.store.state_dir import StateDir
 
 FOREVER = ["run.rounds=100000"]
@@ -60,12 +60,12 @@ def partition(cut_s: float) -> list[list[object]]:
         before = float(np.nanmean([d for _, d in curve[-10:]]))
         rounds = {p: len(run.history(p, "round")) for p in run.graph.ids}
         halves = (run.graph.ids[:4], run.graph.ids[4:])
-        run.runner.execute(Event(do="partition", groups=halves))
+        run.runner.execute(FaultEvent(do="partition", groups=halves))
         cut_at = time.time()
         watch(cut_s)
         trained = [len(run.history(p, "round")) - rounds[p] for p in run.graph.ids]
         worst = float(np.nanmax([d for _, d in curve]))
-        run.runner.execute(Event(do="heal"))
+        run.runner.execute(FaultEvent(do="heal"))
         healed = time.monotonic()
         watch(60, until=before)
         below = time.monotonic() - healed if curve[-1][1] < before else float("nan")
@@ -93,7 +93,7 @@ def one_way(cut_s: float) -> list[object]:
         run.drive(cut_s)
         quiet = [len(run.history(p, "round")) - n for p, n in zip(run.graph.ids, before, strict=True)]
         cut_at = time.time()
-        run.runner.execute(Event(do="one_way", edges=((one, other),)))
+        run.runner.execute(FaultEvent(do="one_way", edges=((one, other),)))
         run.drive(cut_s)
         total = [len(run.history(p, "round")) - n for p, n in zip(run.graph.ids, before, strict=True)]
         deaths = [
@@ -101,7 +101,7 @@ def one_way(cut_s: float) -> list[object]:
             for a, b in ((one, other), (other, one))
         ]
         lost = [pauses([line for line in run.history(p, "round") if line["at"] > cut_at - 5])[0] for p in run.graph.ids]
-        run.runner.execute(Event(do="heal"))
+        run.runner.execute(FaultEvent(do="heal"))
         healed = time.time()
         run.drive(10.0)
         back = [
@@ -121,9 +121,9 @@ def one_way(cut_s: float) -> list[object]:
 def stopped(seconds: float) -> list[object]:
     with faulty_run("erdos-renyi", 8, FOREVER, degree=4.0, seed=1) as run:
         run.drive(60, lambda: all(len(run.history(p, "round")) >= 15 for p in run.graph.ids), every_s=0.5)
-        run.runner.execute(Event(do="pause", peers=(3,)))
+        run.runner.execute(FaultEvent(do="pause", peers=(3,)))
         run.drive(seconds)
-        run.runner.execute(Event(do="continue", peers=(3,)))
+        run.runner.execute(FaultEvent(do="continue", peers=(3,)))
         woke = time.time()
         run.drive(15.0)
         others = [p for p in run.graph.ids if p != 3]

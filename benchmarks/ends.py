@@ -31,8 +31,8 @@ from record import new_parser, record
 from testbeds import FaultyRun, back_after, directory, faulty_run, last_round, loopback_graph, pauses
 
 from coordinator_free_bootstrap import Graph
-from peer.bed.chaos.faults import Event
-from peer.bed.testbed.testbed import Testbed
+from peer.bed.chaos.faults import FaultEvent
+from peer.bed.testbed.testbed import Supervisor
 from peer.bed.testbed.warm_up import warm_up
 from peer.store.history import read_history
 from peer.store.state_dir import StateDir
@@ -143,7 +143,7 @@ def ended(case: str, graph: Graph, ends: int, at_round: int, away_s: float, limi
     """Run one case; ``ends``: the peer that ends in round ``at_round``, and starts again ``away_s`` s later at the earliest."""
     with directory() as out:
         warm_up(graph, None)
-        bed = Testbed(graph, out, insecure=False)
+        bed = Supervisor(graph, out, insecure=False)
         bed.start()
         began = time.monotonic()
         try:
@@ -222,10 +222,10 @@ def churn(peers: int, seconds: float) -> list[list[object]]:
         began, sampled = time.monotonic(), -1e9
         while (now := time.monotonic() - began) < seconds:
             if down and (len(down) >= peers // 10 or draw.random() < 0.5):
-                run.runner.execute(Event(do="restart", peers=(down.pop(0),)))
+                run.runner.execute(FaultEvent(do="restart", peers=(down.pop(0),)))
             else:
                 victim = draw.choice(sorted(set(run.graph.ids) - set(down)))
-                run.runner.execute(Event(do="kill", peers=(victim,)))
+                run.runner.execute(FaultEvent(do="kill", peers=(victim,)))
                 never.discard(victim)
                 down.append(victim)
             events += 1

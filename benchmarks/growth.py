@@ -1,6 +1,6 @@
 """How cost grows with the number of peers, at degree 4: per peer and round, in processes, in one process, and without tensors.
 
-    processes   `Testbed`: one process per peer, forked from one parent; TLS off; real sockets
+    processes   `Supervisor`: one process per peer, forked from one parent; TLS off; real sockets
     simulated   `peer.simulate`'s network: all peers in one process, real training of a linear model
     protocol    the same engine and hosts, with models of one number and a training that does nothing
 
@@ -223,7 +223,7 @@ def self_measuring() -> Iterator[None]:
 
 def in_processes(peers: int) -> dict[str, float]:
     """Measure a run of processes; after its last measured round one of them is killed."""
-    from peer.bed.testbed.testbed import Testbed
+    from peer.bed.testbed.testbed import Supervisor
     from peer.bed.testbed.warm_up import warm_up
     from peer.store.history import read_history
     from peer.store.state_dir import StateDir
@@ -232,7 +232,7 @@ def in_processes(peers: int) -> dict[str, float]:
     warm_up(graph, None)
     with directory() as out, self_measuring():
         began, used = time.time(), time.process_time()
-        bed = Testbed(graph, out, threads=1, insecure=True)
+        bed = Supervisor(graph, out, threads=1, insecure=True)
         bed.start()
         used = time.process_time() - used
         try:

@@ -36,7 +36,7 @@ from record import new_parser, record
 from testbeds import QUICK, loopback_graph, run
 
 from peer.bed.testbed.ports import free_ports
-from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.testbed import Supervisor
 from peer.core.averaging import fold
 from peer.host import PeerHost
 from peer.runtime.world import AsyncioWorld
@@ -94,7 +94,7 @@ def measure(peers: int, rounds: int, settings: list[str]) -> Measured:
     graph = loopback_graph("complete", peers, [*QUICK, *MODEL, f"run.rounds={rounds}", *settings])
     used: dict[int, float] = {}
 
-    def collect(_bed: Testbed, out: Path) -> None:
+    def collect(_bed: Supervisor, out: Path) -> None:
         for path in out.glob("peer-*/processor.json"):
             after = json.loads(path.read_text())
             used[int(path.parent.name.removeprefix("peer-"))] = after[-1] - after[WARM_UP_ROUNDS - 1]

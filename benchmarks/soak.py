@@ -27,11 +27,11 @@ from record import new_parser, record
 from testbeds import last_round, loopback_graph, rounds_of
 
 from coordinator_free_bootstrap import Graph
-from peer.bed.chaos.faults import Event
+from peer.bed.chaos.faults import FaultEvent
 from peer.bed.chaos.network import FaultyNetwork
 from peer.bed.chaos.runner import FaultRunner
 from peer.bed.chaos.script import Script, random_script
-from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.testbed import Supervisor
 from peer.bed.testbed.warm_up import warm_up
 from peer.store.history import parse_lines
 from peer.store.state_dir import StateDir
@@ -75,11 +75,11 @@ def faults(graph: Graph, seconds: float, every_s: float, seed: int) -> Script:
     return Script(event=tuple(_short(event, every_s) for event in (*kills.event, *rest.event)))
 
 
-def _short(event: Event, every_s: float) -> Event:
+def _short(event: FaultEvent, every_s: float) -> FaultEvent:
     return event.model_copy(update={"for_s": round((event.for_s or 0.0) / (4 * every_s) * LASTS_S, 2)})
 
 
-def sample(bed: Testbed, peer: int) -> dict[str, Any]:
+def sample(bed: Supervisor, peer: int) -> dict[str, Any]:
     """Return what a peer holds now."""
     pid, place = bed.pid(peer), StateDir.of_peer(bed.directory, peer)
     rounds, seconds = last_round(place.history)
@@ -170,7 +170,7 @@ def soak(out: Path, rounds: int, hours: float, every_s: float, sample_s: float) 
     """Run peers and faults until all have ended or the time is over; append samples to ``samples.jsonl``."""
     graph = loopback_graph("ring", PEERS, [*TINY, f"run.rounds={rounds}"])
     warm_up(graph, None)
-    bed = Testbed(graph, out, threads=1, insecure=True)
+    bed = Supervisor(graph, out, threads=1, insecure=True)
     network = FaultyNetwork(bed.graph)
     bed.graph_of = network.graph_of
     runner = FaultRunner(bed, lambda: rounds_of(bed), faults(graph, 3600 * hours, every_s, seed=1), network)
@@ -190,7 +190,7 @@ def soak(out: Path, rounds: int, hours: float, every_s: float, sample_s: float) 
         runner.close()
 
 
-def _history(bed: Testbed, peer: int) -> bool:
+def _history(bed: Supervisor, peer: int) -> bool:
     return StateDir.of_peer(bed.directory, peer).history.exists()
 
 

@@ -82,10 +82,10 @@ def peer_run(stages: Stages, arguments: list[str]) -> None:
     from peer.runtime.imports import importing
 
     with importing():  # as the command does
-        from peer.learning.learner import Learner
+        from peer.learning.learner import TorchLearner
         from peer.runtime import process
 
-    run_peer, train = process.run_peer, Learner.train
+    run_peer, train = process.run_peer, TorchLearner.train
 
     def running(*given: Any) -> int:
         stages.reach("imported")
@@ -100,7 +100,7 @@ def peer_run(stages: Stages, arguments: list[str]) -> None:
         stages.reach("listening")
         os.kill(os.getpid(), signal.SIGTERM)
 
-    process.run_peer, Learner.train = running, training  # type: ignore[assignment, method-assign]
+    process.run_peer, TorchLearner.train = running, training  # type: ignore[assignment, method-assign]
     sys.argv[1:] = arguments
     main()
 

@@ -20,7 +20,7 @@ from peer.bed.chaos.network import FaultyNetwork
 from peer.bed.chaos.runner import FaultRunner
 from peer.bed.testbed.directory import with_settings
 from peer.bed.testbed.ports import free_ports
-from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.testbed import Supervisor
 from peer.bed.testbed.warm_up import warm_up
 from peer.store.history import parse_lines, read_history
 from peer.store.state_dir import StateDir
@@ -61,7 +61,7 @@ def directory() -> Iterator[Path]:
 def run(
     graph: Graph,
     *,
-    while_running: Callable[[Testbed, Path], None] = lambda *_: None,
+    while_running: Callable[[Supervisor, Path], None] = lambda *_: None,
     limit_s: float = 900,
     codes: Container[int] = (0,),
     **options: Any,
@@ -73,7 +73,7 @@ def run(
     """
     with directory() as out:
         warm_up(graph, options.get("data_root"))
-        bed = Testbed(graph, out, **options)
+        bed = Supervisor(graph, out, **options)
         began, started_at = time.monotonic(), time.time()
         bed.start()
         try:
@@ -103,7 +103,7 @@ def last_round(history: Path) -> tuple[int, float]:
     return lines[-1]["round_index"] + 1, statistics.median(took) if took else 0.0
 
 
-def rounds_of(bed: Testbed) -> int:
+def rounds_of(bed: Supervisor) -> int:
     """Return how many rounds the first peer has completed."""
     histories = (StateDir.of_peer(bed.directory, peer).history for peer in bed.graph.ids)
     return max((last_round(path)[0] for path in histories if path.exists()), default=0)
@@ -132,7 +132,7 @@ class FaultyRun:
     def __init__(self, out: Path, graph: Graph, *, proxy: bool, failpoints: dict[int, str]) -> None:
         self.graph = graph
         warm_up(graph, None)
-        self.bed = Testbed(graph, out, threads=1, insecure=True)
+        self.bed = Supervisor(graph, out, threads=1, insecure=True)
         network = FaultyNetwork(graph) if proxy else None
         self.bed.graph_of = network.graph_of if network else self.bed.graph_of
         self.bed.failpoints = dict(failpoints)

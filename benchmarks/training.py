@@ -26,7 +26,7 @@ from torch.nn import functional
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from peer.algorithms.learner import TrainingPlan
 from peer.lab.simulated import SimulatedSettings, simulate
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.tasks import Shard, Task
 from peer.zoo.tasks.models import make_model
 
@@ -75,7 +75,7 @@ class BareLoop:
 def beside_a_loop(name: str, momentum: float, seconds: float) -> tuple[float, float, float]:
     """Return samples per processor second of the learner and of the bare loop, and the median ratio of neighboring rounds."""
     task = RandomImages(name)
-    learner = Learner(task, task.load_shard(0), batch_size=BATCH)
+    learner = TorchLearner(task, task.load_shard(0), batch_size=BATCH)
     x, y = (torch.from_numpy(values) for values in learner.shard.part("train"))
     torch.manual_seed(0)
     bare = BareLoop(task.make_model(), x, y, momentum)

@@ -23,12 +23,13 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import ClassVar, Generic, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 from typing_extensions import TypeVar
 
 from coordinator_free_bootstrap.errors import ConfigError, Refusal
 from coordinator_free_bootstrap.graph import Graph
 from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.options import NoOptions
 from coordinator_free_bootstrap.seeds import derive_seed
 from peer.algorithms.learner import Fields, Learner, measured, training_fields
 from peer.algorithms.workspace import Workspace
@@ -37,13 +38,6 @@ from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Pass, Select
 from peer.core.schema import Schema
-
-
-class NoOptions(BaseModel):
-    """Options of an algorithm without options."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel, default=NoOptions)
 StateT = TypeVar("StateT", bound=AlgorithmState, default=AlgorithmState)

@@ -12,7 +12,7 @@ from coordinator_free_bootstrap.errors import UsageError
 from peer.core.metric import Metric
 from peer.lab.comparison import cautions, data_of, difference, half_width
 from peer.lab.jobs import read_result
-from peer.lab.table import BEST, NO_COMMON_SEED, Row, Spread, Table, Total
+from peer.lab.table import BEST, NO_COMMON_SEED, CaseRow, ResultTable, Spread, Total
 
 Result = dict[str, Any]
 # Keys of a result that every table needs, with their types
@@ -26,7 +26,7 @@ REQUIRED = {
 
 
 @dataclass(frozen=True)
-class Case:
+class CaseResults:
     """One case: its results over seeds, at one scale; ``best`` are those of the best case on the same data."""
 
     name: str
@@ -49,12 +49,12 @@ class Case:
         """The mean of the measured values, in the unit of the table."""
         return self._mean("measured")
 
-    def row(self) -> Row:
+    def row(self) -> CaseRow:
         """Return the numbers of the table, with six digits."""
         first, percent = self.results[0], 100.0
         known = self._values("cluster_accuracy")
         links = self._mean("links_to_renamed_first", percent), self._mean("links_to_renamed", percent)
-        return Row(
+        return CaseRow(
             case=self.name if self.setting is None else first["setting"]["case"],
             setting=self.setting,
             seeds=len(self.results),
@@ -104,7 +104,7 @@ class Block:
     """The results of one experiment at one scale."""
 
     title: str
-    cases: tuple[Case, ...]
+    cases: tuple[CaseResults, ...]
 
     @property
     def results(self) -> list[Result]:
@@ -125,12 +125,12 @@ class Block:
             Block(f"{self.title}: {name}", tuple(case for case in self.cases if case.setting == name)) for name in names
         ]
 
-    def table(self) -> Table:
+    def table(self) -> ResultTable:
         """Return the numbers of the block."""
         results = self.results
         first = results[0]
         dates = sorted({result["date"] for result in results})
-        return Table(
+        return ResultTable(
             experiment=first["experiment"],
             title=self.title,
             metric=self.metric,
@@ -223,14 +223,14 @@ def _check(result: Result, path: Path) -> None:
 
 
 def _block(found: dict[str, list[Result]]) -> Block:
-    cases = [Case(name, tuple(sorted(results, key=lambda r: int(r["seed"])))) for name, results in found.items()]
+    cases = [CaseResults(name, tuple(sorted(results, key=lambda r: int(r["seed"])))) for name, results in found.items()]
     cases.sort(key=lambda case: int(case.results[0]["place"]))
     return Block(str(cases[0].results[0]["title"]), tuple(_beside_the_best(cases)))
 
 
-def _beside_the_best(cases: list[Case]) -> list[Case]:
+def _beside_the_best(cases: list[CaseResults]) -> list[CaseResults]:
     """Give each case the best one on the same data; a case alone on its data has none."""
-    groups: dict[str, list[Case]] = {}
+    groups: dict[str, list[CaseResults]] = {}
     for case in cases:
         groups.setdefault(data_of(case.results[0]), []).append(case)
     sign = 1 if cases[0].metric.higher_is_better else -1

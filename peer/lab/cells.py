@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from peer.core.metric import Metric
-from peer.lab.table import Row, Spread, Table
+from peer.lab.table import CaseRow, ResultTable, Spread
 
 Cells = list[tuple[str, ...]]  # the header first
 
@@ -29,7 +29,7 @@ def with_spread(value: Spread | None, metric: Metric) -> str:
     return metric.scaled_text(value)
 
 
-def _to_best(row: Row, metric: Metric) -> str:
+def _to_best(row: CaseRow, metric: Metric) -> str:
     if row.to_best is None or isinstance(row.to_best, str):
         return row.to_best or ""
     value, spread = row.to_best if isinstance(row.to_best, tuple) else (row.to_best, None)
@@ -37,16 +37,16 @@ def _to_best(row: Row, metric: Metric) -> str:
     return text if spread is None else f"{text} ± {metric.scaled_text(spread, 2)}"
 
 
-def _links(row: Row, metric: Metric) -> str:
+def _links(row: CaseRow, metric: Metric) -> str:
     return "" if row.links_to_renamed is None else "{:.1f}, {:.1f}".format(*row.links_to_renamed)
 
 
-def clusters_right(row: Row, metric: Metric) -> str:
+def clusters_right(row: CaseRow, metric: Metric) -> str:
     """Return in how many runs every peer ended in its true cluster, as text."""
     return "" if row.clusters_right is None else "{} of {}".format(*row.clusters_right)
 
 
-COLUMNS: tuple[tuple[str, Callable[[Row, Metric], str]], ...] = (  # METRIC: `Metric.column`
+COLUMNS: tuple[tuple[str, Callable[[CaseRow, Metric], str]], ...] = (  # METRIC: `Metric.column`
     ("case", lambda row, metric: row.case),
     ("paper, METRIC", lambda row, metric: with_spread(row.published, metric)),
     ("measured, METRIC", lambda row, metric: with_spread(row.measured, metric)),
@@ -67,7 +67,7 @@ COLUMNS: tuple[tuple[str, Callable[[Row, Metric], str]], ...] = (  # METRIC: `Me
 )
 
 
-def cells_of(table: Table) -> Cells:
+def cells_of(table: ResultTable) -> Cells:
     """Return the header and the cells of each row, without the columns that are empty in all rows."""
     header = [name.replace("METRIC", table.metric.column) for name, _ in COLUMNS]
     return filled(header, ([text(row, table.metric) for _, text in COLUMNS] for row in table.rows))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from peer.algorithms.registry import algorithm_named
 from peer.lab.jobs import Job
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.tasks.arrays import by_name, is_stored
 from peer.tasks.effect import used_data_root
 from peer.tasks.loading import load_task
@@ -75,7 +75,7 @@ def demand_of(job: Job) -> Demand:
     spread = sorted({graph.ids[place * (peers - 1) // SHARDS_MEASURED] for place in range(SHARDS_MEASURED + 1)})
     shards = [training_shard(task, peer_id, manifest) for peer_id in spread]
     samples = peers * int(np.mean([_bytes(shard) for shard in shards]))
-    learner = Learner(task, shards[0], batch_size=manifest.batch_size)
+    learner = TorchLearner(task, shards[0], batch_size=manifest.batch_size)
     model = 4 * learner.schema.size
     held = algorithm_named(manifest.algorithm)(manifest, 0, graph).held
     if job.case.method == "ifca-server":
@@ -96,7 +96,7 @@ def _bytes(shard: Shard) -> int:
     return sum(array.nbytes for array in parts if isinstance(array, np.ndarray) and not is_stored(array))
 
 
-def _activations(learner: Learner) -> int:
+def _activations(learner: TorchLearner) -> int:
     """Return how many numbers the layers of a model give for one sample: those of its own test samples are counted."""
     seen = 0
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from peer.core.metric import Metric
 from peer.lab.cells import Cells, clusters_right, filled, shown, with_spread
-from peer.lab.table import BEST, NOT_SEPARATED, Row, Table, Total, mean_of
+from peer.lab.table import BEST, NOT_SEPARATED, CaseRow, ResultTable, Total, mean_of
 
 MARKS = {BEST: "**", NOT_SEPARATED: "*"}
-Grid = dict[str, dict[str, Row]]  # by case, then by setting
+Grid = dict[str, dict[str, CaseRow]]  # by case, then by setting
 
 
-def sheets(table: Table) -> list[tuple[str, Cells]]:
+def sheets(table: ResultTable) -> list[tuple[str, Cells]]:
     """Return the measured values, the worst peers, the clusters found, and what a case reached and cost in all settings."""
     grid: Grid = {}
     for row in table.rows:
@@ -31,7 +31,7 @@ def sheets(table: Table) -> list[tuple[str, Cells]]:
     return [*known, *([(f"{title}: over all settings", _totals(grid, table))] if table.totals else [])]
 
 
-def _cells(grid: Grid, table: Table, text: Callable[[Row, Metric], str]) -> Cells:
+def _cells(grid: Grid, table: ResultTable, text: Callable[[CaseRow, Metric], str]) -> Cells:
     settings = list(dict.fromkeys(row.setting or "" for row in table.rows))
     rows = [
         (case, *(text(cells[setting], table.metric) if setting in cells else "" for setting in settings))
@@ -40,15 +40,15 @@ def _cells(grid: Grid, table: Table, text: Callable[[Row, Metric], str]) -> Cell
     return [("case", *settings), *rows]
 
 
-def _measured(row: Row, metric: Metric) -> str:
+def _measured(row: CaseRow, metric: Metric) -> str:
     return f"{with_spread(row.measured, metric)} {MARKS.get(row.mark, '')}".strip()
 
 
-def _worst(row: Row, metric: Metric) -> str:
+def _worst(row: CaseRow, metric: Metric) -> str:
     return " / ".join(metric.scaled_text(value) for value in (row.worst, row.worst_tenth) if value is not None)
 
 
-def _totals(grid: Grid, table: Table) -> Cells:
+def _totals(grid: Grid, table: ResultTable) -> Cells:
     """Return one row for each case: its mean, its regret, and what it costs."""
     header = (
         "case",
@@ -76,7 +76,7 @@ def _total(total: Total, regrets: list[float], metric: Metric) -> list[str]:
     ]
 
 
-def _regrets(grid: Grid, case: str, table: Table) -> list[float]:
+def _regrets(grid: Grid, case: str, table: ResultTable) -> list[float]:
     """Return how far a case is from the best case of each setting; nothing for one that was not run in all of them."""
     best: dict[str, float] = {}
     better = max if table.metric.higher_is_better else min

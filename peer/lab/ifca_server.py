@@ -81,7 +81,7 @@ def run_ifca_server(
         manifest = graph.manifest.model_copy(
             update={"algorithm": "dfca", "options": {}, "seed": graph.manifest.seed + 7919 * restart}
         )
-        server = _Server(replace(graph, manifest=manifest), options, settings)
+        server = _IfcaServer(replace(graph, manifest=manifest), options, settings)
         for round_index in range(manifest.rounds):
             accuracy = server.round(round_index)
             on_round(restart * manifest.rounds + round_index + 1, accuracy)
@@ -95,7 +95,7 @@ def run_ifca_server(
     return best.clients
 
 
-class _Server:
+class _IfcaServer:
     """k models, and the clients that train them."""
 
     def __init__(self, graph: Graph, options: IfcaServerOptions, settings: SimulatedSettings) -> None:
@@ -185,7 +185,7 @@ def _fit(workspace: Workspace, model: Vector, slot: int, one_gradient: bool) -> 
     return workspace.fit(model, replace(plan, unit="fullbatch_step", epochs=1) if one_gradient else plan)
 
 
-def _close(client: SimulatedPeer, server: _Server) -> None:
+def _close(client: SimulatedPeer, server: _IfcaServer) -> None:
     """Set the results that a peer has when its run is complete."""
     slot = server.chosen(client.peer_id)
     client.status = "completed"

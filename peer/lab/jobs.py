@@ -23,7 +23,7 @@ from peer.lab.scaling import Scale, scaled_graph
 from peer.lab.simulated import SimulatedSettings
 from peer.lab.spec import Case, Experiment, ServerOptions, check_algorithm
 from peer.learning.device import device_named
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.store.files import write_json
 from peer.tasks.effect import used_data_root
 from peer.tasks.loading import load_task
@@ -217,7 +217,7 @@ def check_data(jobs: Sequence[Job]) -> list[str]:
         checked.add(data)
         try:
             task = load_task(manifest, len(graph.nodes), data_root=root)
-            found.setdefault(goal(Learner(task, shard_of(task, graph.ids[0])).meaning), job.case.name)
+            found.setdefault(goal(TorchLearner(task, shard_of(task, graph.ids[0])).meaning), job.case.name)
         except (TaskError, ShardError) as error:
             raise type(error)(f"case {job.case.name!r}: {error}") from error
     return [f"{name} learns {said}" if len(found) > 1 else f"learns {said}" for said, name in found.items()]

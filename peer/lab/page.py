@@ -9,13 +9,13 @@ from coordinator_free_bootstrap.errors import UsageError
 from peer.lab.jobs import slug
 from peer.lab.render import markdown_lines
 from peer.lab.spec import Experiment, load_experiment
-from peer.lab.table import Table
+from peer.lab.table import ResultTable
 from peer.lab.table_files import FOLDER
 
 FIGURES = "figures"  # pictures of `peer experiment table --curves`, beside the experiment files
 
 
-def page(directory: Path, tables: Sequence[Table]) -> str:
+def page(directory: Path, tables: Sequence[ResultTable]) -> str:
     """Return the Markdown page of a folder: a section for each experiment file that has tables, and a list of the others.
 
     Raises:
@@ -41,7 +41,7 @@ def page(directory: Path, tables: Sequence[Table]) -> str:
     return "\n".join([*lines, *(_without_tables(missing) if missing else [])]).rstrip("\n") + "\n"
 
 
-def _section(experiment: Experiment, tables: Sequence[Table], directory: Path) -> list[str]:
+def _section(experiment: Experiment, tables: Sequence[ResultTable], directory: Path) -> list[str]:
     lines = [
         f"## {experiment.title}",
         "",

@@ -15,15 +15,15 @@ from rich.text import Text
 
 from peer.lab import grid
 from peer.lab.cells import Cells, cells_of
-from peer.lab.table import Table
+from peer.lab.table import ResultTable
 
 
-def sheets(table: Table) -> list[tuple[str, Cells]]:
+def sheets(table: ResultTable) -> list[tuple[str, Cells]]:
     """Return title and cells of a table; with settings, of several."""
     return grid.sheets(table) if all(row.setting for row in table.rows) else [(table.title, cells_of(table))]
 
 
-def how(table: Table) -> str:
+def how(table: ResultTable) -> str:
     """Return a sentence on how the numbers were measured."""
     spent = "" if table.minutes is None else f"{table.minutes:.0f} min in all; "
     return (
@@ -70,7 +70,7 @@ def _width(cells: Cells) -> int:
     return sum(max(map(len, column)) + 3 for column in zip(*cells, strict=True)) + 1
 
 
-def rendered(tables: Sequence[Table]) -> RenderableType:
+def rendered(tables: Sequence[ResultTable]) -> RenderableType:
     """Return tables for a terminal."""
     parts: list[RenderableType] = []
     for table in tables:
@@ -83,12 +83,12 @@ def rendered(tables: Sequence[Table]) -> RenderableType:
     return Group(*parts)
 
 
-def markdown(tables: Sequence[Table]) -> str:
+def markdown(tables: Sequence[ResultTable]) -> str:
     """Return tables as Markdown, each below a heading."""
     return "\n".join(line for table in tables for line in (f"### {table.title}", "", *markdown_lines(table)))
 
 
-def markdown_lines(table: Table) -> list[str]:
+def markdown_lines(table: ResultTable) -> list[str]:
     """Return the Markdown lines of one table: how it was measured, its cells, its cautions."""
     lines = [how(table), ""]
     for title, (header, *rows) in sheets(table):

@@ -30,7 +30,7 @@ from peer.tasks.effect import used_data_root
 from peer.view.report.report import build_report
 from peer.view.report.soft_clusters import best_center
 from peer.view.report.tables import state_text
-from peer.view.state.run_files import PeerRun, Run, metric_curve
+from peer.view.state.run_files import PeerRun, RunFiles, metric_curve
 
 KEPT = (
     *("accuracy_mean", "accuracy_std", "accuracy_worst", "accuracy_p10", "accuracy_peers"),
@@ -147,7 +147,7 @@ def results_of(
     return results
 
 
-def _of_case(job: Job, case: Case, run: Run, data: dict[str, Any]) -> dict[str, Any]:
+def _of_case(job: Job, case: Case, run: RunFiles, data: dict[str, Any]) -> dict[str, Any]:
     """Return what the result of a case has of its own: its place in the table, and what it measures."""
     own = {} if case is job.case else {"run_of": job.case.name, "run_seconds": 0.0}
     return {
@@ -179,7 +179,7 @@ def settled_round(peers: Sequence[PeerRun]) -> int | None:
     return max(last) + 1
 
 
-def held_bytes(graph: Graph, run: Run) -> int:
+def held_bytes(graph: Graph, run: RunFiles) -> int:
     """Return the memory for models of the peer that needs most: models that it holds, and arrivals that it keeps, in bytes."""
     peers = [algorithm_named(graph.manifest.algorithm)(graph.manifest, peer_id, graph) for peer_id in graph.ids]
     (parameters,) = {line["parameters"] for peer in run.peers for line in peer.history if "parameters" in line}
@@ -200,7 +200,7 @@ def _tested_on(case: Case) -> dict[str, int]:
     return {"test_distribution": int(center)} if name == "best_center" else {}
 
 
-def _measured(case: Case, run: Run) -> float | None:
+def _measured(case: Case, run: RunFiles) -> float | None:
     """Return the number to compare with the published one: the mean over peers; a share in percent."""
     if case.metric.startswith("best_center_"):
         best = best_center(run, int(case.metric.rpartition("_")[2]))
@@ -223,14 +223,14 @@ def _run_server(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> N
 
 def _run_processes(job: Job, graph: Graph, directory: Path, on_round: OnRound) -> None:
     from peer.bed.testbed.ports import on_free_ports
-    from peer.bed.testbed.testbed import Testbed
+    from peer.bed.testbed.testbed import Supervisor
     from peer.bed.testbed.warm_up import warm_up
     from peer.view.live.watch import TestbedWatcher
 
     graph = on_free_ports(graph)
     data_root = used_data_root(graph.manifest, job.settings.data_root)
     warm_up(graph, data_root)
-    bed = Testbed(graph, directory, data_root=data_root, insecure=True)
+    bed = Supervisor(graph, directory, data_root=data_root, insecure=True)
     watcher = TestbedWatcher(directory, graph)
 
     def report_progress() -> None:

@@ -12,7 +12,7 @@ from peer.algorithms.registry import algorithm_named
 from peer.bed.testbed.directory import is_simulated
 from peer.core.checkpoint import Checkpoint
 from peer.lab.network import SimulatedPeer
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.runtime.saved_state import notes_of, saved_state, state_files
 from peer.store.identity_files import IncarnationFile
 from peer.store.state_dir import StateDir
@@ -51,7 +51,7 @@ class SavedPeers:
         self._graph, self._directory = graph, directory
         self.resumes = has_checkpoints(directory)
 
-    def load(self, peer_id: int, learner: Learner) -> tuple[int, Checkpoint | None]:
+    def load(self, peer_id: int, learner: TorchLearner) -> tuple[int, Checkpoint | None]:
         """Return the incarnation of a peer, and the checkpoint that it resumes from.
 
         Raises:
@@ -72,7 +72,7 @@ class SavedPeers:
             log.warning("peer %d: %s", peer_id, note)
         return incarnation, saved
 
-    def save(self, peer: SimulatedPeer, learner: Learner) -> None:
+    def save(self, peer: SimulatedPeer, learner: TorchLearner) -> None:
         """Write a peer's last checkpoint; one that it has resumed from stays where it has no newer one.
 
         Raises:

@@ -28,7 +28,7 @@ from peer.lab.together import Together
 from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
 from peer.learning.flat import FlatModule
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.runtime.results import outcome_of, start_fields, write_results
 from peer.store.files import storage_errors
 from peer.store.state_dir import StateDir
@@ -185,7 +185,7 @@ def simulated_peers(
     common: InitialModels | None = None
     for peer_id in graph.ids:
         shard = training_shard(task, peer_id, manifest)
-        learner = Learner(
+        learner = TorchLearner(
             task, shard, device=device, batch_size=manifest.batch_size, model=memory, amp=settings.amp is not None
         )
         if memory is None and source_named(manifest.task) is None:

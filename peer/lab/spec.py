@@ -44,11 +44,11 @@ Method = Literal["peers", "ifca-server", "server", "published"]
 FIXED_SHAPES = ("complete", "ring", "torus", "star", "line")
 
 
-class _Section(BaseModel):
+class _SpecSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class GraphSpec(_Section):
+class GraphSpec(_SpecSection):
     """How the graph is drawn: a kind of `peer graph make` and its one parameter."""
 
     kind: Kind = "erdos-renyi"
@@ -56,7 +56,7 @@ class GraphSpec(_Section):
     degree: float | None = Field(None, gt=0, description="average degree at full scale, instead of p")
 
 
-class Sweep(_Section):
+class Sweep(_SpecSection):
     """A setting and its values; each case becomes one case for each value, except those with ``sweep = false``."""
 
     key: str = Field(
@@ -66,7 +66,7 @@ class Sweep(_Section):
     values: list[Annotated[int | float, Field(gt=0)]] = Field(min_length=2)
 
 
-class Swept(_Section):
+class Swept(_SpecSection):
     """The place of a case in a sweep: the key, the value, and the name of the case that was repeated."""
 
     key: str
@@ -74,7 +74,7 @@ class Swept(_Section):
     case: str
 
 
-class Setting(_Section):
+class Setting(_SpecSection):
     """One setting of a comparison, such as a data set and its split; each case of the file becomes one case for each setting."""
 
     name: str = Field(min_length=1, max_length=40)
@@ -82,7 +82,7 @@ class Setting(_Section):
     graph: GraphSpec | None = Field(None, description="instead of the file's own")
 
 
-class Placed(_Section):
+class Placed(_SpecSection):
     """The place of a case in a comparison: the name of its setting (column), and of the case that was repeated (row)."""
 
     setting: str
@@ -98,7 +98,7 @@ class ServerOptions(IfcaServerOptions, AlgorithmServerOptions):
         return sorted(self.model_fields_set - own.get(method, set()))
 
 
-class Case(_Section):
+class Case(_SpecSection):
     """One cell of the table."""
 
     name: str = Field(min_length=1, max_length=100)
@@ -122,7 +122,7 @@ class Case(_Section):
     placed: Placed | None = None  # likewise
 
 
-class Experiment(_Section):
+class Experiment(_SpecSection):
     """One experiment file."""
 
     title: str = Field(min_length=1)

@@ -1,9 +1,9 @@
 """Local training of many models at once: stacked along a new first axis, with one vmapped forward pass.
 
 A linear layer becomes a batched matrix product, a convolution a grouped one. Losses are summed over the models, so one
-backward pass gives each model its gradient. Each model gets the same batches as in `Learner.train`. Models with another
+backward pass gives each model its gradient. Each model gets the same batches as in `TorchLearner.train`. Models with another
 optimizer than SGD, and models or losses that vmap refuses, are trained one by one. Results equal those of
-`Learner.train` up to rounding; dropout has other masks.
+`TorchLearner.train` up to rounding; dropout has other masks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from coordinator_free_bootstrap.seeds import derive_seed
 from peer.algorithms.learner import TrainingPlan, TrainStats
 from peer.learning.flat import Vector, seeded
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 
 Trained = tuple[Vector, TrainStats]
 CACHED_MAX = 2  # stacked data sets in the cache: usually all peers, or the active ones
@@ -30,14 +30,14 @@ CACHED_MAX = 2  # stacked data sets in the cache: usually all peers, or the acti
 
 @dataclass(frozen=True, eq=False)
 class TrainRequest:
-    """One call of `Learner.train`."""
+    """One call of `TorchLearner.train`."""
 
-    learner: Learner
+    learner: TorchLearner
     theta: Vector
     plan: TrainingPlan
 
     def alone(self) -> Trained:
-        """Train with `Learner.train`."""
+        """Train with `TorchLearner.train`."""
         return self.learner.train(self.theta, self.plan)
 
     def kind(self) -> tuple[Any, ...]:
@@ -69,7 +69,7 @@ class TrainRequest:
 class StackedTrainer:
     """Training of requests in stacks, with a cache of stacked data."""
 
-    _data: dict[tuple[int, ...], tuple[list[Learner], Tensor, Tensor]] = field(default_factory=dict)
+    _data: dict[tuple[int, ...], tuple[list[TorchLearner], Tensor, Tensor]] = field(default_factory=dict)
 
     def train(self, requests: Sequence[TrainRequest]) -> list[Trained]:
         """Return the results of all requests, in order."""
@@ -95,7 +95,7 @@ class StackedTrainer:
                 raise
             return [None] * len(requests)  # model or loss has an operation that vmap does not support
 
-    def _stacked(self, learners: list[Learner]) -> tuple[Tensor, Tensor]:
+    def _stacked(self, learners: list[TorchLearner]) -> tuple[Tensor, Tensor]:
         """Return all training sets, [models, largest n, ...], shorter ones padded with zeros."""
         key = tuple(id(learner) for learner in learners)
         if key not in self._data:

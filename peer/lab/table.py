@@ -16,7 +16,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Row(_Part):
+class CaseRow(_Part):
     """One case, in one setting if the experiment has settings. Shares are in percent; None: not measured, or no such number."""
 
     case: str
@@ -67,7 +67,7 @@ class Total(_Part):
     seeds: tuple[int, ...]
 
 
-class Table(_Part):
+class ResultTable(_Part):
     """One experiment at one scale."""
 
     experiment: str = Field(description="name of its file, without .toml")
@@ -85,7 +85,7 @@ class Table(_Part):
     minutes: float | None = Field(None, description="of all runs together")
     commands: tuple[str, ...]
     cautions: tuple[str, ...] = Field((), description="what a reader needs before comparing rows")
-    rows: tuple[Row, ...] = Field(min_length=1)
+    rows: tuple[CaseRow, ...] = Field(min_length=1)
     totals: tuple[Total, ...] = ()
 
     @property

@@ -12,18 +12,18 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from coordinator_free_bootstrap.errors import UsageError
 from coordinator_free_bootstrap.ordinary_file import text_of
 from coordinator_free_bootstrap.validation import joined, sentences
-from peer.lab.table import Table
+from peer.lab.table import ResultTable
 from peer.store.files import write_atomic
 
 FOLDER = "results"  # of a paper, beside its experiment files
 
 
-class TableFile(BaseModel):
+class ResultFile(BaseModel):
     """The tables of one experiment, one for each scale and setting in which it was measured."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    tables: tuple[Table, ...]
+    tables: tuple[ResultTable, ...]
 
 
 def table_files(directory: Path) -> list[Path]:
@@ -31,7 +31,7 @@ def table_files(directory: Path) -> list[Path]:
     return sorted((directory / FOLDER).glob("*.json"))
 
 
-def read_tables(path: Path) -> tuple[Table, ...]:
+def read_tables(path: Path) -> tuple[ResultTable, ...]:
     """Return the tables of a file.
 
     Raises:
@@ -39,14 +39,14 @@ def read_tables(path: Path) -> tuple[Table, ...]:
     """
     try:
         found = json.loads(text_of(path))
-        return TableFile.model_validate(found).tables
+        return ResultFile.model_validate(found).tables
     except ValidationError as error:
-        raise UsageError(joined(str(path), sentences(error, TableFile, found))) from error
+        raise UsageError(joined(str(path), sentences(error, ResultFile, found))) from error
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: expected what peer experiment table --save writes, got: {error}") from error
 
 
-def write_tables(folder: Path, tables: Sequence[Table]) -> list[Path]:
+def write_tables(folder: Path, tables: Sequence[ResultTable]) -> list[Path]:
     """Write tables into the files of their experiments and return these; a file keeps its tables of other scales.
 
     Raises:
@@ -63,12 +63,12 @@ def write_tables(folder: Path, tables: Sequence[Table]) -> list[Path]:
     return paths
 
 
-def text_of_tables(tables: Iterable[Table]) -> str:
+def text_of_tables(tables: Iterable[ResultTable]) -> str:
     """Return tables as JSON text, without what is empty."""
     return f'{{"tables": [{",".join(map(_text, tables))}\n]}}\n'
 
 
-def _text(table: Table) -> str:
+def _text(table: ResultTable) -> str:
     lines = []
     for key, value in table.model_dump(mode="json", exclude_none=True).items():
         text = (

@@ -21,7 +21,7 @@ from peer.core.effects import Work
 from peer.core.events import WorkDone
 from peer.lab.network import SimulatedPeer
 from peer.lab.stacked import StackedTrainer, TrainRequest
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class _PausingLearner:
     """A learner whose `train` waits for the stack."""
 
     def __init__(self, learner: Any, mover: _Mover[Any]) -> None:
-        self._learner: Learner = learner
+        self._learner: TorchLearner = learner
         self._mover = mover
 
     def __getattr__(self, name: str) -> Any:

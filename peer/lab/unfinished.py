@@ -14,7 +14,7 @@ from peer.lab.jobs import Job
 from peer.lab.saved_peers import has_checkpoints
 from peer.store.origin import differences_of_graphs, listed
 from peer.view.state.peer_state import run_state
-from peer.view.state.run_files import PeerRun, Run
+from peer.view.state.run_files import PeerRun, RunFiles
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def unfinished(job: Job, directory: Path) -> Unfinished | None:
     """
     if job.case.method != "peers" or not has_checkpoints(directory):
         return None
-    before, run = earlier_graph(directory), Run.read(directory)
+    before, run = earlier_graph(directory), RunFiles.read(directory)
     found = "simulated" if is_simulated(directory) else "processes"
     if before is None or (
         found == "processes" and _is_over(run, before)
@@ -69,7 +69,7 @@ def begin_anew(directory: Path) -> None:
     directory.mkdir(parents=True)
 
 
-def _is_over(run: Run, graph: Graph) -> bool:
+def _is_over(run: RunFiles, graph: Graph) -> bool:
     """Return whether all peers have ended by themselves."""
     return run_state((peer.state for peer in run.peers), graph.manifest.rounds) in ("complete", "alone", "diverged")
 

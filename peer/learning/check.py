@@ -18,7 +18,7 @@ from coordinator_free_bootstrap.validation import counted
 from peer.algorithms.learner import TrainingPlan
 from peer.core.encoding import decode, encode, payload_size
 from peer.learning.flat import Vector
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.learning.trial import check_hidden_state, try_batches
 from peer.tasks.arrays import by_name, sample_shape
 from peer.tasks.shard import Shard
@@ -64,7 +64,7 @@ def check_task(
     """
     findings = []
     task = _Guarded(task)
-    learner = Learner(task, shard_of(task, peer_id), batch_size=batch_size, device=device)
+    learner = TorchLearner(task, shard_of(task, peer_id), batch_size=batch_size, device=device)
     x = learner.shard.train_x
     shape = ", ".join(_size(array, name) for name, array in by_name(x).items())
     preprocessing = learner.shard.preprocessing or task.preprocessing
@@ -124,7 +124,7 @@ def _size(array: Any, name: str) -> str:
     return (f"{name} " if name else "") + (" x ".join(map(str, array.shape[1:])) or "1")
 
 
-def try_learner(learner: Learner, learning_rate: float, *, full_batch: bool = False) -> None:
+def try_learner(learner: TorchLearner, learning_rate: float, *, full_batch: bool = False) -> None:
     """Train and evaluate batches of all sizes of a run, so that a fault of a task ends it before its first round.
 
     Args:
@@ -142,7 +142,7 @@ def try_learner(learner: Learner, learning_rate: float, *, full_batch: bool = Fa
     learner.evaluate(trained, "test")
 
 
-def _mixes(learner: Learner, theta: Vector) -> str:
+def _mixes(learner: TorchLearner, theta: Vector) -> str:
     """Say whether the output of a sample depends on the others of its batch."""
     together, alone = learner.outputs_of(theta, slice(0, 2)), learner.outputs_of(theta, slice(0, 1))
     if torch.allclose(together[:1], alone, rtol=1e-2, atol=1e-4, equal_nan=True):

@@ -33,7 +33,7 @@ from peer.tasks.user_code import user_code
 SOME = 8  # samples of a first look at a model: enough for the statistics of a batch
 
 
-class Learner(Training, Evaluating):
+class TorchLearner(Training, Evaluating):
     """Training and evaluation of model vectors of one task on one shard.
 
     Args:

@@ -10,13 +10,13 @@ import numpy as np
 from coordinator_free_bootstrap import Manifest, canonical_json
 from peer.core.averaging import Vector
 from peer.core.schema import Schema, TensorSpec
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.tasks.arrays import sample_shape
 
 PERSONALIZED, CLUSTER = "personalized_model", "cluster"
 
 
-def model_metadata(learner: Learner, manifest: Manifest, peers: int) -> dict[str, str]:
+def model_metadata(learner: TorchLearner, manifest: Manifest, peers: int) -> dict[str, str]:
     """Return the metadata of a model file; `peer evaluate` and `peer predict` need only that file."""
     task, shard = learner.task, learner.shard
     preprocessing = shard.preprocessing or task.preprocessing

@@ -17,14 +17,14 @@ from peer.algorithms.learner import TrainingPlan
 from peer.core.averaging import Vector
 from peer.learning.flat import FlatModule
 from peer.learning.frozen import digest_of
-from peer.learning.learner import SOME, Learner
+from peer.learning.learner import SOME, TorchLearner
 from peer.tasks.shard import PARTS
 
 STEPS = 2  # of a trial: the second one sees what the first has changed
 _NORM_REFUSES = "Expected more than 1 "  # of torch's normalizing layers
 
 
-def try_batches(learner: Learner, theta: Vector, learning_rate: float, *, full_batch: bool = False) -> str:
+def try_batches(learner: TorchLearner, theta: Vector, learning_rate: float, *, full_batch: bool = False) -> str:
     """Train and evaluate one batch of each size of the run, so that a fault ends it before its first round.
 
     Args:
@@ -59,7 +59,7 @@ def try_batches(learner: Learner, theta: Vector, learning_rate: float, *, full_b
     return _single(learner, theta)
 
 
-def _step(learner: Learner, theta: Vector, learning_rate: float, rows: int) -> None:
+def _step(learner: TorchLearner, theta: Vector, learning_rate: float, rows: int) -> None:
     last = np.arange(learner.count() - rows, learner.count())
     learner.train(
         theta, TrainingPlan(epochs=1, seed=0, learning_rate=learning_rate, unit="step", indices=last, batch_size=rows)
@@ -77,7 +77,7 @@ def _batch(name: str) -> Iterator[None]:
         raise TaskError(f"{name}: {error}") from error
 
 
-def _single(learner: Learner, theta: Vector) -> str:
+def _single(learner: TorchLearner, theta: Vector) -> str:
     """Give the model one sample, as `peer predict` may; a normalizing layer may refuse it."""
     batch = "a batch of 1 sample, as in peer predict"
     try:
@@ -103,7 +103,7 @@ class HiddenState(NamedTuple):
     names: str  # of what forward changes, though nothing was seen to depend on it
 
 
-def check_hidden_state(learner: Learner, learning_rate: float) -> HiddenState:
+def check_hidden_state(learner: TorchLearner, learning_rate: float) -> HiddenState:
     """Check that outputs and training depend on the model vector alone, and not on what forward keeps elsewhere.
 
     A module that has trained is compared with a new one that has the same vector.
@@ -132,14 +132,14 @@ def check_hidden_state(learner: Learner, learning_rate: float) -> HiddenState:
     )
 
 
-def _behavior(learner: Learner, model: FlatModule, theta: Vector, rate: float) -> tuple[Vector, Vector, Vector]:
+def _behavior(learner: TorchLearner, model: FlatModule, theta: Vector, rate: float) -> tuple[Vector, Vector, Vector]:
     """Return the outputs of a module, those of a second call, and what a training makes of a vector."""
     learner.model = model
     outputs, again = (learner.outputs_of(theta, slice(0, SOME)).numpy() for _ in range(2))
     return outputs, again, _trained(learner, theta, rate)
 
 
-def _trained(learner: Learner, theta: Vector, rate: float) -> Vector:
+def _trained(learner: TorchLearner, theta: Vector, rate: float) -> Vector:
     some = np.arange(min(SOME, learner.count()))
     return learner.train(
         theta, TrainingPlan(epochs=STEPS, seed=0, learning_rate=rate, unit="step", indices=some, batch_size=len(some))

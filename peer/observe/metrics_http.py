@@ -15,11 +15,11 @@ PATH = "/metrics"
 SILENT_S = 10.0  # for which a connection may be silent
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _MetricsServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
 
-class _Server6(_Server):
+class _MetricsServer6(_MetricsServer):
     address_family = socket.AF_INET6
 
 
@@ -36,7 +36,9 @@ def serve(registry: CollectorRegistry, port: int, host: str) -> tuple[WSGIServer
     Raises:
         OSError: the port cannot be bound.
     """
-    server = make_server(host, port, _only_metrics(registry), _Server6 if ":" in host else _Server, _Quiet)
+    server = make_server(
+        host, port, _only_metrics(registry), _MetricsServer6 if ":" in host else _MetricsServer, _Quiet
+    )
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     return server, thread

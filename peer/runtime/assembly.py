@@ -16,7 +16,7 @@ from peer.algorithms.registry import algorithm_for
 from peer.host import PeerHost, build_host
 from peer.learning.check import try_learner
 from peer.learning.device import check_amp, device_named
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.runtime.local_options import LocalOptions, complete_options
 from peer.runtime.resources import disk_note, require_memory
 from peer.runtime.saved_state import notes_of, saved_state, state_files
@@ -139,7 +139,7 @@ def assemble(peer_id: int, graph: Graph, settings: LocalSettings) -> Assembled:
     preprocessing = shard.preprocessing or task.preprocessing
     if preprocessing is not None and preprocessing.reading is not None:
         log.info("data read as %s", preprocessing.reading)
-    learner = Learner(
+    learner = TorchLearner(
         task, shard, device=device, batch_size=manifest.batch_size, amp=settings.options["amp"] is not None
     )
     log.info("learns %s", goal(learner.meaning))
@@ -161,7 +161,7 @@ def _with_state(
     graph: Graph,
     settings: LocalSettings,
     task: Task,
-    learner: Learner,
+    learner: TorchLearner,
     directory: StateDir,
     lock: StateLock,
 ) -> Assembled:

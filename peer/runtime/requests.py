@@ -37,7 +37,7 @@ OnFoldThread = Callable[..., Awaitable[Any]]
 
 
 @dataclass
-class Stream:
+class Push:
     """One push from a neighbor: it waits for the answer to its header, then for the answer to its model."""
 
     header: ModelHeader
@@ -79,8 +79,8 @@ class Requests:
         self.bytes_per_second = 0.0  # at which complete models came lately; 0: none yet
         self._frame_at: dict[int, float] = {}  # when a frame of a neighbor last stood for a heartbeat
         self._next_stream = 0
-        self._streams: dict[int, Stream] = {}
-        self._stream_of: dict[int, tuple[int, Stream]] = {}  # id(arrival) -> stream
+        self._streams: dict[int, Push] = {}
+        self._stream_of: dict[int, tuple[int, Push]] = {}  # id(arrival) -> stream
 
     # ---- `RequestHandler` -----------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class Requests:
             return PushReply(Outcome.REFUSED, rejection.code, rejection.reason)
         self._next_stream += 1
         number = self._next_stream
-        stream = self._streams[number] = Stream(header, asyncio.get_running_loop().create_future())
+        stream = self._streams[number] = Push(header, asyncio.get_running_loop().create_future())
         self._post(ev.ArrivalOffered(number, header))
         try:
             return await stream.answer
@@ -128,12 +128,12 @@ class Requests:
         return asyncio.ensure_future(self._screened_elsewhere(number, stream, arrival, screen))
 
     async def _screened_elsewhere(
-        self, number: int, stream: Stream, arrival: Arrival, screen: Callable[[], Rejection | None]
+        self, number: int, stream: Push, arrival: Arrival, screen: Callable[[], Rejection | None]
     ) -> PushReply:
         return await self._screened(number, stream, arrival, await self._on_fold_thread(screen))
 
     def _screened(
-        self, number: int, stream: Stream, arrival: Arrival, rejection: Rejection | None
+        self, number: int, stream: Push, arrival: Arrival, rejection: Rejection | None
     ) -> asyncio.Future[PushReply]:
         """Give the engine a screened model; its decision may be there already."""
         if rejection is not None:

@@ -15,7 +15,7 @@ from peer.algorithms.base import Algorithm
 from peer.algorithms.saved_state import restored
 from peer.core.checkpoint import Checkpoint
 from peer.core.schema import Schema
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.store.checkpoint import CheckpointStore
 from peer.store.identity_files import IncarnationFile
 from peer.store.origin import Origin, listed
@@ -40,7 +40,7 @@ class _EngineState(BaseModel):
     refusals: dict[str, int]
 
 
-def state_files(place: StateDir, peer_id: int, graph: Graph, learner: Learner) -> tuple[CheckpointStore, Origin]:
+def state_files(place: StateDir, peer_id: int, graph: Graph, learner: TorchLearner) -> tuple[CheckpointStore, Origin]:
     """Return the checkpoints in a state directory, as those of this run, and the run that the directory belongs to."""
     checkpoints = CheckpointStore(
         place.checkpoints,

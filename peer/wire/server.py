@@ -17,7 +17,7 @@ from peer.wire.handler import RequestHandler
 from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, server_options
 from peer.wire.pacing import UNLIMITED, Pacing
-from peer.wire.service import PeerService
+from peer.wire.service import PeerServicer
 from peer.wire.standard import StandardServices
 from peer.wire.switchboard import Switchboard
 
@@ -74,7 +74,7 @@ class PeerServer:
         options = [*server_options(self._timeouts, self._limits), *self._pacing.options()]
         server = grpc.aio.server(options=options)
         access = AccessControl(self._limits, self._timeouts, self._identify, self._handler.refused)
-        service = PeerService(
+        service = PeerServicer(
             self._handler,
             access=access,
             limits=self._limits,

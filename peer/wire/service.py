@@ -32,7 +32,7 @@ from peer.wire.switchboard import Switchboard
 M = TypeVar("M", bound=Heartbeat | Control)
 
 
-class PeerService:
+class PeerServicer:
     """Handlers of one peer. Streams to observers end when ``stopping`` is set."""
 
     def __init__(

@@ -21,7 +21,7 @@ from tools.running import running_command
 
 import peer
 from coordinator_free_bootstrap import save_graph
-from peer.bed.chaos.faults import FAULTS, Event
+from peer.bed.chaos.faults import FAULTS, FaultEvent
 from peer.bed.chaos.script import random_script
 from peer.view.report.report import build_report
 
@@ -169,7 +169,7 @@ def _most_rounds(run: Bed) -> int:
     return max(map(run.rounds, run.graph.ids))
 
 
-def _occurred(run: Bed, event: Event) -> int:
+def _occurred(run: Bed, event: FaultEvent) -> int:
     """Return how often a fault of edges has stopped or delayed bytes so far, from the counters of the proxies."""
     side = {peer_id: number for number, group in enumerate(event.groups) for peer_id in group}
     edges = event.edges or [
@@ -184,7 +184,7 @@ def _is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def _execute_on_process(run: Bed, event: Event) -> None:
+def _execute_on_process(run: Bed, event: FaultEvent) -> None:
     """Execute one event on one peer and check its effect."""
     (peer_id,) = event.peers
     pid = run.state()["processes"].get(str(peer_id))
@@ -204,7 +204,7 @@ def test_a_run_with_random_faults_completes(bed: Make) -> None:
     events = random_script(FAULTS, run.graph.ids, run.graph.edges, SEED, 20.0, every_s=2.0).event
     assert {event.do for event in events} == names and "lose" in {event.disk for event in events}
     ends = [(event.at_s + event.for_s, event.undo(), event) for event in events]
-    before: dict[Event, int] = {}
+    before: dict[FaultEvent, int] = {}
     second_before = 0.0
     for second, event, ending in sorted([*((e.at_s, e, None) for e in events), *ends], key=lambda each: each[0]):
         place = _most_rounds(run) + 2 * (second - second_before)

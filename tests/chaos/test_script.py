@@ -13,7 +13,7 @@ from tools.warm_parent import Forked, executed
 
 from coordinator_free_bootstrap import Graph, make_graph
 from coordinator_free_bootstrap.errors import ConfigError
-from peer.bed.chaos.faults import FAULTS, Event
+from peer.bed.chaos.faults import FAULTS, FaultEvent
 from peer.bed.chaos.script import Script, load_script, parse_event, random_script
 from peer.failpoints import SIGNALS
 from peer.view.report.faults import spans
@@ -26,7 +26,7 @@ EXAMPLE = ROOT / "examples" / "chaos.toml"
 def test_every_fault_can_be_executed_and_undone_on_each_backend() -> None:
     """A fault with an undo has one for each of its backends, and the undo takes the key that says where."""
     for name, fault in FAULTS.items():
-        assert fault.help.endswith(".") and Event.model_fields.keys() >= {*fault.takes}, name
+        assert fault.help.endswith(".") and FaultEvent.model_fields.keys() >= {*fault.takes}, name
         if fault.undo is None:
             assert fault.weight == 0, f"{name}: random faults must be undone"
             continue
@@ -44,7 +44,7 @@ def test_failpoints_use_the_signals_of_the_faults_with_the_same_name() -> None:
 
     for name, number in SIGNALS.items():
         sent: list[int] = []
-        assert FAULTS[name].processes(Bed(), Event(do=name, peers=(1,))) == "done"
+        assert FAULTS[name].processes(Bed(), FaultEvent(do=name, peers=(1,))) == "done"
         assert sent == [getattr(signal, number)]
 
 
@@ -105,8 +105,8 @@ def test_an_event_is_parsed_from_one_line() -> None:
     assert event.groups == ((0, 1), (2, 3)) and event.undo().do == "heal"
     assert parse_event("do=slow edges=0-1 latency_ms=20").toxics.latency_ms == 20
     assert parse_event("do=kill peers=3 disk=lose for_s=1").undo().disk == "lose"
-    assert parse_event("do=isolate peers=3 mode=reset for_s=1").undo() == Event(do="heal", peers=(3,))
-    assert parse_event("do=one_way edges=0-1 for_s=1").undo() == Event(do="heal", edges=((0, 1),))
+    assert parse_event("do=isolate peers=3 mode=reset for_s=1").undo() == FaultEvent(do="heal", peers=(3,))
+    assert parse_event("do=one_way edges=0-1 for_s=1").undo() == FaultEvent(do="heal", edges=((0, 1),))
     with pytest.raises(ConfigError):
         parse_event("kill 3")
 

@@ -46,7 +46,7 @@ from peer.view.report.faults import spans, timeline_of
 from peer.view.report.report import build_report
 from peer.view.report.tables import report_view
 from peer.view.state.peer_status import read_status
-from peer.view.state.run_files import Run
+from peer.view.state.run_files import RunFiles
 from peer.view.state.tail import OBSERVED, TIMELINE
 from peer.view.state.view import View
 from peer.wire import convert, frames
@@ -243,7 +243,7 @@ def status(data: bytes) -> None:
         for file in (TIMELINE, OBSERVED):
             (Path(name) / file).write_text(history + "\n", encoding="utf-8")
         with suppress(StorageError):
-            run = Run.read(Path(name))
+            run = RunFiles.read(Path(name))
             spans(timeline_of(run), 0.0, 1.0)
             json.dumps([View(run.log, None).everything(), View(run.log, None).at(1)], allow_nan=False)
 

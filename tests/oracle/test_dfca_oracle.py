@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from coordinator_free_bootstrap import Manifest, make_graph
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.tasks.shard import Shard
 from peer.tasks.task import Task
 from tests.oracle import dfca_float64 as oracle
@@ -58,7 +58,7 @@ def test_the_reference_follows_the_oracle(initialization, aggregation, relay):
     )
     graph = make_graph("erdos-renyi", PEERS, p=0.5, seed=3, manifest=run)
     task = Blobs()
-    learners = {i: Learner(task, task.load_shard(i)) for i in graph.ids}
+    learners = {i: TorchLearner(task, task.load_shard(i)) for i in graph.ids}
     initial = [peer.models.copy() for peer in Reference(graph, learners).peers.values()]
     found = run_reference(graph, learners)
     data = [(shard.train_x.astype(np.float64), shard.train_y) for shard in map(task.load_shard, graph.ids)]

@@ -19,7 +19,7 @@ from coordinator_free_bootstrap import Graph, load_graph, make_graph, parse_mani
 from coordinator_free_bootstrap.errors import PeerError
 from peer.lab.simulated import simulate
 from peer.view.report.report import build_report
-from peer.view.state.run_files import Run
+from peer.view.state.run_files import RunFiles
 
 pytestmark = pytest.mark.process
 
@@ -214,7 +214,7 @@ def test_an_interrupted_experiment_of_processes_goes_on_from_its_checkpoints(tmp
 def rounds_of_all(directory: Path) -> int:
     """Return how many rounds every peer of a run has completed; 0 before the run has begun."""
     try:
-        return min(peer.rounds_completed for peer in Run.read(directory).peers)
+        return min(peer.rounds_completed for peer in RunFiles.read(directory).peers)
     except (PeerError, OSError):
         return 0
 

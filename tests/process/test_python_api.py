@@ -339,13 +339,13 @@ from pathlib import Path
 
 from peer import Graph
 from peer.bed.testbed.ports import on_free_ports
-from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.testbed import Supervisor
 from peer.bed.testbed.warm_up import warm_up
 
 if __name__ == "__main__":
     graph = on_free_ports(Graph.load(sys.argv[1]))
     warm_up(graph, None)
-    bed = Testbed(graph, Path(sys.argv[2]), insecure=True, start_method="spawn")
+    bed = Supervisor(graph, Path(sys.argv[2]), insecure=True, start_method="spawn")
     bed.start()
     print(bed.run())
 """

@@ -13,7 +13,7 @@ from tools.beds import Bed
 from coordinator_free_bootstrap import Graph, load_graph, make_graph
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.bed.testbed.directory import with_settings
-from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.testbed import Supervisor
 from peer.identity.files import OBSERVER, identity_files, load_key_pair
 from peer.view.state.peer_status import read_status
 from peer.wire.client import NeighborLink
@@ -58,5 +58,5 @@ def test_testbed_serves_its_observer_and_keeps_its_keys_after_a_restart(bed: Cal
     run.stop()
     assert [read_status(status, peer_id).peer_id for peer_id, status in enumerate(statuses)] == [0, 1, 2]
     assert not any("PRIVATE" in repr(status) for status in statuses)
-    again = Testbed(load_graph(run.directory / "graph.json"), run.directory)
+    again = Supervisor(load_graph(run.directory / "graph.json"), run.directory)
     assert [node.pins for node in again.graph.nodes] == pins

@@ -18,7 +18,7 @@ from tools.running import ends, running_peer, until
 
 from coordinator_free_bootstrap import make_graph, save_graph
 from peer.bed.testbed.ports import free_ports
-from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.testbed import Supervisor
 
 pytestmark = pytest.mark.process
 
@@ -45,7 +45,7 @@ def test_a_forked_peer_begins_when_all_are_forked(tmp_path: Path, monkeypatch: p
         return 0
 
     monkeypatch.setattr("peer.runtime.process.run_peer", run_peer)
-    bed = Testbed(make_graph("ring", 12, seed=1), tmp_path, insecure=True, start_method="fork")
+    bed = Supervisor(make_graph("ring", 12, seed=1), tmp_path, insecure=True, start_method="fork")
     bed.start()
     pids = {str(bed.pid(peer)) for peer in bed.graph.ids}
     assert set(bed.run().values()) == {0}

@@ -19,7 +19,7 @@ from tools.running import PATIENCE_S, on_loopback, running_command, running_peer
 from tools.warm_parent import Forked, executed
 
 from coordinator_free_bootstrap import load_graph, make_graph, parse_manifest, save_graph
-from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.testbed import Supervisor
 from peer.identity.files import identity_files
 from peer.store.history import read_history
 from peer.view.report.report import build_report
@@ -115,6 +115,6 @@ def test_clusters_are_shown_of_a_peer_whose_owner_tells_them(tmp_path: Path) -> 
 
 
 def test_watch_without_an_observers_key_says_what_is_missing(tmp_path: Path) -> None:
-    Testbed(on_loopback(make_graph("ring", 3)), tmp_path / "bed")  # a graph file with pinned keys
+    Supervisor(on_loopback(make_graph("ring", 3)), tmp_path / "bed")  # a graph file with pinned keys
     done = executed("watch", tmp_path / "bed" / "graph.json", "--certs", tmp_path)
     assert done.returncode == 20 and "found no key of an observer" in done.stderr, done.stderr

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from peer.lab.blocks import read_blocks
-from peer.lab.table import Table
+from peer.lab.table import ResultTable
 
 PAPERS = Path(__file__).parents[2] / "papers"
 FILES = sorted(PAPERS.glob("*/*.toml"))
@@ -14,7 +14,7 @@ def file_named(stem: str) -> Path:
     return next(path for path in FILES if path.stem == stem)
 
 
-def tables_of(folder: Path) -> list[Table]:
+def tables_of(folder: Path) -> list[ResultTable]:
     """Return the tables of the results below a folder."""
     return [block.table() for block in read_blocks(folder)]
 

@@ -23,7 +23,7 @@ from coordinator_free_bootstrap import load_graph, make_graph
 from peer.bed.chaos.network import FaultyNetwork
 from peer.bed.chaos.runner import FaultRunner
 from peer.bed.chaos.script import Script
-from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.testbed import Supervisor
 from peer.bed.testbed.warm_up import warm_up
 from peer.rings import VERBS
 from peer.store.system import end_with_parent
@@ -61,7 +61,7 @@ def run_bed(request: dict) -> None:
     directory = Path(request["directory"])
     wait_for_goodbyes(request["goodbye_s"])
     graph = load_graph(directory / "graph.json")
-    bed = Testbed(graph, directory, threads=1, insecure=request["insecure"])
+    bed = Supervisor(graph, directory, threads=1, insecure=request["insecure"])
     network = FaultyNetwork(bed.graph, seed=1) if request["proxy"] else None
     bed.graph_of = network.graph_of if network else bed.graph_of
     bed.failpoints = {int(peer_id): text for peer_id, text in request["failpoints"].items()}

@@ -12,7 +12,7 @@ from peer.bed.chaos.runner import FaultRunner
 from peer.bed.chaos.script import Script
 from peer.bed.options import BedOptions, ProcessOptions
 from peer.bed.testbed.directory import check_same_run
-from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.testbed import Supervisor
 from peer.bed.testbed.warm_up import check_task_first, warm_up
 from peer.view.live.watch import TestbedWatcher
 from peer.view.trackers.export import LiveExport
@@ -54,7 +54,7 @@ class BedRun:
         warm_up(graph, data_root)
         self.goal = check_task_first(graph, data_root)
         of_processes = {name: value for name, value in options.items() if name in ProcessOptions.__annotations__}
-        self.bed = Testbed(graph, out, traceback=traceback, **cast(ProcessOptions, of_processes))
+        self.bed = Supervisor(graph, out, traceback=traceback, **cast(ProcessOptions, of_processes))
         network = FaultyNetwork(self.bed.graph) if options["proxy"] or self.script.needs_network else None
         self.bed.graph_of = network.graph_of if network else self.bed.graph_of
         self.watcher = TestbedWatcher(out, graph)

@@ -50,7 +50,7 @@ class Fault:
 
     help: str
     keys: str
-    processes: Callable[[Processes, Event], str]
+    processes: Callable[[Processes, FaultEvent], str]
     undo: str | None = None
     weight: int = 0
     network: bool = False
@@ -80,8 +80,8 @@ _EXAMPLES = {
 }
 
 
-def _signal(name: str) -> Callable[[Processes, Event], str]:
-    def execute(bed: Processes, event: Event) -> str:
+def _signal(name: str) -> Callable[[Processes, FaultEvent], str]:
+    def execute(bed: Processes, event: FaultEvent) -> str:
         number = getattr(signal, name)
         stopped = [peer for peer in event.peers if not bed.signal(peer, number)]
         return f"skipped, not running: {', '.join(map(str, stopped))}" if stopped else "done"
@@ -89,7 +89,7 @@ def _signal(name: str) -> Callable[[Processes, Event], str]:
     return execute
 
 
-def _start(bed: Processes, event: Event) -> str:
+def _start(bed: Processes, event: FaultEvent) -> str:
     for peer in event.peers:
         bed.start(peer, lose_disk=event.disk == "lose")
     return "done"
@@ -98,13 +98,13 @@ def _start(bed: Processes, event: Event) -> str:
 def _on_edges(
     help_: str,
     keys: str,
-    toxics: Callable[[Event], Toxics],
+    toxics: Callable[[FaultEvent], Toxics],
     *,
     both: bool = True,
     undo: str | None = "heal",
     containers: Callable[[Any, Any], None] | None = None,
 ) -> Fault:
-    def execute(bed: Processes, event: Event) -> str:
+    def execute(bed: Processes, event: FaultEvent) -> str:
         directions = _edges(event, bed.graph)
         bed.set_toxics([*directions, *((b, a) for a, b in directions if both)], toxics(event))
         return "done"
@@ -112,7 +112,7 @@ def _on_edges(
     return Fault(help_, keys, execute, undo, 0 if undo is None else 1, True, containers)
 
 
-def _edges(event: Event, graph: Graph) -> list[Direction]:
+def _edges(event: FaultEvent, graph: Graph) -> list[Direction]:
     """Return the edges that an event names: its own, those of its peers, those between its groups, or else all."""
     if event.edges:
         return [*event.edges]
@@ -124,7 +124,7 @@ def _edges(event: Event, graph: Graph) -> list[Direction]:
     return [*graph.edges]
 
 
-def _blocked(event: Event) -> Toxics:
+def _blocked(event: FaultEvent) -> Toxics:
     return Toxics(reset=True) if event.mode == "reset" else Toxics(black_hole=True)
 
 
@@ -159,7 +159,7 @@ else:
     Name = Literal[tuple(FAULTS)]
 
 
-class Event(BaseModel):
+class FaultEvent(BaseModel):
     """One fault at one time: what a script's ``[[event]]`` holds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -193,11 +193,11 @@ class Event(BaseModel):
         """Return the keys that say what the fault is about, without those at their default."""
         return self.model_dump(exclude_defaults=True, exclude={"do", "at_s", "at_round", "for_s"})
 
-    def undo(self) -> Event:
+    def undo(self) -> FaultEvent:
         """Return the event that ends this one; of a partition, it heals all edges."""
         name = str(FAULTS[self.do].undo)
         taken = {*FAULTS[name].needs, *FAULTS[name].takes}
-        return Event.model_validate(
+        return FaultEvent.model_validate(
             {"do": name} | {key: value for key, value in self.parameters().items() if key in taken}
         )
 

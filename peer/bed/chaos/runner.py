@@ -24,11 +24,11 @@ from coordinator_free_bootstrap.errors import Option, UsageError
 from coordinator_free_bootstrap.ordinary_file import ordinary_file
 from coordinator_free_bootstrap.validation import sentences
 from peer.bed.chaos.control import ControlServer
-from peer.bed.chaos.faults import FAULTS, Event
+from peer.bed.chaos.faults import FAULTS, FaultEvent
 from peer.bed.chaos.network import FaultyNetwork
 from peer.bed.chaos.script import Script
 from peer.bed.chaos.toxics import Counters, Direction, Toxics
-from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.testbed import Supervisor
 from peer.store.files import storage_errors
 from peer.store.state_dir import StateDir
 from peer.view.state.tail import TIMELINE
@@ -55,7 +55,7 @@ class FaultRunner:
 
     def __init__(
         self,
-        bed: Testbed,
+        bed: Supervisor,
         rounds: Callable[[], int],
         script: Script | None = None,
         network: FaultyNetwork | None = None,
@@ -68,8 +68,8 @@ class FaultRunner:
         self.last_counters: dict[str, dict[str, int]] = {}  # of the network, when it ended
         self._rounds = rounds
         self._number = count()
-        self._due: list[tuple[float, int, Event]] = []
-        self._due_at_round: list[Event] = []
+        self._due: list[tuple[float, int, FaultEvent]] = []
+        self._due_at_round: list[FaultEvent] = []
         self._began = time.monotonic()
         self._timeline = bed.directory / TIMELINE
         self.control = ControlServer(bed.directory)
@@ -135,7 +135,7 @@ class FaultRunner:
             self.last_counters = _by_edge(self.network.counters(), Counters.as_dict)
             self.network.close()
 
-    def _plan(self, event: Event) -> None:
+    def _plan(self, event: FaultEvent) -> None:
         if event.at_round is not None:
             self._due_at_round.append(event)
         else:
@@ -144,7 +144,7 @@ class FaultRunner:
     def _next_s(self) -> float:
         return self._due[0][0] - time.monotonic() if self._due else float("inf")
 
-    def _check_network(self, event: Event) -> None:
+    def _check_network(self, event: FaultEvent) -> None:
         if FAULTS[event.do].network and self.network is None:
             raise UsageError(f"do = {event.do!r} needs fault proxies; start the testbed with {Option('proxy')}")
 
@@ -182,18 +182,18 @@ class FaultRunner:
             "counters": _by_edge(network.counters(), Counters.as_dict) if network else {},
         }
 
-    def _event(self, fields: dict[str, Any]) -> Event:
+    def _event(self, fields: dict[str, Any]) -> FaultEvent:
         try:
-            event = Event.model_validate(fields)
+            event = FaultEvent.model_validate(fields)
         except ValidationError as error:
-            raise UsageError("; ".join(sentences(error, Event, fields, "event"))) from error
+            raise UsageError("; ".join(sentences(error, FaultEvent, fields, "event"))) from error
         Script(event=(event,)).check(self.graph, "the request")
         self._check_network(event)
         return event
 
     # ---- execution ------------------------------------------------------------------------------------------------
 
-    def execute(self, event: Event) -> str:
+    def execute(self, event: FaultEvent) -> str:
         """Execute one event now, plan its undo, record it; return ``done``, or why not."""
         fault = FAULTS[event.do]
         result = fault.processes(self, event)

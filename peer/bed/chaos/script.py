@@ -24,7 +24,7 @@ from coordinator_free_bootstrap.errors import ConfigError
 from coordinator_free_bootstrap.ordinary_file import text_of
 from coordinator_free_bootstrap.seeds import generator
 from coordinator_free_bootstrap.validation import counted, joined, sentences
-from peer.bed.chaos.faults import FAULTS, Event
+from peer.bed.chaos.faults import FAULTS, FaultEvent
 from peer.bed.chaos.toxics import Toxics
 
 
@@ -33,7 +33,7 @@ class Script(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    event: tuple[Event, ...] = ()
+    event: tuple[FaultEvent, ...] = ()
 
     def check(self, graph: Graph, source: str) -> None:
         """Raise ConfigError if an event names what the graph does not have, or no peer would ever start."""
@@ -80,7 +80,7 @@ def load_script(path: Path) -> Script:
         raise ConfigError(joined(str(path), sentences(error, Script, data))) from error
 
 
-def parse_event(text: str) -> Event:
+def parse_event(text: str) -> FaultEvent:
     """Return the event of one line such as ``do=cut edges=3-4,4-5 for_s=5`` or ``do=partition groups=0,1|2,3``.
 
     Raises:
@@ -100,9 +100,9 @@ def parse_event(text: str) -> Event:
         else:
             fields[key] = value
     try:
-        return Event.model_validate(fields)
+        return FaultEvent.model_validate(fields)
     except ValidationError as error:
-        raise ConfigError(joined("--now", sentences(error, Event, fields))) from error
+        raise ConfigError(joined("--now", sentences(error, FaultEvent, fields))) from error
 
 
 def random_script(
@@ -129,7 +129,7 @@ def random_script(
     draw = generator(seed, "chaos")
     weighted = [name for name in names for _ in range(FAULTS[name].weight)]
     limit = max(1, len(peers) // 4) if down_max is None else down_max
-    events: list[Event] = []
+    events: list[FaultEvent] = []
     at_s, busy = 0.0, dict.fromkeys(peers, 0.0)
     while True:
         at_s += float(draw.uniform(0.5, 1.5)) * every_s
@@ -156,4 +156,4 @@ def random_script(
             fields["edges"] = ((a, b) if draw.random() < 0.5 else (b, a),)
         if "toxics" in fault.needs:
             fields["toxics"] = {"latency_ms": 200.0, "jitter_ms": 100.0}
-        events.append(Event.model_validate(fields))
+        events.append(FaultEvent.model_validate(fields))

@@ -59,7 +59,7 @@ def with_keys(graph: Graph, directory: Path) -> Graph:
     return pin(graph, certificates)
 
 
-class Testbed:
+class Supervisor:
     """The processes of one run: `start` forks peers, `poll` collects exit codes, `stop` ends all of them."""
 
     __test__ = False

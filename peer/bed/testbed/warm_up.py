@@ -95,12 +95,12 @@ def _check_task(graph: Graph, data_root: Path | None, sender: Connection) -> Non
 def _try_task(graph: Graph, data_root: Path | None) -> str:
     from coordinator_free_bootstrap.meaning import goal
     from peer.learning.check import try_learner
-    from peer.learning.learner import Learner
+    from peer.learning.learner import TorchLearner
     from peer.tasks.loading import load_task
     from peer.tasks.training_shard import training_shard
 
     manifest, first = graph.manifest, graph.ids[0]
     task = load_task(manifest, len(graph.nodes), data_root=data_root)
-    learner = Learner(task, training_shard(task, first, manifest), batch_size=manifest.batch_size)
+    learner = TorchLearner(task, training_shard(task, first, manifest), batch_size=manifest.batch_size)
     try_learner(learner, manifest.learning_rate, full_batch=manifest.local_unit == "fullbatch_step")
     return goal(learner.meaning)

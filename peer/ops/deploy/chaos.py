@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from coordinator_free_bootstrap.errors import UsageError
-from peer.bed.chaos.faults import FAULTS, Event
+from peer.bed.chaos.faults import FAULTS, FaultEvent
 from peer.bed.chaos.script import Script, random_script
 
 log = logging.getLogger("peer")
@@ -61,7 +61,7 @@ class Project:
                 found[int(number)] = container
         return dict(sorted(found.items()))
 
-    def execute(self, event: Event) -> bool:
+    def execute(self, event: FaultEvent) -> bool:
         """Execute an event on its one peer, undo it after ``for_s``, and return whether it fired.
 
         It does not fire on a peer that has ended, or where the engine fails; the failure is logged.

@@ -23,13 +23,13 @@ def check_image(name: str) -> None:
         raise UsageError(f"--image: found {name!r}; allowed: the name of an image, such as registry.example/peer:1")
 
 
-class _Text(Template):
+class _PercentTemplate(Template):
     delimiter = "%"
 
 
 def fill(template: str, **values: object) -> str:
     """Return a template of this package with its names replaced."""
-    return _Text((TEMPLATES / template).read_text()).substitute(values)
+    return _PercentTemplate((TEMPLATES / template).read_text()).substitute(values)
 
 
 def verbatim(template: str) -> str:

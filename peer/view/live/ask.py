@@ -22,7 +22,7 @@ from coordinator_free_bootstrap.strict_json import printable, shown
 from peer.identity.files import OBSERVER, KeyFiles, identity_files
 from peer.store.records import STATES
 from peer.store.state_dir import StateDir
-from peer.view.state.events import Event, merged
+from peer.view.state.events import LoggedEvent, merged
 from peer.view.state.hearsay import Hearsay
 from peer.view.state.peer_state import PeerState
 from peer.view.state.peer_status import PeerStatus, read_status
@@ -69,10 +69,10 @@ async def status_of(
 NO_PINS = "; this graph file pins no certificates, so it was asked without TLS; name the graph file that was deployed"
 
 
-async def answers(graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None = None) -> list[Event]:
+async def answers(graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None = None) -> list[LoggedEvent]:
     """Ask each peer of a graph once; return an event ``status`` or ``silent`` for each."""
 
-    async def one(peer_id: int) -> Event:
+    async def one(peer_id: int) -> LoggedEvent:
         address = graph.node(peer_id).address
         try:
             if not address:
@@ -88,17 +88,17 @@ async def answers(graph: Graph, tls: MutualTls | None, proxy: HttpProxy | None =
     return list(await asyncio.gather(*map(one, graph.ids)))
 
 
-def answered(status: PeerStatus) -> Event:
+def answered(status: PeerStatus) -> LoggedEvent:
     """Return the event of an answer."""
-    return Event(time.time(), status.peer_id, "status", {"status": status})
+    return LoggedEvent(time.time(), status.peer_id, "status", {"status": status})
 
 
-def _silent(peer_id: int, reason: str) -> Event:
-    return Event(time.time(), peer_id, "silent", {"reason": reason})
+def _silent(peer_id: int, reason: str) -> LoggedEvent:
+    return LoggedEvent(time.time(), peer_id, "silent", {"reason": reason})
 
 
 def view_of(
-    graph: Graph | None, news: list[Event], places: Mapping[int, StateDir], heard: Hearsay | None = None
+    graph: Graph | None, news: list[LoggedEvent], places: Mapping[int, StateDir], heard: Hearsay | None = None
 ) -> View:
     """Return the state of peers that were asked; a peer that gave no answer is read from its state directory, if it has one.
 

@@ -28,7 +28,7 @@ class Progress:
         if in_notebook():
             from IPython.display import display
 
-            self._cell = display(_Text(self._line(0, None)), display_id=True)
+            self._cell = display(_NotebookText(self._line(0, None)), display_id=True)
         else:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -42,7 +42,7 @@ class Progress:
     def update(self, completed: int, metric: float | None) -> None:
         """Show a new number of rounds, and the mean metric if it is known."""
         if self._cell is not None:
-            self._cell.update(_Text(self._line(completed, metric)))
+            self._cell.update(_NotebookText(self._line(completed, metric)))
         elif self._bar is not None:
             shown = self._label if metric is None else f"{self._label} {metric:.4g}"
             self._bar.update(self._task, completed=completed, description=shown)
@@ -52,7 +52,7 @@ class Progress:
         if self._cell is not None:
             from IPython.display import display
 
-            display(_Text(line))
+            display(_NotebookText(line))
         elif self._bar is not None:
             self._bar.console.print(line, soft_wrap=True)
 
@@ -73,7 +73,7 @@ class Progress:
             self._bar.stop()
 
 
-class _Text:
+class _NotebookText:
     """A line of text that a notebook shows as it is."""
 
     def __init__(self, line: str) -> None:

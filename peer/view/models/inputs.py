@@ -37,7 +37,7 @@ INTEGER_MAX = 2.0**53  # float64 has every integer below it
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
+class PredictionInputs:
     """Samples to predict.
 
     Attributes:
@@ -53,7 +53,9 @@ class Inputs:
     reading: str | None = None
 
 
-def read_inputs(path: Path, sample_shape: tuple[int, ...], dtype: str, preprocessing: Preprocessing | None) -> Inputs:
+def read_inputs(
+    path: Path, sample_shape: tuple[int, ...], dtype: str, preprocessing: Preprocessing | None
+) -> PredictionInputs:
     """Return the samples of a file, preprocessed as in training.
 
     Args:
@@ -90,7 +92,7 @@ def read_inputs(path: Path, sample_shape: tuple[int, ...], dtype: str, preproces
         )
     converted = _converted(path, raw, dtype)
     if preprocessing is None:
-        return Inputs(converted, files, unused, reading)
+        return PredictionInputs(converted, files, unused, reading)
     if files is None and preprocessing.divisor != 1.0 and dtype == "float32" and 0 < np.abs(raw).max() <= 1:
         raise TaskError(
             f"{Option('input')}: {path}: found values up to {np.abs(raw).max():.4g}, which seem to be scaled "
@@ -100,10 +102,10 @@ def read_inputs(path: Path, sample_shape: tuple[int, ...], dtype: str, preproces
     x = preprocessing.apply(raw if precision(raw) is np.float64 else converted)
     if x.dtype != dtype:
         raise TaskError(f"preprocessing: found {x.dtype} inputs; the model was trained on {dtype}; correct the task")
-    return Inputs(x, files, unused, reading)
+    return PredictionInputs(x, files, unused, reading)
 
 
-def read_named_inputs(path: Path, shapes: Mapping[str, Sequence[int]], dtypes: Mapping[str, str]) -> Inputs:
+def read_named_inputs(path: Path, shapes: Mapping[str, Sequence[int]], dtypes: Mapping[str, str]) -> PredictionInputs:
     """Return the samples of a model with several inputs: arrays with their names, which are not scaled.
 
     Args:
@@ -127,7 +129,7 @@ def read_named_inputs(path: Path, shapes: Mapping[str, Sequence[int]], dtypes: M
         raise TaskError(
             f"{Option('input')}: {path}: found the arrays {found}; allowed: {wanted}, with equally many samples"
         )
-    return Inputs(
+    return PredictionInputs(
         {name: _converted(path, arrays[name], dtypes[name]) for name in shapes}, None, tuple(arrays.keys() - shapes)
     )
 
@@ -248,7 +250,7 @@ def read_raw(path: Path, sample_shape: Any) -> Any:
     return arrays[ARRAY_NAME] if arrays.keys() == {ARRAY_NAME} else arrays
 
 
-def checked_inputs(found: Any, shape: Any, dtype: Any) -> Inputs:
+def checked_inputs(found: Any, shape: Any, dtype: Any) -> PredictionInputs:
     """Return what a task's `encode` gave as inputs of the model.
 
     Args:
@@ -273,7 +275,7 @@ def checked_inputs(found: Any, shape: Any, dtype: Any) -> Inputs:
             f"{shapes.get('', shapes)}; return inputs of the model"
         )
     checked = {name: _converted(Path("encode"), array, dtypes[name]) for name, array in arrays.items()}
-    return Inputs(checked.get("", checked))
+    return PredictionInputs(checked.get("", checked))
 
 
 def _json_lines(path: Path) -> list[Any]:

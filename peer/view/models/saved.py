@@ -22,12 +22,11 @@ from peer.core.schema import Schema
 from peer.learning.bench import EVALUATION_BATCH
 from peer.learning.combined import CONFIDENT, Combined
 from peer.learning.flat import FlatModule, seeded
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.learning.model_about import CLUSTER, PERSONALIZED
 from peer.learning.samples import call
 from peer.store.model_file import load_model
-from peer.tasks.arrays import Inputs as Samples
-from peer.tasks.arrays import by_name, count, each, sample_shape
+from peer.tasks.arrays import Inputs, by_name, count, each, sample_shape
 from peer.tasks.loading import find_task_file, load_task
 from peer.tasks.preprocessing import Preprocessing
 from peer.tasks.process_settings import users_settings
@@ -35,7 +34,7 @@ from peer.tasks.shard import Shard
 from peer.tasks.sources import source_named
 from peer.tasks.task import Task
 from peer.tasks.user_code import shard_of, user_code
-from peer.view.models.inputs import Inputs, checked_inputs, read_inputs, read_named_inputs, read_raw
+from peer.view.models.inputs import PredictionInputs, checked_inputs, read_inputs, read_named_inputs, read_raw
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ class SavedModel:
             )
         return np.concatenate(parts)
 
-    def predict(self, manifest: Manifest, inputs: Samples) -> NDArray[np.float32]:
+    def predict(self, manifest: Manifest, inputs: Inputs) -> NDArray[np.float32]:
         """Return the outputs, float32 [n, ...], for ``inputs`` [n, ...], or several by name, preprocessed as in training.
 
         Raises:
@@ -192,7 +191,7 @@ class SavedModel:
     ) -> torch.nn.Module:
         cpu = torch.device("cpu")
         make = task.make_model if task is not None else self._maker(manifest)
-        # Parameters that are not trained are not in the file; `Learner` makes them from this seed too.
+        # Parameters that are not trained are not in the file; `TorchLearner` makes them from this seed too.
         with user_code("make_model"), seeded(0, cpu):
             model = FlatModule(make(), cpu, frozenset(tensors))
         self.check_frozen(model.frozen_digest)
@@ -212,7 +211,7 @@ class SavedModel:
                 f"{digest!r}; give this machine the same file of the base model, model code and library versions"
             )
 
-    def predictions(self, manifest: Manifest, inputs: Samples) -> list[dict[str, Any]]:
+    def predictions(self, manifest: Manifest, inputs: Inputs) -> list[dict[str, Any]]:
         """Return for each of ``inputs`` [n, ...] the class and its probability; in regression the value, or a list.
 
         Of a multilabel task it is a list with the probability of each label.
@@ -303,7 +302,7 @@ class SavedModel:
                 raise StorageError(f"{self.path}: metadata: {error}; give a finished run's file") from error
         return None if source_named(manifest.task) is not None else load_task(manifest, 1).preprocessing
 
-    def read_inputs(self, manifest: Manifest, path: Path, *, preprocessed: bool) -> Inputs:
+    def read_inputs(self, manifest: Manifest, path: Path, *, preprocessed: bool) -> PredictionInputs:
         """Return the samples of a file as inputs of the model; ``preprocessed``: they are inputs already.
 
         Raises:
@@ -323,7 +322,7 @@ class SavedModel:
             )
         return read_inputs(path, self.sample_shape(), self.input_dtype(), preprocessing)
 
-    def _encoded(self, task: Task, path: Path, preprocessing: Preprocessing | None) -> Inputs:
+    def _encoded(self, task: Task, path: Path, preprocessing: Preprocessing | None) -> PredictionInputs:
         """Return the samples of a file as the task's own `encode` makes inputs of them."""
         shape = self._json("sample_shape")
         dtype = self._json("input_dtype") if self.several_inputs else self.input_dtype()
@@ -332,7 +331,7 @@ class SavedModel:
             found = task.encode(raw, preprocessing)
         return checked_inputs(found, shape, dtype)
 
-    def _read_named(self, path: Path) -> Inputs:
+    def _read_named(self, path: Path) -> PredictionInputs:
         shapes, dtypes = self._json("sample_shape"), self._json("input_dtype")
         return read_named_inputs(path, shapes, dtypes)
 
@@ -398,7 +397,7 @@ def evaluated(
     """
     if part not in {"train", "validation", "test"}:
         raise UsageError(f"{Option('part')}: found {part!r}; allowed: train, validation, test")
-    learner = Learner(task, saved.check_shard(manifest, task, shard_of(task, peer_id)), device=device)
+    learner = TorchLearner(task, saved.check_shard(manifest, task, shard_of(task, peer_id)), device=device)
     saved.check_frozen(learner.frozen_digest)
     if saved.weights:
         result = learner.evaluate_predictions(_mixed(saved, learner, part), part)
@@ -413,7 +412,7 @@ def evaluated(
     }
 
 
-def _mixed(saved: SavedModel, learner: Learner, part: Any) -> NDArray[np.float32]:
+def _mixed(saved: SavedModel, learner: TorchLearner, part: Any) -> NDArray[np.float32]:
     models = saved.vectors(learner.schema)
     if saved.metadata["predictor"] == CONFIDENT:
         return confident_predictions(learner, models, part)

@@ -7,7 +7,7 @@ from pathlib import Path
 from coordinator_free_bootstrap.strict_json import printable
 from peer.view.page.film import Film
 from peer.view.report.report import warnings
-from peer.view.state.run_files import Run
+from peer.view.state.run_files import RunFiles
 from peer.view.state.tail import RunTail
 from peer.view.state.view import View
 
@@ -32,5 +32,5 @@ class RunSource:
         if new:
             log = self.tail.log
             started = any(peer.lines for peer in log.peers.values())
-            self.film.warnings = warnings(Run.of(self.tail)) if started else log.problems
+            self.film.warnings = warnings(RunFiles.of(self.tail)) if started else log.problems
         return new

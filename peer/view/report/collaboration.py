@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from peer.view.state.run_files import Run
+from peer.view.state.run_files import RunFiles
 
 RENAMED = 1  # the true cluster of the peers whose labels the split `label_flip` renames
 
@@ -17,13 +17,13 @@ RENAMED = 1  # the true cluster of the peers whose labels the split `label_flip`
 Links = dict[int, list[int]]  # peer -> its collaborators
 
 
-def links(run: Run) -> Links:
+def links(run: RunFiles) -> Links:
     """Return the collaborators of each peer after its last evaluated round, for peers that have chosen some or none."""
     states = {peer.peer_id: peer.last.get("state") or {} for peer in run.peers}
     return {i: list(state["collaborators"]) for i, state in states.items() if state.get("collaborators") is not None}
 
 
-def first_links(run: Run) -> Links:
+def first_links(run: RunFiles) -> Links:
     """Return the collaborators that each peer chose first, for peers that have chosen some or none."""
     states = {peer.peer_id: [line.get("state") or {} for _, line in sorted(peer.rounds.items())] for peer in run.peers}
     chosen = {
@@ -32,7 +32,7 @@ def first_links(run: Run) -> Links:
     return {i: list(found[0]) for i, found in chosen.items() if found}
 
 
-def collaboration(run: Run) -> dict[str, Any] | None:
+def collaboration(run: RunFiles) -> dict[str, Any] | None:
     """Return the collaboration graph and what describes it; None for an algorithm without one.
 
     ``collaborators``: of each peer. ``candidates_mean``, ``collaborators_mean``: mean |Omega_i|, |C_i|. ``sparsity``: share

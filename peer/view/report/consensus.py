@@ -8,10 +8,10 @@ import numpy as np
 
 from coordinator_free_bootstrap.errors import StorageError
 from peer.store.model_file import load_model
-from peer.view.state.run_files import Run
+from peer.view.state.run_files import RunFiles
 
 
-def consensus_distances(run: Run, notes: list[str]) -> tuple[list[float | None], list[float | None]]:
+def consensus_distances(run: RunFiles, notes: list[str]) -> tuple[list[float | None], list[float | None]]:
     """Return each cluster's consensus distance, absolute and relative; None with fewer than two models.
 
     The distance is the mean over peers of the squared Euclidean distance to the mean model; the relative distance is

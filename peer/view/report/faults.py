@@ -13,7 +13,7 @@ from coordinator_free_bootstrap.validation import counted
 from peer.store.files import storage_errors
 from peer.view.report.plots import COLORS, PALE, TEXT_COLOR, make_figure
 from peer.view.state.events import seconds_of
-from peer.view.state.run_files import Run
+from peer.view.state.run_files import RunFiles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ class Span:
     end_s: float
 
 
-def timeline_of(run: Run) -> list[dict[str, Any]]:
+def timeline_of(run: RunFiles) -> list[dict[str, Any]]:
     """Return the valid lines of a run's timeline with ``at`` (Unix seconds); [] for a run without faults."""
     return [event.data | {"at": event.at} for _, event in run.log.news if event.kind == "fault"]
 
@@ -61,7 +61,7 @@ def _ends(later: dict[str, Any], line: dict[str, Any], peer: int | None) -> bool
     return not later.get("edges") or bool(edges & {frozenset(edge) for edge in later["edges"]})
 
 
-def save_fault_picture(run: Run, directory: Path) -> list[Path]:
+def save_fault_picture(run: RunFiles, directory: Path) -> list[Path]:
     """Write ``faults.png`` if the run has a timeline; return the paths written."""
     lines = timeline_of(run)
     if not lines:
@@ -72,7 +72,7 @@ def save_fault_picture(run: Run, directory: Path) -> list[Path]:
     return [directory / PICTURE]
 
 
-def fault_figure(run: Run, lines: list[dict[str, Any]]) -> Figure:
+def fault_figure(run: RunFiles, lines: list[dict[str, Any]]) -> Figure:
     """Return each peer's metric over seconds, and below it a bar for each fault."""
     from matplotlib.patches import Patch
 

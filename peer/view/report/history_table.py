@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from peer.view.state.run_files import Run
+from peer.view.state.run_files import RunFiles
 
 
-def rows(run: Run) -> list[dict[str, Any]]:
+def rows(run: RunFiles) -> list[dict[str, Any]]:
     """Return one row per peer and round, by peer id and round; of a repeated round the last line counts."""
     return [
         run.metric.named(row_of(peer.peer_id, line, peer.last.get("true_cluster")))

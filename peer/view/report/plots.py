@@ -17,7 +17,7 @@ from peer.store.files import storage_errors
 from peer.view.report.collaboration import Links, links
 from peer.view.report.history_table import rows
 from peer.view.state.layout import positions
-from peer.view.state.run_files import Curve, Run, metric_curve
+from peer.view.state.run_files import Curve, RunFiles, metric_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ UNKNOWN_COLOR = "#D0D0D0"
 TEXT_COLOR, PALE = "#333333", "#E4E4E4"
 
 
-def save_plots(run: Run, directory: Path) -> list[Path]:
+def save_plots(run: RunFiles, directory: Path) -> list[Path]:
     """Write the pictures of a run, and return their paths, sorted.
 
     They are ``accuracy_rounds.png``, ``accuracy_bytes.png`` (``metric_...`` for another metric), ``clusters.png`` and
@@ -102,7 +102,7 @@ def metric_figure(curve: Curve, x: np.ndarray, x_label: str, title: str, metric:
     return figure
 
 
-def series_figure(run: Run, name: str | None = None) -> Figure:
+def series_figure(run: RunFiles, name: str | None = None) -> Figure:
     """Return a value of the round lines over rounds: the mean over peers, with a band from the lowest to the highest.
 
     Args:
@@ -142,7 +142,7 @@ def series_figure(run: Run, name: str | None = None) -> Figure:
     return figure
 
 
-def cluster_figure(run: Run, topology: Graph, title: str) -> Figure:
+def cluster_figure(run: RunFiles, topology: Graph, title: str) -> Figure:
     """Return a drawing of the graph: the color is the assigned cluster, the marker shape the true one."""
     import networkx as nx
 
@@ -167,7 +167,7 @@ def cluster_figure(run: Run, topology: Graph, title: str) -> Figure:
     return figure
 
 
-def collaboration_figure(run: Run, chosen: Links, title: str) -> Figure:
+def collaboration_figure(run: RunFiles, chosen: Links, title: str) -> Figure:
     """Return a matrix with a square where the peer of the row averages the model of the peer of the column.
 
     Args:
@@ -205,7 +205,7 @@ def collaboration_figure(run: Run, chosen: Links, title: str) -> Figure:
     return figure
 
 
-def _cluster_legend(axes: Axes, run: Run) -> None:
+def _cluster_legend(axes: Axes, run: RunFiles) -> None:
     def entries(key: str) -> Sequence[int]:
         return sorted({int(label) for label in run.latest(key)})
 

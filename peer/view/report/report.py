@@ -1,6 +1,6 @@
 """The report of a run: one JSON object with stable keys, computed from the peers' files.
 
-To add a number, add a function of a `Run` to `METRICS`; its name is the key. A value that is not known (no true clusters, no
+To add a number, add a function of `RunFiles` to `METRICS`; its name is the key. A value that is not known (no true clusters, no
 evaluation yet) is null, never zero.
 """
 
@@ -30,7 +30,7 @@ from peer.view.state.durations import duration
 from peer.view.state.more_metrics import latest_values, more_metrics_of
 from peer.view.state.peer_state import run_state, states
 from peer.view.state.places import listed
-from peer.view.state.run_files import PeerRun, Run, metric_curve
+from peer.view.state.run_files import PeerRun, RunFiles, metric_curve
 
 WITHOUT_EXCHANGE = "local"  # the algorithm whose peers fold nothing
 KNOWN_REFUSALS = frozenset(Refusal)
@@ -42,7 +42,7 @@ STEADY_EVALUATIONS = 3  # consecutive evaluations at a target that count as reac
 class Report:
     """The numbers of a run (`values`) and the run."""
 
-    run: Run
+    run: RunFiles
     values: dict[str, Any]
 
     def as_json(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def build_report(directory: Path, target: float | None = None) -> Report:
     """Read what a run left and compute its report, also of a running or interrupted run.
 
     Args:
-        directory: a testbed's directory, one state directory, or a folder with state directories; see `Run.read`.
+        directory: a testbed's directory, one state directory, or a folder with state directories; see `RunFiles.read`.
         target: a value of the metric; the report then says when the mean reached it.
 
     Raises:
@@ -63,12 +63,12 @@ def build_report(directory: Path, target: float | None = None) -> Report:
         GraphError: the graph file is not valid.
         StorageError: a file exists and cannot be read.
     """
-    run = Run.read(directory)
+    run = RunFiles.read(directory)
     with np.errstate(over="ignore", invalid="ignore"):  # a diverged run has numbers near the limit of float64
         return _report(run, target)
 
 
-def _report(run: Run, target: float | None) -> Report:
+def _report(run: RunFiles, target: float | None) -> Report:
     notes = [*run.found, *_state_notes(run)]
     values: dict[str, Any] = {"warnings": warnings(run)}
     values |= _metrics(run, notes)
@@ -87,7 +87,7 @@ def _report(run: Run, target: float | None) -> Report:
     return Report(run, finite(values))
 
 
-def _metrics(run: Run, notes: list[str]) -> dict[str, Any]:
+def _metrics(run: RunFiles, notes: list[str]) -> dict[str, Any]:
     """Return `METRICS`; a value whose package is not installed is None, with a note."""
     values: dict[str, Any] = {}
     missing: dict[str, list[str]] = {}
@@ -102,7 +102,7 @@ def _metrics(run: Run, notes: list[str]) -> dict[str, Any]:
     return values
 
 
-def more_metrics(run: Run) -> dict[str, dict[str, Any]]:
+def more_metrics(run: RunFiles) -> dict[str, dict[str, Any]]:
     """Return the task's other metrics by name: direction, and mean and worst of the peers' latest values."""
     metrics = more_metrics_of(peer.state for peer in run.peers)
     rows = [latest_values(peer.state, metrics) for peer in run.peers]
@@ -114,31 +114,31 @@ def more_metrics(run: Run) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _accuracy(statistic: Callable[[Metric, np.ndarray], Any]) -> Callable[[Run], float | None]:
-    def metric(run: Run) -> float | None:
+def _accuracy(statistic: Callable[[Metric, np.ndarray], Any]) -> Callable[[RunFiles], float | None]:
+    def metric(run: RunFiles) -> float | None:
         accuracies = np.array(run.latest("accuracy"), dtype=float)
         return float(statistic(run.metric, accuracies)) if accuracies.size else None
 
     return metric
 
 
-def total(key: str, run: Run) -> int:
+def total(key: str, run: RunFiles) -> int:
     """Return the sum of a counter over peers."""
     return sum(peer.state.totals[key] for peer in run.peers)
 
 
-def state(run: Run) -> str:
+def state(run: RunFiles) -> str:
     """Return `run_state` of the run."""
     return run_state((peer.state for peer in run.peers), run.manifest.rounds if run.manifest else None)
 
 
-def without_value(run: Run) -> list[int]:
+def without_value(run: RunFiles) -> list[int]:
     """Return the peers that have completed rounds and have no value of the metric, although others have one."""
     known = {peer.peer_id for peer in run.peers if peer.last.get("accuracy") is not None}
     return [peer.peer_id for peer in run.peers if known and peer.rounds_completed and peer.peer_id not in known]
 
 
-def refusals(run: Run) -> dict[str, int]:
+def refusals(run: RunFiles) -> dict[str, int]:
     """Return how many messages of each refusal code the peers refused, most frequent first."""
     counts: Counter[str] = Counter()
     for peer in run.peers:
@@ -146,7 +146,7 @@ def refusals(run: Run) -> dict[str, int]:
     return dict(counts.most_common())
 
 
-def was_alone(run: Run, peer: PeerRun) -> bool:
+def was_alone(run: RunFiles, peer: PeerRun) -> bool:
     """Return whether a peer ended as alone, or completed rounds of an exchange without folding any model."""
     if peer.status == "alone":
         return True
@@ -154,7 +154,7 @@ def was_alone(run: Run, peer: PeerRun) -> bool:
     return exchanges and bool(peer.state.rounds) and peer.state.totals.models_folded == 0
 
 
-def warnings(run: Run) -> list[str]:
+def warnings(run: RunFiles) -> list[str]:
     """Return what makes the numbers of a run doubtful, as sentences: unread lines, diverged peers, refusals, peers alone."""
     found = [*run.log.problems]
     if diverged := [peer.peer_id for peer in run.peers if peer.status == "diverged"]:
@@ -190,37 +190,37 @@ def warnings(run: Run) -> list[str]:
     return found
 
 
-def rounds(run: Run) -> int:
+def rounds(run: RunFiles) -> int:
     """Return the largest number of completed rounds of a peer."""
     return max((peer.rounds_completed for peer in run.peers), default=0)
 
 
-def seconds(run: Run) -> dict[str, float]:
+def seconds(run: RunFiles) -> dict[str, float]:
     """Return seconds by phase over all rounds, mean over the peers with rounds."""
     rows = [peer.state.phase_seconds() for peer in run.peers if peer.round_lines]
     return {phase: float(np.mean([row[phase] for row in rows])) if rows else 0.0 for phase in PHASES}
 
 
-def cluster_labels(run: Run) -> tuple[list[int], list[int]]:
+def cluster_labels(run: RunFiles) -> tuple[list[int], list[int]]:
     """Return the true and the assigned clusters of the peers that have both."""
     rows = [(peer.last.get("true_cluster"), peer.last.get("cluster_index")) for peer in run.peers]
     known = [(int(true), int(found)) for true, found in rows if true is not None and found is not None]
     return [true for true, _ in known], [found for _, found in known]
 
 
-def clusters_used(run: Run) -> int | None:
+def clusters_used(run: RunFiles) -> int | None:
     """Return the number of clusters that some peer evaluates; None: no peer names one."""
     found = {peer.last.get("cluster_index") for peer in run.peers} - {None}
     return len(found) or None
 
 
-def cluster_ari(run: Run) -> float | None:
+def cluster_ari(run: RunFiles) -> float | None:
     """Return the adjusted Rand index of assigned against true clusters over peers: 1 if equal, about 0 by chance."""
     true, found = cluster_labels(run)
     return agreement(true, found)
 
 
-def cluster_accuracy(run: Run) -> float | None:
+def cluster_accuracy(run: RunFiles) -> float | None:
     """Return the share of peers in their true cluster, under the best one-to-one matching of labels (Hungarian)."""
     true, found = cluster_labels(run)
     if not true:
@@ -233,7 +233,7 @@ def cluster_accuracy(run: Run) -> float | None:
     return float(confusion[linear_sum_assignment(-confusion)].sum() / len(true))
 
 
-def algorithm_state(run: Run) -> dict[str, float]:
+def algorithm_state(run: RunFiles) -> dict[str, float]:
     """Return the mean over peers of each number in the algorithm's state after the peer's last round."""
     found: dict[str, list[float]] = {}
     for peer in run.peers:
@@ -243,7 +243,7 @@ def algorithm_state(run: Run) -> dict[str, float]:
     return {name: float(np.mean(numbers)) for name, numbers in sorted(found.items())}
 
 
-def reached(run: Run, target: float) -> dict[str, float | None]:
+def reached(run: RunFiles, target: float) -> dict[str, float | None]:
     """Return the first round whose mean metric is at `target` for `STEADY_EVALUATIONS` evaluations."""
     curve = metric_curve(run)
     there = run.metric.reaches(curve.mean, target)
@@ -277,7 +277,7 @@ def peer_row(peer: PeerRun) -> dict[str, Any]:
     }
 
 
-def _state_notes(run: Run) -> list[str]:
+def _state_notes(run: RunFiles) -> list[str]:
     notes = []
     for status, each in STATES.items():
         ids = [peer.peer_id for peer in run.peers if peer.status == status]
@@ -303,7 +303,7 @@ def _state_notes(run: Run) -> list[str]:
     return notes
 
 
-METRICS: dict[str, Callable[[Run], Any]] = {
+METRICS: dict[str, Callable[[RunFiles], Any]] = {
     "state": state,
     "states": lambda run: dict(sorted(states({peer.peer_id: peer.state for peer in run.peers}).items())),
     "refusals": refusals,

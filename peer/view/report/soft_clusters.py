@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator_free_bootstrap.schedule import is_active, neighbors_in_round
-from peer.view.state.run_files import Run
+from peer.view.state.run_files import RunFiles
 
 COLLAPSED = 0.95  # mean mixture weight above which one cluster has nearly all samples
 
@@ -71,39 +71,39 @@ def collapse(mixtures: list[list[float]]) -> bool:
     return bool(np.mean(mixtures, axis=0).max() > COLLAPSED)
 
 
-def _states(run: Run, name: str) -> list[Any]:
+def _states(run: RunFiles, name: str) -> list[Any]:
     found = ((peer.last.get("state") or {}).get(name) for peer in run.peers)
     return [value for value in found if value is not None]
 
 
-def _tables(run: Run) -> list[Counts]:
+def _tables(run: RunFiles) -> list[Counts]:
     return [np.array(rows, np.int64) for rows in _states(run, "confusion")]
 
 
-def mix_err(run: Run) -> float | None:
+def mix_err(run: RunFiles) -> float | None:
     """Return `mixture_error` after the last evaluated rounds; None if mixtures or true clusters are not known."""
     return mixture_error_of([peer.last.get("state") or {} for peer in run.peers])
 
 
-def sample_cluster_accuracy(run: Run) -> float | None:
+def sample_cluster_accuracy(run: RunFiles) -> float | None:
     """Return `sample_accuracy` after the last evaluated rounds; None if true clusters are not known."""
     tables = _tables(run)
     return sample_accuracy(tables) if tables else None
 
 
-def class_explains(run: Run) -> float | None:
+def class_explains(run: RunFiles) -> float | None:
     """Return how much of the division of the samples their class explains, mean over peers; None without classes."""
     found = _states(run, "class_explains")
     return float(np.mean(found)) if found else None
 
 
-def truth_explains(run: Run) -> float | None:
+def truth_explains(run: RunFiles) -> float | None:
     """Return the same for the true clusters: the share of samples with the commonest label of their distribution at a peer."""
     tables = [table for table in _tables(run) if table.sum()]
     return float(np.mean([table.max(axis=1).sum() / table.sum() for table in tables])) if tables else None
 
 
-def best_center(run: Run, true_cluster: int) -> float | None:
+def best_center(run: RunFiles, true_cluster: int) -> float | None:
     """Return the score of the best center on the test samples of one true distribution, pooled over the peers.
 
     The score of center s is the share of correct predictions (in regression the mean loss) when each peer uses its own center s:
@@ -121,20 +121,20 @@ def best_center(run: Run, true_cluster: int) -> float | None:
     return float(scores.max() if run.metric.higher_is_better else scores.min())
 
 
-def collapsed(run: Run) -> bool | None:
+def collapsed(run: RunFiles) -> bool | None:
     """Return `collapse` of the last mixtures; None for an algorithm without mixtures."""
     mixtures = _states(run, "mixture")
     alike = [mixture for mixture in mixtures if len(mixture) == len(mixtures[0])]
     return collapse(alike) if alike and len(alike[0]) > 1 else None
 
 
-def final_phase(run: Run) -> dict[str, float] | None:
+def final_phase(run: RunFiles) -> dict[str, float] | None:
     """Return the mean accuracy before and after the final phase; None before it."""
     before, after = (run.latest(f"accuracy_{when}_final") for when in ("before", "after"))
     return {"before": float(np.mean(before)), "after": float(np.mean(after))} if after else None
 
 
-def models_compared(run: Run) -> dict[str, int] | None:
+def models_compared(run: RunFiles) -> dict[str, int] | None:
     """Return how many models DFCA and FedEM would have sent on this graph in the same rounds.
 
     DFCA sends one model to each neighbor whose edge is active, FedEM one per cluster. None without a graph file.

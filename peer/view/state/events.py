@@ -1,6 +1,6 @@
 """Events of a run: what peers, observers and fault runners wrote or said, each validated, in one form for the reducer.
 
-| kind | where it comes from | `Event.data` |
+| kind | where it comes from | `LoggedEvent.data` |
 |---|---|---|
 | a kind of `peer.store.records.KINDS` | ``history.jsonl`` | the line |
 | ``summary`` | ``summary.json`` | the summary |
@@ -26,7 +26,7 @@ from peer.view.state.records import OBSERVED_LINES, Record, problem_of
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LoggedEvent:
     """One thing that happened.
 
     Attributes:
@@ -47,7 +47,7 @@ def seconds_of(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def events_of(peer: int | None, lines: Iterable[Record], after: float = 0.0) -> Iterator[Event]:
+def events_of(peer: int | None, lines: Iterable[Record], after: float = 0.0) -> Iterator[LoggedEvent]:
     """Yield the events of validated history lines (or of the fault timeline, with ``peer`` None).
 
     The order of lines wins over their clocks: a time below that of the line before is raised to it.
@@ -60,16 +60,16 @@ def events_of(peer: int | None, lines: Iterable[Record], after: float = 0.0) -> 
     for line in lines:
         text = line.get("time")
         after = max(after, seconds_of(text)) if text else after
-        yield Event(after, peer, "fault" if peer is None else str(line["kind"]), line)
+        yield LoggedEvent(after, peer, "fault" if peer is None else str(line["kind"]), line)
 
 
-def status_of(event: Event) -> PeerStatus:
+def status_of(event: LoggedEvent) -> PeerStatus:
     """Return the answer of a ``status`` event: of an observer that asks, or of a validated line of ``watch.jsonl``."""
     said = event.data["status"]
     return said if isinstance(said, PeerStatus) else PeerStatus.model_validate(said)
 
 
-def merged(streams: Iterable[Iterable[Event]]) -> list[Event]:
+def merged(streams: Iterable[Iterable[LoggedEvent]]) -> list[LoggedEvent]:
     """Return events of several files in the order of their times; events of one file keep their order."""
     return list(heapq.merge(*streams, key=lambda event: event.at))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from peer.view.state.events import Event, status_of
+from peer.view.state.events import LoggedEvent, status_of
 from peer.view.state.peer_status import PeerStatus
 from peer.view.state.records import Record
 
@@ -16,7 +16,7 @@ class Hearsay:
         self._endings: dict[int, Record] = {}
         self.anyone = False
 
-    def take(self, news: list[Event]) -> list[Event]:
+    def take(self, news: list[LoggedEvent]) -> list[LoggedEvent]:
         """Return the events with a ``summary`` in place of the silence of a peer that is known to have ended.
 
         Args:
@@ -39,7 +39,7 @@ class Hearsay:
             elif state == "alive":
                 self._endings.pop(neighbor, None)
 
-    def _hear_itself(self, event: Event) -> None:
+    def _hear_itself(self, event: LoggedEvent) -> None:
         if event.peer is None:
             return
         status = status_of(event)
@@ -57,6 +57,6 @@ class Hearsay:
         told = sorted({*before.get("told_by", ()), *told_by})
         self._endings[peer_id] = {"status": status, "rounds_completed": rounds, "told_by": told}
 
-    def _ended(self, event: Event) -> Event:
+    def _ended(self, event: LoggedEvent) -> LoggedEvent:
         ending = self._endings.get(event.peer) if event.peer is not None else None
-        return event if ending is None else Event(event.at, event.peer, "summary", dict(ending))
+        return event if ending is None else LoggedEvent(event.at, event.peer, "summary", dict(ending))

@@ -10,7 +10,7 @@ from typing import Any
 
 from peer.core.counters import COUNTERS, COUNTING, Totals
 from peer.store.records import PHASES
-from peer.view.state.events import Event, status_of
+from peer.view.state.events import LoggedEvent, status_of
 from peer.view.state.peer_status import PeerStatus
 from peer.view.state.records import Record
 
@@ -85,7 +85,7 @@ class PeerState:
 
     # ---- the fold -------------------------------------------------------------------------------------------------------
 
-    def apply(self, event: Event, position: int) -> None:
+    def apply(self, event: LoggedEvent, position: int) -> None:
         """Take one event; `position` is its number in the run, from 1."""
         self.position, self.at = position, event.at
         kind, data = event.kind, event.data
@@ -121,7 +121,7 @@ class PeerState:
         elif kind == "checkpoint":
             self.checkpoint = data
 
-    def _take_round(self, event: Event) -> None:
+    def _take_round(self, event: LoggedEvent) -> None:
         line = self.round = event.data
         if line.get("accuracy") is not None:
             self.evaluated = line
@@ -141,24 +141,24 @@ class PeerState:
             self.missing -= {index}
         self.met_neighbor |= bool(line.get("neighbors_alive"))
 
-    def _take_status(self, event: Event) -> None:
+    def _take_status(self, event: LoggedEvent) -> None:
         said = status_of(event)
         self.answer, self.answer_position, self.silent = said, self.position, ""
         self.neighbors |= {int(neighbor): state for neighbor, state in said.neighbors.items() if state != "unknown"}
 
-    def _take_silence(self, event: Event) -> None:
+    def _take_silence(self, event: LoggedEvent) -> None:
         self.silent = event.data["reason"]
 
-    def _take_summary(self, event: Event) -> None:
+    def _take_summary(self, event: LoggedEvent) -> None:
         self.summary = event.data
 
-    def _take_process(self, event: Event) -> None:
+    def _take_process(self, event: LoggedEvent) -> None:
         self.held = event.data["held"]
 
-    def _take_exit(self, event: Event) -> None:
+    def _take_exit(self, event: LoggedEvent) -> None:
         self.exited = event.data["exit_code"]
 
-    def _take_gap(self, event: Event) -> None:
+    def _take_gap(self, event: LoggedEvent) -> None:
         self.gaps += ((event.data["from_round"], event.data["to_round"]),)
 
     # ---- what follows from it -------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from peer.view.state.events import Event
+from peer.view.state.events import LoggedEvent
 from peer.view.state.peer_state import PeerState
 from peer.view.state.records import Record
 
@@ -35,10 +35,10 @@ class RunState:
     cursor: int = 0
     at: float = 0.0
     peers: dict[int, PeerState] = field(default_factory=dict)
-    news: tuple[tuple[int, Event], ...] = ()
+    news: tuple[tuple[int, LoggedEvent], ...] = ()
 
 
-def reduce(state: RunState, event: Event) -> RunState:
+def reduce(state: RunState, event: LoggedEvent) -> RunState:
     """Return the state after one more event; the given state does not change."""
     cursor, peers = state.cursor + 1, state.peers
     if event.peer is not None:
@@ -49,7 +49,7 @@ def reduce(state: RunState, event: Event) -> RunState:
     return RunState(cursor, max(state.at, event.at), peers, news)
 
 
-def is_news(event: Event) -> bool:
+def is_news(event: LoggedEvent) -> bool:
     """Return whether a timeline shows an event."""
     if event.kind == "exit":
         return bool(event.data["exit_code"])
@@ -80,12 +80,12 @@ class _Track:
     """The events of one peer, and its state at any of them."""
 
     def __init__(self, peer_id: int) -> None:
-        self.events: list[Event] = []
+        self.events: list[LoggedEvent] = []
         self.positions: list[int] = []
         self.newest = PeerState(peer_id)
         self._copies = [self.newest.copy()]  # before event 0, STRIDE, 2 * STRIDE, ...
 
-    def append(self, event: Event, position: int) -> None:
+    def append(self, event: LoggedEvent, position: int) -> None:
         self.events.append(event)
         self.positions.append(position)
         self.newest.apply(event, position)
@@ -127,14 +127,14 @@ class EventLog:
     def __init__(self, ids: Iterable[int] = ()) -> None:
         self.cursor = 0
         self.at = self.began = 0.0  # times of the latest and of the earliest event
-        self.news: list[tuple[int, Event]] = []
+        self.news: list[tuple[int, LoggedEvent]] = []
         self.problems: list[str] = []
         self.rounds: dict[int, dict[int, RoundCell]] = {}  # round_index -> peer id -> its last line of the round
         self._newest_of_round: dict[int, int] = {}
         self._times: list[float] = [0.0]  # latest time after the first n events
         self._tracks = {peer_id: _Track(peer_id) for peer_id in ids}
 
-    def append(self, events: Iterable[Event]) -> None:
+    def append(self, events: Iterable[LoggedEvent]) -> None:
         """Add events at the end."""
         for event in events:
             self.cursor += 1
@@ -151,7 +151,7 @@ class EventLog:
             if is_news(event):
                 self.news.append((self.cursor, event))
 
-    def _add_cell(self, peer: PeerState, event: Event) -> None:
+    def _add_cell(self, peer: PeerState, event: LoggedEvent) -> None:
         line, index = event.data, event.data["round_index"]
         self.rounds.setdefault(index, {})[peer.peer_id] = RoundCell(
             self.cursor, event.at, line.get("t") or 0.0, line.get("accuracy"), line.get("cluster_index"),
@@ -172,7 +172,7 @@ class EventLog:
         """The newest state of each peer, by id; read only, the next events change it."""
         return {peer_id: track.newest for peer_id, track in sorted(self._tracks.items())}
 
-    def events(self, peer_id: int, until: int | None = None) -> list[Event]:
+    def events(self, peer_id: int, until: int | None = None) -> list[LoggedEvent]:
         """Return the events of one peer, up to a cursor."""
         track = self._tracks[peer_id]
         return track.events[: len(track.events) if until is None else bisect_right(track.positions, until)]
@@ -202,5 +202,5 @@ class EventLog:
         """Return the cursor at a time: the number of events until then."""
         return bisect_right(self._times, seconds) - 1
 
-    def _news(self, cursor: int) -> tuple[tuple[int, Event], ...]:
+    def _news(self, cursor: int) -> tuple[tuple[int, LoggedEvent], ...]:
         return tuple(self.news[: bisect_right(self.news, cursor, key=lambda item: item[0])])

@@ -104,7 +104,7 @@ class PeerRun:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFiles:
     """What a run left: the graph and the files of each peer.
 
     Attributes:
@@ -120,7 +120,7 @@ class Run:
     found: list[str] = field(default_factory=list)
 
     @classmethod
-    def read(cls, directory: Path) -> Run:
+    def read(cls, directory: Path) -> RunFiles:
         """Read a folder with ``graph.json`` and state directories, with state directories alone, or one state directory.
 
         Raises:
@@ -133,7 +133,7 @@ class Run:
         return cls.of(tail)
 
     @classmethod
-    def of(cls, tail: RunTail) -> Run:
+    def of(cls, tail: RunTail) -> RunFiles:
         """Return what was read so far; raises UsageError if there is no state directory."""
         directory, graph = tail.directory, tail.graph
         peers = tuple(PeerRun.from_log(tail.log, tail.peers[peer_id]) for peer_id in sorted(tail.peers))
@@ -218,7 +218,7 @@ class Curve:
     peers: np.ndarray
 
 
-def metric_curve(run: Run) -> Curve:
+def metric_curve(run: RunFiles) -> Curve:
     """Return the metric of the peers over rounds, bytes and seconds."""
     metric, evaluated = run.metric, {}
     for index, cells in sorted(run.log.rounds.items()):

@@ -16,7 +16,7 @@ from peer.store.files import storage_error
 from peer.store.history import Unread, check_line, usable_lines
 from peer.store.identity_files import held_by
 from peer.store.state_dir import StateDir
-from peer.view.state.events import Event, events_of, merged, problem_of_observed, seconds_of
+from peer.view.state.events import LoggedEvent, events_of, merged, problem_of_observed, seconds_of
 from peer.view.state.places import PLACES, listed, read_summary, state_directories
 from peer.view.state.records import ExitLine, Record, TimelineLine, kept, problem_of, problem_of_line
 from peer.view.state.reducer import EventLog
@@ -117,33 +117,33 @@ class PeerTail:
         """A sentence about the lines that could not be read so far, and about a summary that is not used."""
         return self._history.unread.sentences() + self._summary_problems
 
-    def read(self, *, processes: bool = True) -> Iterator[Event]:
+    def read(self, *, processes: bool = True) -> Iterator[LoggedEvent]:
         """Yield what is new; ``processes`` also looks whether a process has the state directory."""
         held = held_by(self.place.root) is not None if processes else None  # first: its last lines come after
         yield from self.read_history()
         yield from self._read_summary()
         if held != self._held:
             self._held = held
-            yield Event(self.at, self.peer_id, "process", {"held": held})
+            yield LoggedEvent(self.at, self.peer_id, "process", {"held": held})
 
-    def read_history(self) -> Iterator[Event]:
+    def read_history(self) -> Iterator[LoggedEvent]:
         """Yield the new lines of the history."""
         replaced = self._history.replaced
         for lines in self._history.records(problem_of_line):
             if replaced != self._history.replaced:
                 replaced = self._history.replaced
-                yield Event(self.at, self.peer_id, "lost", {})
+                yield LoggedEvent(self.at, self.peer_id, "lost", {})
             for event in events_of(self.peer_id, map(kept, lines), self.at):
                 self.at = event.at
                 yield event
 
-    def _read_summary(self) -> Iterator[Event]:
+    def _read_summary(self) -> Iterator[LoggedEvent]:
         try:
             found = self.place.summary.stat()
         except OSError:
             if self._summary is not None:  # a new run of this peer has removed it
                 self._summary, self._summary_problems = None, []
-                yield Event(self.at, self.peer_id, "summary", {})
+                yield LoggedEvent(self.at, self.peer_id, "summary", {})
             return
         if (found.st_mtime_ns, found.st_size) == self._summary:
             return
@@ -152,7 +152,7 @@ class PeerTail:
         if summary:
             ended = summary.get("ended_at")
             self.at = max(self.at, seconds_of(ended)) if ended else self.at
-            yield Event(self.at, self.peer_id, "summary", summary)
+            yield LoggedEvent(self.at, self.peer_id, "summary", summary)
 
 
 class RunTail:
@@ -197,7 +197,7 @@ class RunTail:
         if self.graph is None:
             self._find()
         before = self.log.cursor, self.log.problems
-        streams: list[Iterable[Event]] = [list(self._read_observed()), list(self._read_timeline())]
+        streams: list[Iterable[LoggedEvent]] = [list(self._read_observed()), list(self._read_timeline())]
         exits = list(self._read_exits())
         streams += [list(peer.read(processes=not self.is_observed)) for peer in self.peers.values()]
         self.log.append(merged([*streams, exits]))  # last: at equal times an end comes after its peer's lines
@@ -216,16 +216,16 @@ class RunTail:
             if peer_id not in self.peers:
                 self.peers[peer_id] = PeerTail(peer_id, place)
 
-    def _read_timeline(self) -> Iterator[Event]:
+    def _read_timeline(self) -> Iterator[LoggedEvent]:
         for lines in self._timeline.records(lambda line: problem_of(line, TimelineLine)):
             yield from events_of(None, lines)
 
-    def _read_exits(self) -> Iterator[Event]:
+    def _read_exits(self) -> Iterator[LoggedEvent]:
         for lines in self._exits.records(lambda line: problem_of(line, ExitLine)):
             for line in lines:
-                yield Event(seconds_of(line["time"]), line["peer_id"], "exit", line)
+                yield LoggedEvent(seconds_of(line["time"]), line["peer_id"], "exit", line)
 
-    def _read_observed(self) -> Iterator[Event]:
+    def _read_observed(self) -> Iterator[LoggedEvent]:
         for lines in self._observed.records(problem_of_observed):
             for line in lines:
-                yield Event(seconds_of(line["time"]), line["peer_id"], line["kind"], line)
+                yield LoggedEvent(seconds_of(line["time"]), line["peer_id"], line["kind"], line)

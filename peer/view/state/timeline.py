@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from coordinator_free_bootstrap.strict_json import printable
-from peer.view.state.events import Event
+from peer.view.state.events import LoggedEvent
 from peer.view.state.peer_state import ending
 
 TOGETHER_S = 60.0  # between two peers that say the same about one peer, which is one entry
@@ -15,7 +15,7 @@ _FROM_PEERS = ("refused", *_STATES)  # kinds that have in `by` who says so
 Entry = dict[str, Any]
 
 
-def timeline(news: Iterable[tuple[int, Event]]) -> list[Entry]:
+def timeline(news: Iterable[tuple[int, LoggedEvent]]) -> list[Entry]:
     """Return the entries in order; what several peers say about one neighbor is one entry with all of them in ``by``.
 
     Each has ``cursor``, ``at`` (Unix seconds), ``kind``, ``peer`` (whom it is about, or null), ``by`` (who says so) and ``text``.

@@ -24,14 +24,14 @@ from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Pass, Select
 from peer.zoo.algorithms.centers import OwnNearCenters
 from peer.zoo.algorithms.cluster_count import wrong_curve
-from peer.zoo.algorithms.local_rounds import LocalOptions, check_local_rounds
+from peer.zoo.algorithms.local_rounds import LocalRoundsOptions, check_local_rounds
 
 NUMBERS_MAX = 4096  # in one pass, as the wire allows
 GOSSIP_STEPS_PER_EDGE = 3  # so many gossip steps for each edge of the diameter
 Kind = Literal["models", "costs", "align"]
 
 
-class CgpflOptions(LocalOptions):
+class CgpflOptions(LocalRoundsOptions):
     """``run.options`` of algorithm ``cgpfl``."""
 
     alpha: float = Field(

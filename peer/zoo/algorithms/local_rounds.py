@@ -21,7 +21,7 @@ from peer.core.averaging import Vector, fold
 from peer.zoo.algorithms.personal import batches_in_epochs, require_plain_sgd
 
 
-class LocalOptions(BaseModel):
+class LocalRoundsOptions(BaseModel):
     """Options of the local rounds, which CGPFL shares."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -40,7 +40,7 @@ class LocalOptions(BaseModel):
         return learning_rate * self.strength if self.rho is None else self.rho
 
 
-def check_local_rounds(name: str, manifest: Manifest, options: LocalOptions) -> None:
+def check_local_rounds(name: str, manifest: Manifest, options: LocalRoundsOptions) -> None:
     """Check the settings of the local rounds.
 
     Raises:
@@ -55,7 +55,7 @@ def check_local_rounds(name: str, manifest: Manifest, options: LocalOptions) -> 
 
 
 def local_rounds(
-    options: LocalOptions, workspace: Workspace, w: Vector, theta: Vector
+    options: LocalRoundsOptions, workspace: Workspace, w: Vector, theta: Vector
 ) -> tuple[Vector, Vector, list[TrainStats]]:
     """Return w and theta after R local rounds, as new arrays, and the statistics of each."""
     rho = options.step(workspace.learning_rate)

@@ -22,11 +22,11 @@ from peer.algorithms.learner import Fields, training_fields
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import fold
 from peer.core.decisions import AlgorithmState
-from peer.zoo.algorithms.local_rounds import LocalOptions, check_local_rounds, local_rounds
+from peer.zoo.algorithms.local_rounds import LocalRoundsOptions, check_local_rounds, local_rounds
 from peer.zoo.algorithms.personal import PERSONAL, SHARED, Personal
 
 
-class PFedMeOptions(LocalOptions):
+class PFedMeOptions(LocalRoundsOptions):
     """``run.options`` of algorithm ``pfedme``."""
 
     beta: float = Field(1.0, gt=0, le=1, description="share of the neighbors' average in w; 1 replaces w by it")

@@ -15,7 +15,7 @@ from coordinator_free_bootstrap.errors import Option, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.tasks.shard import Shard
 from peer.zoo.tasks.pool import Pool
-from peer.zoo.tasks.splits import PeerSplit, Samples, SplitInput, make_split
+from peer.zoo.tasks.splits import PeerSplit, PoolSamples, SplitInput, make_split
 from peer.zoo.tasks.splits.mixtures import LETTERS
 from peer.zoo.tasks.splits.plan import UNKNOWN
 
@@ -85,7 +85,7 @@ class Deal:
             metadata=self._metadata(peer_id),
         )
 
-    def _gather(self, samples: Samples, split: PeerSplit) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _gather(self, samples: PoolSamples, split: PeerSplit) -> tuple[NDArray[Any], NDArray[Any]]:
         labels = self.pool.y[samples.index]
         if split.label_map is not None:
             labels = split.label_map[labels]

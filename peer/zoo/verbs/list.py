@@ -18,7 +18,7 @@ What = Literal["tasks", "splits", "models", "algorithms", "encodings", "faults"]
 
 
 @dataclass(frozen=True)
-class Option:
+class ListedOption:
     """One key of an entry: its name, its default as JSON (None: unknown or none), and its meaning."""
 
     key: str
@@ -33,7 +33,7 @@ class Listed:
     name: str
     about: str
     example: str
-    options: tuple[Option, ...] = ()
+    options: tuple[ListedOption, ...] = ()
 
 
 def list_names(
@@ -95,12 +95,12 @@ def _splits() -> list[Listed]:
     return [*entries, Listed("shard", own, "peer graph make --set run.split=shard; peer run --shard FILE")]
 
 
-def _declared(section: str, options: type[BaseModel]) -> tuple[Option, ...]:
+def _declared(section: str, options: type[BaseModel]) -> tuple[ListedOption, ...]:
     """Return the declared options of a section of the manifest, those of the class itself before those of all its kind."""
     own = [name for kind in options.__mro__ for name in get_annotations(kind)]
     fields = {name: options.model_fields[name] for name in dict.fromkeys(own) if name in options.model_fields}
     return tuple(
-        Option(
+        ListedOption(
             f"run.{section}.{name}",
             None if field.default is None else json.dumps(field.default),
             field.description or "",
@@ -135,7 +135,7 @@ def _algorithms() -> list[Listed]:
             name,
             (getdoc(each) or "").splitlines()[0].replace("`", ""),
             f"peer testbed --set run.algorithm={name}",
-            tuple(Option(*row) for row in described(each.Options, "run.options")),
+            tuple(ListedOption(*row) for row in described(each.Options, "run.options")),
         )
         for name, each in sorted(algorithms().items())
     ]

@@ -14,7 +14,8 @@ import pytest
 
 from coordinator_free_bootstrap import Graph, Manifest, make_graph
 from coordinator_free_bootstrap.errors import Refusal
-from peer.algorithms.base import Algorithm, NoOptions
+from coordinator_free_bootstrap.options import NoOptions
+from peer.algorithms.base import Algorithm
 from peer.algorithms.fedspd_decisions import FedSpdState
 from peer.core import effects as do
 from peer.core import events as ev

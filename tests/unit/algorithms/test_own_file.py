@@ -145,11 +145,11 @@ def test_an_algorithm_of_this_project_has_no_file():
 def meaning_with(algorithm):
     """Return the record that a peer with this algorithm sends."""
     from peer.host.build import build_host
-    from peer.learning.learner import Learner
+    from peer.learning.learner import TorchLearner
     from peer.tasks.loading import load_task
     from peer.tasks.training_shard import training_shard
 
     manifest = (graph := graph_with(algorithm)).manifest
     task = load_task(manifest, 4)
-    learner = Learner(task, training_shard(task, 0, manifest), batch_size=manifest.batch_size)
+    learner = TorchLearner(task, training_shard(task, 0, manifest), batch_size=manifest.batch_size)
     return build_host(0, graph, learner, 1, clock=lambda: 0.0).hello_to(1).meaning

@@ -13,7 +13,7 @@ from tools.verbs import peer
 from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.learner import TrainingPlan
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.learning.model_about import model_metadata
 from peer.store.model_file import save_model
 from peer.tasks import Shard
@@ -27,7 +27,7 @@ def trained(tmp_path_factory):
     """Return a model file of digits, the learner and its vector."""
     manifest = Manifest(split_options={"k": 1})
     subject = load_task(manifest, 4)
-    learner = Learner(subject, subject.load_shard(0))
+    learner = TorchLearner(subject, subject.load_shard(0))
     theta, _ = learner.train(learner.initial_model(0), TrainingPlan(epochs=20, seed=0, learning_rate=0.3))
     path = tmp_path_factory.mktemp("models") / "personalized.safetensors"
     save_model(path, theta, learner.schema, model_metadata(learner, manifest, 4))
@@ -41,7 +41,7 @@ def test_split_writes_shards_that_a_device_can_use(tmp_path):
     assert [p["train"] for p in printed["peers"]] == [719, 719, 718, 718]
     dealt = load_task(Manifest(), 4)
     carried = load_task(Manifest(split="shard"), 4, shard_path=out / "peer-3.safetensors")
-    ours, theirs = (Learner(t, t.load_shard(3)) for t in (dealt, carried))
+    ours, theirs = (TorchLearner(t, t.load_shard(3)) for t in (dealt, carried))
     assert ours.schema == theirs.schema
     assert np.array_equal(ours.shard.train_x, theirs.shard.train_x)
     assert np.array_equal(ours.shard.true_cluster, theirs.shard.true_cluster)
@@ -197,5 +197,5 @@ def test_evaluate_refuses_wrong_models_and_parts(trained):
 def _vector_with_one_more_tensor(path):
     saved = SavedModel.read(path)
     subject = load_task(Manifest(split_options={"k": 1}), 4)
-    schema = Learner(subject, subject.load_shard(0)).schema
+    schema = TorchLearner(subject, subject.load_shard(0)).schema
     SavedModel(path, {**saved.tensors, "more": np.zeros(2, np.float32)}, saved.metadata).vector(schema)

@@ -13,7 +13,7 @@ from peer.lab.cells import cells_of
 from peer.lab.jobs import names_of
 from peer.lab.page import page
 from peer.lab.spec import load_experiment
-from peer.lab.table import Row, Table, mean_of
+from peer.lab.table import CaseRow, ResultTable, mean_of
 from peer.lab.table_files import read_tables, table_files, text_of_tables, write_tables
 
 FOLDERS = sorted(path for path in PAPERS.iterdir() if path.is_dir())
@@ -23,7 +23,7 @@ every_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.
 every_file = pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 
 
-def tables_in(folder: Path) -> list[Table]:
+def tables_in(folder: Path) -> list[ResultTable]:
     return [table for path in table_files(folder) for table in read_tables(path)]
 
 
@@ -81,7 +81,7 @@ def test_the_document_on_experiments_is_short():
 
 
 def table_of(scale="full scale", **changes):
-    row = Row(
+    row = CaseRow(
         case="dfca", seeds=2, measured=(91.0, 2.5), to_best="best", clusters_right=(1, 2), by_seed={1: 90.8, 2: 91.2}
     )
     values = {
@@ -98,9 +98,9 @@ def table_of(scale="full scale", **changes):
         "machine": "2 cores",
         "minutes": 1,
         "commands": ("peer experiment run one.toml",),
-        "rows": (row, Row(case="local", seeds=2, measured=(71.0, 2.5), to_best=(-20.0, 1.5))),
+        "rows": (row, CaseRow(case="local", seeds=2, measured=(71.0, 2.5), to_best=(-20.0, 1.5))),
     }
-    return Table.model_validate(values | changes)
+    return ResultTable.model_validate(values | changes)
 
 
 def test_a_table_comes_back_from_its_file(tmp_path):
@@ -130,7 +130,7 @@ def test_a_file_keeps_its_tables_of_other_scales(tmp_path):
     ],
 )
 def test_a_row_is_marked_where_the_interval_of_its_difference_includes_0(row, mark):
-    assert Row(case="a", seeds=1, **row).mark == mark
+    assert CaseRow(case="a", seeds=1, **row).mark == mark
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from peer.store.state_dir import StateDir
 from peer.tasks import Shard, Task
 from peer.view.report.report import build_report
 from peer.view.state.records import problem_of, problem_of_line
-from peer.view.state.run_files import Run
+from peer.view.state.run_files import RunFiles
 from peer.view.state.tail import RunTail
 from peer.view.state.view import View
 from tests.tools.simulated import peers_of, run
@@ -66,7 +66,9 @@ def test_all_that_a_run_writes_is_in_the_vocabulary(algorithm, tmp_path):
 @pytest.mark.parametrize("pace", ["lockstep", "async"])
 def test_no_neighbor_is_suspected_in_a_run_without_faults(pace, tmp_path):
     simulate(graph_of(peers=8, rounds=4, pace=pace), tmp_path)
-    states = {line["state"] for peer in Run.read(tmp_path).peers for line in peer.history if line["kind"] == "neighbor"}
+    states = {
+        line["state"] for peer in RunFiles.read(tmp_path).peers for line in peer.history if line["kind"] == "neighbor"
+    }
     assert states <= {"alive", "left"} and "alive" in states
     view = RunTail(tmp_path)
     view.refresh()

@@ -7,7 +7,7 @@ from torch import nn
 
 from peer.algorithms.learner import TrainingPlan
 from peer.lab.stacked import StackedTrainer, TrainRequest
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.tasks import Shard, Task
 from peer.zoo.tasks.models import make_model
 
@@ -34,7 +34,7 @@ class Images(Task):
 
 def requests_for(model, peers=3, change=None, **settings):
     task = Images(model)
-    learners = [Learner(task, task.load_shard(peer_id), batch_size=8) for peer_id in range(peers)]
+    learners = [TorchLearner(task, task.load_shard(peer_id), batch_size=8) for peer_id in range(peers)]
     asked = []
     for peer_id, learner in enumerate(learners):
         own = change(peer_id, learner) if change else {}
@@ -119,7 +119,7 @@ def test_a_stack_runs_the_module_once_per_step():
 def test_dropout_is_drawn_for_each_model():
     dropout = lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3))  # noqa: E731
     task = Images(dropout)
-    learner = Learner(task, task.load_shard(0), batch_size=8)
+    learner = TorchLearner(task, task.load_shard(0), batch_size=8)
     theta = learner.initial_model(0)
     twice = [TrainRequest(learner, theta, TrainingPlan(epochs=1, learning_rate=0.1, seed=1)) for _ in range(2)]
     (first, _), (second, _) = StackedTrainer().train(twice)

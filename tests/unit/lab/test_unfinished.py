@@ -15,7 +15,7 @@ from peer.lab.scaling import Scale
 from peer.lab.spec import load_experiment
 from peer.lab.unfinished import refuse_other_runs
 from peer.store.model_file import load_model
-from peer.view.state.run_files import Run
+from peer.view.state.run_files import RunFiles
 
 ROUNDS = 4
 CASES = """
@@ -83,7 +83,7 @@ def test_an_interrupted_run_goes_on_at_its_round_with_the_same_bits(file, tmp_pa
         assert all(np.array_equal(tensors[name], there[path][name]) for name in tensors), path
     for key in ("measured", "curve", "curve_train", "models_sent", "payload_bytes_sent", "digest", "rounds"):
         assert result[key] == whole[key], key
-    first = max(peer.history[-1]["t"] for peer in Run.read(directory).peers)
+    first = max(peer.history[-1]["t"] for peer in RunFiles.read(directory).peers)
     assert result["run_seconds"] > first > 0 and result["cpu_seconds"] is None, "the time before it counts too"
 
     again, rounds, told = run(job, out)

@@ -14,7 +14,7 @@ from coordinator_free_bootstrap.errors import ShardError, TaskError
 from peer.algorithms.learner import TrainingPlan
 from peer.learning.bench import EVALUATION_BATCH
 from peer.learning.check import check_task, try_learner
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.tasks import Shard, Task
 from peer.tasks.user_code import user_code
 
@@ -46,7 +46,7 @@ class Rows(Task):
 def attempts(task):
     """Yield what finds faults before a run: the check of a task, and the start of a peer."""
     yield lambda: check_task(task, batch_size=BATCH)
-    yield lambda: try_learner(Learner(task, task.load_shard(0), batch_size=BATCH), 0.01)
+    yield lambda: try_learner(TorchLearner(task, task.load_shard(0), batch_size=BATCH), 0.01)
 
 
 class Squeezed(nn.Module):
@@ -220,7 +220,7 @@ def test_sparse_gradients_train_as_dense_ones(settings, layer):
         task = Rows(lambda sparse=sparse: build(sparse))
         ids = np.random.default_rng(0).integers(0, 20, (30, FEATURES))
         shard = Shard(train_x=ids, train_y=ids[:, 0] % CLASSES, test_x=ids, test_y=ids[:, 0] % CLASSES)
-        learner = Learner(task, shard, batch_size=BATCH)
+        learner = TorchLearner(task, shard, batch_size=BATCH)
         try_learner(learner, 0.1)
         found.append(
             learner.train(learner.initial_model(0), TrainingPlan(epochs=3, seed=0, learning_rate=0.1, **settings))[0]
@@ -236,7 +236,7 @@ def test_an_own_optimizer_for_sparse_gradients_gets_them():
     task = Own(lambda: nn.Sequential(nn.EmbeddingBag(20, CLASSES, sparse=True)))
     ids = np.random.default_rng(0).integers(0, 20, (30, FEATURES))
     shard = Shard(train_x=ids, train_y=ids[:, 0] % CLASSES, test_x=ids, test_y=ids[:, 0] % CLASSES)
-    try_learner(Learner(task, shard, batch_size=BATCH), 0.1)
+    try_learner(TorchLearner(task, shard, batch_size=BATCH), 0.1)
 
 
 def test_an_error_names_the_users_line_and_not_that_of_a_package_elsewhere(tmp_path):

@@ -11,7 +11,7 @@ from coordinator_free_bootstrap.errors import ConfigError
 from peer.algorithms.learner import TrainingPlan
 from peer.lab.stacked import TrainRequest
 from peer.learning.device import check_amp, device_named
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.tasks import Shard, Task
 
 
@@ -37,15 +37,15 @@ class Rows(Task):
         return super().metric(outputs, targets)
 
 
-def learner_of(amp: bool) -> tuple[Rows, Learner]:
+def learner_of(amp: bool) -> tuple[Rows, TorchLearner]:
     task = Rows()
-    learner = Learner(task, task.load_shard(0), batch_size=10, amp=amp)
+    learner = TorchLearner(task, task.load_shard(0), batch_size=10, amp=amp)
     task.seen = []
     learner.model.module[0].register_forward_hook(lambda module, inputs, outputs: task.seen.append(outputs.dtype))
     return task, learner
 
 
-def trained(learner: Learner) -> np.ndarray:
+def trained(learner: TorchLearner) -> np.ndarray:
     return learner.train(learner.initial_model(0), TrainingPlan(epochs=20, seed=0, learning_rate=0.5))[0]
 
 

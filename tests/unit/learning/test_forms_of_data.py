@@ -17,7 +17,7 @@ from coordinator_free_bootstrap.errors import ShardError, TaskError
 from peer.algorithms.learner import TrainingPlan
 from peer.lab.simulated import SimulatedSettings, simulate
 from peer.learning.check import check_task
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.tasks import Metric, Preprocessing, Shard, Task
 from peer.tasks.arrays import Rows
 from peer.tasks.shard import IGNORED
@@ -128,11 +128,11 @@ class Heights(Task):
 FORMS = [Pictures, Segments, Tags, Topics, Heights]
 
 
-def learner_of(task: Task, shard: Shard | None = None) -> Learner:
-    return Learner(task, shard or task.load_shard(0), batch_size=8)
+def learner_of(task: Task, shard: Shard | None = None) -> TorchLearner:
+    return TorchLearner(task, shard or task.load_shard(0), batch_size=8)
 
 
-def results(learner: Learner) -> list[bytes]:
+def results(learner: TorchLearner) -> list[bytes]:
     """Return what a learner computes, as bytes."""
     theta, stats = learner.train(learner.initial_model(0), TrainingPlan(epochs=2, seed=0, learning_rate=0.1))
     found = learner.evaluate(theta)
@@ -141,7 +141,7 @@ def results(learner: Learner) -> list[bytes]:
     return [part.tobytes() for part in (theta, losses, scores, learner.predict_proba(theta), numbers)]
 
 
-def by_hand(task: Task, learner: Learner, theta: np.ndarray, x: Any) -> Tensor:
+def by_hand(task: Task, learner: TorchLearner, theta: np.ndarray, x: Any) -> Tensor:
     """Return a model's outputs, without the learner."""
     module = task.make_model().eval()
     nn.utils.vector_to_parameters(torch.tensor(theta), module.parameters())

@@ -17,7 +17,7 @@ from coordinator_free_bootstrap.errors import Refusal, StorageError
 from peer.algorithms.learner import TrainingPlan
 from peer.host import build_host
 from peer.learning.frozen import frozen_digest
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.learning.model_about import model_metadata
 from peer.store.model_file import save_model
 from peer.tasks import Shard, Task
@@ -58,9 +58,9 @@ class Rows(Task):
         return Shard(train_x=x[:10], train_y=y[:10], test_x=x[10:], test_y=y[10:])
 
 
-def learner_of(build: Callable[[], nn.Module], peer_id: int = 0) -> Learner:
+def learner_of(build: Callable[[], nn.Module], peer_id: int = 0) -> TorchLearner:
     task = Rows(build)
-    return Learner(task, task.load_shard(peer_id))
+    return TorchLearner(task, task.load_shard(peer_id))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_training_does_not_change_the_digest_of_a_model_with_batch_norm() -> Non
     theta = subject.initial_model(0)
     trained, stats = subject.train(theta, TrainingPlan(epochs=2, seed=0, learning_rate=0.1))
     assert stats.steps and not np.array_equal(trained, theta)
-    again = Learner(subject.task, subject.shard, model=subject.model)  # shares the trained module's memory
+    again = TorchLearner(subject.task, subject.shard, model=subject.model)  # shares the trained module's memory
     assert subject.frozen_digest and again.frozen_digest == subject.frozen_digest
 
 

@@ -13,10 +13,9 @@ from torch import nn
 from torch.nn import functional
 
 from coordinator_free_bootstrap.errors import ShardError, TaskError
-from peer.algorithms.learner import Learner as Protocol
-from peer.algorithms.learner import TrainingPlan
+from peer.algorithms.learner import Learner, TrainingPlan
 from peer.lab.together import _PausingLearner
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.tasks import Shard, Task
 from tests.simulation.trainer import QuadraticLearner
 
@@ -48,7 +47,7 @@ def batch_norm():
 
 def learner(task=None, **settings):
     task = task or Rows()
-    return Learner(task, task.load_shard(0), **{"batch_size": 16, **settings})
+    return TorchLearner(task, task.load_shard(0), **{"batch_size": 16, **settings})
 
 
 def by_hand(subject, theta, x, y):
@@ -95,7 +94,7 @@ def test_a_metric_of_a_whole_set_is_not_measured_while_training():
         def metric(self, outputs, targets):
             return 0.5
 
-    subject = Learner(Own(), learner().shard)
+    subject = TorchLearner(Own(), learner().shard)
     _, stats = subject.train(subject.initial_model(0), TrainingPlan(epochs=1, seed=0, learning_rate=0.5))
     assert stats.metric is None and stats.loss > 0
 
@@ -140,7 +139,9 @@ def test_indices_train_on_those_samples_only():
     theta = subject.initial_model(0)
     chosen = np.arange(0, N, 3)
     part = subject.shard.train_x[chosen], subject.shard.train_y[chosen]
-    alone = Learner(subject.task, Shard(train_x=part[0], train_y=part[1], test_x=part[0], test_y=part[1]), batch_size=4)
+    alone = TorchLearner(
+        subject.task, Shard(train_x=part[0], train_y=part[1], test_x=part[0], test_y=part[1]), batch_size=4
+    )
     settings = {"epochs": 2, "seed": 5, "learning_rate": 0.1, "batch_size": 4}
     ours, stats = subject.train(theta, TrainingPlan(indices=chosen, **settings))
     theirs, _ = alone.train(theta, TrainingPlan(**settings))
@@ -440,7 +441,7 @@ def test_vectors_and_weights_of_the_wrong_size_are_refused():
 
 def test_an_empty_part_cannot_be_evaluated():
     shard = Rows().load_shard(0)
-    subject = Learner(
+    subject = TorchLearner(
         Rows(), Shard(train_x=shard.train_x, train_y=shard.train_y, test_x=shard.test_x, test_y=shard.test_y)
     )
     assert subject.count("validation") == 0
@@ -450,5 +451,5 @@ def test_an_empty_part_cannot_be_evaluated():
 
 def test_learners_of_all_kinds_train_by_one_plan():
     """A setting stands once, in `TrainingPlan`: no learner repeats it."""
-    for kind in (Learner, Protocol, QuadraticLearner, _PausingLearner):
+    for kind in (TorchLearner, Learner, QuadraticLearner, _PausingLearner):
         assert list(inspect.signature(kind.train).parameters) == ["self", "theta", "plan"]

@@ -16,7 +16,7 @@ from coordinator_free_bootstrap.errors import TaskError
 from peer.algorithms.learner import TrainingPlan
 from peer.lab.stacked import TrainRequest
 from peer.learning.check import check_task, try_learner
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.learning.trial import check_hidden_state
 from peer.tasks import Shard, Task
 
@@ -43,7 +43,7 @@ class Rows(Task):
 
 def learner_of(build, **settings):
     task = Rows(build)
-    return Learner(task, task.load_shard(0), **settings)
+    return TorchLearner(task, task.load_shard(0), **settings)
 
 
 class Base(nn.Module):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from docker.errors import APIError
 
-from peer.bed.chaos.faults import Event
+from peer.bed.chaos.faults import FaultEvent
 from peer.bed.chaos.script import Script
 from peer.ops.deploy import chaos
 from peer.ops.deploy.chaos import NAMES, Project, container_script, run_faults
@@ -57,7 +57,7 @@ def project(monkeypatch):
 
 
 def event(name):
-    return Event.model_validate({"do": name, "peers": (3,), "for_s": 1e-9})
+    return FaultEvent.model_validate({"do": name, "peers": (3,), "for_s": 1e-9})
 
 
 @pytest.mark.parametrize(

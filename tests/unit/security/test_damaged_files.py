@@ -31,7 +31,7 @@ from coordinator_free_bootstrap import load_graph, make_graph, parse_manifest, s
 from coordinator_free_bootstrap.errors import LocalProtocolError, PeerError
 from peer.bed.chaos.script import load_script
 from peer.bed.testbed.directory import check_same_run, earlier_graph
-from peer.bed.testbed.testbed import Testbed
+from peer.bed.testbed.testbed import Supervisor
 from peer.identity.files import KeyFiles, keygen, load_key_pair
 from peer.lab.jobs import read_result
 from peer.lab.spec import load_experiment
@@ -192,8 +192,8 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "graph": ("graph.json", load_graph),
     "graph of a testbed": ("graph.json", lambda path: earlier_graph(path.parent)),
     "histories of a testbed": ("peer-0/history.jsonl", lambda path: check_same_run(GRAPH, path.parents[1])),
-    "graph of a new testbed": ("graph.json", lambda path: Testbed(GRAPH, path.parent, insecure=True)),
-    "ends of a testbed": ("exits.jsonl", lambda path: Testbed(GRAPH, path.parent, insecure=True)._record({0: 1})),
+    "graph of a new testbed": ("graph.json", lambda path: Supervisor(GRAPH, path.parent, insecure=True)),
+    "ends of a testbed": ("exits.jsonl", lambda path: Supervisor(GRAPH, path.parent, insecure=True)._record({0: 1})),
     "graph of a report": ("graph.json", reported),
     "key": ("keys/peer-0.key", key_pair),
     "certificate": ("keys/peer-0.pem", key_pair),

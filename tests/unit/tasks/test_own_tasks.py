@@ -15,7 +15,7 @@ from coordinator_free_bootstrap.errors import ShardError, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.learner import TrainingPlan
 from peer.learning.check import check_task
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.tasks.loading import ENTRY_POINTS, load_task
 from peer.tasks.shard_file import save_shard
 from peer.view.models.saved import SavedModel
@@ -116,7 +116,7 @@ def test_a_shard_file_replaces_the_data_of_the_task(mine, tmp_path):
     task = load_task(Manifest(task=f"{mine}:task"), 4)
     save_shard(tmp_path / "peer-1.safetensors", task.load_shard(1))
     carried = load_task(Manifest(task=f"{mine}:task", split="shard"), 4, shard_path=tmp_path / "peer-1.safetensors")
-    learner = Learner(carried, carried.load_shard(0))
+    learner = TorchLearner(carried, carried.load_shard(0))
     assert np.array_equal(learner.shard.train_x, task.load_shard(1).train_x.astype(np.float32))
     assert learner.evaluate(learner.initial_model(0)).metric_name == "accuracy"
 
@@ -234,7 +234,7 @@ def test_the_check_refuses_unseeded_initial_values(tmp_path):
 
 def train_two(task, **settings):
     """Train peer 0's model; return its metric on peer 2's data (the same kind) and on peer 1's (the other kind)."""
-    learners = [Learner(task, task.load_shard(i), batch_size=20) for i in range(3)]
+    learners = [TorchLearner(task, task.load_shard(i), batch_size=20) for i in range(3)]
     theta = learners[0].initial_model(0)
     theta, _ = learners[0].train(theta, TrainingPlan(seed=0, **settings))
     return learners[2].evaluate(theta).metric, learners[1].evaluate(theta).metric

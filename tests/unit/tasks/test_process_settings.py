@@ -18,7 +18,7 @@ import peer
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.learning.check import check_task
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.runtime.assembly import LocalSettings
 from peer.store.system import StoppedBySignal, raise_on_signal
 from peer.tasks.loading import load_task
@@ -105,7 +105,7 @@ def test_a_task_finds_again_the_directory_and_type_that_it_has_set(tmp_path, mon
         in_metric="assert os.path.exists('here')",
     )
     task = load_task(Manifest(task=name), 2)
-    learner = Learner(task, shard_of(task, 0))
+    learner = TorchLearner(task, shard_of(task, 0))
     learner.evaluate(learner.initial_model(0))
     assert Path.cwd() == tmp_path
 

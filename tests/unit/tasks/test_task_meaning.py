@@ -13,7 +13,7 @@ from coordinator_free_bootstrap import parse_manifest
 from coordinator_free_bootstrap.errors import ShardError, TaskError
 from coordinator_free_bootstrap.meaning import compare
 from peer.core.metric import Metric
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.tasks import Preprocessing, Shard, Task
 from peer.tasks.columns import DATE, NUMBER, Columns
 from peer.tasks.loading import as_task, load_task
@@ -44,7 +44,7 @@ class Own(Task):
 
 def meaning(task, peer_id=0, **run):
     """Return the text that a peer's hello carries."""
-    return Learner(task, training_shard(task, peer_id, parse_manifest(run, "test"))).meaning
+    return TorchLearner(task, training_shard(task, peer_id, parse_manifest(run, "test"))).meaning
 
 
 def record(task, peer_id=0, **run):

@@ -16,7 +16,7 @@ from coordinator_free_bootstrap.errors import NeighborUnavailable, RemoteProtoco
 from peer.store.files import write_json
 from peer.view.live.ask import answered, ask, in_json, view_of
 from peer.view.live.status_table import age, sentence, status_table
-from peer.view.state.events import Event
+from peer.view.state.events import LoggedEvent
 from peer.view.state.peer_status import read_status
 from peer.view.state.run_files import PeerRun
 from peer.view.state.tail import RunTail
@@ -29,7 +29,9 @@ MAE = {"name": "mae", "higher_is_better": False, "share": False}
 def said(*changes, silent=()) -> View:
     """Return the state of peers that answered with these changes, and of those that did not."""
     news = [answered(read_status(STATUS | each)) for each in changes]
-    return view_of(None, news + [Event(1.0, peer_id, "silent", {"reason": reason}) for peer_id, reason in silent], {})
+    return view_of(
+        None, news + [LoggedEvent(1.0, peer_id, "silent", {"reason": reason}) for peer_id, reason in silent], {}
+    )
 
 
 def text_of(view, width=80) -> str:
@@ -186,8 +188,8 @@ def test_a_peer_without_an_answer_that_waits_by_its_files_is_in_the_table(tmp_pa
         write_peer(tmp_path, behind, rounds=2, end=False)
     files = RunTail(tmp_path)
     files.refresh()
-    files.log.append([Event(2e9, i, "process", {"held": True}) for i in (1, *graph.neighbors(1))])
-    files.log.append([Event(2e9, 1, "silent", {"reason": "no answer"})])
+    files.log.append([LoggedEvent(2e9, i, "process", {"held": True}) for i in (1, *graph.neighbors(1))])
+    files.log.append([LoggedEvent(2e9, 1, "silent", {"reason": "no answer"})])
     view = View(files.log, graph)
     state = view.log.state()
     assert view.peer(state.peers[1], state).waits_for == graph.neighbors(1)

@@ -13,7 +13,7 @@ from peer.view.report.collaboration import collaboration, links
 from peer.view.report.plots import COLORS, collaboration_figure, save_plots
 from peer.view.report.report import build_report
 from peer.view.report.tables import summary_table
-from peer.view.state.run_files import Run
+from peer.view.state.run_files import RunFiles
 
 
 def run_of(tmp_path, chosen, true, **manifest):
@@ -33,7 +33,7 @@ def run_of(tmp_path, chosen, true, **manifest):
 
 
 def test_links_of_the_last_round(tmp_path):
-    run = Run.read(run_of(tmp_path, [[1, 2], [0], [], [0]], [0, 0, 1, 1], algorithm="dpfl", split="label_flip"))
+    run = RunFiles.read(run_of(tmp_path, [[1, 2], [0], [], [0]], [0, 0, 1, 1], algorithm="dpfl", split="label_flip"))
     found = collaboration(run)
     assert found["collaborators"] == {"0": [1, 2], "1": [0], "2": [], "3": [0]}
     assert found["candidates_mean"] == 3 and found["collaborators_mean"] == 1
@@ -55,7 +55,7 @@ def test_report_and_table(tmp_path):
 
 
 def test_the_picture_has_a_square_for_each_link(tmp_path):
-    run = Run.read(run_of(tmp_path / "a", [[1, 2], [0], [], [0]], [0, 0, 1, None], algorithm="dpfl"))
+    run = RunFiles.read(run_of(tmp_path / "a", [[1, 2], [0], [], [0]], [0, 0, 1, None], algorithm="dpfl"))
     (axes,) = collaboration_figure(run, links(run), "title").axes
     squares = {(round(p.get_y() + 0.45), round(p.get_x() + 0.45)): to_hex(p.get_facecolor()) for p in axes.patches}
     within, across, unknown = (COLORS[i].lower() for i in (0, 1, 7))
@@ -64,11 +64,11 @@ def test_the_picture_has_a_square_for_each_link(tmp_path):
 
 
 def test_no_picture_where_nobody_chooses(tmp_path):
-    run = Run.read(run_of(tmp_path, [None, None], [0, 0]))
+    run = RunFiles.read(run_of(tmp_path, [None, None], [0, 0]))
     assert "collaboration.png" not in [path.name for path in save_plots(run, tmp_path / "plots")]
 
 
 def test_without_links_and_without_such_an_algorithm(tmp_path):
-    lonely = collaboration(Run.read(run_of(tmp_path / "a", [[], []], [None, None])))
+    lonely = collaboration(RunFiles.read(run_of(tmp_path / "a", [[], []], [None, None])))
     assert lonely["symmetry"] is None and lonely["sparsity"] == 1 and lonely["links_to_other_clusters"] is None
-    assert collaboration(Run.read(run_of(tmp_path / "b", [None, None], [0, 0]))) is None
+    assert collaboration(RunFiles.read(run_of(tmp_path / "b", [None, None], [0, 0]))) is None

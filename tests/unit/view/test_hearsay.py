@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import peer.view.verbs.status
 from peer.view.live import ask as asking
 from peer.view.live.ask import answered, has_no_answer, in_json, view_of
-from peer.view.state.events import Event
+from peer.view.state.events import LoggedEvent
 from peer.view.state.hearsay import Hearsay
 from peer.view.state.peer_status import read_status
 from peer.view.verbs.status import status
@@ -20,7 +20,7 @@ def said(peer_id, **changes):
 
 
 def silent(peer_id):
-    return Event(1.0, peer_id, "silent", {"reason": "connection refused"})
+    return LoggedEvent(1.0, peer_id, "silent", {"reason": "connection refused"})
 
 
 def left(peer_id, rounds):

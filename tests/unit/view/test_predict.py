@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.learner import TrainingPlan
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.learning.model_about import model_metadata
 from peer.store.model_file import save_model
 from peer.tasks.loading import load_task
@@ -30,7 +30,7 @@ def train(path, manifest, *, epochs=20, learning_rate=0.3, peers=2, peer_id=0, *
     """Train one peer alone, write its model file, and return the learner and the vector."""
     path.parent.mkdir(parents=True, exist_ok=True)
     task = load_task(manifest, peers, **places)
-    learner = Learner(task, task.load_shard(peer_id))
+    learner = TorchLearner(task, task.load_shard(peer_id))
     theta, _ = learner.train(learner.initial_model(0), TrainingPlan(epochs=epochs, seed=0, learning_rate=learning_rate))
     save_model(path, theta, learner.schema, model_metadata(learner, manifest, peers))
     return learner, theta

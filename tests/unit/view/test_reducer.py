@@ -10,7 +10,7 @@ from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
 from peer.view.report.report import build_report
 from peer.view.state.agreement import adjusted_rand_index
-from peer.view.state.events import Event
+from peer.view.state.events import LoggedEvent
 from peer.view.state.peer_state import PeerState
 from peer.view.state.reducer import STRIDE, EventLog, RunState, reduce
 from peer.view.state.tail import FileTail, RunTail
@@ -20,7 +20,7 @@ from peer.view.state.view import View
 def fold(*events: tuple[str, dict]) -> PeerState:
     state = RunState()
     for at, (kind, data) in enumerate(events):
-        state = reduce(state, Event(float(at + 1), 3, kind, data))
+        state = reduce(state, LoggedEvent(float(at + 1), 3, kind, data))
     return state.peers[3]
 
 
@@ -73,13 +73,13 @@ def test_counters_neighbors_and_missing_rounds_are_summed():
 
 
 def test_a_state_does_not_change_with_later_events():
-    state = reduce(RunState(), Event(1.0, 3, *START))
+    state = reduce(RunState(), LoggedEvent(1.0, 3, *START))
     before = state.peers[3].copy()
-    reduce(reduce(state, Event(2.0, 3, *ROUND)), Event(3.0, 3, *ALIVE))
+    reduce(reduce(state, LoggedEvent(2.0, 3, *ROUND)), LoggedEvent(3.0, 3, *ALIVE))
     assert state.peers[3] == before
 
 
-def random_events(seed: int, count: int) -> list[Event]:
+def random_events(seed: int, count: int) -> list[LoggedEvent]:
     choices = [START, ROUND, ALIVE, END, HELD, FREE, SUMMARY, LATER, AGAIN, ANSWER, ("lost", {})]
     choices.append(("fault", {"do": "kill", "text": "kill 1", "result": "done"}))
     source = random.Random(seed)
@@ -88,7 +88,7 @@ def random_events(seed: int, count: int) -> list[Event]:
         kind, data = source.choice(choices)
         if kind == "round":
             data = data | {"round_index": source.randrange(5)}
-        found.append(Event(at + source.random(), None if kind == "fault" else source.randrange(3), kind, data))
+        found.append(LoggedEvent(at + source.random(), None if kind == "fault" else source.randrange(3), kind, data))
     return found
 
 

@@ -17,7 +17,7 @@ from peer.store.state_dir import StateDir
 from peer.view.report.plots import metric_figure, save_plots
 from peer.view.report.report import METRICS, build_report
 from peer.view.report.tables import report_view
-from peer.view.state.run_files import Run, metric_curve
+from peer.view.state.run_files import RunFiles, metric_curve
 
 STABLE_KEYS = {
     "accuracy_mean", "accuracy_std", "accuracy_worst", "accuracy_p10", "cluster_ari", "rounds", "models_sent",
@@ -77,7 +77,7 @@ def test_a_repeated_round_counts_once_as_result_and_twice_as_cost(run_directory)
         history.write("end", rounds_completed=6, accuracy=0.97)
     row = report_of(run_directory)["peers"][0]
     assert (row["accuracy"], row["rounds_completed"], row["starts"], row["models_sent"]) == (0.97, 6, 2, 14)
-    assert metric_curve(Run.read(run_directory)).best[5] == 0.99
+    assert metric_curve(RunFiles.read(run_directory)).best[5] == 0.99
 
 
 def test_models_acknowledged_after_the_last_round_count(run_directory):
@@ -153,7 +153,7 @@ def test_another_metric_is_reported_by_its_name_and_lower_can_be_better(run_dire
     assert not [key for key in (*printed, *printed["peers"][0]) if key.startswith("accuracy")]
     assert values["reached"]["rounds"] is None  # it only increases
     assert report_of(run_directory, target=2.0)["reached"]["rounds"] == 1
-    curve = metric_curve(Run.read(run_directory))
+    curve = metric_curve(RunFiles.read(run_directory))
     assert (curve.worst > curve.best)[1:].all() and curve.worst[-1] == 0.95
     console = Console(file=io.StringIO(), width=140)
     console.print(report_view(values))
@@ -164,7 +164,7 @@ def test_another_metric_is_reported_by_its_name_and_lower_can_be_better(run_dire
 
 def test_the_plot_of_another_metric_has_its_name(run_directory):
     of_regression(run_directory)
-    run = Run.read(run_directory)
+    run = RunFiles.read(run_directory)
     figure = metric_figure(metric_curve(run), np.arange(ROUNDS), "rounds", "title", run.metric, 4)
     assert figure.axes[0].get_ylabel() == "mse (lower is better)"
     assert figure.axes[0].get_ylim()[1] < 1.0
@@ -172,7 +172,7 @@ def test_the_plot_of_another_metric_has_its_name(run_directory):
 
 def test_the_pictures_of_another_metric_are_not_called_accuracy(run_directory, tmp_path):
     of_regression(run_directory)
-    names = [path.name for path in save_plots(Run.read(run_directory), tmp_path / "pictures")]
+    names = [path.name for path in save_plots(RunFiles.read(run_directory), tmp_path / "pictures")]
     assert names == ["clusters.png", "metric_bytes.png", "metric_rounds.png"]
 
 
@@ -208,7 +208,7 @@ def test_a_directory_that_is_not_a_run_is_an_error(tmp_path):
 def test_plots_are_written(run_directory):
     from matplotlib.image import imread
 
-    paths = save_plots(Run.read(run_directory), run_directory / "report")
+    paths = save_plots(RunFiles.read(run_directory), run_directory / "report")
     assert [path.name for path in paths] == ["accuracy_bytes.png", "accuracy_rounds.png", "clusters.png"]
     assert all(imread(path).shape[0] > 300 and imread(path).std() > 0.02 for path in paths)
 
@@ -216,4 +216,4 @@ def test_plots_are_written(run_directory):
 def test_a_run_without_evaluations_has_only_the_graph(tmp_path):
     write_graph(tmp_path)
     write_peer(tmp_path, 0, rounds=0, end=False)
-    assert [path.name for path in save_plots(Run.read(tmp_path), tmp_path)] == ["clusters.png"]
+    assert [path.name for path in save_plots(RunFiles.read(tmp_path), tmp_path)] == ["clusters.png"]

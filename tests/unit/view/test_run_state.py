@@ -19,7 +19,7 @@ from peer.view.models.model_card import Exported, model_card
 from peer.view.report.plots import metric_figure, series_figure
 from peer.view.report.report import build_report
 from peer.view.report.tables import report_view
-from peer.view.state.run_files import Run, metric_curve
+from peer.view.state.run_files import RunFiles, metric_curve
 
 
 def leave(directory, peer_id, rounds=2):
@@ -208,7 +208,7 @@ def test_a_mean_says_over_how_many_peers_it_is(undefined):
 
 
 def test_pictures_say_over_how_many_peers_a_mean_is(undefined):
-    run = Run.read(undefined)
+    run = RunFiles.read(undefined)
     curve = metric_curve(run)
     assert list(curve.peers) == [3] * (ROUNDS - 1) + [2]
     for figure in (metric_figure(curve, curve.round_index, "rounds", "", run.metric, 4), series_figure(run)):

@@ -9,12 +9,12 @@ from coordinator_free_bootstrap.graph_file import save_graph
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
 from peer.view.report import soft_clusters
-from peer.view.state.run_files import Run
+from peer.view.state.run_files import RunFiles
 
 SWAPPED = [np.array([[2, 8], [9, 1]]), np.array([[0, 10], [10, 0]])]  # [true, label]: label 1 means distribution 0
 
 
-def run_of(tmp_path, lines, **manifest) -> Run:
+def run_of(tmp_path, lines, **manifest) -> RunFiles:
     made = make_graph("ring", len(lines), seed=1)
     save_graph(Graph(made.nodes, made.edges, Manifest(**manifest)), tmp_path / "graph.json")
     for i, rows in enumerate(lines):
@@ -25,7 +25,7 @@ def run_of(tmp_path, lines, **manifest) -> Run:
             for t, row in enumerate(rows):
                 history.write("round", round_index=t, **row)
             history.write("end")
-    return Run.read(tmp_path)
+    return RunFiles.read(tmp_path)
 
 
 def test_labels_are_matched_once_over_all_peers():

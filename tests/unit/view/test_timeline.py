@@ -2,14 +2,14 @@
 
 import pytest
 
-from peer.view.state.events import Event
+from peer.view.state.events import LoggedEvent
 from peer.view.state.reducer import EventLog
 from peer.view.state.timeline import TOGETHER_S, timeline
 
 
 def entries(*events: tuple[float, int | None, str, dict]) -> list[tuple]:
     log = EventLog()
-    log.append(Event(*event) for event in events)
+    log.append(LoggedEvent(*event) for event in events)
     return [(entry["kind"], entry["peer"], entry["by"], entry["text"]) for entry in timeline(log.news)]
 
 

@@ -7,7 +7,7 @@ from tools.fake_run import STATUS
 
 from coordinator_free_bootstrap import Relay, make_graph, parse_manifest
 from coordinator_free_bootstrap.graph import Graph
-from peer.view.state.events import Event
+from peer.view.state.events import LoggedEvent
 from peer.view.state.reducer import EventLog
 from peer.view.state.view import View
 
@@ -26,9 +26,13 @@ def view_of(*events: tuple[float, int, str, dict], graph: Graph | None = None) -
     graph = graph or ring()
     log = EventLog(graph.ids)
     log.append(
-        [Event(0.5, i, kind, data) for i in graph.ids for kind, data in (("start", {}), ("process", {"held": True}))]
+        [
+            LoggedEvent(0.5, i, kind, data)
+            for i in graph.ids
+            for kind, data in (("start", {}), ("process", {"held": True}))
+        ]
     )
-    log.append(Event(*event) for event in events)
+    log.append(LoggedEvent(*event) for event in events)
     return View(log, graph)
 
 

@@ -18,10 +18,10 @@ from peer.view.report.faults import save_fault_picture, timeline_of
 from peer.view.report.plots import save_plots
 from peer.view.report.report import build_report
 from peer.view.report.tables import report_view
-from peer.view.state.events import Event
+from peer.view.state.events import LoggedEvent
 from peer.view.state.places import state_directories
 from peer.view.state.reducer import EventLog
-from peer.view.state.run_files import Run
+from peer.view.state.run_files import RunFiles
 
 
 def report_of(directory):
@@ -43,7 +43,7 @@ def test_one_state_directory_is_a_run(tmp_path):
         "found 1 state directory and no graph.json: peers without a state directory here are not known"
     ]
     assert (values["rounds"], values["rounds_total"], values["task"], values["clusters"]) == (6, None, None, 2)
-    assert [path.name for path in save_plots(Run.read(moved), tmp_path / "plots")] == [
+    assert [path.name for path in save_plots(RunFiles.read(moved), tmp_path / "plots")] == [
         "accuracy_bytes.png",
         "accuracy_rounds.png",
     ]
@@ -217,10 +217,10 @@ def test_a_wrong_history_line_is_a_warning(run_directory, line):
 
 
 def test_pictures_are_drawn_of_a_run_with_all_wrong_lines(run_directory):
-    expected = {path.name for path in save_plots(Run.read(run_directory), run_directory / "before")}
+    expected = {path.name for path in save_plots(RunFiles.read(run_directory), run_directory / "before")}
     with open(StateDir.of_peer(run_directory, 1).history, "a") as file:
         file.writelines(json.dumps(line) + "\n" for line in WRONG_LINES)
-    assert {path.name for path in save_plots(Run.read(run_directory), run_directory / "report")} == expected
+    assert {path.name for path in save_plots(RunFiles.read(run_directory), run_directory / "report")} == expected
 
 
 def test_many_wrong_lines_are_counted(run_directory):
@@ -250,10 +250,10 @@ def test_wrong_lines_of_a_timeline_are_left_out_and_counted(run_directory):
     wrong = [{"kind": "chaos"}, right | {"time": 3}, right | {"peers": "x"}, right | {"edges": [[1]]}]
     text = "".join(json.dumps(line) + "\n" for line in [right, *wrong])
     (run_directory / "chaos.jsonl").write_text(text)
-    assert len(timeline_of(Run.read(run_directory))) == 1
+    assert len(timeline_of(RunFiles.read(run_directory))) == 1
     (warning,) = report_of(run_directory)["warnings"]
     assert "chaos.jsonl: 4 lines could not be read and are left out; the first is line 2: " in warning
-    assert save_fault_picture(Run.read(run_directory), run_directory / "report")
+    assert save_fault_picture(RunFiles.read(run_directory), run_directory / "report")
 
 
 def test_how_a_process_ended_is_in_the_report_and_a_later_start_makes_it_past(run_directory):
@@ -267,7 +267,7 @@ def test_how_a_process_ended_is_in_the_report_and_a_later_start_makes_it_past(ru
     kinds = [("start", {"incarnation": 1}), ("exit", {"exit_code": 12}), ("start", {"incarnation": 2})]
     codes = []
     for at, (kind, data) in enumerate(kinds):
-        log.append([Event(float(at), 4, kind, data)])
+        log.append([LoggedEvent(float(at), 4, kind, data)])
         codes.append((log.newest(4).status, log.newest(4).exit_code))
     assert codes == [("dead", None), ("dead", 12), ("dead", None)]
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from coordinator_free_bootstrap.errors import ShardError, TaskError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.cli.main import app
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.tasks import Shard
 from peer.tasks.loading import load_task, preload
 from peer.tasks.shard_file import save_shard
@@ -144,7 +144,7 @@ def test_linear_regression_has_one_line_per_cluster():
     task = load_task(
         Manifest(task="linear", task_options=options, split="linear_synth", split_options={"pattern": "random"}), 4
     )
-    learner = Learner(task, task.load_shard(0))
+    learner = TorchLearner(task, task.load_shard(0))
     assert learner.evaluate(learner.initial_model(0)).metric_name == "mse"
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.learner import TrainingPlan
-from peer.learning.learner import Learner
+from peer.learning.learner import TorchLearner
 from peer.tasks.loading import load_task
 
 pytestmark = pytest.mark.data
@@ -42,6 +42,6 @@ def test_a_few_steps_on_one_shard_beat_chance(task, options, file, counts, class
     means = [shard.train_x.mean(0) for shard in shards]
     turned = [np.rot90(means[1], -1, axes=(-2, -1)), means[1]]
     assert np.abs(turned[0] - means[0]).mean() < np.abs(turned[1] - means[0]).mean()  # upright after turning back
-    learner = Learner(loaded, shards[1], batch_size=50)
+    learner = TorchLearner(loaded, shards[1], batch_size=50)
     theta, _ = learner.train(learner.initial_model(0), TrainingPlan(epochs=60, unit="step", seed=0, learning_rate=0.1))
     assert learner.evaluate(theta).metric > 4 / classes

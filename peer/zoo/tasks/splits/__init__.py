@@ -33,10 +33,10 @@ from peer.zoo.tasks.splits.options import (
     TwoClass,
     WriterOptions,
 )
-from peer.zoo.tasks.splits.plan import PeerSplit, Samples, SplitFunction, SplitInput, finished
+from peer.zoo.tasks.splits.plan import PeerSplit, PoolSamples, SplitFunction, SplitInput, finished
 from peer.zoo.tasks.splits.rotated import imbalance, oddeven_rotated, oddeven_steps, rotated_hard, rotated_soft
 
-__all__ = ["SPLITS", "PeerSplit", "Samples", "SplitInput", "check_split", "make_split"]
+__all__ = ["SPLITS", "PeerSplit", "PoolSamples", "SplitInput", "check_split", "make_split"]
 
 
 @dataclass(frozen=True)

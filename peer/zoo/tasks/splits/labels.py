@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from coordinator_free_bootstrap.errors import ConfigProblem, TaskError
 from coordinator_free_bootstrap.validation import counted
 from peer.zoo.tasks.splits.options import ByColumn, Dirichlet, LabelFlip, Patho, SplitOptions, TwoClass, WriterOptions
-from peer.zoo.tasks.splits.plan import Index, PeerSplit, Samples, SplitFunction, SplitInput, divide, paired
+from peer.zoo.tasks.splits.plan import Index, PeerSplit, PoolSamples, SplitFunction, SplitInput, divide, paired
 
 REDRAWS_MAX = 1000
 
 
 def iid(data: SplitInput, options: SplitOptions, draw: np.random.Generator) -> list[PeerSplit]:
     """Divide all samples at random; all peers have one distribution."""
-    return paired(*(divide(Samples.of(half, 0, 0), data.peers, draw) for half in data.halves))
+    return paired(*(divide(PoolSamples.of(half, 0, 0), data.peers, draw) for half in data.halves))
 
 
 def dirichlet(data: SplitInput, options: Dirichlet, draw: np.random.Generator) -> list[PeerSplit]:
@@ -104,7 +104,7 @@ def two_class(data: SplitInput, options: TwoClass, draw: np.random.Generator) ->
             taken[c] += half
             cut = round(options.train_share * len(members))
             parts.append((members[:cut], members[cut:]))
-        train, test = (Samples.of(np.concatenate(both), 0, int(g)) for both in zip(*parts, strict=True))
+        train, test = (PoolSamples.of(np.concatenate(both), 0, int(g)) for both in zip(*parts, strict=True))
         splits.append(PeerSplit(train, test))
     return splits
 
@@ -142,7 +142,7 @@ def writers(data: SplitInput, options: WriterOptions, draw: np.random.Generator)
     for i, writer in enumerate(ids[: data.peers]):
         cluster = i % len(turns)
         mine = [half[data.group[half] == writer] for half in data.halves]
-        train, test = (Samples.of(index, turns[cluster], cluster) for index in mine)
+        train, test = (PoolSamples.of(index, turns[cluster], cluster) for index in mine)
         splits.append(PeerSplit(train, test))
     return splits
 
@@ -163,15 +163,17 @@ def by_column(data: SplitInput, options: ByColumn, draw: np.random.Generator) ->
             "more; use fewer peers, or another column"
         )
     owner = np.searchsorted(values, data.group) % data.peers
-    halves = ([Samples.of(half[owner[half] == i]) for i in range(data.peers)] for half in data.halves)
+    halves = ([PoolSamples.of(half[owner[half] == i]) for i in range(data.peers)] for half in data.halves)
     return paired(*halves)
 
 
-def _marked(samples: Samples, cluster: int) -> Samples:
-    return Samples.of(samples.index, samples.turns, cluster)
+def _marked(samples: PoolSamples, cluster: int) -> PoolSamples:
+    return PoolSamples.of(samples.index, samples.turns, cluster)
 
 
-def _by_shares(data: SplitInput, half: Index, shares: NDArray[np.float64], draw: np.random.Generator) -> list[Samples]:
+def _by_shares(
+    data: SplitInput, half: Index, shares: NDArray[np.float64], draw: np.random.Generator
+) -> list[PoolSamples]:
     """Divide each class, permuted, by the shares [peers, classes]; classes without an owner are left out."""
     portions: list[list[Index]] = [[] for _ in shares]
     for c in range(shares.shape[1]):
@@ -179,12 +181,12 @@ def _by_shares(data: SplitInput, half: Index, shares: NDArray[np.float64], draw:
         ends = np.rint(np.cumsum(shares[:, c]) * len(members)).astype(np.int64)
         for portion, start, end in zip(portions, [0, *ends[:-1]], ends, strict=True):
             portion.append(members[start:end])
-    return [Samples.of(np.concatenate(portion)) for portion in portions]
+    return [PoolSamples.of(np.concatenate(portion)) for portion in portions]
 
 
 def _test_samples(
     data: SplitInput, half: Index, shares: NDArray[np.float64], draw: np.random.Generator
-) -> list[Samples]:
+) -> list[PoolSamples]:
     """Divide the test set by shares; a peer whose shares round to no sample gets one of its largest class (OURS).
 
     Another peer has that sample too.
@@ -192,5 +194,5 @@ def _test_samples(
     filled = []
     for portion, share in zip(_by_shares(data, half, shares, draw), shares, strict=True):
         members = half[data.labels[half] == int(share.argmax())]
-        filled.append(portion if len(portion) or not len(members) else Samples.of(draw.choice(members, 1)))
+        filled.append(portion if len(portion) or not len(members) else PoolSamples.of(draw.choice(members, 1)))
     return filled

@@ -14,7 +14,7 @@ from peer.zoo.tasks.splits.options import Cases, Pair, Pattern
 from peer.zoo.tasks.splits.plan import (
     Index,
     PeerSplit,
-    Samples,
+    PoolSamples,
     SplitInput,
     divide_by_counts,
     divide_by_fractions,
@@ -53,9 +53,9 @@ def letters_case(data: SplitInput, options: Cases, draw: np.random.Generator) ->
         for case, first in enumerate((LOWER_FIRST, UPPER_FIRST)):
             index = half[(data.labels[half] >= first) & (data.labels[half] < first + LETTERS)]
             order, middle = draw.permutation(index), len(index) // 2 if options.clusters == 4 else len(index)
-            of_case.append(Samples.of(order[:middle], 0, case))
+            of_case.append(PoolSamples.of(order[:middle], 0, case))
             if options.clusters == 4:
-                of_case.append(Samples.of(order[middle:], 1, 2 + case))
+                of_case.append(PoolSamples.of(order[middle:], 1, 2 + case))
         pools.append(of_case)
     label_map = np.full(LOWER_FIRST + LETTERS, -1, dtype=np.int64)
     for first in (LOWER_FIRST, UPPER_FIRST):
@@ -74,15 +74,17 @@ def pair_mixture(data: SplitInput, options: Pair, draw: np.random.Generator) -> 
     for half in data.halves:
         part = limit if half[0] == 0 else max(1, limit * len(half) // data.train_count)
         chosen = [draw.permutation(half[data.source[half] == s])[:part] for s in (0, 1)]
-        pools.append([Samples.of(index, 0, s) for s, index in enumerate(chosen)])
+        pools.append([PoolSamples.of(index, 0, s) for s, index in enumerate(chosen)])
     return divide_by_fractions(pools, np.ones(data.peers), options, draw)
 
 
-def _of_source(source: Index, half: Index, s: int) -> Samples:
-    return Samples.of(half[source[half] == s], 0, s)
+def _of_source(source: Index, half: Index, s: int) -> PoolSamples:
+    return PoolSamples.of(half[source[half] == s], 0, s)
 
 
-def _mix(data: SplitInput, pools: list[list[Samples]], options: Pattern, draw: np.random.Generator) -> list[PeerSplit]:
+def _mix(
+    data: SplitInput, pools: list[list[PoolSamples]], options: Pattern, draw: np.random.Generator
+) -> list[PeerSplit]:
     shares = _shares(options.pattern, data.peers, len(pools[0]), draw)
     cap, test_cap = options.samples_per_peer, options.test_per_peer
     sizes = draw.integers(options.samples_min, options.samples_max, data.peers, endpoint=True).astype(np.float64)

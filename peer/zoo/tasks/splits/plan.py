@@ -17,7 +17,7 @@ UNKNOWN = -1  # true cluster of a sample in a split without ground truth
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class PoolSamples:
     """Samples of a pool, each with its quarter turns and true cluster; all int64 [m]."""
 
     index: Index
@@ -25,14 +25,14 @@ class Samples:
     cluster: Index
 
     @classmethod
-    def of(cls, index: Index, turns: int | Index = 0, cluster: int | Index = UNKNOWN) -> Samples:
+    def of(cls, index: Index, turns: int | Index = 0, cluster: int | Index = UNKNOWN) -> PoolSamples:
         """Build from indices, with turns and cluster as one value or one per sample."""
         index = np.asarray(index, dtype=np.int64)
         fill = np.zeros(len(index), dtype=np.int64)
         return cls(index, fill + turns, fill + cluster)
 
     @classmethod
-    def joined(cls, parts: Sequence[Samples]) -> Samples:
+    def joined(cls, parts: Sequence[PoolSamples]) -> PoolSamples:
         """Concatenate."""
         if not parts:
             return cls.of(np.empty(0, np.int64))
@@ -42,17 +42,17 @@ class Samples:
     def __len__(self) -> int:
         return len(self.index)
 
-    def __getitem__(self, chosen: Index | slice) -> Samples:
-        return Samples(self.index[chosen], self.turns[chosen], self.cluster[chosen])
+    def __getitem__(self, chosen: Index | slice) -> PoolSamples:
+        return PoolSamples(self.index[chosen], self.turns[chosen], self.cluster[chosen])
 
 
 @dataclass(frozen=True, eq=False)
 class PeerSplit:
     """The samples of one peer; ``label_map`` int64 [classes] renames its labels (flipped labels, merged cases)."""
 
-    train: Samples
-    test: Samples
-    validation: Samples = field(default_factory=lambda: Samples.of(np.empty(0, np.int64)))
+    train: PoolSamples
+    test: PoolSamples
+    validation: PoolSamples = field(default_factory=lambda: PoolSamples.of(np.empty(0, np.int64)))
     label_map: Index | None = None
 
 
@@ -83,25 +83,25 @@ class SplitInput:
 SplitFunction = Callable[[SplitInput, Any, np.random.Generator], list[PeerSplit]]  # its options are of its own class
 
 
-def paired(train: Sequence[Samples], test: Sequence[Samples]) -> list[PeerSplit]:
+def paired(train: Sequence[PoolSamples], test: Sequence[PoolSamples]) -> list[PeerSplit]:
     """Return one `PeerSplit` per peer from its training and test samples."""
     return [PeerSplit(a, b) for a, b in zip(train, test, strict=True)]
 
 
-def divide(samples: Samples, parts: int, draw: np.random.Generator) -> list[Samples]:
+def divide(samples: PoolSamples, parts: int, draw: np.random.Generator) -> list[PoolSamples]:
     """Permute the samples and divide them into ``parts`` parts whose sizes differ by at most one."""
     return [samples[portion] for portion in np.array_split(draw.permutation(len(samples)), parts)]
 
 
-def divide_by_counts(pools: Sequence[Samples], counts: Index, draw: np.random.Generator) -> list[Samples]:
+def divide_by_counts(pools: Sequence[PoolSamples], counts: Index, draw: np.random.Generator) -> list[PoolSamples]:
     """Permute each pool and give peer i its next ``counts[i, p]`` samples; counts int64 [peers, pools]."""
-    portions: list[list[Samples]] = [[] for _ in counts]
+    portions: list[list[PoolSamples]] = [[] for _ in counts]
     for p, pool in enumerate(pools):
         order = draw.permutation(len(pool))
         ends = np.cumsum(counts[:, p])
         for i, end in enumerate(ends):
             portions[i].append(pool[order[end - counts[i, p] : end]])
-    return [Samples.joined(portion) for portion in portions]
+    return [PoolSamples.joined(portion) for portion in portions]
 
 
 def solvable_counts(sizes: NDArray[np.float64], shares: NDArray[np.float64], pools: Sequence[int]) -> Index:
@@ -126,15 +126,15 @@ def solvable_counts(sizes: NDArray[np.float64], shares: NDArray[np.float64], poo
     raise TaskError(f"split: found pools of {list(pools)} samples, too few for {len(sizes)} peers; use fewer peers")
 
 
-def rotated_halves(half: Index, turn: int, draw: np.random.Generator) -> list[Samples]:
+def rotated_halves(half: Index, turn: int, draw: np.random.Generator) -> list[PoolSamples]:
     """Split samples randomly into an upright half (cluster 0) and a half with ``turn`` quarter turns (cluster 1)."""
     order = draw.permutation(half)
     middle = len(order) // 2
-    return [Samples.of(order[:middle], 0, 0), Samples.of(order[middle:], turn, 1)]
+    return [PoolSamples.of(order[:middle], 0, 0), PoolSamples.of(order[middle:], turn, 1)]
 
 
 def divide_by_fractions(
-    pools: list[list[Samples]], weights: NDArray[np.float64], options: Fractions, draw: np.random.Generator
+    pools: list[list[PoolSamples]], weights: NDArray[np.float64], options: Fractions, draw: np.random.Generator
 ) -> list[PeerSplit]:
     """Divide two pools: peer i has a fraction f_i of the first one, and a size in proportion to its weight.
 
@@ -149,7 +149,7 @@ def divide_by_fractions(
 
 
 def divide_by_shares(
-    pools: list[list[Samples]],
+    pools: list[list[PoolSamples]],
     weights: NDArray[np.float64],
     fractions: tuple[NDArray[np.float64], NDArray[np.float64]],
     options: SplitOptions,

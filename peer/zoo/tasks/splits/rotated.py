@@ -14,7 +14,7 @@ from peer.zoo.tasks.splits.options import Imbalance, Rotated, Rotations, Steps
 from peer.zoo.tasks.splits.plan import (
     Index,
     PeerSplit,
-    Samples,
+    PoolSamples,
     SplitInput,
     divide,
     divide_by_fractions,
@@ -38,7 +38,7 @@ def rotated_hard(data: SplitInput, options: Rotations, draw: np.random.Generator
     splits: list[PeerSplit | None] = [None] * data.peers
     for cluster, turn in enumerate(turns):
         members = range(cluster, data.peers, k)
-        train, test = (divide(Samples.of(half, turn, cluster), len(members), draw) for half in data.halves)
+        train, test = (divide(PoolSamples.of(half, turn, cluster), len(members), draw) for half in data.halves)
         for place, peer_id in enumerate(members):
             splits[peer_id] = PeerSplit(train[place], test[place])
     return [s for s in splits if s is not None]
@@ -85,9 +85,9 @@ def imbalance(data: SplitInput, options: Imbalance, draw: np.random.Generator) -
     return divide_by_fractions(pools, weights, options, draw)
 
 
-def _odd_even(data: SplitInput, half: Index, turn: int, draw: np.random.Generator) -> list[Samples]:
+def _odd_even(data: SplitInput, half: Index, turn: int, draw: np.random.Generator) -> list[PoolSamples]:
     """Return the samples of odd and of even labels; half of all have ``turn`` quarter turns, none with 0."""
     is_rotated = (draw.permutation(len(half)) < len(half) // 2) & (turn > 0)
     odd = data.labels[half] % 2
-    everything = Samples.of(half, is_rotated * turn, 2 * is_rotated + odd)
+    everything = PoolSamples.of(half, is_rotated * turn, 2 * is_rotated + odd)
     return [everything[np.flatnonzero(odd == 1)], everything[np.flatnonzero(odd == 0)]]

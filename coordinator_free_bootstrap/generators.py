@@ -32,7 +32,7 @@ Kind = Literal[
     "barabasi-albert",
     "geometric",
 ]
-Edges = tuple[tuple[int, int], ...]
+EdgePairs = tuple[tuple[int, int], ...]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DRAWS_MAX = 1000  # redraws until a random graph is connected
 EXPANDER_DRAWS = 10  # connected regular graphs, of which an expander is the one with the largest spectral gap
@@ -141,7 +141,7 @@ def default_degree(kind: Kind, peers: int) -> float:
             return min(round(max(DEGREE, math.log(peers) + 1), 1), peers - 1)
 
 
-def _connected(kind: Kind, peers: int, shape: Shape, seeds: Iterable[int]) -> Iterator[tuple[int, Edges]]:
+def _connected(kind: Kind, peers: int, shape: Shape, seeds: Iterable[int]) -> Iterator[tuple[int, EdgePairs]]:
     """Yield the seed and the edges of each draw that is connected."""
     import networkx as nx
 

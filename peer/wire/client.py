@@ -43,7 +43,7 @@ from peer.wire.memory import keep_frame_memory
 from peer.wire.options import SERVICE, TUNNELS, UNARY, channel_options
 from peer.wire.pacing import UNLIMITED, Pacing
 from peer.wire.proxy import HttpProxy
-from peer.wire.round_ring import Batch
+from peer.wire.round_ring import RecordBatch
 from peer.wire.security import SecureChannel, open_channel
 
 RECONNECTS_MAX, RECONNECTS_S = 5, 10.0  # at most so many reconnects in so many seconds
@@ -186,7 +186,7 @@ class NeighborLink:
 
     async def watch_status(
         self, interval_s: float, rounds_since: int | None = None
-    ) -> AsyncGenerator[tuple[dict[str, Any], Batch], None]:
+    ) -> AsyncGenerator[tuple[dict[str, Any], RecordBatch], None]:
         """Yield the neighbor's status every ``interval_s`` seconds, until the neighbor stops.
 
         Args:

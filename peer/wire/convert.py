@@ -32,7 +32,7 @@ from peer.core.messages import (
 )
 from peer.wire.frames import Frame
 from peer.wire.generated import peer_pb2
-from peer.wire.round_ring import Batch
+from peer.wire.round_ring import RecordBatch
 
 COUNT_MAX = 2**31 - 1  # of rounds, steps, slots, totals: the largest signed 32-bit integer
 SAMPLES_MAX = 2**53  # up to here float64, and so every JSON reader, holds an integer exactly
@@ -238,10 +238,10 @@ def pack_watch(interval_s: float, rounds_since: int | None = None) -> bytes:
     return _build(peer_pb2.WatchStatusRequest, interval_s=interval_s, **since).SerializeToString()
 
 
-def unpack_watched(data: bytes) -> tuple[dict[str, Any], Batch]:
+def unpack_watched(data: bytes) -> tuple[dict[str, Any], RecordBatch]:
     """Read a reply of WatchStatus: the status, and the records of rounds that came with it, not validated."""
     message = parse(peer_pb2.StatusReply, data)
-    return unpack_status(data), Batch(tuple(message.rounds), message.rounds_from)
+    return unpack_status(data), RecordBatch(tuple(message.rounds), message.rounds_from)
 
 
 def unpack_status_request(data: bytes) -> int:
@@ -269,7 +269,7 @@ def unpack_status(data: bytes) -> dict[str, Any]:
     return status
 
 
-def pack_status(status: dict[str, Any], batch: Batch | None = None, padding_bytes: int = 0) -> bytes:
+def pack_status(status: dict[str, Any], batch: RecordBatch | None = None, padding_bytes: int = 0) -> bytes:
     """Write a StatusReply: ``status`` as JSON, with null for NaN and Infinity; its typed fields are keys of the same names."""
     typed = {name: status[name] for name in ("peer_id", "incarnation", "round_index") if status.get(name) is not None}
     phase = _number(peer_pb2.Phase, status["phase"]) if status.get("phase") else 0

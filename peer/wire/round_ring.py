@@ -20,7 +20,7 @@ STATE_TOLD = frozenset(name for name, each in entries(AlgorithmFields).items() i
 
 
 @dataclass(frozen=True)
-class Batch:
+class RecordBatch:
     """Some records, each a JSON object.
 
     Attributes:
@@ -60,7 +60,7 @@ class RoundRing:
         if len(self._records) > self._size:
             self.rounds_from = max(self.rounds_from, self._records.popleft()[1] + 1)
 
-    def batch(self, since: int, after: int = -1) -> Batch:
+    def batch(self, since: int, after: int = -1) -> RecordBatch:
         """Return the next records of the round ``since`` and later ones, with numbers above ``after``."""
         found: list[str] = []
         characters = 0
@@ -68,8 +68,8 @@ class RoundRing:
             if number <= after or round_index < since:
                 continue
             if found and (len(found) == BATCH_RECORDS or characters + len(text) > BATCH_CHARACTERS):
-                return Batch(tuple(found), self.rounds_from, after, more=True)
+                return RecordBatch(tuple(found), self.rounds_from, after, more=True)
             found.append(text)
             characters += len(text)
             after = number
-        return Batch(tuple(found), self.rounds_from, after)
+        return RecordBatch(tuple(found), self.rounds_from, after)

@@ -26,7 +26,7 @@ from peer.wire.arrival_reader import ArrivalReader, too_slow
 from peer.wire.handler import RequestHandler
 from peer.wire.options import SERVICE
 from peer.wire.pacing import UNLIMITED, Pacing
-from peer.wire.round_ring import Batch
+from peer.wire.round_ring import RecordBatch
 from peer.wire.switchboard import Switchboard
 
 M = TypeVar("M", bound=Heartbeat | Control)
@@ -147,10 +147,10 @@ class PeerServicer:
         async with self._access.aborting(context):
             with self._access.stream(self._access.subject(context), context):
                 interval_s, since = convert.unpack_watch(await first_message(context, self._timeouts))
-                batch = Batch()
+                batch = RecordBatch()
                 while True:
                     stopping = self._stopping.is_set()
-                    batch = Batch() if since is None else self._handler.rounds.batch(since, batch.after)
+                    batch = RecordBatch() if since is None else self._handler.rounds.batch(since, batch.after)
                     await context.write(convert.pack_status(self._handler.status(), batch))
                     if stopping and not batch.more:  # the last reply has what came while the peer stopped
                         return

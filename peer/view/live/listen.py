@@ -24,11 +24,11 @@ from peer.store.files import storage_errors, write_json
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
 from peer.view.state.peer_status import PeerStatus, read_status
-from peer.view.state.records import Record, problem_of_line
+from peer.view.state.records import JsonRecord, problem_of_line
 from peer.view.state.tail import OBSERVED, PeerTail
 from peer.wire.client import NeighborLink
 from peer.wire.proxy import HttpProxy
-from peer.wire.round_ring import FIELDS_TOLD, STATE_TOLD, Batch
+from peer.wire.round_ring import FIELDS_TOLD, STATE_TOLD, RecordBatch
 from peer.wire.security import MutualTls
 
 INTERVAL_S = 1.0  # between two statuses of a peer
@@ -53,7 +53,7 @@ class PeerNotes:
         completed: whether it has completed all rounds.
     """
 
-    def __init__(self, directory: Path, peer_id: int, write: Callable[[Record], None]) -> None:
+    def __init__(self, directory: Path, peer_id: int, write: Callable[[JsonRecord], None]) -> None:
         self.peer_id = peer_id
         self.place = StateDir.of_peer(directory, peer_id)
         self.place.root.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ class PeerNotes:
 
     # ---- what the peer says ---------------------------------------------------------------------------------------------
 
-    def hear(self, status: PeerStatus, batch: Batch) -> None:
+    def hear(self, status: PeerStatus, batch: RecordBatch) -> None:
         """Write a status and the records that came with it.
 
         Raises:
@@ -262,7 +262,7 @@ class Listener:
             notes.hear(status, batch)
         return True
 
-    def _write(self, line: Record) -> None:
+    def _write(self, line: JsonRecord) -> None:
         with (
             storage_errors("append to", self._observed),
             open(ordinary_file(self._observed), "a", encoding="utf-8") as file,
@@ -331,7 +331,7 @@ def ending_of(status: PeerStatus) -> str | None:
     return "completed" if status.phase == "finished" or status.round_index >= status.rounds_total else "left"
 
 
-def round_line(text: str) -> Record:
+def round_line(text: str) -> JsonRecord:
     """Return the fields of a foreign round record that are known here, validated.
 
     Raises:

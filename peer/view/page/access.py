@@ -65,7 +65,7 @@ class Access:
         return cookie is not None and hmac.compare_digest(cookie.encode(), self.cookie.encode())
 
 
-class Guard:
+class AccessGuard:
     """An ASGI application in front of the page's: refuses what is not allowed, and adds the security headers to every answer."""
 
     def __init__(self, app: ASGIApp, access: Access, hosts: frozenset[str] = LOOPBACK) -> None:

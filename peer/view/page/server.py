@@ -17,7 +17,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from coordinator_free_bootstrap.strict_json import dumps
-from peer.view.page.access import LOOPBACK, Access, Guard
+from peer.view.page.access import LOOPBACK, Access, AccessGuard
 from peer.view.page.files import STATIC
 from peer.view.page.film import Film
 
@@ -104,7 +104,7 @@ class Streams:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
-def page_app(source: Source, access: Access, hosts: frozenset[str] = LOOPBACK) -> Guard:
+def page_app(source: Source, access: Access, hosts: frozenset[str] = LOOPBACK) -> AccessGuard:
     """Return the ASGI application of the page of a run.
 
     Args:
@@ -130,4 +130,4 @@ def page_app(source: Source, access: Access, hosts: frozenset[str] = LOOPBACK) -
         return StreamingResponse(streams.messages(last), media_type="text/event-stream")
 
     routes = [Route("/", index), Route("/stream", stream), Mount("/", StaticFiles(directory=STATIC))]
-    return Guard(Starlette(routes=routes, lifespan=following), access, hosts)
+    return AccessGuard(Starlette(routes=routes, lifespan=following), access, hosts)

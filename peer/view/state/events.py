@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 
 from coordinator_free_bootstrap.strict_json import printable
 from peer.view.state.peer_status import PeerStatus
-from peer.view.state.records import OBSERVED_LINES, Record, problem_of
+from peer.view.state.records import OBSERVED_LINES, JsonRecord, problem_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class LoggedEvent:
     at: float
     peer: int | None
     kind: str
-    data: Record
+    data: JsonRecord
 
 
 def seconds_of(text: str) -> float:
@@ -47,7 +47,7 @@ def seconds_of(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def events_of(peer: int | None, lines: Iterable[Record], after: float = 0.0) -> Iterator[LoggedEvent]:
+def events_of(peer: int | None, lines: Iterable[JsonRecord], after: float = 0.0) -> Iterator[LoggedEvent]:
     """Yield the events of validated history lines (or of the fault timeline, with ``peer`` None).
 
     The order of lines wins over their clocks: a time below that of the line before is raised to it.
@@ -74,7 +74,7 @@ def merged(streams: Iterable[Iterable[LoggedEvent]]) -> list[LoggedEvent]:
     return list(heapq.merge(*streams, key=lambda event: event.at))
 
 
-def problem_of_observed(line: Record) -> str:
+def problem_of_observed(line: JsonRecord) -> str:
     """Return what is wrong with a line of ``watch.jsonl`` as a sentence, "" if it is valid."""
     kind = line.get("kind")
     model = OBSERVED_LINES.get(kind) if isinstance(kind, str) else None

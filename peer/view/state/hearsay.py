@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 from peer.view.state.events import LoggedEvent, status_of
 from peer.view.state.peer_status import PeerStatus
-from peer.view.state.records import Record
+from peer.view.state.records import JsonRecord
 
 
 class Hearsay:
     """What was heard in all rounds of questions so far; a peer that answers again has not ended."""
 
     def __init__(self) -> None:
-        self._endings: dict[int, Record] = {}
+        self._endings: dict[int, JsonRecord] = {}
         self.anyone = False
 
     def take(self, news: list[LoggedEvent]) -> list[LoggedEvent]:

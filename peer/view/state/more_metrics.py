@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from peer.core.metric import Metric
 from peer.view.state.peer_state import PeerState
-from peer.view.state.records import Record
+from peer.view.state.records import JsonRecord
 
 
 def more_metrics_of(peers: Iterable[PeerState]) -> list[Metric]:
@@ -19,7 +19,7 @@ def more_metrics_of(peers: Iterable[PeerState]) -> list[Metric]:
     return []
 
 
-def values_of(record: Record, metrics: list[Metric]) -> list[float | None]:
+def values_of(record: JsonRecord, metrics: list[Metric]) -> list[float | None]:
     """Return the values of further metrics in a line or a summary, in their order; None where one is not known."""
     values = record.get("metrics") or {}
     return [values.get(metric.name) for metric in metrics]

@@ -12,11 +12,11 @@ from peer.core.counters import COUNTERS, COUNTING, Totals
 from peer.store.records import PHASES
 from peer.view.state.events import LoggedEvent, status_of
 from peer.view.state.peer_status import PeerStatus
-from peer.view.state.records import Record
+from peer.view.state.records import JsonRecord
 
 PACE_WEIGHT = 0.2  # of the newest round in the running mean of seconds per round
 BETWEEN = ("running", "dead", "silent")  # states in which end line and summary are those of an earlier incarnation
-_NOTHING: Record = {}
+_NOTHING: JsonRecord = {}
 
 
 @dataclass(slots=True)
@@ -47,11 +47,11 @@ class PeerState:
     at: float = 0.0
     said_at: float = 0.0
     lines: int = 0
-    start: Record = field(default_factory=dict)
-    evaluated: Record = field(default_factory=dict)
-    round: Record = field(default_factory=dict)
-    end: Record = field(default_factory=dict)
-    summary: Record = field(default_factory=dict)
+    start: JsonRecord = field(default_factory=dict)
+    evaluated: JsonRecord = field(default_factory=dict)
+    round: JsonRecord = field(default_factory=dict)
+    end: JsonRecord = field(default_factory=dict)
+    summary: JsonRecord = field(default_factory=dict)
     phase: str = ""
     held: bool | None = None
     rounds: int = 0
@@ -67,8 +67,8 @@ class PeerState:
     met_neighbor: bool = False
     refused: dict[str, int] = field(default_factory=dict)
     refused_at: dict[str, float] = field(default_factory=dict)
-    refusal: Record = field(default_factory=dict)
-    checkpoint: Record = field(default_factory=dict)
+    refusal: JsonRecord = field(default_factory=dict)
+    checkpoint: JsonRecord = field(default_factory=dict)
     answer: PeerStatus | None = None
     answer_position: int = 0
     silent: str = ""
@@ -209,12 +209,12 @@ class PeerState:
         return self.summary.get("exit_code")
 
     @property
-    def last(self) -> Record:
+    def last(self) -> JsonRecord:
         """The latest value of each field: from the summary, else the end line, the rounds, the start line.
 
         End line and summary count only if no later incarnation runs.
         """
-        found: Record = {}
+        found: JsonRecord = {}
         ended = () if self.status in BETWEEN else (self.end, self._measured, self.summary)
         for source in (self.start, self.evaluated, self.round, self._answered, *ended):
             found.update({key: value for key, value in source.items() if value is not None})
@@ -240,7 +240,7 @@ class PeerState:
         return self.answer if not self.silent and self.answer_position > self.round_position else None
 
     @property
-    def _answered(self) -> Record:
+    def _answered(self) -> JsonRecord:
         """What a newer answer says, under the names of lines."""
         said = self.present_answer
         if said is None:
@@ -254,7 +254,7 @@ class PeerState:
         }
 
     @property
-    def _measured(self) -> Record:
+    def _measured(self) -> JsonRecord:
         """The value of the metric in the summary, under its name in the program."""
         return {"accuracy": (self.summary.get("metric") or _NOTHING).get("value")}
 

@@ -22,7 +22,7 @@ from peer.store.records import (
 )
 from peer.view.state.peer_status import PeerStatus
 
-Record = dict[str, Any]
+JsonRecord = dict[str, Any]
 
 
 class _Record(BaseModel):
@@ -85,7 +85,7 @@ def problem_of(record: Any, model: type[BaseModel]) -> str:
     return ""
 
 
-def problem_of_line(line: Record) -> str:
+def problem_of_line(line: JsonRecord) -> str:
     """Return the first wrong key of a history line as a sentence, "" if there is none."""
     kind = line.get("kind")
     problem = problem_of(line, KINDS.get(kind, Line) if isinstance(kind, str) else Line)
@@ -111,7 +111,7 @@ _SENDERS: dict[tuple[int, ...], tuple[tuple[int], ...]] = {}  # one tuple for al
 _SENDERS_MAX = 100_000
 
 
-def compact(line: Record) -> Record:
+def compact(line: JsonRecord) -> JsonRecord:
     """Return a round line for memory: no empty lists, no counters that are 0, and of each folded arrival only the neighbor."""
     found = {key: value for key, value in line.items() if value or key not in _OMITTED}
     if rows := found.get("folded"):
@@ -125,7 +125,7 @@ def compact(line: Record) -> Record:
 _OMITTED = frozenset(COUNTERS) | {"missing", "rejected", "folded", "state"}
 
 
-def kept(line: Record) -> Record:
+def kept(line: JsonRecord) -> JsonRecord:
     """Return a valid history line as it is kept in memory."""
     plain = plain_keys(line)
     return compact(plain) if plain["kind"] == "round" else plain

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from peer.view.state.events import LoggedEvent
 from peer.view.state.peer_state import PeerState
-from peer.view.state.records import Record
+from peer.view.state.records import JsonRecord
 
 STRIDE = 16
 # Kinds of events that a timeline shows; lines of each round are no news, except a checkpoint that failed.
@@ -73,7 +73,7 @@ class RoundCell:
     metric: float | None
     cluster: int | None
     payload_bytes: int
-    line: Record
+    line: JsonRecord
 
 
 class _Track:

@@ -19,7 +19,7 @@ from peer.store.records import KINDS
 from peer.store.state_dir import StateDir
 from peer.view.state.peer_state import PeerState
 from peer.view.state.places import PLACES
-from peer.view.state.records import Record
+from peer.view.state.records import JsonRecord
 from peer.view.state.reducer import EventLog
 from peer.view.state.tail import PeerTail, RunTail
 from peer.view.state.view import algorithm_of, metric_of
@@ -37,7 +37,7 @@ class PeerRun:
 
     peer_id: int
     place: StateDir
-    history: list[Record]
+    history: list[JsonRecord]
     state: PeerState
     problems: tuple[str, ...] = ()
 
@@ -64,17 +64,17 @@ class PeerRun:
         return cls(tail.peer_id, tail.place, history, log.newest(tail.peer_id).copy(), tuple(tail.problems))
 
     @cached_property
-    def round_lines(self) -> list[Record]:
+    def round_lines(self) -> list[JsonRecord]:
         """All round lines, including rounds that a resumed peer repeated."""
         return [line for line in self.history if line["kind"] == "round"]
 
     @cached_property
-    def rounds(self) -> dict[int, Record]:
+    def rounds(self) -> dict[int, JsonRecord]:
         """round_index -> its last line, which is the result of the round."""
         return {int(line["round_index"]): line for line in self.round_lines}
 
     @cached_property
-    def last(self) -> Record:
+    def last(self) -> JsonRecord:
         """The latest value of each field; see `PeerState.last`."""
         return self.state.last
 
@@ -84,7 +84,7 @@ class PeerRun:
         return bool(self.state.held)
 
     @property
-    def summary(self) -> Record:
+    def summary(self) -> JsonRecord:
         """``summary.json``; {} if there is none, or not a valid one."""
         return self.state.summary
 

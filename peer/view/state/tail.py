@@ -18,7 +18,7 @@ from peer.store.identity_files import held_by
 from peer.store.state_dir import StateDir
 from peer.view.state.events import LoggedEvent, events_of, merged, problem_of_observed, seconds_of
 from peer.view.state.places import PLACES, listed, read_summary, state_directories
-from peer.view.state.records import ExitLine, Record, TimelineLine, kept, problem_of, problem_of_line
+from peer.view.state.records import ExitLine, JsonRecord, TimelineLine, kept, problem_of, problem_of_line
 from peer.view.state.reducer import EventLog
 
 TIMELINE = (
@@ -50,7 +50,7 @@ class FileTail:
     def __post_init__(self) -> None:
         self.unread = Unread(self.path)
 
-    def records(self, problem_of: Callable[[Record], str]) -> Iterator[list[Record]]:
+    def records(self, problem_of: Callable[[JsonRecord], str]) -> Iterator[list[JsonRecord]]:
         """Yield the new lines that are valid, some at a time; the others are counted in `unread`.
 
         Args:

@@ -12,19 +12,19 @@ from peer.view.state.peer_state import ending
 TOGETHER_S = 60.0  # between two peers that say the same about one peer, which is one entry
 _STATES = ("dead", "suspect", "left", "alive")
 _FROM_PEERS = ("refused", *_STATES)  # kinds that have in `by` who says so
-Entry = dict[str, Any]
+TimelineEntry = dict[str, Any]
 
 
-def timeline(news: Iterable[tuple[int, LoggedEvent]]) -> list[Entry]:
+def timeline(news: Iterable[tuple[int, LoggedEvent]]) -> list[TimelineEntry]:
     """Return the entries in order; what several peers say about one neighbor is one entry with all of them in ``by``.
 
     Each has ``cursor``, ``at`` (Unix seconds), ``kind``, ``peer`` (whom it is about, or null), ``by`` (who says so) and ``text``.
     """
-    entries: list[Entry] = []
+    entries: list[TimelineEntry] = []
     started: set[int | None] = set()
     met: set[tuple[int | None, int]] = set()
     said: dict[
-        tuple[str, Any], tuple[Entry, float]
+        tuple[str, Any], tuple[TimelineEntry, float]
     ] = {}  # the last entry of a kind about a peer, and when it was last said
     for cursor, event in news:
         kind, text, subject = event.kind, _TEXTS[event.kind](event.data), event.peer
@@ -53,7 +53,7 @@ def timeline(news: Iterable[tuple[int, LoggedEvent]]) -> list[Entry]:
     return entries
 
 
-def _same(entry: Entry, kind: str, text: str, by: int) -> bool:
+def _same(entry: TimelineEntry, kind: str, text: str, by: int) -> bool:
     """Return whether a peer says what an entry says: a refusal with the same text, or a state that it has not said there."""
     return entry["text"] == text if kind == "refused" else by not in entry["by"]
 

@@ -10,7 +10,7 @@ import numpy as np
 from peer.core.counters import COUNTERS
 from peer.core.metric import Metric
 from peer.view.state.agreement import agreement
-from peer.view.trackers.tracker import Row
+from peer.view.trackers.tracker import HistoryRow
 
 FIXED = frozenset({"peer_id", "round_index", "t", "incarnation", "true_cluster"})  # they say which row it is
 LATE_ROUNDS_MAX = 20  # a round is drawn without the peers that are further behind
@@ -31,7 +31,7 @@ def curve_name(name: str) -> str:
     return f"traffic/{name}" if name in COUNTERS or name == "payload_bytes" else f"quality/{name}"
 
 
-def numbers(row: Row) -> dict[str, float]:
+def numbers(row: HistoryRow) -> dict[str, float]:
     """Return the columns of a row that are numbers, without those that say which row it is."""
     return {name: float(value) for name, value in row.items() if isinstance(value, int | float) and name not in FIXED}
 
@@ -40,10 +40,10 @@ class PeerCurves:
     """The points of one peer: of a counter none before its first number above 0, so that no curve is 0 all along."""
 
     def __init__(self) -> None:
-        self._zeros: dict[str, list[Row]] = {}
+        self._zeros: dict[str, list[HistoryRow]] = {}
         self._drawn: set[str] = set()
 
-    def points(self, row: Row) -> Iterator[tuple[str, float, Row]]:
+    def points(self, row: HistoryRow) -> Iterator[tuple[str, float, HistoryRow]]:
         """Yield (column, value, row of the point) that a new row adds."""
         for name, value in numbers(row).items():
             if name in COUNTERS and name not in self._drawn:
@@ -64,15 +64,15 @@ class AllPeers:
     def __init__(self) -> None:
         self.peers = 0
         self.metric = Metric()
-        self._rounds: dict[int, dict[int, Row]] = {}
+        self._rounds: dict[int, dict[int, HistoryRow]] = {}
         self._sent: dict[int, int] = {}
 
-    def take(self, rows: Iterable[Row]) -> None:
+    def take(self, rows: Iterable[HistoryRow]) -> None:
         """Take new rows of peers."""
         for row in rows:
             self._rounds.setdefault(row["round_index"], {})[row["peer_id"]] = row
 
-    def completed(self, *, ended: bool = False) -> Iterator[Row]:
+    def completed(self, *, ended: bool = False) -> Iterator[HistoryRow]:
         """Yield the rows of rounds that are complete, ascending, each once; at the end those of all rounds."""
         newest = max(self._rounds, default=0)
         for index in sorted(self._rounds):
@@ -81,7 +81,7 @@ class AllPeers:
                 return
             yield self._row(index, self._rounds.pop(index))
 
-    def _row(self, index: int, rows: dict[int, Row]) -> Row:
+    def _row(self, index: int, rows: dict[int, HistoryRow]) -> HistoryRow:
         for peer_id, row in rows.items():
             self._sent[peer_id] = self._sent.get(peer_id, 0) + (row.get("payload_bytes_sent") or 0)
         name = self.metric.key

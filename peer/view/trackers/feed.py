@@ -14,7 +14,7 @@ from peer.view.report.history_table import flat, row_of
 from peer.view.state.places import state_directories
 from peer.view.state.tail import PeerTail
 from peer.view.trackers.curves import AllPeers
-from peer.view.trackers.tracker import About, Row
+from peer.view.trackers.tracker import About, HistoryRow
 
 
 class Feed:
@@ -28,7 +28,7 @@ class Feed:
         self._true: dict[int, int | None] = {}
         self.everyone = AllPeers()
 
-    def read(self) -> list[Row]:
+    def read(self) -> list[HistoryRow]:
         """Return the new rows, by peer and round; of a repeated round the last one.
 
         Raises:
@@ -51,7 +51,7 @@ class Feed:
         """What could not be read so far, so that it is in no row, as sentences."""
         return [problem for tail in self._tails.values() for problem in tail.problems]
 
-    def about(self, rows: list[Row]) -> About:
+    def about(self, rows: list[HistoryRow]) -> About:
         """Return the name and the settings of the run with these first rows: algorithm, task and time of the start."""
         manifest: Mapping[str, Any] = self._graph.manifest.model_dump(mode="json") if self._graph else {}
         words = [str(manifest[key]) for key in ("algorithm", "task") if key in manifest] or ["run"]
@@ -61,7 +61,7 @@ class Feed:
         plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
         return About(plain, peers | dict(flat(manifest, "run.")))
 
-    def _rows(self, peer_id: int) -> Iterator[Row]:
+    def _rows(self, peer_id: int) -> Iterator[HistoryRow]:
         for event in self._tails[peer_id].read_history():
             if event.kind == "start":
                 self._true[peer_id] = event.data.get("true_cluster")

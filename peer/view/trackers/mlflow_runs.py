@@ -14,7 +14,7 @@ from mlflow.tracking import MlflowClient
 from peer.view.report.history_table import flat
 from peer.view.report.report import Report
 from peer.view.trackers.curves import PeerCurves, curve_name, numbers
-from peer.view.trackers.tracker import About, Row, Tracker
+from peer.view.trackers.tracker import About, HistoryRow, Tracker
 
 EXPERIMENT = "coordinator-free"
 TAGS = ("algorithm", "task", "seed", "rounds", "clusters")
@@ -49,7 +49,7 @@ class Mlflow(Tracker):
         for first in range(0, len(params), PARAMS_BATCH):
             self._client.log_batch(self._all, params=params[first : first + PARAMS_BATCH])
 
-    def take(self, rows: Sequence[Row], everyone: Sequence[Row]) -> None:
+    def take(self, rows: Sequence[HistoryRow], everyone: Sequence[HistoryRow]) -> None:
         """Log the numbers of each row."""
         by_peer: dict[int, list[Metric]] = {}
         for row in rows:
@@ -88,7 +88,7 @@ class Mlflow(Tracker):
             self._client.log_batch(run_id, metrics=metrics[first : first + BATCH])
 
 
-def _point(name: str, value: float, row: Row) -> Metric:
+def _point(name: str, value: float, row: HistoryRow) -> Metric:
     at = round(datetime.fromisoformat(row["time"]).timestamp() * 1000)
     return Metric(_key(curve_name(name)), value, at, row["round_index"] + 1)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from peer.store.files import storage_errors, write_atomic
 from peer.view.report.report import Report
-from peer.view.trackers.tracker import About, Row, Tracker
+from peer.view.trackers.tracker import About, HistoryRow, Tracker
 
 
 class TableFile(Tracker):
@@ -22,14 +22,14 @@ class TableFile(Tracker):
 
     def __init__(self, place: str) -> None:
         self._place = Path(place)
-        self._rows: dict[tuple[int, int], Row] = {}
+        self._rows: dict[tuple[int, int], HistoryRow] = {}
         with storage_errors("make", self._place.parent):
             self._place.parent.mkdir(parents=True, exist_ok=True)
 
     def begin(self, about: About) -> None:
         """Do nothing: a table has the rows only."""
 
-    def take(self, rows: Sequence[Row], everyone: Sequence[Row]) -> None:
+    def take(self, rows: Sequence[HistoryRow], everyone: Sequence[HistoryRow]) -> None:
         """Add rows of peers; a later one of the same peer and round counts."""
         import pandas as pd
 

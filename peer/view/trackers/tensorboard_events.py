@@ -12,7 +12,7 @@ from torch.utils.tensorboard.summary import hparams
 from peer.store.files import storage_errors
 from peer.view.report.report import Report
 from peer.view.trackers.curves import PeerCurves, curve_name, numbers
-from peer.view.trackers.tracker import About, Row, Tracker
+from peer.view.trackers.tracker import About, HistoryRow, Tracker
 
 HPARAM_CHARACTERS_MAX = 500
 
@@ -39,7 +39,7 @@ class TensorBoard(Tracker):
                 self._place = self._parent / f"{about.name}-{count}"
             self._place.mkdir()
 
-    def take(self, rows: Sequence[Row], everyone: Sequence[Row]) -> None:
+    def take(self, rows: Sequence[HistoryRow], everyone: Sequence[HistoryRow]) -> None:
         """Write the numbers of each row."""
         for row in rows:
             writer = self._writer(f"peer-{row['peer_id']}")
@@ -76,7 +76,7 @@ class TensorBoard(Tracker):
         return self._writers[name]
 
 
-def _add(writer: SummaryWriter, name: str, value: float, row: Row) -> None:
+def _add(writer: SummaryWriter, name: str, value: float, row: HistoryRow) -> None:
     at = datetime.fromisoformat(row["time"]).timestamp()
     writer.add_scalar(curve_name(name), value, row["round_index"] + 1, walltime=at)
 

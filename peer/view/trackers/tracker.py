@@ -12,7 +12,7 @@ from coordinator_free_bootstrap.errors import Option, UsageError
 from coordinator_free_bootstrap.extras import require
 from peer.view.report.report import Report
 
-Row = dict[str, Any]  # of one peer and round, with the columns of `peer.view.report.history_table`
+HistoryRow = dict[str, Any]  # of one peer and round, with the columns of `peer.view.report.history_table`
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Tracker(ABC):
         """Take the name and the settings; called once, before all else."""
 
     @abstractmethod
-    def take(self, rows: Sequence[Row], everyone: Sequence[Row]) -> None:
+    def take(self, rows: Sequence[HistoryRow], everyone: Sequence[HistoryRow]) -> None:
         """Take new rows of peers, and of all peers (`peer.view.trackers.curves.AllPeers`).
 
         A peer that resumed repeats a round, and its last row counts.

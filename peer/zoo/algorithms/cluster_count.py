@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from peer.zoo.algorithms.clustering import Points, cost, k_means
 
-Curve = list[float]  # the sums of cost(K) / cost(1) for K = 1 .. n, then the shares of the peers that have each K
+CostCurve = list[float]  # the sums of cost(K) / cost(1) for K = 1 .. n, then the shares of the peers that have each K
 
 
 def relative_costs(
@@ -34,13 +34,13 @@ def relative_costs(
     return [min(1.0, ratio) for ratio in found]
 
 
-def curve_of(ratios: list[float], length: int) -> Curve:
+def curve_of(ratios: list[float], length: int) -> CostCurve:
     """Return the curve of one peer, 2 ``length`` numbers in [0, 1]: those K that it does not have have share 0."""
     missing = [0.0] * (length - len(ratios))
     return [*ratios, *missing, *([1.0] * len(ratios)), *missing]
 
 
-def mixed(own: Sequence[float], told: Sequence[tuple[Sequence[float], float]]) -> Curve:
+def mixed(own: Sequence[float], told: Sequence[tuple[Sequence[float], float]]) -> CostCurve:
     """Return the own curve after a gossip step, given those of neighbors and their weights."""
     return [value + sum(weight * (other[at] - value) for other, weight in told) for at, value in enumerate(own)]
 

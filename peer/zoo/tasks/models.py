@@ -21,13 +21,15 @@ from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.options import NoOptions, Whole, parsed
 from coordinator_free_bootstrap.validation import near, unknown_name
 
-Shape = tuple[int, ...]
-Named = tuple[str, Mapping[str, object]]  # a model's name and options
-Builder = Callable[[Shape, int, Any], nn.Module]  # the options are of the model's own class
+InputShape = tuple[int, ...]
+NamedModel = tuple[str, Mapping[str, object]]  # a model's name and options
+Builder = Callable[[InputShape, int, Any], nn.Module]  # the options are of the model's own class
 Width = Annotated[Whole, Field(ge=1)]
 
 
-def make_model(name: str, input_shape: Shape, outputs: int, options: Mapping[str, object] | None = None) -> nn.Module:
+def make_model(
+    name: str, input_shape: InputShape, outputs: int, options: Mapping[str, object] | None = None
+) -> nn.Module:
     """Return a new model, initialized from torch's global generator.
 
     Args:
@@ -46,7 +48,7 @@ def make_model(name: str, input_shape: Shape, outputs: int, options: Mapping[str
     return MODELS[name].build(input_shape, outputs, _options_of(name, options))
 
 
-def model_of(manifest: Manifest, default: Named, input_shape: Shape, outputs: int) -> nn.Module:
+def model_of(manifest: Manifest, default: NamedModel, input_shape: InputShape, outputs: int) -> nn.Module:
     """Return a new model of the manifest, or the default, a name with options; ``model_options`` change its options.
 
     Raises:
@@ -92,12 +94,12 @@ class MlpOptions(BaseModel):
     hidden: Width | list[Width] = Field(256, description="width of the hidden layer, or a list of widths")
 
 
-def _mlp(shape: Shape, outputs: int, options: MlpOptions) -> nn.Module:
+def _mlp(shape: InputShape, outputs: int, options: MlpOptions) -> nn.Module:
     """Return input - hidden - outputs with ReLU."""
     return _perceptron(shape, outputs, options.hidden)
 
 
-def _perceptron(shape: Shape, outputs: int, hidden: int | list[int]) -> nn.Module:
+def _perceptron(shape: InputShape, outputs: int, hidden: int | list[int]) -> nn.Module:
     sizes = [math.prod(shape), *(hidden if isinstance(hidden, list) else [hidden])]
     layers: list[nn.Module] = [nn.Flatten()]
     for inner, outer in itertools.pairwise(sizes):
@@ -105,12 +107,12 @@ def _perceptron(shape: Shape, outputs: int, hidden: int | list[int]) -> nn.Modul
     return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
 
 
-def _linear(shape: Shape, outputs: int, options: NoOptions) -> nn.Module:
+def _linear(shape: InputShape, outputs: int, options: NoOptions) -> nn.Module:
     """Multinomial logistic regression, or linear regression (MLR of CGPFL: 7,850 parameters on MNIST)."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs))
 
 
-def _dfca_cnn(shape: Shape, outputs: int, options: NoOptions) -> nn.Module:
+def _dfca_cnn(shape: InputShape, outputs: int, options: NoOptions) -> nn.Module:
     """Two blocks of [conv 3x3, ReLU, pool, BatchNorm], two linear layers (DFCA App. A.1, as in its code)."""
     channels, height, width = _image(shape, 4)
     return nn.Sequential(
@@ -127,7 +129,7 @@ def _block(inner: int, outer: int) -> list[nn.Module]:
     return [nn.Conv2d(inner, outer, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.BatchNorm2d(outer)]
 
 
-def _fedspd_cnn_mnist(shape: Shape, outputs: int, options: NoOptions) -> nn.Module:
+def _fedspd_cnn_mnist(shape: InputShape, outputs: int, options: NoOptions) -> nn.Module:
     """Two 5x5 convolutions without padding, then linear layers: 320-50 on 28x28 images (code of FedSPD)."""
     channels, height, width = _image(shape, 16)
     return nn.Sequential(
@@ -151,7 +153,7 @@ def _twice_halved(side: int) -> int:
     return ((side - 4) // 2 - 4) // 2
 
 
-def _fedspd_cnn_cifar(shape: Shape, outputs: int, options: NoOptions) -> nn.Module:
+def _fedspd_cnn_cifar(shape: InputShape, outputs: int, options: NoOptions) -> nn.Module:
     """Four convolutions with BatchNorm, pooling and dropout after the second and fourth (FedSPD App. B)."""
     channels, height, width = _image(shape, 4)
     layers: list[nn.Module] = []
@@ -166,7 +168,7 @@ def _fedspd_cnn_cifar(shape: Shape, outputs: int, options: NoOptions) -> nn.Modu
     return nn.Sequential(*layers, nn.Linear(512, outputs))
 
 
-def _fedsoft_letters_cnn(shape: Shape, outputs: int, options: NoOptions) -> nn.Module:
+def _fedsoft_letters_cnn(shape: InputShape, outputs: int, options: NoOptions) -> nn.Module:
     """Two padded 5x5 convolutions with pooling, one linear layer of 512 (FedSoft), without its final softmax."""
     channels, height, width = _image(shape, 4)
     return nn.Sequential(
@@ -183,7 +185,7 @@ def _fedsoft_letters_cnn(shape: Shape, outputs: int, options: NoOptions) -> nn.M
     )
 
 
-def _dpfl_cnn(shape: Shape, outputs: int, options: NoOptions) -> nn.Module:
+def _dpfl_cnn(shape: InputShape, outputs: int, options: NoOptions) -> nn.Module:
     """Two 5x5 convolutions with pooling and three linear layers (DPFL H.4): 6-16-120-84, in grey 4-12-120-100."""
     channels, height, width = _image(shape, 16)
     first, second, hidden = (6, 16, 84) if channels > 1 else (4, 12, 100)
@@ -210,7 +212,7 @@ class _GreyToColor(nn.Module):
         return images.expand(-1, 3, -1, -1)
 
 
-def _torchvision(name: str, shape: Shape, outputs: int, options: Mapping[str, object]) -> nn.Module:
+def _torchvision(name: str, shape: InputShape, outputs: int, options: Mapping[str, object]) -> nn.Module:
     from peer.tasks.torchvision_shim import import_torchvision
 
     channels, _, _ = _image(shape, 1)
@@ -224,7 +226,7 @@ def _torchvision(name: str, shape: Shape, outputs: int, options: Mapping[str, ob
     return model if channels == 3 else nn.Sequential(_GreyToColor(), model)
 
 
-def _image(shape: Shape, side_min: int) -> tuple[int, int, int]:
+def _image(shape: InputShape, side_min: int) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape[1:]) < side_min:
         raise TaskError(
             f"model: found samples {list(shape)}; allowed: images [channels, height, width] of {side_min} pixels or more per "

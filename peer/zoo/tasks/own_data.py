@@ -14,12 +14,12 @@ from peer.tasks.dealt import DealtTask
 from peer.tasks.shard import Shard
 from peer.zoo.tasks.containers import samples_of
 from peer.zoo.tasks.dealing import Deal, outputs_for
-from peer.zoo.tasks.models import Named, check_model_name, model_of
+from peer.zoo.tasks.models import NamedModel, check_model_name, model_of
 from peer.zoo.tasks.pool import Pool
 from peer.zoo.tasks.splits import check_split
 
-ROWS: Named = ("mlp", {"hidden": 64})  # the default models, as of the tasks tabular and image-folder
-PICTURES: Named = ("dfca_cnn", {})
+ROWS: NamedModel = ("mlp", {"hidden": 64})  # the default models, as of the tasks tabular and image-folder
+PICTURES: NamedModel = ("dfca_cnn", {})
 PICTURE_SIDE_MIN = 4
 
 
@@ -80,7 +80,7 @@ class Data(DealtTask):
         """Names of the labels of all samples, before a split renames those of some peers."""
         return self._pool.class_names
 
-    def _default_model(self) -> Named:
+    def _default_model(self) -> NamedModel:
         shape = self._pool.sample_shape
         return PICTURES if len(shape) == 3 and min(shape[1:]) >= PICTURE_SIDE_MIN else ROWS
 

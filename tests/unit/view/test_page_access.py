@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from peer.view.page.access import HEADERS, Access, Guard, cookies, host_name, kept_key
+from peer.view.page.access import HEADERS, Access, AccessGuard, cookies, host_name, kept_key
 
 KEY = b"k" * 32
 
@@ -27,7 +27,7 @@ class Answer:
 class Client:
     """Calls an application without a socket."""
 
-    app: Guard
+    app: AccessGuard
 
     def request(self, method, target, headers=None):
         path, _, query = target.partition("?")
@@ -54,7 +54,7 @@ class Client:
 
 def client(access=None):
     app = Starlette(routes=[Route("/{path:path}", lambda request: PlainTextResponse("the run"))])
-    return Client(Guard(app, access or Access(KEY)))
+    return Client(AccessGuard(app, access or Access(KEY)))
 
 
 def cookie(access):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from peer.wire import convert
-from peer.wire.round_ring import BATCH_CHARACTERS, BATCH_RECORDS, Batch, RoundRing
+from peer.wire.round_ring import BATCH_CHARACTERS, BATCH_RECORDS, RecordBatch, RoundRing
 
 
 def ring_of(*rounds: int, size: int = 8, rounds_from: int = 0) -> RoundRing:
@@ -15,7 +15,7 @@ def ring_of(*rounds: int, size: int = 8, rounds_from: int = 0) -> RoundRing:
     return ring
 
 
-def rounds_in(batch: Batch) -> list[int]:
+def rounds_in(batch: RecordBatch) -> list[int]:
     return [json.loads(text)["round_index"] for text in batch.records]
 
 

@@ -212,3 +212,16 @@ def test_the_table_of_split_options_is_that_of_the_registry():
     }
     section = (ROOT / "docs" / "your-own-task.md").read_text().split(". Options of the splits\n")[1].split("\n## ")[0]
     assert {line for line in section.splitlines() if line.startswith("| `")} == expected
+
+
+def test_the_walks_name_files_that_are_there() -> None:
+    """A name without a folder is of the folder named before it in its line."""
+    walks = (ROOT / "docs" / "architecture.md").read_text().split("\n## Two walks\n")[1].split("\n## ")[0]
+    named = []
+    for line in re.findall(r"^(?:\d+\. |\| \d+ \|).*", walks, re.MULTILINE):
+        folder = Path()
+        for name in re.findall(r"`([\w/]+\.py)`", line):
+            folder = Path(name).parent if "/" in name else folder
+            named.append(folder / Path(name).name)
+    assert len(named) > 40
+    assert [path for path in named if not (ROOT / path).is_file()] == []

@@ -33,7 +33,7 @@ from testbeds import loopback_graph, run
 import peer
 from peer.host import PeerHost
 from peer.runtime.world import AsyncioWorld
-from peer.wire.service import PeerService
+from peer.wire.service import PeerServicer
 
 ROOT = Path(peer.__file__).parents[1]
 PACKAGES = tuple(f"{ROOT / name}/" for name in ("peer", "coordinator_free_bootstrap", "proto"))
@@ -67,7 +67,7 @@ def entered(frame: FrameType) -> bool:
 def watch_arrival() -> None:
     """Let peer 0 of those forked from now on write ``path.json``, and peer 1 train longer in the measured round."""
     path, pushes = Trace(), [0]
-    start, push, work = AsyncioWorld.run, PeerService.push, PeerHost.work
+    start, push, work = AsyncioWorld.run, PeerServicer.push, PeerHost.work
     answer, note = AsyncioWorld.answer_arrival, AsyncioWorld.record
 
     def hooked_run(self: AsyncioWorld, *arguments: Any) -> Any:
@@ -75,7 +75,7 @@ def watch_arrival() -> None:
         sys.setprofile(path.hook)
         return start(self, *arguments)
 
-    async def counted_push(self: PeerService, requests: Any, context: Any) -> bytes:
+    async def counted_push(self: PeerServicer, requests: Any, context: Any) -> bytes:
         path.on = pushes[0] == ROUND
         pushes[0] += 1
         return await push(self, requests, context)
@@ -97,7 +97,7 @@ def watch_arrival() -> None:
             written.with_suffix(".new").write_text(json.dumps([path.calls, path.until_answered]))
             written.with_suffix(".new").rename(written)
 
-    AsyncioWorld.run, PeerService.push = hooked_run, counted_push  # type: ignore[method-assign, assignment]
+    AsyncioWorld.run, PeerServicer.push = hooked_run, counted_push  # type: ignore[method-assign, assignment]
     AsyncioWorld.answer_arrival = noted_answer  # type: ignore[method-assign]
     PeerHost.work, AsyncioWorld.record = longer_work, noted_record  # type: ignore[method-assign]
 

@@ -5,13 +5,8 @@ from collections import defaultdict
 
 from tests.unit.test_layering import TREES
 
-# What `import peer` offers, over a class of the kernel.
-FACES = {
-    "Graph": [
-        "coordinator_free_bootstrap.graph",
-        "peer.api.graph",
-    ],  # with the runs of a Python program: the former's subclass
-}
+# `peer.Graph` is the bootstrap's graph with the runs of a Python program.
+FACES = {"Graph": ["coordinator_free_bootstrap.graph", "peer.api.graph"]}
 
 
 def classes(trees):

@@ -43,6 +43,12 @@ def _words(text: str, given: tuple[str, ...]) -> tuple[str, ...]:
     return words_of(text, known, given)
 
 
+def _pair(text: str) -> tuple[str, str | None]:
+    """Return the parts before and after a colon; None without one. An empty part is left for the check of its value."""
+    first, colon, second = text.partition(":")
+    return first, second if colon else None
+
+
 def _nodes(metavar: str, which: str) -> Any:
     """Return the option that restricts the peers to some nodes."""
     return typer.Option(metavar=metavar, help=f"Run peers only on nodes {which}. Repeat it: all must hold.")
@@ -237,10 +243,10 @@ def kubernetes(
     from peer.ops.deploy.run_options import IN_CONTAINERS
 
     graph = load_graph(path)
-    cpu, _, cpu_limit = cpu.partition(":")
-    memory, _, memory_limit = memory.partition(":")
-    storage, _, storage_class = storage.partition(":")
-    gpu_resource, _, number = gpus.rpartition(":")
+    cpu, cpu_limit = _pair(cpu)
+    memory, memory_limit = _pair(memory)
+    storage, storage_class = _pair(storage)
+    resource, colon, number = gpus.rpartition(":")
     if not number.isdecimal():
         raise UsageError(f"--gpus: expected a number, or RESOURCE:NUMBER, got {gpus!r}")
     cluster = Cluster(
@@ -252,10 +258,10 @@ def kubernetes(
         storage,
         int(number),
         shards,
-        cpu_limit=cpu_limit or None,
-        memory_limit=memory_limit or None,
-        gpu_resource=gpu_resource or None,
-        storage_class=storage_class or None,
+        cpu_limit=cpu_limit,
+        memory_limit=memory_limit,
+        gpu_resource=resource if colon else None,
+        storage_class=storage_class,
         node_selector=tuple(node_selector or ()),
         pull_secrets=tuple(pull_secret or ()),
         peers=id_range(peers) if peers else None,

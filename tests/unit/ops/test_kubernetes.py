@@ -226,6 +226,8 @@ def test_an_option_holds_a_request_and_its_limit_a_size_and_its_class_a_kind_of_
     [
         ("--cpu", "2:1", "--cpu: expected a limit of at least the request 2, got 1"),
         ("--memory", "1Gi:512Mi", "--memory: expected a limit of at least the request 1Gi, got 512Mi"),
+        ("--cpu", "1:", "--cpu: found ''; allowed: a number of CPUs, such as 500m (half of one) or 2"),
+        ("--gpus", ":1", "--gpus: found ''; allowed: a resource of the nodes, such as nvidia.com/gpu or amd.com/gpu"),
         ("--gpus", "many", "--gpus: expected a number, or RESOURCE:NUMBER, got 'many'"),
         ("--gpus", "amd.com/gpu:0", "--gpus: expected a number of 1 or more for amd.com/gpu, got 0"),
     ],

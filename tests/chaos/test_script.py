@@ -191,7 +191,8 @@ def test_commands_inject_faults_into_a_running_testbed_and_the_report_draws_them
     finally:
         testbed.kill()
     (row,) = (line for line in status if line.split()[:1] == ["2"])
-    assert "no answer" in row or "not reachable" in row, status
+    # Which of them depends on how far the peer had come when it was paused.
+    assert any(reason in row for reason in ("no answer", "not reachable", "connection refused")), status
     assert status[0].split()[:4] == ["peer", "phase", "round", "accuracy"], status
     events = [json.loads(line)["text"] for line in (out / "chaos.jsonl").read_text().splitlines()]
     assert events[:2] == ["kill 1", "pause 3"]

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 
 from coordinator_free_bootstrap import Manifest
-from peer.learning.learner import Learner
 from peer.algorithms.learner import TrainingPlan
+from peer.learning.learner import TorchLearner
 from peer.tasks.loading import load_task
 
 torch.set_num_threads(1)
@@ -43,7 +43,7 @@ try:
     np.array(shard.train_x)
 except MemoryError:
     print("does not fit")
-learner = Learner(task, shard, batch_size=100)
+learner = TorchLearner(task, shard, batch_size=100)
 theta, stats = learner.train(learner.initial_model(0), TrainingPlan(epochs=50, seed=0, learning_rate=0.5, unit="step"))
 losses = learner.sample_losses(theta)
 before, after = learner.evaluate(learner.initial_model(0)), learner.evaluate(theta)

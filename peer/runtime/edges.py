@@ -185,9 +185,8 @@ class Edges:
             await until(lost, join_socket(local, stream))
 
     async def _over_relay(self, relay: int, neighbor: int, local: socket.socket) -> None:
-        call = self.links[relay].tunnel("UseTunnel")
+        call = await self.links[relay].open_tunnel("UseTunnel", convert.pack_tunnel_ends(self._peer_id, neighbor))
         try:
-            await call.write(convert.pack_tunnel_ends(self._peer_id, neighbor))
             await join_socket(local, call)
         finally:
             call.cancel()

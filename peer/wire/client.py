@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import grpc
@@ -105,6 +105,7 @@ class NeighborLink:
         self._push_began, self._push_bytes = 0.0, 0  # of the push under way: when its frames began, and those written
         self._frame_began = 0.0  # when its last frame was handed to gRPC
         self._closing: set[asyncio.Task[None]] = set()
+        self._in_flight: set[asyncio.Timeout] = set()
         self._reconnected_at: deque[float] = deque(maxlen=RECONNECTS_MAX)
         keep_frame_memory()
         self._open()
@@ -137,6 +138,7 @@ class NeighborLink:
         self._reopen()
 
     def _reopen(self) -> None:
+        self._end_calls()
         closing = asyncio.ensure_future(self._channel.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
@@ -214,7 +216,7 @@ class NeighborLink:
         whole = header.size_bytes <= min(self._frame_bytes(), frames.WHOLE_BYTES_MAX)
         self._push_began, self._push_bytes = asyncio.get_running_loop().time(), 0
         try:
-            with self._failures("PushModel"):
+            async with self._calling("PushModel"):
                 data: bytes = await (self._send_whole(header, payload) if whole else self._stream(header, payload))
         except NeighborUnavailable:
             self._pacing.failed(self.peer_id)
@@ -295,23 +297,35 @@ class NeighborLink:
         self._sent(data)
         call = self._pull(data)
         try:
-            with self._failures("PullModel"):
+            async with self._calling("PullModel"):
                 return await self._read_model(call, size_bytes)
         finally:
             call.cancel()
 
     def tunnel(self, method: str) -> Any:
-        """Open a stream of a tunnel: OfferTunnel, which waits until there is a connection, or UseTunnel."""
+        """Return a stream of a tunnel: OfferTunnel, which waits until there is a connection, or UseTunnel."""
         return self._tunnels[method](wait_for_ready=method == "OfferTunnel")
+
+    async def open_tunnel(self, method: str, ends: bytes) -> Any:
+        """Open a stream of a tunnel and return it; ``ends`` is its first frame, which names the ends of the tunnel."""
+        call = self.tunnel(method)
+        try:
+            async with self._calling(method):
+                await call.write(ends)
+        except BaseException:
+            call.cancel()
+            raise
+        return call
 
     async def close(self) -> None:
         """Close the channel; calls in flight raise NeighborUnavailable."""
+        self._end_calls()
         await asyncio.gather(self._channel.close(), *self._closing)
 
     async def _ask(self, method: str, data: bytes) -> bytes:
         self._sent(data)
         self._pacing.upload.count(len(data))
-        with self._failures(method):
+        async with self._calling(method):
             reply: bytes = await self._unary[method](data, timeout=self._timeouts.suspicion_s)
         self._received(reply)
         self._pacing.download.count(len(reply))
@@ -418,6 +432,29 @@ class NeighborLink:
 
     def _received(self, message: bytes) -> None:
         self.wire_bytes_received += len(message) + frames.MESSAGE_OVERHEAD_BYTES
+
+    @asynccontextmanager
+    async def _calling(self, method: str) -> AsyncIterator[None]:
+        """Convert failures as `_failures` does, and end the call when its channel is closed.
+
+        gRPC leaves a stream waiting for ever that is closed before its first write is sent.
+        """
+        with self._failures(method):
+            try:
+                async with asyncio.timeout(None) as closed:
+                    self._in_flight.add(closed)
+                    yield
+            except TimeoutError as error:
+                if closed.expired():
+                    raise asyncio.CancelledError from error
+                raise
+            finally:
+                self._in_flight.discard(closed)
+
+    def _end_calls(self) -> None:
+        for closed in self._in_flight:
+            closed.reschedule(0.0)
+        self._in_flight.clear()
 
     @contextmanager
     def _failures(self, method: str) -> Iterator[None]:

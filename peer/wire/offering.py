@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from coordinator_free_bootstrap.errors import NeighborUnavailable
 from peer.core.backoff import backoff_s
 from peer.wire import convert
 from peer.wire.client import NeighborLink
@@ -85,8 +86,8 @@ class Offering:
         """Make one offer and wait until it is used; return why it ended unused, or ""."""
         call: Any = None
         try:
-            call = self._link.tunnel("OfferTunnel")
-            await call.write(convert.pack_tunnel_ends(self._own, self._user, probe=self._probe))
+            ends = convert.pack_tunnel_ends(self._own, self._user, probe=self._probe)
+            call = await self._link.open_tunnel("OfferTunnel", ends)
             first = await call.read()
             if first is grpc.aio.EOF:
                 return in_words(await call.code(), await call.details() or "", 0.0)
@@ -94,7 +95,7 @@ class Offering:
             if call is not None:
                 call.cancel()
             return "the link was closed"  # by `NeighborLink.reconnect`; `run` raises the cancellation of the own task
-        except BROKEN as error:
+        except (*BROKEN, NeighborUnavailable) as error:
             return str(error) or type(error).__name__
         task = asyncio.ensure_future(self._serve(call, first))
         self._serving.add(task)

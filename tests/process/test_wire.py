@@ -571,7 +571,21 @@ def test_stopped_neighbor_is_unavailable() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("call", [lambda link: link.heartbeat(HEARTBEAT), lambda link: link.control(SELECT)])
+LARGE = np.zeros(1 << 20, np.uint8)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda link: link.heartbeat(HEARTBEAT), id="heartbeat"),
+        pytest.param(lambda link: link.control(SELECT), id="selection"),
+        pytest.param(lambda link: link.push(header_of(64), DATA), id="model-of-one-frame"),
+        pytest.param(lambda link: link.push(header_of(LARGE.nbytes), LARGE), id="model"),
+        pytest.param(lambda link: link.pull(PullRequest(2, 7, 0)), id="pull"),
+        pytest.param(lambda link: link.open_tunnel("OfferTunnel", b""), id="offer"),
+        pytest.param(lambda link: link.open_tunnel("UseTunnel", b""), id="use-of-a-tunnel"),
+    ],
+)
 def test_call_in_flight_fails_and_is_not_cancelled_when_its_link_reconnects(call: Callable[..., Any]) -> None:
     async def test() -> None:
         link = NeighborLink(1, "127.0.0.1:1", limits=LIMITS, timeouts=TIMEOUTS)

@@ -27,17 +27,14 @@ class Holder:
     def __init__(self, most: int) -> None:
         self.offers, self._most = 0, most
 
-    def tunnel(self, method: str) -> SimpleNamespace:
+    async def open_tunnel(self, method: str, ends: bytes) -> SimpleNamespace:
         self.offers += 1
         assert self.offers <= self._most, "offers without a pause"
-
-        async def write(frame: bytes) -> None:
-            """Take the ends."""
 
         async def read() -> bytes:
             return b"data"
 
-        return SimpleNamespace(write=write, read=read, cancel=lambda: None)
+        return SimpleNamespace(read=read, cancel=lambda: None)
 
 
 def test_an_owner_pauses_before_it_offers_to_a_holder_that_drops_each_connection() -> None:
@@ -59,14 +56,14 @@ def test_a_cancelled_offering_ends_also_if_its_call_fails_at_that_moment() -> No
     """In gRPC the failure then comes in place of the cancellation; a further offer would wait for a holder that is gone."""
 
     class Lost(Holder):
-        def tunnel(self, method: str) -> SimpleNamespace:
+        async def open_tunnel(self, method: str, ends: bytes) -> SimpleNamespace:
             async def read() -> bytes:
                 try:
                     return await asyncio.Event().wait()
                 except asyncio.CancelledError:
                     raise ConnectionResetError from None
 
-            call = super().tunnel(method)
+            call = await super().open_tunnel(method, ends)
             call.read = read
             return call
 

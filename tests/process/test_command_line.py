@@ -264,7 +264,7 @@ def test_peers_go_on_without_one_that_cannot_start_if_the_user_wants_it(tmp_path
 def test_example_of_an_own_task_runs(tmp_path: Path) -> None:
     task = f"{Path(__file__).parents[2] / 'examples' / 'sensor_task.py'}:task"
     graph = tmp_path / "graph.json"
-    peer("graph", "make", "--kind", "ring", "--peers", 3, "--task", task, "--out", graph)
+    peer("graph", "make", "--kind", "ring", "--peers", 3, "--set", f"run.task={task}", "--out", graph)
     assert json.loads(graph.read_text())["graph"]["run"]["task"] == task
     settings = ["--set", "run.rounds=2", "--set", "run.timeouts.round_deadline_s=60"]
     peer("testbed", "--kind", "complete", "--peers", 3, "--task", task, *settings, "--out", tmp_path / "out")

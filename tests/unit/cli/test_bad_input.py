@@ -87,8 +87,8 @@ GRAPH_FILES += ("pipe", "dangling", "locked")
 RUN = ("run", "--id", "0", "--neighbors", "graph.json", "--insecure", "--state-dir", "state")
 TASK_VERBS = (
     ("task", "check", "{}"),
-    ("data", "show", "--task", "{}"),
-    ("data", "split", "--out", "shards", "--task", "{}"),
+    ("data", "show", "--set", "run.task={}"),
+    ("data", "split", "--out", "shards", "--set", "run.task={}"),
 )
 BAD_TASKS = (
     "nothing",
@@ -107,23 +107,20 @@ FAULTY = ("own.py:Own", "--set", "run.task_options.fault=")
 CASES = [
     *((11, tuple(word.format(file) for word in verb)) for verb in GRAPH_VERBS for file in GRAPH_FILES),
     *((12, tuple(word.format(task) for word in verb)) for verb in TASK_VERBS for task in BAD_TASKS),
-    *((12, (*verb[:-1], FAULTY[0], "--set", f"{FAULTY[2]}load_shard")) for verb in TASK_VERBS),
+    *((12, (*verb[:-1], verb[-1].format(FAULTY[0]), "--set", f"{FAULTY[2]}load_shard")) for verb in TASK_VERBS),
     *((12, ("task", "check", FAULTY[0], "--set", f"{FAULTY[2]}{fault}")) for fault in ("make_model", "loss")),
     *((13, (*RUN, "--shard", f"{file}.safetensors")) for file in ("missing", "folder", "model")),
     *((13, (*RUN, "--shard", f"{file}.safetensors")) for file in UNREADABLE),
-    *(
-        (30, ("predict", "--model", f"{file}.safetensors", "--input", "junk"))
-        for file in ("missing", "folder", *UNREADABLE)
-    ),
-    *((30, ("evaluate", "--model", f"{file}.safetensors")) for file in ("missing", "folder", *UNREADABLE)),
+    *((30, ("predict", f"{file}.safetensors", "junk")) for file in ("missing", "folder", *UNREADABLE)),
+    *((30, ("evaluate", f"{file}.safetensors")) for file in ("missing", "folder", *UNREADABLE)),
     *((10, ("experiment", "run", f"{file}.toml")) for file in ("bytes", *UNREADABLE)),
     *((10, ("testbed", "--peers", "2", "--out", "out", "--chaos", f"{file}.toml")) for file in ("bytes", *UNREADABLE)),
     *((20, ("graph", "pin", "graph.json", file)) for file in UNREADABLE),
-    *((12, ("task", "check", "tabular", "--data-root", f"{file}.csv")) for file in ("bytes", *UNREADABLE)),
-    (13, ("data", "show", "--shards", "wrong-shards")),
-    (2, ("data", "show", "--shards", "folder")),
-    (2, ("data", "show", "--shards", "wrong-shards", "--peers", "4")),
-    (2, ("data", "show", "--shards", "wrong-shards", "--split", "iid")),
+    *((12, ("task", "check", "tabular", "--set", f"data_root={file}.csv")) for file in ("bytes", *UNREADABLE)),
+    (13, ("data", "show", "wrong-shards")),
+    (2, ("data", "show", "folder")),
+    (2, ("data", "show", "wrong-shards", "--set", "peers=4")),
+    (2, ("data", "show", "wrong-shards", "--set", "run.split=iid")),
     *(
         (10, ("graph", "make", "--set", setting))
         for setting in ("run.rounds=0", "run.clusterz=2", "run", "run.rounds=x")
@@ -136,18 +133,18 @@ CASES = [
     (2, ("graph", "make", "--set", "run.task=own.py:task", "--set", "run.model=mlp")),
     (2, ("graph", "show", "graph.json", "--out", "drawing.nothing")),
     (2, ("graph", "nothing")),
-    (12, ("data", "show", "--split", "nothing")),
+    (12, ("data", "show", "--set", "run.split=nothing")),
     (12, ("data", "show", "--set", "run.split_options.nothing=1")),
     (12, ("data", "show", "--set", "run.task_options.nothing=1")),
     (12, ("task", "check", "digits", "--set", "run.model=nothing")),
     (12, ("task", "check", "mnist")),
-    (12, ("task", "check", "mnist", "--data-root", "missing")),
+    (12, ("task", "check", "mnist", "--set", "data_root=missing")),
     (12, ("task", "check", "digits", "--peer", "8")),
-    (12, ("task", "check", "tabular", "--data-root", "junk")),
-    (2, ("task", "check", "digits", "--data-root", "folder")),
-    (2, ("task", "check", "own.py:task", "--data-root", "folder")),
-    (2, ("data", "show", "--data-root", "folder")),
-    (2, ("data", "show", "--download")),
+    (12, ("task", "check", "tabular", "--set", "data_root=junk")),
+    (2, ("task", "check", "digits", "--set", "data_root=folder")),
+    (2, ("task", "check", "own.py:task", "--set", "data_root=folder")),
+    (2, ("data", "show", "--set", "data_root=folder")),
+    (2, ("data", "show", "--set", "download=true")),
     (2, (*RUN, "--data-root", "folder")),
     (2, (*RUN, "--download")),
     (2, (*RUN, "--shard", "folder")),
@@ -173,7 +170,7 @@ CASES = [
     *((2, ("report", file)) for file in ("missing", "empty")),
     *((10, ("experiment", "run", file)) for file in ("missing", "folder", "empty", "junk", "bad.toml")),
     (2, ("experiment", "run", "bad.toml", "--backend", "nothing")),
-    (30, ("data", "split", "--peers", "2", "--out", "junk")),
+    (30, ("data", "split", "--set", "peers=2", "--out", "junk")),
     (20, ("keygen", "--id", "0", "--out", "junk")),
     (20, ("graph", "pin", "graph.json", "junk")),
 ]

@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+_OF_A_PROBLEM = {
+    "--split": "--set run.split=NAME",
+    "--peers": "--set peers=NUMBER",
+    "--data-root": "--set data_root=FOLDER",
+    "--download": "--set download=true",
+}
+_TASK = "--set run.task=NAME"
+
 # "--option" of every verb, or "verb --option" where others keep it -> what to give instead
 GONE = {
     "--traceback": "peer --traceback VERB",
+    "graph make --task": _TASK,
+    **{f"graph make --{key}": f"--kind KIND:{key}=NUMBER" for key in ("p", "m", "degree", "radius", "seed")},
+    "graph make --base-port": "--address-template '127.0.0.1:{id+PORT}'",
+    "graph make --force": "a new file for --out",
+    "graph keys --algorithm": "peer graph keys ALGORITHM",
+    **{f"{verb} --task": _TASK for verb in ("data split", "data show", "evaluate", "predict")},
+    **{
+        f"{verb} {option}": instead
+        for verb in ("data split", "data show", "evaluate", "task check")
+        for option, instead in _OF_A_PROBLEM.items()
+    },
+    "data split --json": "peer data show FOLDER --json",
+    "data show --shards": "peer data show FOLDER",
+    "evaluate --model": "peer evaluate MODEL",
+    "predict --model": "peer predict MODEL INPUT",
+    "predict --input": "peer predict MODEL INPUT",
 }
 
 

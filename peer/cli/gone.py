@@ -24,6 +24,14 @@ GONE = {
         for verb in ("data split", "data show", "evaluate", "task check")
         for option, instead in _OF_A_PROBLEM.items()
     },
+    "deploy swarm --constraint": "--node KEY==VALUE",
+    "deploy kubernetes --namespace": "--name NAMESPACE/NAME",
+    "deploy kubernetes --node-selector": "--pod node=LABEL=VALUE",
+    **{
+        f"deploy kubernetes --{key}": f"--pod {key}=VALUE"
+        for key in ("cpu", "memory", "storage", "gpus", "pull-secret")
+    },
+    "deploy keys --keys": "peer deploy keys GRAPH.JSON KEYS",
     "data split --json": "peer data show FOLDER --json",
     "data show --shards": "peer data show FOLDER",
     "evaluate --model": "peer evaluate MODEL",

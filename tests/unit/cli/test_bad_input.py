@@ -78,7 +78,7 @@ GRAPH_VERBS = (
     ("deploy", "compose", "{}"),
     ("deploy", "kubernetes", "{}", "--out", "out"),
     ("deploy", "systemd", "{}", "--out", "out"),
-    ("deploy", "keys", "{}", "--out", "pinned.json", "--keys", "keys"),
+    ("deploy", "keys", "{}", "keys", "--out", "pinned.json"),
     ("data", "show", "--graph", "{}"),
     ("task", "check", "digits", "--graph", "{}"),
 )

@@ -24,6 +24,9 @@ GONE = {
         for verb in ("data split", "data show", "evaluate", "task check")
         for option, instead in _OF_A_PROBLEM.items()
     },
+    "report --html": "--out FILE.html",
+    "report --against": "peer report DIRECTORY AGAINST --out FILE.html",
+    "export --to": "peer export DIRECTORY FILE",
     "deploy swarm --constraint": "--node KEY==VALUE",
     "deploy kubernetes --namespace": "--name NAMESPACE/NAME",
     "deploy kubernetes --node-selector": "--pod node=LABEL=VALUE",

@@ -106,6 +106,7 @@ _CAUSES = {
 
 Face = Literal["command line", "python"]
 _face: ContextVar[Face | None] = ContextVar("face", default=None)
+_set_keys: ContextVar[frozenset[str]] = ContextVar("set_keys", default=frozenset())
 
 
 @contextmanager
@@ -116,6 +117,16 @@ def names_for(face: Face) -> Iterator[None]:
         yield
     finally:
         _face.reset(token)
+
+
+@contextmanager
+def named_by_set(*names: str) -> Iterator[None]:
+    """Name these options ``--set NAME`` in the messages of a block: the verb that runs reads them there."""
+    token = _set_keys.set(frozenset(names))
+    try:
+        yield
+    finally:
+        _set_keys.reset(token)
 
 
 def face() -> Face:
@@ -137,7 +148,9 @@ class Option:
     name: str
 
     def __str__(self) -> str:
-        return f"--{self.name.replace('_', '-')}" if face() == "command line" else self.name
+        if face() != "command line":
+            return self.name
+        return f"--set {self.name}" if self.name in _set_keys.get() else f"--{self.name.replace('_', '-')}"
 
 
 @dataclass(frozen=True)

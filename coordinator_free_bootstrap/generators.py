@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from coordinator_free_bootstrap.errors import GraphError
 from coordinator_free_bootstrap.graph import Graph, Node
@@ -57,6 +57,7 @@ _ALLOWED: dict[Kind, tuple[str, ...]] = {
     "barabasi-albert": ("m", "degree"),
     "geometric": ("radius", "degree"),
 }
+KIND_KEYS: dict[str, type[int] | type[float]] = {"seed": int, "p": float, "m": int, "degree": float, "radius": float}
 REWIRED = 0.1  # share of the edges of a small world that are rewired, without p
 DEGREE = 4  # without a parameter: few messages, and a small set of peers is still connected
 
@@ -121,6 +122,29 @@ def make_graph(
             f"allowed: a larger {' or '.join(_ALLOWED[kind])}"
         )
     return max(found, key=spectral_gap) if kind == "expander" else found[0]
+
+
+def kind_named(text: str) -> dict[str, Any]:
+    """Return the arguments of `make_graph` in ``KIND`` or ``KIND:KEY=VALUE,KEY=VALUE``, such as ``erdos-renyi:p=0.5,seed=2``.
+
+    Raises:
+        GraphError: a key is unknown or given twice, or its value is no number.
+    """
+    kind, colon, rest = text.partition(":")
+    arguments: dict[str, Any] = {}
+    for pair in rest.split(",") if colon else []:
+        key, _, value = pair.partition("=")
+        number = KIND_KEYS.get(key)
+        if number is None or key in arguments:
+            raise GraphError(
+                f"kind: expected KIND:KEY=VALUE,... with keys {', '.join(KIND_KEYS)}, each once, got {text!r}."
+            )
+        try:
+            arguments[key] = number(value)
+        except ValueError:
+            what = "a whole number" if number is int else "a number"
+            raise GraphError(f"kind: expected {what} for {key}, got {value!r} in {text!r}.") from None
+    return {"kind": kind, **arguments}
 
 
 def default_degree(kind: Kind, peers: int) -> float:

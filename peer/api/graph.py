@@ -40,7 +40,6 @@ class Graph(BaseGraph):
         m: int | None = None,
         degree: float | None = None,
         radius: float | None = None,
-        base_port: int = 7400,
         address_template: str = "127.0.0.1:{port}",
         run: Mapping[str, Any] | Manifest | None = None,
     ) -> Self:
@@ -55,8 +54,7 @@ class Graph(BaseGraph):
             m: barabasi-albert: edges per new peer.
             degree: average degree, in place of p, m or radius. Default: 4, more where so many peers would not be connected.
             radius: geometric: radius in the unit square within which peers are neighbors.
-            base_port: peer i listens on this port + i.
-            address_template: address of peer i; placeholders ``{id}``, ``{id+N}``, ``{id-N}`` and ``{port}``.
+            address_template: address of peer i; placeholders ``{id}``, ``{id+N}``, ``{id-N}``, and ``{port}``, 7400 + id.
             run: manifest keys (`peer graph keys` lists them): ``{"rounds": 12, "timeouts": {"suspicion_s": 3}}``. The value of
                 ``algorithm`` may be an own subclass of `Algorithm`; ``options`` are then its options.
 
@@ -75,7 +73,6 @@ class Graph(BaseGraph):
             peers,
             seed=seed,
             manifest=manifest,
-            base_port=base_port,
             address_template=address_template,
             p=p,
             m=m,

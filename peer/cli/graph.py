@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic import BaseModel
 
-from coordinator_free_bootstrap import Kind, apply_settings, dump_graph, parse_manifest
+from coordinator_free_bootstrap import apply_settings, dump_graph, parse_manifest
 from coordinator_free_bootstrap.errors import PeerError, UsageError
+from coordinator_free_bootstrap.generators import KINDS, kind_named
 from coordinator_free_bootstrap.manifest import Manifest
 from coordinator_free_bootstrap.rates import problems
 from coordinator_free_bootstrap.validation import counted
 from peer.api.graph import Graph, check_run
 from peer.cli.graph_pin import pin
 from peer.cli.json_output import AsJson, print_json
-from peer.cli.problem import Settings, TaskOption, set_keys, task_settings
+from peer.cli.problem import Settings, set_keys
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -33,60 +34,44 @@ GraphFile = Annotated[
 
 
 @app.command(
-    epilog="Example: peer graph make --kind erdos-renyi --p 0.5 --peers 8 --seed 2 --set run.clusters=4 --out g.json"
+    epilog="Example: peer graph make --kind erdos-renyi:p=0.5,seed=2 --peers 8 --set run.clusters=4 --out g.json"
 )
 def make(
     kind: Annotated[
-        Kind, typer.Option(help="Kind of graph; a disconnected random graph is drawn again.")
+        str,
+        typer.Option(
+            metavar="KIND[:KEY=VALUE,...]",
+            help=f"Kind of graph: {', '.join(KINDS)}. Keys: seed (1); degree, the average degree (4, or more where so many peers "
+            "would not be connected). In place of degree: erdos-renyi:p=0.5, probability of an edge; barabasi-albert:m=2, edges "
+            "per new peer; geometric:radius=0.3, in the unit square. small-world:p=0.1, share of edges rewired. "
+            "--set run.seed=N is the seed of the run.",
+        ),
     ] = "erdos-renyi",
     peers: Annotated[int, typer.Option(help="Number of peers, 2 or more; ids start at 0.")] = 8,
-    seed: Annotated[int, typer.Option(help="Seed of the graph; --set run.seed=N is the seed of the run.")] = 1,
-    p: Annotated[
-        float | None,
-        typer.Option("--p", help="erdos-renyi: probability of an edge. small-world: share of edges rewired (0.1)."),
-    ] = None,
-    m: Annotated[int | None, typer.Option("--m", help="barabasi-albert: edges per new peer.")] = None,
-    degree: Annotated[
-        float | None,
-        typer.Option(
-            help="Average degree, instead of --p, --m or --radius. Default: 4; more where so many peers would not be connected.",
-            show_default=False,
-        ),
-    ] = None,
-    radius: Annotated[
-        float | None, typer.Option(help="geometric: radius in the unit square within which peers are neighbors.")
-    ] = None,
-    base_port: Annotated[int, typer.Option(help="Peer i listens on this port + i.")] = 7400,
     address_template: Annotated[
         str,
         typer.Option(
             help="Address of peer i, such as peer-{id}:7400 or node:{id+30400}. {id}: 0, 1, ...; {id+N}, {id-N}: from any whole "
-            "number on; {port}: --base-port + i."
+            "number on; {port}: {id+7400}."
         ),
     ] = "127.0.0.1:{port}",
-    task: TaskOption = None,
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="File to write. Default: standard output.", readable=False)] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
     """Make a graph file: peers, addresses, edges, and the manifest of the run (its keys: peer graph keys).
 
     Which --set run.algorithm=NAME fits your data: docs/choosing.md.
     """
-    if out is not None and out.exists() and not force:
-        raise UsageError(f"--out {out}: found an existing file, which may have pinned keys; add --force to replace it")
-    given = task_settings(task, settings)
+    if out is not None and out.exists():
+        raise UsageError(
+            f"--out: expected a new file, got {out}, which may have pinned keys. Delete it, or name another."
+        )
+    given = settings or []
     graph = Graph.make(
-        kind,
-        peers,
-        seed=seed,
-        run=parse_manifest(apply_settings({}, given), "--set"),
-        base_port=base_port,
+        **kind_named(kind),
+        peers=peers,
         address_template=address_template,
-        p=p,
-        m=m,
-        degree=degree,
-        radius=radius,
+        run=parse_manifest(apply_settings({}, given), "--set"),
     )
     check_run(graph, set_keys(given))
     if out is None:
@@ -97,9 +82,9 @@ def make(
     typer.echo(f"algorithm {graph.manifest.algorithm}; which one fits your data: docs/choosing.md", err=True)
 
 
-@app.command(epilog="Example: peer graph keys --algorithm fedspd")
+@app.command(epilog="Example: peer graph keys fedspd")
 def keys(
-    algorithm: Annotated[str, typer.Option(help="Algorithm whose keys run.options.* are listed too.")] = "dfca",
+    algorithm: Annotated[str, typer.Argument(help="Algorithm whose keys run.options.* are listed too.")] = "dfca",
 ) -> None:
     """List the manifest keys for --set, one a line: key = default: meaning."""
     from peer.algorithms.registry import algorithm_named

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
 import typer
+from pydantic import Field
 
-from coordinator_free_bootstrap.options import fields_of
+from coordinator_free_bootstrap.errors import named_by_set
+from coordinator_free_bootstrap.options import fields_of, model_of, parsed
+from coordinator_free_bootstrap.strict_json import loads
 from peer.cli.declared import option_of
+from peer.runtime.local_options import DataRoot as LocalDataRoot
+from peer.runtime.local_options import Download as LocalDownload
 from peer.runtime.local_options import LocalOptions
 
 if TYPE_CHECKING:
@@ -28,14 +33,33 @@ Settings = Annotated[
 ]
 _LOCAL = fields_of(LocalOptions)
 DataRoot = Annotated[Path | None, option_of("data_root", _LOCAL["data_root"])]
-Download = Annotated[bool, option_of("download", _LOCAL["download"])]
 Exports = Annotated[list[str] | None, option_of("export", _LOCAL["export"])]
 Amp = Annotated[str | None, option_of("amp", _LOCAL["amp"])]
 
 
+class ProblemKeys(TypedDict, total=False):
+    """The keys of ``--set`` beside those of the manifest."""
+
+    peers: Annotated[int | None, Field(None, ge=1, description="Number of peers.")]
+    data_root: LocalDataRoot
+    download: LocalDownload
+
+
+KEYS = model_of(ProblemKeys)
+ProblemSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A manifest key, e.g. run.task=mnist, run.split=iid or run.split_options.k=4; or peers=8, data_root=FOLDER of the "
+        "built-in data sets, or download=true, to let torchvision download missing ones. Repeatable.",
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """The options that say which task, split and number of peers a verb is about."""
+    """The task, split and number of peers that a verb is about: of a graph file, and of ``--set``."""
 
     graph: Annotated[
         Path | None,
@@ -46,68 +70,100 @@ class Problem:
             readable=False,
         ),
     ] = None
-    task: TaskOption = None
-    split: Annotated[str | None, typer.Option("--split", help="How the data are split between peers.")] = None
-    peers: Annotated[int | None, typer.Option("--peers", min=1, help="Number of peers.")] = None
-    settings: Settings = None
-    data_root: DataRoot = None
-    download: Download = False
+    settings: ProblemSettings = None
 
-    def resolve(self, manifest: Manifest | None = None) -> tuple[Manifest, int]:
-        """Return the manifest and the number of peers: ``manifest`` or the graph file's, changed by the other options.
+    @cached_property
+    def local(self) -> Any:
+        """Return the keys of ``--set`` that are not of the manifest.
 
         Raises:
-            GraphError, ConfigError: the graph file or a setting is wrong.
+            UsageError: a value is not allowed.
+        """
+        from coordinator_free_bootstrap.errors import UsageError
+
+        given = dict(map(_pair, filter(_is_local, self.settings or [])))
+        return parsed(KEYS, {key: _value(key, text) for key, text in given.items()}, error=UsageError)
+
+    @property
+    def run_settings(self) -> list[str]:
+        """Return the settings of manifest keys."""
+        return [setting for setting in self.settings or [] if not _is_local(setting)]
+
+    @property
+    def names_task(self) -> bool:
+        """Return whether the options say which task it is: otherwise it is the one of the model file, or the default."""
+        return self.graph is not None or "run.task" in set_keys(self.run_settings)
+
+    def resolve(self, manifest: Manifest | None = None) -> tuple[Manifest, int]:
+        """Return the manifest and the number of peers: ``manifest`` or the graph file's, changed by ``--set``.
+
+        Raises:
+            GraphError, ConfigError, UsageError: the graph file or a setting is wrong.
         """
         from coordinator_free_bootstrap import apply_settings, load_graph, parse_manifest
         from peer.tasks.loading import same_task
 
-        count = self.peers or 8
+        count = self.local.peers or 8
         if self.graph is not None:
             graph = load_graph(self.graph)
-            manifest, count = graph.manifest, self.peers or len(graph.nodes)
+            manifest, count = graph.manifest, self.local.peers or len(graph.nodes)
         run: dict[str, Any] = {} if manifest is None else manifest.model_dump(mode="json")
-        if self.task is not None and not same_task(
-            self.task, run.get("task", self.task)
-        ):  # options of another task are refused
+        given = dict(map(_pair, self.run_settings))
+        task, split = given.get("run.task"), given.get("run.split")
+        if task is not None and not same_task(task, run.get("task", task)):  # options of another task are refused
             run |= {"task_options": {}, "model": None, "model_options": {}}
-        if self.split is not None and self.split != run.get("split", self.split):
+        if split is not None and split != run.get("split", split):
             run["split_options"] = {}
-        run |= {key: value for key, value in (("task", self.task), ("split", self.split)) if value is not None}
-        return parse_manifest(apply_settings(run, self.settings or []), "command line"), count
+        return parse_manifest(apply_settings(run, self.run_settings), "command line"), count
 
     def load(self, manifest: Manifest | None = None, shard: Path | None = None) -> tuple[Manifest, int, Task]:
         """Return the manifest and number of peers as `resolve` does, and the task with its data."""
         from peer.tasks.loading import load_task
 
         run, count = self.resolve(manifest)
-        return run, count, load_task(run, count, data_root=self.data_root, shard_path=shard, download=self.download)
+        local = self.local
+        return run, count, load_task(run, count, data_root=local.data_root, shard_path=shard, download=local.download)
 
 
-def problem_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace the parameter ``problem`` of a verb by the options of these fields of `Problem`."""
+def _pair(setting: str) -> tuple[str, str]:
+    key, _, value = setting.partition("=")
+    return key, value
 
-    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
-        hints, fields = get_type_hints(verb, include_extras=True), get_type_hints(Problem, include_extras=True)
-        parameters = [
-            parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
-            for name, parameter in signature(verb).parameters.items()
-            if name != "problem"
-        ]
-        parameters += [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=getattr(Problem, name), annotation=fields[name])
-            for name in names
-        ]
 
-        @wraps(verb)
-        def with_problem(**values: Any) -> None:
-            verb(problem=Problem(**{name: values.pop(name) for name in names}), **values)
+def _value(key: str, text: str) -> object:
+    """Return a value as ``--set`` reads it: JSON, or else a text; the name of a folder is a text."""
+    try:
+        return text if key == "data_root" else loads(text)
+    except ValueError:
+        return text
 
-        with_problem.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        with_problem.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return with_problem
 
-    return decorate
+def _is_local(setting: str) -> bool:
+    key, equals, _ = setting.partition("=")
+    return bool(equals) and key in KEYS.model_fields
+
+
+def takes_problem(verb: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter ``problem`` of a verb by the options of `Problem`."""
+    hints, fields = get_type_hints(verb, include_extras=True), get_type_hints(Problem, include_extras=True)
+    parameters = [
+        parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
+        for name, parameter in signature(verb).parameters.items()
+        if name != "problem"
+    ]
+    parameters += [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=fields[name]) for name in ("graph", "settings")
+    ]
+
+    @wraps(verb)
+    def with_problem(**values: Any) -> None:
+        problem = Problem(graph=values.pop("graph"), settings=values.pop("settings"))
+        with named_by_set(*KEYS.model_fields):
+            verb(problem=problem, **values)
+
+    with_problem.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    with_problem.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_problem
 
 
 def task_settings(task: str | None, settings: list[str] | None) -> list[str]:

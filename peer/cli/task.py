@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from peer.cli.json_output import AsJson, print_json
-from peer.cli.problem import Problem, problem_options
+from peer.cli.problem import Problem, takes_problem
 
 app = typer.Typer(name="task", help="Test your own task before a run.", no_args_is_help=True)
 
@@ -19,7 +19,7 @@ def _group() -> None:
 
 
 @app.command(epilog="Example: peer task check my_task.py:task --peer 2")
-@problem_options("peers", "graph", "settings", "data_root")
+@takes_problem
 def check(
     problem: Problem,
     task: Annotated[str, typer.Argument(metavar="FILE.py:OBJECT", help="Or the name of a built-in or installed task.")],
@@ -29,7 +29,7 @@ def check(
     """Train one step, evaluate, encode and decode the model, and report what works and what is wrong."""
     from peer.learning.check import check_task
 
-    manifest, _, loaded = replace(problem, task=task).load()
+    manifest, _, loaded = replace(problem, settings=[f"run.task={task}", *(problem.settings or [])]).load()
     findings = check_task(
         loaded,
         peer_id,

@@ -115,6 +115,22 @@ class Job:
         return self.graph().manifest.rounds * restarts
 
 
+def backend_named(text: str) -> tuple[Backend, str | None, bool | None]:
+    """Return what ``--backend`` names: the backend, the address of a Ray cluster, and whether models are trained as one.
+
+    Raises:
+        UsageError: another name, or no address after ``@``.
+    """
+    kind, at, address = text.partition("@")
+    stacked = {"stacked": True, "one-by-one": False}.get(kind)
+    if kind not in ("simulated", "stacked", "one-by-one", "processes") or (at and not address):
+        raise UsageError(
+            f"{Option('backend')}: expected simulated, stacked, one-by-one or processes, and after one of the first three "
+            f"@ADDRESS of a Ray cluster, got {text!r}."
+        )
+    return "processes" if kind == "processes" else "simulated", address if at else None, stacked
+
+
 def device_of(backend: Backend, wanted: str | None) -> str:
     """Return the device of a backend: cpu, cuda or cuda:N.
 

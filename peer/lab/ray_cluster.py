@@ -59,7 +59,7 @@ def import_ray() -> Any:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    require(("ray",), "--ray")
+    require(("ray",), "a Ray cluster")
     import ray
 
     return ray
@@ -92,7 +92,7 @@ def connected(address: str) -> Iterator[Any]:
         except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
             reason = " ".join(str(error).split())
             raise UsageError(
-                f"--ray: cannot use the cluster {address}: {reason}; {START}; or use --ray local"
+                f"--backend: cannot use the cluster {address}: {reason}; {START}; or use --backend simulated@local"
             ) from error
         yield ray
     finally:
@@ -113,12 +113,14 @@ def _reach(address: str) -> None:
     except ValueError:
         host = port = None
     if not host or not port or place.scheme not in {"", "ray"}:
-        raise UsageError(f"--ray: found {address!r}; allowed: {LOCAL}, {AUTO}, HOST:PORT, ray://HOST:PORT")
+        raise UsageError(f"--backend: found {address!r}; allowed: {LOCAL}, {AUTO}, HOST:PORT, ray://HOST:PORT")
     try:
         socket.create_connection((host, port), REACH_S).close()
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
-        raise UsageError(f"--ray: {address} cannot be reached: {reason}; {START}; or use --ray local") from error
+        raise UsageError(
+            f"--backend: {address} cannot be reached: {reason}; {START}; or use --backend simulated@local"
+        ) from error
 
 
 def living_nodes(ray: Any) -> list[RayNode]:
@@ -154,7 +156,7 @@ def survey(ray: Any, nodes: Sequence[RayNode]) -> int | None:
         sizes += [found["gpu_memory"]] if found.get("gpu_memory") else []
     if problems:
         raise UsageError(
-            f"--ray: found {counted(len(problems), 'node')} that cannot repeat a run of this machine: {'; '.join(problems)}; "
+            f"--backend: found {counted(len(problems), 'node')} that cannot repeat a run of this machine: {'; '.join(problems)}; "
             "install the same version of coordinator-free and torch on every node"
         )
     return min(sizes, default=None)
@@ -201,7 +203,7 @@ def refuse_impossible(label: str, demand: Demand, share: float, nodes: Sequence[
     gpu = f", {share:.2g} of a GPU ({_gb(demand.gpu_memory)})" if share else ""
     has = "; ".join(f"{node.name} {node.cpus:g} cores, {_gb(node.memory)}, {node.gpus:g} GPUs" for node in nodes)
     raise UsageError(
-        f"--ray: {label} needs {counted(demand.cpus, 'core')}, {_gb(demand.memory)} of memory (estimated){gpu}; "
+        f"--backend: {label} needs {counted(demand.cpus, 'core')}, {_gb(demand.memory)} of memory (estimated){gpu}; "
         f"no node has that: {has or 'there is none'}; use fewer --threads, a smaller --scale, or add a node"
     )
 

@@ -134,10 +134,12 @@ def device_on_ray(wanted: str | None, backend: str) -> str:
     """
     if backend != "simulated":
         raise UsageError(
-            f"--ray: found --backend {backend}; allowed: simulated; a testbed of processes is for one machine"
+            f"--backend: found {backend} with a Ray cluster; allowed: simulated; a testbed of processes is for one machine"
         )
     if wanted not in {None, "cpu", "cuda"}:
-        raise UsageError(f"--device: found {wanted!r} with --ray; allowed: cpu, cuda; the cluster chooses which GPU")
+        raise UsageError(
+            f"--device: found {wanted!r} with a Ray cluster; allowed: cpu, cuda; the cluster chooses which GPU"
+        )
     return wanted or "cpu"
 
 

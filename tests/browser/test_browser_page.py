@@ -259,10 +259,8 @@ def test_a_saved_run_is_one_file_that_asks_for_nothing(tab, recorded, tmp_path):
         "peer",
         "report",
         recorded.directory,
-        "--html",
-        path,
         "--out",
-        tmp_path / "pictures",
+        path,
     ]
     subprocess.run(command, check=True, capture_output=True)
     tab.open(path.as_uri())
@@ -280,7 +278,7 @@ def test_two_runs_are_drawn_over_each_other(tab, recorded, tmp_path):
     other = Recorded(tmp_path / "other run", rounds=12)
     other.complete(8)
     path = tmp_path / "both.html"
-    command = [sys.executable, "-m", "peer", "report", recorded.directory, "--html", path, "--against", other.directory]
+    command = [sys.executable, "-m", "peer", "report", recorded.directory, other.directory, "--out", path]
     subprocess.run(command, check=True, capture_output=True)
     other.close()
     tab.open(path.as_uri())

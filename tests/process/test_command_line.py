@@ -132,12 +132,12 @@ def test_every_peer_writes_the_same_files(finished: Path) -> None:
 
 def test_saved_model_is_evaluated_and_predicts(finished: Path, tmp_path: Path) -> None:
     model = finished / "peer-1" / "models" / "personalized.safetensors"
-    found = json.loads(peer("evaluate", "--model", model, "--peer", 1, "--json"))
+    found = json.loads(peer("evaluate", model, "--peer", 1, "--json"))
     reported = json.loads(peer("report", finished, "--json"))["peers"][1]["accuracy"]
     assert found["accuracy"] == pytest.approx(reported)
     inputs = tmp_path / "inputs.npy"
     np.save(inputs, np.zeros((2, 1, 8, 8), np.float32))
-    predictions = json.loads(peer("predict", "--model", model, "--input", inputs, "--json"))
+    predictions = json.loads(peer("predict", model, inputs, "--json"))
     assert [set(row) for row in predictions["predictions"]] == [{"row", "class", "probability"}] * 2
     about = SavedModel.read(model).metadata
     assert (about["role"], about["predictor"]) == ("personalized_model", "personalized_model")
@@ -217,7 +217,7 @@ task = OneFileIsMissing()
 def test_a_peer_that_cannot_start_is_told_before_the_others_have_ended(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(FAILS_AT_PEER_2)
     run = [f"--set=run.{each}" for each in ("rounds=2", "start.rule=quorum", "start.quorum=0.3")]
-    shape = ["--kind", "complete", "--peers", 4, "--task", f"{tmp_path / 'own.py'}:task"]
+    shape = ["--kind", "complete", "--peers", 4, "--set", f"run.task={tmp_path / 'own.py'}:task"]
     done = executed("testbed", *shape, *run, "--insecure", "--out", tmp_path / "out", "--json")
     assert done.returncode == 1
     told = "peer 2 failed with exit code 12: load_shard(2): found FileNotFoundError: peer-2.csv"
@@ -236,7 +236,7 @@ def test_a_peer_that_cannot_start_is_told_before_the_others_have_ended(tmp_path:
 def start_failure(tmp_path: Path, *settings: str, code: int = 1) -> tuple[list[str], dict[int, str], dict[str, object]]:
     """Run a testbed whose peer 2 has no data; return its lines, the peers' statuses, and the report."""
     (tmp_path / "own.py").write_text(FAILS_AT_PEER_2)
-    shape = ["--kind", "complete", "--peers", 4, "--task", f"{tmp_path / 'own.py'}:task", "--set=run.rounds=2"]
+    shape = ["--kind", "complete", "--peers", 4, "--set", f"run.task={tmp_path / 'own.py'}:task", "--set=run.rounds=2"]
     done = executed("testbed", *shape, *settings, "--insecure", "--out", tmp_path / "out", "--json")
     assert done.returncode == code, done.stderr
     report = json.loads(done.stdout)
@@ -264,7 +264,7 @@ def test_peers_go_on_without_one_that_cannot_start_if_the_user_wants_it(tmp_path
 def test_example_of_an_own_task_runs(tmp_path: Path) -> None:
     task = f"{Path(__file__).parents[2] / 'examples' / 'sensor_task.py'}:task"
     graph = tmp_path / "graph.json"
-    peer("graph", "make", "--kind", "ring", "--peers", 3, "--task", task, "--out", graph)
+    peer("graph", "make", "--kind", "ring", "--peers", 3, "--set", f"run.task={task}", "--out", graph)
     assert json.loads(graph.read_text())["graph"]["run"]["task"] == task
     settings = ["--set", "run.rounds=2", "--set", "run.timeouts.round_deadline_s=60"]
     peer("testbed", "--kind", "complete", "--peers", 3, "--task", task, *settings, "--out", tmp_path / "out")
@@ -290,7 +290,7 @@ def test_a_peer_whose_task_ends_its_process_with_code_0_has_failed(tmp_path: Pat
         "import", "import os\nimport", 1
     )
     (tmp_path / "own.py").write_text(ends)
-    shape = ["--kind", "line", "--peers", 3, "--task", f"{tmp_path / 'own.py'}:task", "--set=run.rounds=2"]
+    shape = ["--kind", "line", "--peers", 3, "--set", f"run.task={tmp_path / 'own.py'}:task", "--set=run.rounds=2"]
     done = executed(
         "testbed", *shape, "--set=run.start.deadline_s=3", "--insecure", "--out", tmp_path / "out", "--json"
     )

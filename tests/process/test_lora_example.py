@@ -69,7 +69,7 @@ def exported(folder: Path) -> str:
     peer(folder, "testbed", "--peers", "2", "--kind", "line", *task, "--set", "run.optimizer=adam", "--out", "out")
     report = json.loads(peer(folder, "report", "out", "--json"))
     assert report["state"] == "complete" and report["rounds"] == 2
-    peer(folder, "export", "out", "--peer", "1", "--to", "whole.pt")
+    peer(folder, "export", "out", "whole.pt", "--peer", "1")
     return "whole.pt"
 
 

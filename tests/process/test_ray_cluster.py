@@ -1,4 +1,4 @@
-"""`peer experiment run --ray` on a real Ray cluster of two nodes on this machine: results, data, kills of driver and node.
+"""`peer experiment run` on a real Ray cluster of two nodes on this machine: results, data, kills of driver and node.
 
 Each node has one core and its own temporary folder. The table with the data is mounted where only the driver sees it.
 """
@@ -193,7 +193,7 @@ def results(folder):
 
 
 def test_a_command_outside_the_cluster_reaches_it_over_the_client_server(nodes, table, local):
-    options = ("--ray", nodes[0].client, "--case", "local")
+    options = ("--backend", f"simulated@{nodes[0].client}", "--case", "local")
     done = subprocess.run([*map(str, driver(table, "outside", *options))], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert results(table / "outside") == {path: result for path, result in local.items() if "local" in path.parts}
@@ -203,7 +203,7 @@ def test_runs_on_two_nodes_continue_after_a_kill_of_the_command_and_of_a_node(no
     """The command is killed after its first result; one that continues loses a node, and only the run that was on it."""
     head, other = nodes
     out, logs = table / "killed", [table / "killed.log", table / "again.log"]
-    command = driver(table, "killed", "--ray", head.address, "--keep")
+    command = driver(table, "killed", "--backend", f"simulated@{head.address}", "--keep")
     with running(*command, log=logs[0]) as first:
         until(lambda: list(out.rglob("seed-*.json")), "the first result", logs=logs[:1], poll_s=0.02, patience_s=600)
         first.kill()

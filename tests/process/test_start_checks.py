@@ -69,7 +69,7 @@ def test_a_task_that_fails_at_the_start_of_a_testbed_is_one_report_and_does_not_
     assert "own.py, line 19)" in said
     assert "Traceback" not in said
     assert not (place / "out").exists()
-    _, said = peer(place, *failing, "--traceback", code=12)
+    _, said = peer(place, "--traceback", *failing, code=12)
     assert "Traceback" in said and 'raise KeyError("temperature")' in said
     (place / "out" / "peer-0").mkdir(parents=True)  # as a start leaves them that ended before the first line of history
     peer(place, "graph", "make", "--peers", "3", "--set", "run.rounds=9", "--out", "out/graph.json")
@@ -90,7 +90,16 @@ def test_a_task_that_fails_in_a_later_round_is_a_sentence_of_each_peer(place: Pa
 
 def test_peer_run_checks_its_task_before_it_writes_anything(place: Path) -> None:
     """Before, the exception of the user was a trace, and the state directory was there."""
-    shape = ("--kind", "line", "--peers", "2", "--task", "own.py:Own", "--set", "run.task_options.fault=load_shard")
+    shape = (
+        "--kind",
+        "line",
+        "--peers",
+        "2",
+        "--set",
+        "run.task=own.py:Own",
+        "--set",
+        "run.task_options.fault=load_shard",
+    )
     peer(place, "graph", "make", *shape, "--out", "graph.json")
     _, said = peer(place, "run", "--id", "1", "--neighbors", "graph.json", "--insecure", code=12)
     assert "load_shard(1): found KeyError: 'temperature'" in said and "own.py, line 19)" in said
@@ -115,7 +124,19 @@ def test_a_port_in_use_names_the_process_that_has_it(place: Path) -> None:
     """Before, the message was gRPC's: "Failed to bind to address ...; set GRPC_VERBOSITY=debug"."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        peer(place, "graph", "make", "--kind", "line", "--peers", "2", "--base-port", str(port), "--out", "graph.json")
+        peer(
+            place,
+            "graph",
+            "make",
+            "--kind",
+            "line",
+            "--peers",
+            "2",
+            "--address-template",
+            f"127.0.0.1:{{id+{port}}}",
+            "--out",
+            "graph.json",
+        )
         _, said = peer(place, "run", "--id", "0", "--neighbors", "graph.json", "--insecure", code=10)
     assert f"cannot listen on 127.0.0.1:{port}: the address is in use by process" in said
     assert "GRPC" not in said and "Traceback" not in said

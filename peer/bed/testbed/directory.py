@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coordinator_free_bootstrap import Graph, apply_settings, load_graph, make_graph, parse_manifest
 from coordinator_free_bootstrap.errors import Option, UsageError
+from coordinator_free_bootstrap.generators import kind_named
 from peer.bed.testbed.ports import on_free_ports
 from peer.store.history import first_line, parse_lines
 from peer.store.origin import differences_of_graphs, listed
@@ -41,8 +42,7 @@ def default_graph(kind: str | None, peers: int | None, directory: Path) -> Graph
     before = earlier_graph(directory)
     if before is not None and kind is None and peers is None:
         return before
-    kind, peers = kind or "erdos-renyi", peers or PEERS
-    graph = make_graph(kind, peers, seed=1)  # type: ignore[arg-type]
+    graph = make_graph(**kind_named(kind or "erdos-renyi"), peers=peers or PEERS)
     if before is not None and (before.ids, before.edges) == (graph.ids, graph.edges):
         return before
     return on_free_ports(graph)

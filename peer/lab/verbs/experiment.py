@@ -29,12 +29,20 @@ def run(
     scale: Annotated[float, typer.Option(help="Share of the peers and data; samples per peer do not change.")] = 1.0,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each case. Default: as in the paper.")] = None,
     backend: Annotated[
-        str, typer.Option(help="simulated: one process; processes: a testbed with real sockets.")
+        str,
+        typer.Option(
+            metavar="BACKEND[@RAY]",
+            help="simulated: one process; on a GPU all peers' models of a round are trained as one; stacked, one-by-one: the "
+            "same, always or never trained as one; processes: a testbed with real sockets. @RAY: run the cases "
+            "and seeds as tasks of a Ray cluster, many at a time, with the same results: @local, Ray on this machine for this "
+            "command; @auto, the cluster that this machine is a node of; @HOST:PORT of it; @ray://HOST:PORT of another. Needs "
+            "coordinator-free[ray] here and on every node; nodes without the files of --data-root get them once.",
+        ),
     ] = "simulated",
     device: Annotated[
         str | None,
         typer.Option(
-            help="simulated: cpu, cuda, cuda:N, mps or auto; a GPU trains all models stacked. processes: always auto.",
+            help="cpu, cuda, cuda:N, mps or auto; with Ray cpu or cuda. processes: always auto.",
             show_default="cpu; processes: auto",
         ),
     ] = None,
@@ -52,37 +60,22 @@ def run(
     ] = None,
     settings: Settings = None,
     threads: Annotated[
-        int, typer.Option(min=1, help="simulated: PyTorch threads, and receivers that fold at the same time.")
+        int, typer.Option(min=1, help="Not of processes: PyTorch threads, and receivers that fold at the same time.")
     ] = 1,
-    stacked: Annotated[
-        bool | None, typer.Option("--stacked/--one-by-one", help="simulated: train all peers' models in one batch.")
-    ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the run directories, with models, for peer report.")
     ] = False,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Run the cases and seeds as tasks of a Ray cluster, many at a time, with the same results. ADDRESS: local, Ray "
-            "on this machine for this command; auto, the cluster that this machine is a node of; HOST:PORT of it; "
-            "ray://HOST:PORT of another. Needs coordinator-free[ray] here and on every node; nodes without the files of "
-            "--data-root get them once.",
-            show_default=False,
-        ),
-    ] = None,
 ) -> None:
     """Run the cases of an experiment for each seed; results that exist with the same settings are not repeated.
 
-    An interrupted command continues with the case and seed that was running when it is given again, with --ray too; with --keep,
-    but not with --ray, from its last round, else from its first. With --ray, a run takes --threads cores of a node, and with
+    An interrupted command continues with the case and seed that was running when it is given again, with Ray too; with --keep,
+    but not with Ray, from its last round, else from its first. With Ray, a run takes --threads cores of a node, and with
     --device cuda the part of a GPU that it needs; a run whose node is lost starts again elsewhere.
     """
     from rich.console import Console
 
-    from coordinator_free_bootstrap.errors import UsageError
     from coordinator_free_bootstrap.validation import counted
-    from peer.lab.jobs import check_data, device_of, jobs_of, refresh_labels, runs_left, skipped
+    from peer.lab.jobs import backend_named, check_data, device_of, jobs_of, refresh_labels, runs_left, skipped
     from peer.lab.progress import TableProgress
     from peer.lab.runner import run_job
     from peer.lab.scaling import Scale
@@ -90,22 +83,21 @@ def run(
     from peer.lab.spec import load_experiment
     from peer.lab.unfinished import refuse_other_runs
 
-    if backend not in ("simulated", "processes"):
-        raise UsageError(f"--backend: found {backend!r}; allowed: simulated, processes")
-    refuse_without("with --backend simulated", backend == "simulated", stacked=stacked, amp=amp)
+    kind, ray, stacked = backend_named(backend)
+    refuse_without("with --backend simulated", kind == "simulated", amp=amp)
     console = Console(stderr=True, highlight=False, markup=False)
     experiment = load_experiment(file)
     chosen = Scale(scale, tuple(settings or ()))
     if ray is None:
-        on = device_of(backend, device)  # type: ignore[arg-type]
+        on = device_of(kind, device)
     else:
         from peer.lab.ray_runs import device_on_ray, run_on_ray
 
-        on = device_on_ray(device, backend)
+        on = device_on_ray(device, kind)
     local = SimulatedSettings(
         data_root=data_root, device=on, amp=amp, threads=threads, fold_threads=threads, stacked=stacked, models=keep
     )
-    jobs = jobs_of(experiment, chosen, seeds or experiment.seeds, backend, local, cases or [])  # type: ignore[arg-type]
+    jobs = jobs_of(experiment, chosen, seeds or experiment.seeds, kind, local, cases or [])
     _make_folder(out / experiment.file, "--out")
     console.print(f"{experiment.title}: {chosen.sentence(experiment)}")
     if experiment.needs:

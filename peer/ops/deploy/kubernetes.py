@@ -100,9 +100,11 @@ class Cluster:
                     raise UsageError(f"{_option(key)}: found {each!r}; allowed: {words}")
         for key, request, limit in (("cpu", self.cpu, self.cpu_limit), ("memory", self.memory, self.memory_limit)):
             if limit is not None and _amount(limit) < _amount(request):
-                raise UsageError(f"--{key}: expected a limit of at least the request {request}, got {limit}")
+                raise UsageError(f"{_option(key)}: expected a limit of at least the request {request}, got {limit}")
         if self.gpu_resource is not None and not self.gpus:
-            raise UsageError(f"--gpus: expected a number of 1 or more for {self.gpu_resource}, got 0")
+            raise UsageError(
+                f"{_option('gpu_resource')}: expected a number of 1 or more for {self.gpu_resource}, got 0"
+            )
 
 
 def _check_claim(data: GivenData) -> None:
@@ -122,16 +124,22 @@ def _check_claim(data: GivenData) -> None:
         raise UsageError(f"--data: found the path {data.path}; allowed in pods: one path for all peers, without {{id}}")
 
 
+_OPTIONS = {
+    "namespace": "--name",
+    "cpu": "--pod cpu",
+    "cpu_limit": "--pod cpu",
+    "memory": "--pod memory",
+    "memory_limit": "--pod memory",
+    "storage": "--pod storage",
+    "storage_class": "--pod storage",
+    "gpu_resource": "--pod gpus",
+    "node_selector": "--pod node",
+    "pull_secrets": "--pod pull-secret",
+}  # of the command line, for fields with another name
+
+
 def _option(key: str) -> str:
-    """Return the command line's option of a field; some hold two fields, and those that can be repeated are in the singular."""
-    several = {
-        "pull_secrets": "pull-secret",
-        "cpu_limit": "cpu",
-        "memory_limit": "memory",
-        "storage_class": "storage",
-        "gpu_resource": "gpus",
-    }
-    return "--" + several.get(key, key.replace("_", "-"))
+    return _OPTIONS.get(key, f"--{key}")
 
 
 def _amount(quantity: str) -> float:

@@ -58,7 +58,7 @@ class Stack:
         for constraint in self.constraints:
             if not re.fullmatch(_CONSTRAINT, constraint):
                 raise UsageError(
-                    f"--constraint: found {constraint!r}; allowed: KEY==VALUE or KEY!=VALUE, such as node.role==worker or "
+                    f"--node: found {constraint!r}; allowed: a host name, KEY==VALUE or KEY!=VALUE, such as node.role==worker or "
                     "node.labels.site==a"
                 )
         for node in self.nodes:

@@ -43,17 +43,6 @@ def _words(text: str, given: tuple[str, ...]) -> tuple[str, ...]:
     return words_of(text, known, given)
 
 
-def _pair(text: str) -> tuple[str, str | None]:
-    """Return the parts before and after a colon; None without one. An empty part is left for the check of its value."""
-    first, colon, second = text.partition(":")
-    return first, second if colon else None
-
-
-def _nodes(metavar: str, which: str) -> Any:
-    """Return the option that restricts the peers to some nodes."""
-    return typer.Option(metavar=metavar, help=f"Run peers only on nodes {which}. Repeat it: all must hold.")
-
-
 def _shards(metavar: str, place: str) -> Any:
     """Return the option that gives each peer its own shard."""
     files = "peer-<id>.safetensors, as peer data split writes them; each peer can read its own"
@@ -112,15 +101,13 @@ def swarm(
     path: GraphFile,
     out: Out,
     image: Image = "coordinator-free",
-    constraint: Annotated[
-        list[str] | None, _nodes("KEY==VALUE", "like this: node.role==worker, node.labels.site!=a")
-    ] = None,
     node: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="HOST",
+            metavar="HOST|KEY==VALUE",
             help="Deal the peers to these nodes in turn (host names of docker node ls); repeat it. A peer then runs on its node "
-            "only and waits for it. Default: Docker chooses, and may move a peer.",
+            "only and waits for it. KEY==VALUE or KEY!=VALUE, such as node.labels.site!=a: run peers only on nodes like this; "
+            "all must hold. Default: Docker chooses, and may move a peer.",
         ),
     ] = None,
     state: Annotated[
@@ -154,8 +141,8 @@ def swarm(
     graph = load_graph(path)
     stack = Stack(
         image,
-        constraints=tuple(constraint or ()),
-        nodes=tuple(node or ()),
+        constraints=tuple(each for each in node or () if "=" in each),
+        nodes=tuple(each for each in node or () if "=" not in each),
         state=state,
         shards=shards,
         page_port=page_port,
@@ -169,24 +156,23 @@ def swarm(
 def kubernetes(
     path: GraphFile,
     out: Out,
-    name: Annotated[str, typer.Option(help="Name of the StatefulSet and its Service.")] = "peer",
-    namespace: Annotated[str, typer.Option(help="Namespace; part of the manifests.")] = "coordinator-free",
+    name: Annotated[
+        str,
+        typer.Option(metavar="[NAMESPACE/]NAME", help="Name of the StatefulSet and its Service, and their namespace."),
+    ] = "coordinator-free/peer",
     image: Image = "coordinator-free",
-    cpu: Annotated[
-        str,
+    pod: Annotated[
+        list[str] | None,
         typer.Option(
-            metavar="REQUEST[:LIMIT]",
-            help="CPUs of each peer, such as 500m (half a CPU) or 1:2. Without a limit it may use idle CPUs of its node.",
+            metavar="KEY=VALUE",
+            help="What each peer asks of the cluster; repeat it. cpu=REQUEST[:LIMIT], such as 1:2, default 500m; without a "
+            "limit it may use idle CPUs of its node. memory=REQUEST[:LIMIT], default 1Gi; beyond the limit, by default the "
+            "request, the kernel kills it. storage=SIZE[:CLASS] of its state, default 2Gi (kubectl get storageclass). "
+            "gpus=[RESOURCE:]NUMBER, such as 1, nvidia.com/mig-1g.10gb:1 or amd.com/gpu:1; needs an image with CUDA or ROCm. "
+            "node=LABEL=VALUE: run only on nodes with this label, such as gpu=a100; several: all must hold. pull-secret=NAME: "
+            "Secret in the namespace with the password of the image's registry (kubectl create secret docker-registry).",
         ),
-    ] = "500m",
-    memory: Annotated[
-        str,
-        typer.Option(
-            metavar="REQUEST[:LIMIT]",
-            help="Memory of each peer, such as 512Mi or 1Gi:2Gi; beyond the limit the kernel kills it. Default limit: the "
-            "request.",
-        ),
-    ] = "1Gi",
+    ] = None,
     peers: Annotated[
         str | None,
         typer.Option(
@@ -202,68 +188,29 @@ def kubernetes(
             "graph file. Default: only pods of this cluster dial it.",
         ),
     ] = None,
-    storage: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE[:CLASS]",
-            help="Volume for each peer's state, such as 2Gi or 2Gi:fast-ssd (kubectl get storageclass). Default class: that of "
-            "the cluster.",
-        ),
-    ] = "2Gi",
-    node_selector: Annotated[list[str] | None, _nodes("KEY=VALUE", "with this label, such as gpu=a100")] = None,
-    pull_secret: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Secret in the namespace with the password of the image's registry (kubectl create secret docker-registry). "
-            "Repeatable.",
-        ),
-    ] = None,
     shards: Annotated[str | None, _shards("CLAIM", "PersistentVolumeClaim")] = None,
     data: Annotated[str | None, _data("CLAIM[/FOLDER]", "a PersistentVolumeClaim, or a folder in it")] = None,
     options: Options = "",
-    gpus: Annotated[
-        str,
-        typer.Option(
-            metavar="[RESOURCE:]NUMBER",
-            help="GPUs of each peer, such as 1, nvidia.com/mig-1g.10gb:1, or amd.com/gpu:1; needs an image with CUDA or ROCm. "
-            "Default resource: nvidia.com/gpu.",
-        ),
-    ] = "0",
 ) -> None:
     """Write Kubernetes manifests and a secret with the peers' keys; missing keys are generated.
 
     A task file becomes a ConfigMap. Run this verb in the folder from which the path in the graph file is valid.
     """
     from coordinator_free_bootstrap import load_graph
-    from coordinator_free_bootstrap.errors import UsageError
     from peer.ops.deploy.elsewhere import id_range
     from peer.ops.deploy.given_data import GivenData
     from peer.ops.deploy.kubernetes import Cluster, write_kubernetes
+    from peer.ops.deploy.pod_options import pod_options
     from peer.ops.deploy.run_options import IN_CONTAINERS
 
     graph = load_graph(path)
-    cpu, cpu_limit = _pair(cpu)
-    memory, memory_limit = _pair(memory)
-    storage, storage_class = _pair(storage)
-    resource, colon, number = gpus.rpartition(":")
-    if not number.isdecimal():
-        raise UsageError(f"--gpus: expected a number, or RESOURCE:NUMBER, got {gpus!r}")
+    namespace, slash, short = name.partition("/")
     cluster = Cluster(
-        name,
-        namespace,
-        image,
-        cpu,
-        memory,
-        storage,
-        int(number),
-        shards,
-        cpu_limit=cpu_limit,
-        memory_limit=memory_limit,
-        gpu_resource=resource if colon else None,
-        storage_class=storage_class,
-        node_selector=tuple(node_selector or ()),
-        pull_secrets=tuple(pull_secret or ()),
+        name=short if slash else name,
+        image=image,
+        shards=shards,
+        namespace=namespace if slash else Cluster.namespace,
+        **pod_options(pod or []),
         peers=id_range(peers) if peers else None,
         expose=expose,
         data=GivenData.of(data, graph) if data else None,
@@ -296,13 +243,13 @@ def systemd(
     _print_paths(write_systemd(graph, out, program=program, memory=memory, options=words, data=given))
 
 
-@app.command(epilog="Example: peer deploy keys graph.json --keys keys --out pinned.json")
+@app.command(epilog="Example: peer deploy keys graph.json keys --out pinned.json")
 def keys(
     path: GraphFile,
-    out: Annotated[Path, typer.Option(help="Graph file to write, with all keys pinned.", readable=False)],
     folder: Annotated[
-        Path, typer.Option("--keys", help="Folder for peer-<id>/peer-<id>.key and .pem.", readable=False)
+        Path, typer.Argument(metavar="KEYS", help="Folder for peer-<id>/peer-<id>.key and .pem.", readable=False)
     ],
+    out: Annotated[Path, typer.Option(help="Graph file to write, with all keys pinned.", readable=False)],
 ) -> None:
     """Generate the missing keys of peers, and pin all keys in the graph file."""
     from coordinator_free_bootstrap import load_graph, save_graph

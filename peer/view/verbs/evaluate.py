@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from peer.cli.json_output import AsJson, print_json
-from peer.cli.problem import Problem, problem_options
+from peer.cli.problem import KEYS, Problem, Settings, set_keys, takes_problem
 
 if TYPE_CHECKING:
     from coordinator_free_bootstrap import Manifest
@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
 ModelFile = Annotated[
     Path,
-    typer.Option(
-        "--model", metavar="FILE.safetensors", help="Model file of a run.", show_default=False, readable=False
-    ),
+    typer.Argument(metavar="MODEL.safetensors", help="Model file of a run.", show_default=False, readable=False),
 ]
 
 
-@problem_options("graph", "task", "split", "peers", "settings", "data_root")
+@takes_problem
 def evaluate(
     problem: Problem,
     model: ModelFile,
@@ -41,14 +39,14 @@ def evaluate(
 
     A task file is looked for in the current folder, and in the folders above the model file.
 
-    Example: peer evaluate --model out/peer-3/models/personalized.safetensors --peer 3
+    Example: peer evaluate out/peer-3/models/personalized.safetensors --peer 3
     """
     from peer.view.models.saved import SavedModel, evaluated
 
     saved = SavedModel.read(model)
     known = saved.metadata.get("peers", "")
-    if problem.peers is None and problem.graph is None and known.isdigit():
-        problem = replace(problem, peers=int(known))
+    if problem.graph is None and known.isdigit():  # the first of equal keys: a given one wins
+        problem = replace(problem, settings=[f"peers={known}", *(problem.settings or [])])
     manifest, _, task = problem.load(_manifest(saved, problem), shard)
     result = evaluated(saved, manifest, task, peer_id, part)
     _warn(saved)
@@ -59,15 +57,12 @@ def evaluate(
     typer.echo(", ".join(shown))
 
 
-@problem_options("task", "settings")
 def predict(
-    problem: Problem,
     model: ModelFile,
     inputs: Annotated[
         Path,
-        typer.Option(
-            "--input",
-            metavar="FILE",
+        typer.Argument(
+            metavar="INPUT",
             help="Raw samples: .npy, .npz, .safetensors, a .csv, .tsv or .parquet table, a picture, or a folder of pictures.",
             show_default=False,
             readable=False,
@@ -80,13 +75,14 @@ def predict(
     preprocessed: Annotated[
         bool, typer.Option("--preprocessed", help="The samples are inputs of the model: do not scale them.")
     ] = False,
+    settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict with a model file: class and probability of each raw sample, or the value in regression.
 
     The samples are scaled as in training, by the preprocessing in the model file.
 
-    Example: peer predict --model out/peer-3/models/personalized.safetensors --input samples.csv --out predictions.csv
+    Example: peer predict out/peer-3/models/personalized.safetensors samples.csv --out predictions.csv
     """
     from coordinator_free_bootstrap.errors import UsageError
     from peer.store.files import write_atomic
@@ -95,6 +91,11 @@ def predict(
     if out is not None and out.suffix != ".csv":
         raise UsageError(f"--out: found {out}; allowed: a file whose name ends in .csv")
     saved = SavedModel.read(model)
+    if local := sorted(set_keys(settings or []) & KEYS.model_fields.keys()):
+        raise UsageError(
+            f"--set: expected keys of the manifest, as peer predict reads no data set, got {', '.join(local)}."
+        )
+    problem = Problem(settings=settings)
     manifest = problem.resolve(_manifest(saved, problem))[0]
     samples = saved.read_inputs(manifest, inputs, preprocessed=preprocessed)
     found = saved.predictions(manifest, samples.x)
@@ -120,7 +121,7 @@ def predict(
 
 def _manifest(saved: SavedModel, problem: Problem) -> Manifest | None:
     """Return the manifest in a model file, with the task file's present place, unless options name another task."""
-    if problem.task is not None or problem.graph is not None:
+    if problem.names_task:
         return saved.manifest()
     return saved.located()
 

@@ -10,16 +10,16 @@ import typer
 
 def export(
     directory: Annotated[Path, typer.Argument(help="The --out of a testbed, or one state directory.", readable=False)],
-    peer_id: Annotated[int, typer.Option("--peer", min=0, help="Peer whose model is exported.", show_default=False)],
     to: Annotated[
         Path,
-        typer.Option(
+        typer.Argument(
             metavar="FILE",
             help="File that ends in .pt or .safetensors (state dict), or in .onnx (graph). FILE.md is its model card.",
             show_default=False,
             readable=False,
         ),
     ],
+    peer_id: Annotated[int, typer.Option("--peer", min=0, help="Peer whose model is exported.", show_default=False)],
     model: Annotated[
         str | None,
         typer.Option(
@@ -40,9 +40,9 @@ def export(
     With blend and fedem, and where fedspd mixes predictions, the default exports all models together: in ONNX as one graph,
     else as the state dict of a torch.nn.ModuleList of them; the card has their weights.
 
-    Example: peer export out --peer 3 --to model.pt
+    Example: peer export out model.pt --peer 3
 
-    Example: peer export out --peer 3 --model cluster-1 --to model.onnx
+    Example: peer export out model.onnx --peer 3 --model cluster-1
     """
     from peer.view.models.model_out import export_model
     from peer.view.report.report import build_report

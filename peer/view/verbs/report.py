@@ -19,23 +19,18 @@ def report(
             readable=False,
         ),
     ],
+    against: Annotated[
+        Path | None,
+        typer.Argument(help="Another run, whose curve is drawn over this one's in --out FILE.html.", readable=False),
+    ] = None,
     json: Annotated[bool, json_option("Print the report as JSON; pictures only with --out.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder for the pictures.", show_default="DIRECTORY/report", readable=False),
-    ] = None,
-    html: Annotated[
-        Path | None,
         typer.Option(
-            "--html",
-            help="Also write the run as one HTML file that needs nothing else; see peer watch.",
+            "--out",
+            help="Folder for the pictures, or FILE.html: the run as one file that needs nothing else; see peer watch.",
+            show_default="DIRECTORY/report",
             readable=False,
-        ),
-    ] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            "--against", help="With --html: another run, whose curve is drawn over this one's.", readable=False
         ),
     ] = None,
     target: Annotated[
@@ -50,14 +45,15 @@ def report(
 
     Example: peer report out --json
 
-    Example: peer report out --html page.html
+    Example: peer report out --out page.html
     """
     from coordinator_free_bootstrap.errors import UsageError
     from coordinator_free_bootstrap.extras import is_installed, missing
     from peer.view.report.report import build_report
 
+    html = out if out is not None and out.suffix == ".html" else None
     if against is not None and html is None:
-        raise UsageError("peer report: found --against without --html; allowed: both, or --html alone")
+        raise UsageError("peer report: expected --out FILE.html with another run to draw over this one, got none.")
     found = build_report(directory, target)
     if exports:
         from peer.view.trackers.export import export
@@ -71,7 +67,11 @@ def report(
         from peer.view.report.tables import report_view
 
         Console().print(report_view(found.values))
-    if out is None and not json and not is_installed("matplotlib"):
+    if html is not None:
+        from peer.view.page.single_file import write_single_file
+
+        typer.echo(f"wrote {write_single_file(directory, html, against)}", err=True)
+    elif out is None and not json and not is_installed("matplotlib"):
         typer.echo(f"no pictures: {missing('matplotlib')}", err=True)
     elif out is not None or not json:
         from peer.view.report.faults import save_fault_picture
@@ -80,7 +80,3 @@ def report(
         place = out or directory / "report"
         for path in [*save_plots(found.run, place), *save_fault_picture(found.run, place)]:
             typer.echo(f"wrote {path}", err=True)
-    if html is not None:
-        from peer.view.page.single_file import write_single_file
-
-        typer.echo(f"wrote {write_single_file(directory, html, against)}", err=True)

@@ -55,9 +55,7 @@ def load_pool(
     dataset = DATASETS[name]
     options = dataset.read(options)
     if dataset.reads_files and data_root is None:
-        raise TaskError(
-            f"{Option('data_root')}: found nothing; task {name!r} reads files; give {Option('data_root')} FOLDER"
-        )
+        raise TaskError(f"{Option('data_root')}: expected a folder, since task {name!r} reads files, got nothing")
     if group_by is not None:
         options = {**options, "by": group_by}
     return _load(name, json.dumps(dict(options), sort_keys=True), data_root or Path(), download)

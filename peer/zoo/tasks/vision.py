@@ -58,7 +58,7 @@ def _read(
     try:
         found: Any = dataset_class(root=str(root), train=train, download=download, **arguments)
     except (RuntimeError, OSError, ValueError, EOFError) as error:
-        command = f"peer data show --task {dataset.name} --data-root {root} --download"
+        command = f"peer data show --set run.task={dataset.name} --set data_root={root} --set download=true"
         remedy = "" if download else f", or download them: {command}"
         raise TaskError(f"task: {dataset.torchvision}: {error}; put torchvision's files into {root}{remedy}") from error
     images = torch.as_tensor(found.data).numpy()

@@ -11,7 +11,7 @@ import typer
 
 from coordinator_free_bootstrap.validation import refuse_without
 from peer.cli.json_output import AsJson, print_json
-from peer.cli.problem import Problem, problem_options
+from peer.cli.problem import Problem, takes_problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,65 +21,49 @@ if TYPE_CHECKING:
     from peer.zoo.tasks.summary import ShardSummary
 
 app = typer.Typer(name="data", help="Split data sets between peers, and show each peer's data.", no_args_is_help=True)
-ALL = ("graph", "task", "split", "peers", "settings", "data_root", "download")
 
 
-@app.command(
-    epilog="Example: peer data split --task fmnist --split rotated_soft --peers 100 --data-root D --out shards/"
-)
-@problem_options(*ALL)
+@app.command(epilog="Example: peer data split --set run.task=fmnist --set peers=100 --set data_root=D --out shards")
+@takes_problem
 def split(
     problem: Problem,
-    out: Annotated[Path, typer.Option(help="Folder for peer-0.safetensors, peer-1.safetensors, ...", readable=False)],
-    as_json: AsJson = False,
-) -> None:
-    """Write one shard file per peer, to copy to devices; `peer run --shard FILE` trains on it."""
-    from coordinator_free_bootstrap.validation import counted
-
-    _, count, task = problem.load()
-    _make_folder(out)
-    readings = Readings()
-    summaries = [_write(task, peer_id, out / f"peer-{peer_id}.safetensors", readings) for peer_id in range(count)]
-    typer.echo(f"{counted(count, 'shard')} written to {out}", err=True)
-    _print(summaries, as_json)
-
-
-@app.command(epilog="Example: peer data shard --task my_task.py:task --peer 3")
-@problem_options(*ALL)
-def shard(
-    problem: Problem,
-    peer_id: Annotated[int, typer.Option("--peer", min=0, help="Id of the peer.")],
     out: Annotated[
-        Path | None,
-        typer.Option(help="File to write.", show_default="peer-<id>.safetensors", readable=False),
+        Path, typer.Option(help="Folder for peer-0.safetensors, peer-1.safetensors, ...", readable=False)
+    ] = Path("shards"),
+    peer_id: Annotated[
+        int | None,
+        typer.Option("--peer", min=0, help="Write the shard of this peer only, on the machine that has its data."),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Write the shard file of one peer, on the machine that has its data; `peer run --shard FILE` trains on it.
+    """Write one shard file per peer, to copy to devices; `peer run --shard FILE` trains on it.
 
-    Only `load_shard` of this peer is called: the data of the others need not be here.
+    With --peer, only `load_shard` of this peer is called: the data of the others need not be here.
+
+    Example: peer data split --set run.task=my_task.py:task --peer 3
     """
     from coordinator_free_bootstrap.errors import UsageError
+    from coordinator_free_bootstrap.validation import counted
     from peer.zoo.tasks.datasets import DATASETS
 
     manifest, count, task = problem.load()
-    known = problem.graph is not None or problem.peers is not None or manifest.task in DATASETS
-    if known and peer_id >= count:
-        raise UsageError(f"--peer: found {peer_id}; allowed with {count} peers: 0 to {count - 1}")
-    path = out or Path(f"peer-{peer_id}.safetensors")
-    _make_folder(path.parent)
-    summary = _write(task, peer_id, path, Readings())
-    typer.echo(f"shard of peer {peer_id} written to {path}", err=True)
-    _print([summary], as_json)
+    known = problem.graph is not None or problem.local.peers is not None or manifest.task in DATASETS
+    if peer_id is not None and known and peer_id >= count:
+        raise UsageError(f"--peer: expected 0 to {count - 1} with {count} peers, got {peer_id}.")
+    _make_folder(out)
+    readings = Readings()
+    ids = range(count) if peer_id is None else [peer_id]
+    summaries = [_write(task, each, out / f"peer-{each}.safetensors", readings) for each in ids]
+    typer.echo(f"{counted(len(summaries), 'shard')} written to {out}", err=True)
+    _print(summaries)
 
 
-@app.command(epilog="Example: peer data show --task mnist --split rotated_soft --peers 20 --data-root D --out data.png")
-@problem_options(*ALL)
+@app.command(epilog="Example: peer data show --set run.task=mnist --set peers=20 --set data_root=D --out data.png")
+@takes_problem
 def show(
     problem: Problem,
     shards: Annotated[
         Path | None,
-        typer.Option(help="Folder of shard files to check and show instead.", show_default=False, readable=False),
+        typer.Argument(help="Folder of shard files to check and show instead.", show_default=False, readable=False),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Picture to write, PNG.", readable=False)] = None,
     as_json: AsJson = False,
@@ -90,14 +74,14 @@ def show(
     from peer.zoo.tasks.summary import save_plot, summarize
 
     if shards is not None:
-        named = problem.graph is not None or problem.task is not None
-        refuse_without(
-            "without --shards", False, peers=problem.peers, data_root=problem.data_root, download=problem.download
-        )
-        refuse_without("with --task or --graph", named, split=problem.split, set=problem.settings or None)
+        local = problem.local
+        refuse_without("without SHARDS", False, peers=local.peers, data_root=local.data_root, download=local.download)
+        refuse_without("with --set run.task or --graph", problem.names_task, set=problem.settings or None)
         paths = sorted(shards.glob("peer-*.safetensors"), key=lambda p: (len(p.name), p.name))
         if not paths:
-            raise UsageError(f"--shards: {shards} has no peer-<id>.safetensors; make them with peer data split")
+            raise UsageError(
+                f"SHARDS: expected peer-<id>.safetensors in {shards}, got none. Make them with peer data split."
+            )
         numbers = [p.stem.removeprefix("peer-") for p in paths]
         found = (
             (int(n) if n.isdigit() else i, _checked(p, problem))
@@ -112,7 +96,10 @@ def show(
     if out is not None:
         save_plot(summaries, out)
         typer.echo(f"picture written to {out}", err=True)
-    _print(summaries, as_json)
+    if as_json:
+        print_json({"peers": [asdict(s) for s in summaries]})
+    else:
+        _print(summaries)
 
 
 class Readings:
@@ -163,7 +150,7 @@ def _checked(path: Path, problem: Problem) -> Shard:
     from peer.tasks.shard_file import load_shard_file
     from peer.zoo.tasks.builtin import classes_of
 
-    if problem.graph is None and problem.task is None:
+    if not problem.names_task:
         shard = load_shard_file(path)
         classes = classes_of(shard, path)
         kind: Kind = "regression" if classes is None else "classification"
@@ -176,10 +163,7 @@ def _checked(path: Path, problem: Problem) -> Shard:
         raise ShardError(f"{path}: {error}") from error
 
 
-def _print(summaries: list[ShardSummary], as_json: bool) -> None:
-    if as_json:
-        print_json({"peers": [asdict(s) for s in summaries]})
-        return
+def _print(summaries: list[ShardSummary]) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -89,7 +89,7 @@ def _splits() -> list[Listed]:
     entries = []
     for name, each in SPLITS.items():
         options = _declared("split_options", each.options)
-        example = " ".join(filter(None, [f"peer data show --split {name}", each.needs]))
+        example = " ".join(filter(None, [f"peer data show --set run.split={name}", each.needs]))
         entries.append(Listed(name, each.about, example, options))
     own = "Samples of each device's own shard file or folder."
     return [*entries, Listed("shard", own, "peer graph make --set run.split=shard; peer run --shard FILE")]

@@ -116,7 +116,7 @@ def test_a_graph_file_is_made_and_checked_where_the_file_is_not(tmp_path, monkey
 
 
 def test_its_options_are_listed(file):
-    done = CliRunner().invoke(app, ["graph", "keys", "--algorithm", f"{file}:Half"])
+    done = CliRunner().invoke(app, ["graph", "keys", f"{file}:Half"])
     assert "run.options.share = 0.5: weight of the own model\n" in done.stdout
 
 

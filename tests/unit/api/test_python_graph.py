@@ -23,11 +23,11 @@ def cli(*words):
         ({"kind": "ring", "peers": 5, "run": {"rounds": 3}}, ["--kind", "ring", "--peers", 5, "--set", "run.rounds=3"]),
         (
             {"degree": 3, "seed": 4, "run": {"options": {"warmup_rounds": 2}}},
-            ["--degree", 3, "--seed", 4, "--set", "run.options.warmup_rounds=2"],
+            ["--kind", "erdos-renyi:degree=3,seed=4", "--set", "run.options.warmup_rounds=2"],
         ),
         (
-            {"kind": "geometric", "radius": 0.7, "base_port": 99},
-            ["--kind", "geometric", "--radius", 0.7, "--base-port", 99],
+            {"kind": "geometric", "radius": 0.7, "address_template": "127.0.0.1:{id+99}"},
+            ["--kind", "geometric:radius=0.7", "--address-template", "127.0.0.1:{id+99}"],
         ),
     ],
 )

@@ -20,15 +20,11 @@ def test_make_writes_a_file_with_settings(tmp_path):
     command = (
         "make",
         "--kind",
-        "erdos-renyi",
-        "--p",
-        0.5,
+        "erdos-renyi:p=0.5,seed=2",
         "--peers",
         8,
-        "--seed",
-        2,
-        "--base-port",
-        9000,
+        "--address-template",
+        "127.0.0.1:{id+9000}",
         "--out",
         out,
     )
@@ -98,8 +94,22 @@ def test_every_verb_has_help_with_an_example(verb):
     assert f"peer graph {verb}" in invoke(verb, "--help").stdout
 
 
-def test_an_unknown_kind_is_a_usage_error():
-    assert invoke("make", "--kind", "hypercube").exit_code == 2
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("hypercube", "'hypercube'"),
+        ("ring:degree=3", "found degree"),
+        ("erdos-renyi:q=3", "expected KIND:KEY=VALUE.* got 'erdos-renyi:q=3'"),
+        ("erdos-renyi:p=0.5,p=0.6", "each once"),
+        ("erdos-renyi:", "expected KIND:KEY=VALUE"),
+        ("expander:degree", "expected a number for degree, got ''"),
+        ("ring:seed=1.5", "expected a whole number for seed, got '1.5'"),
+        ("geometric:radius=nan", "radius: found nan"),
+    ],
+)
+def test_a_wrong_kind_or_parameter_of_it_is_refused(kind, words):
+    with pytest.raises(GraphError, match=words):
+        invoke("make", "--kind", kind)
 
 
 def test_check_warns_of_limits_that_a_model_cannot_cross(tmp_path):

@@ -87,7 +87,7 @@ def test_a_testbed_refuses_what_its_declaration_refuses():
 def test_an_option_that_several_verbs_share_has_one_declaration():
     commands = get_command(app)
     shown = {}
-    for path in (["run"], ["testbed"], ["experiment", "run"], ["data", "show"], ["evaluate"], ["report"], ["doctor"]):
+    for path in (["run"], ["testbed"], ["experiment", "run"], ["report"], ["doctor"]):
         command = commands
         for word in path:
             command = command.get_command(None, word)

@@ -1,4 +1,4 @@
-"""`peer graph make` does not write a graph file that cannot run, or replace an existing one without --force."""
+"""`peer graph make` does not write a graph file that cannot run, or replace an existing one."""
 
 from pathlib import Path
 
@@ -17,14 +17,12 @@ def call(*words):
     return result
 
 
-def test_an_existing_file_is_replaced_only_with_force(tmp_path):
+def test_an_existing_file_is_not_replaced(tmp_path):
     path = tmp_path / "g.json"
     call("make", "--peers", 3, "--out", path)
-    with pytest.raises(UsageError, match="--force"):
+    with pytest.raises(UsageError, match="Delete it, or name another"):
         call("make", "--peers", 4, "--out", path)
     assert len(load_graph(path).ids) == 3
-    call("make", "--peers", 4, "--out", path, "--force")
-    assert len(load_graph(path).ids) == 4
 
 
 @pytest.mark.parametrize("setting", ["run.algorithm=dfedav", "run.options.warmup_round=3"])
@@ -45,7 +43,7 @@ def test_making_a_graph_points_to_the_page_on_choosing_an_algorithm(tmp_path):
 
 
 def test_manifest_keys_are_listed_with_those_of_the_algorithm():
-    shown = call("keys", "--algorithm", "dfca").stdout
+    shown = call("keys", "dfca").stdout
     for key in ("run.rounds", "run.timeouts.suspicion_s", "run.options.warmup_rounds"):
         assert key in shown
 

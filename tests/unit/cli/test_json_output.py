@@ -94,17 +94,16 @@ def trained(tmp_path_factory):
     return folder
 
 
-MODEL = ("--model", "out/peer-0/models/personalized.safetensors")
-TASK = ("--task", "chatty.py:task", "--peers", "2")
+MODEL = "out/peer-0/models/personalized.safetensors"
+TASK = ("--set", "run.task=chatty.py:task")
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("predict", *MODEL, "--input", "x.npy"),
-        ("evaluate", *MODEL, "--peer", "0"),
-        ("data", "show", *TASK),
-        ("data", "split", *TASK, "--out", "shards"),
+        ("predict", MODEL, "x.npy"),
+        ("evaluate", MODEL, "--peer", "0"),
+        ("data", "show", *TASK, "--set", "peers=2"),
         ("task", "check", "chatty.py:task"),
     ],
     ids=lambda arguments: " ".join(arguments[:2]),
@@ -118,14 +117,16 @@ def test_what_a_task_prints_is_not_on_stdout(trained, arguments):
 
 def test_a_testbed_prints_its_report_alone(trained):
     settings = ("--set", "run.rounds=1", "--set", "run.algorithm=dfedavg")
-    done = command("testbed", *TASK, "--kind", "complete", *settings, "--out", "bed", "--json", cwd=trained)
+    done = command(
+        "testbed", *TASK, "--peers", "2", "--kind", "complete", *settings, "--out", "bed", "--json", cwd=trained
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["state"] == "complete"
 
 
 def test_a_task_that_closes_stdout_does_not_take_the_result_away(trained):
     (trained / "closes.py").write_text(quiet() + "\nsys.stdout.close()\n")
-    done = command("data", "show", "--task", "closes.py:task", "--peers", "1", "--json", cwd=trained)
+    done = command("data", "show", "--set", "run.task=closes.py:task", "--set", "peers=1", "--json", cwd=trained)
     assert json.loads(done.stdout)["peers"]
 
 

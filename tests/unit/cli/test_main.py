@@ -38,7 +38,7 @@ def test_markup_in_an_error_is_printed_unchanged(monkeypatch, capsys, arguments,
 
 def test_markup_in_tables_is_printed_unchanged(monkeypatch, capsys, tmp_path):
     graph = tmp_path / "graph.json"
-    task = ("--task", "[bold].py:task", "--address-template", "[fe80::{id}]:7400")
+    task = ("--set", "run.task=[bold].py:task", "--address-template", "[fe80::{id}]:7400")
     monkeypatch.setattr(
         sys, "argv", ["peer", "graph", "make", "--kind", "line", "--peers", "2", *task, "--out", str(graph)]
     )

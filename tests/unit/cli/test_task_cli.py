@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from tools.verbs import peer
 
-from coordinator_free_bootstrap.errors import ShardError, StorageError, TaskError, UsageError
+from coordinator_free_bootstrap.errors import ConfigError, ShardError, StorageError, TaskError, UsageError
 from coordinator_free_bootstrap.manifest import Manifest
 from peer.algorithms.learner import TrainingPlan
 from peer.learning.learner import TorchLearner
@@ -36,7 +36,8 @@ def trained(tmp_path_factory):
 
 def test_split_writes_shards_that_a_device_can_use(tmp_path):
     out = tmp_path / "shards"
-    printed = json.loads(peer("data", "split", "--task", "digits", "--peers", 4, "--out", out, "--json"))
+    peer("data", "split", "--set", "run.task=digits", "--set", "peers=4", "--out", out)
+    printed = json.loads(peer("data", "show", out, "--json"))
     assert sorted(p.name for p in out.iterdir()) == [f"peer-{i}.safetensors" for i in range(4)]
     assert [p["train"] for p in printed["peers"]] == [719, 719, 718, 718]
     dealt = load_task(Manifest(), 4)
@@ -79,31 +80,41 @@ def test_a_site_writes_its_own_shard_without_the_data_of_the_others(tmp_path, mo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.py").write_text(TASK_OF_ONE_SITE)
     np.save(tmp_path / "site-12.npy", np.arange(12, dtype=np.float32).reshape(4, 3))
-    (row,) = json.loads(peer("data", "shard", "--task", "t.py:task", "--peer", 12, "--json"))["peers"]
+    peer("data", "split", "--set", "run.task=t.py:task", "--peer", 12)
+    (row,) = json.loads(peer("data", "show", "shards", "--json"))["peers"]
     assert (row["peer"], row["train"], row["classes"]) == (12, 4, {"0": 2, "1": 2})
-    found = load_shard_file(tmp_path / "peer-12.safetensors")
+    found = load_shard_file(tmp_path / "shards" / "peer-12.safetensors")
     assert found.class_names == ("low", "high") and found.metadata["kind"] == "classification"
     assert np.array_equal(found.train_x, np.load("site-12.npy"))
-    run = load_task(Manifest(task="t.py:task"), 4, shard_path=tmp_path / "peer-12.safetensors")
+    run = load_task(Manifest(task="t.py:task"), 4, shard_path=tmp_path / "shards" / "peer-12.safetensors")
     assert len(run.load_shard(12).train_x) == 4
     with pytest.raises(TaskError, match=r"load_shard\(3\)"):
-        peer("data", "shard", "--task", "t.py:task", "--peer", 3)
+        peer("data", "split", "--set", "run.task=t.py:task", "--peer", 3)
 
 
 def test_one_shard_of_a_built_in_set_is_that_of_the_split(tmp_path):
-    peer("data", "split", "--task", "digits", "--peers", 4, "--out", tmp_path / "all")
-    peer("data", "shard", "--task", "digits", "--peers", 4, "--peer", 2, "--out", tmp_path / "one" / "mine.safetensors")
-    one, dealt = (load_shard_file(tmp_path / name) for name in ("one/mine.safetensors", "all/peer-2.safetensors"))
+    peer("data", "split", "--set", "run.task=digits", "--set", "peers=4", "--out", tmp_path / "all")
+    peer("data", "split", "--set", "run.task=digits", "--set", "peers=4", "--peer", 2, "--out", tmp_path / "one")
+    one, dealt = (load_shard_file(tmp_path / name) for name in ("one/peer-2.safetensors", "all/peer-2.safetensors"))
     assert one.metadata == dealt.metadata
     for name in ("train_x", "train_y", "test_x", "test_y", "true_cluster"):
         assert np.array_equal(getattr(one, name), getattr(dealt, name)), name
-    with pytest.raises(UsageError, match="--peer: found 4; allowed with 4 peers: 0 to 3"):
-        peer("data", "shard", "--task", "digits", "--peers", 4, "--peer", 4)
+    with pytest.raises(UsageError, match="--peer: expected 0 to 3 with 4 peers, got 4"):
+        peer("data", "split", "--set", "run.task=digits", "--set", "peers=4", "--peer", 4)
 
 
 def test_show_plots_the_samples_of_each_peer(tmp_path):
     picture = tmp_path / "data.png"
-    arguments = ("data", "show", "--peers", 6, "--split", "rotated_soft", "--set", "run.split_options.rotation=180")
+    arguments = (
+        "data",
+        "show",
+        "--set",
+        "peers=6",
+        "--set",
+        "run.split=rotated_soft",
+        "--set",
+        "run.split_options.rotation=180",
+    )
     printed = json.loads(peer(*arguments, "--out", picture, "--json"))
     first = printed["peers"][0]
     assert set(first["degrees"]) == {"0", "180"}
@@ -115,11 +126,11 @@ def test_show_plots_the_samples_of_each_peer(tmp_path):
 
 
 def test_show_reads_shards(tmp_path):
-    peer("data", "split", "--peers", 2, "--out", tmp_path)
-    printed = json.loads(peer("data", "show", "--shards", tmp_path, "--json"))
+    peer("data", "split", "--set", "peers=2", "--out", tmp_path)
+    printed = json.loads(peer("data", "show", tmp_path, "--json"))
     assert [p["peer"] for p in printed["peers"]] == [0, 1]
     with pytest.raises(UsageError, match="peer data split"):
-        peer("data", "show", "--shards", tmp_path / "empty")
+        peer("data", "show", tmp_path / "empty")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +139,7 @@ def test_show_reads_shards(tmp_path):
         ({"train_x": np.full((4, 1, 8, 8), np.nan, np.float32)}, (), r"peer-0\.safetensors: .*train_x.*: found nan"),
         ({"train_y": np.zeros(4)}, (), "train_y: found float64"),
         ({"metadata": {}}, (), "found classes ''"),
-        ({}, ("--task", "mnist"), "instead of .1, 28, 28."),
+        ({}, ("--set", "run.task=mnist"), "instead of .1, 28, 28."),
     ],
 )
 def test_show_checks_shards_as_a_run_does(tmp_path, changes, arguments, words):
@@ -136,7 +147,7 @@ def test_show_checks_shards_as_a_run_does(tmp_path, changes, arguments, words):
     shard = Shard(train_x=x, train_y=y, test_x=x, test_y=y, metadata={"classes": "10"})
     save_shard(tmp_path / "peer-0.safetensors", replace(shard, **changes))
     with pytest.raises(ShardError, match=words):
-        peer("data", "show", "--shards", tmp_path, *arguments)
+        peer("data", "show", tmp_path, *arguments)
 
 
 def test_regression_shards_are_marked_as_regression(tmp_path):
@@ -148,8 +159,8 @@ def test_regression_shards_are_marked_as_regression(tmp_path):
         "        return Shard(train_x=x, train_y=y, test_x=x, test_y=y)\n"
         "task = Own()\n"
     )
-    peer("data", "split", "--task", f"{tmp_path / 'own.py'}:task", "--peers", 2, "--out", tmp_path)
-    printed = json.loads(peer("data", "show", "--shards", tmp_path, "--json"))
+    peer("data", "split", "--set", f"run.task={tmp_path / 'own.py'}:task", "--set", "peers=2", "--out", tmp_path)
+    printed = json.loads(peer("data", "show", tmp_path, "--json"))
     assert [p["train"] for p in printed["peers"]] == [4, 4]
 
 
@@ -173,25 +184,25 @@ def test_check_prints_its_findings():
 
 def test_evaluate_needs_only_the_model_file(trained, tmp_path):
     path, learner, theta = trained
-    printed = json.loads(peer("evaluate", "--model", path, "--peer", 0, "--json"))
+    printed = json.loads(peer("evaluate", path, "--peer", 0, "--json"))
     assert printed["accuracy"] == learner.evaluate(theta).metric
     assert printed["accuracy"] > 0.85
-    assert "accuracy 0." in peer("evaluate", "--model", path, "--peer", 2, "--part", "train")
-    peer("data", "split", "--peers", 4, "--set", "run.split_options.k=1", "--out", tmp_path)
+    assert "accuracy 0." in peer("evaluate", path, "--peer", 2, "--part", "train")
+    peer("data", "split", "--set", "peers=4", "--set", "run.split_options.k=1", "--out", tmp_path)
     shard = tmp_path / "peer-0.safetensors"
-    assert json.loads(peer("evaluate", "--model", path, "--shard", shard, "--json")) == printed
+    assert json.loads(peer("evaluate", path, "--shard", shard, "--json")) == printed
 
 
 def test_evaluate_refuses_wrong_models_and_parts(trained):
     path, *_ = trained
     with pytest.raises(StorageError, match="another task"):
-        peer("evaluate", "--model", path, "--set", "run.model_options.hidden=7")
+        peer("evaluate", path, "--set", "run.model_options.hidden=7")
     with pytest.raises(StorageError, match="found an unknown tensor 'more'"):
         _vector_with_one_more_tensor(path)
     with pytest.raises(UsageError, match="--part"):
-        peer("evaluate", "--model", path, "--part", "all")
+        peer("evaluate", path, "--part", "all")
     with pytest.raises(StorageError, match="cannot read"):
-        peer("evaluate", "--model", path.with_name("none.safetensors"))
+        peer("evaluate", path.with_name("none.safetensors"))
 
 
 def _vector_with_one_more_tensor(path):
@@ -199,3 +210,25 @@ def _vector_with_one_more_tensor(path):
     subject = load_task(Manifest(split_options={"k": 1}), 4)
     schema = TorchLearner(subject, subject.load_shard(0)).schema
     SavedModel(path, {**saved.tensors, "more": np.zeros(2, np.float32)}, saved.metadata).vector(schema)
+
+
+@pytest.mark.parametrize(
+    ("setting", "error", "words"),
+    [
+        ("peers=0", UsageError, "--set peers: expected .* got 0"),
+        ("peers=x", UsageError, "--set peers: expected .* got 'x'"),
+        ("peers", ConfigError, "--set: found .peers.; allowed: key=value"),
+        ("download=maybe", UsageError, "--set download: expected .* got 'maybe'"),
+        ("data_roots=x", ConfigError, "--set: found .data_roots."),
+        ("data_root=x", UsageError, "--set data_root: .*task 'digits' does not use it"),
+    ],
+)
+def test_a_wrong_key_of_set_is_refused(setting, error, words):
+    for verb in (("data", "show"), ("data", "split"), ("task", "check", "digits")):
+        with pytest.raises(error, match=words):
+            peer(*verb, "--set", setting)
+
+
+def test_predict_refuses_keys_that_it_does_not_read(trained):
+    with pytest.raises(UsageError, match="got peers"):
+        peer("predict", trained[0], "x.npy", "--set", "peers=3")

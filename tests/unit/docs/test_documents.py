@@ -168,7 +168,7 @@ def test_the_plain_pytorch_use_of_a_model_gives_the_predictions_of_peer_predict(
         line.split() for line in executed(weather, "use_model.py", "model.safetensors", "samples.npy").splitlines()
     ]
     monkeypatch.chdir(weather)
-    arguments = ["predict", "--model", "out/peer-0/models/personalized.safetensors", "--input", "samples.npy", "--json"]
+    arguments = ["predict", "out/peer-0/models/personalized.safetensors", "samples.npy", "--json"]
     rows = json.loads(CliRunner().invoke(app, arguments, catch_exceptions=False).stdout)["predictions"]
     assert [name for name, _ in shown] == [row["class"] for row in rows]
     assert [float(p) for _, p in shown] == pytest.approx([row["probability"] for row in rows], rel=1e-5)

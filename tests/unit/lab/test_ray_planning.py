@@ -1,4 +1,4 @@
-"""`peer experiment run --ray` before and beside a cluster: plans, what nodes have, options, errors."""
+"""`peer experiment run --backend simulated@RAY` before and beside a cluster: plans, what nodes have, options, errors."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from peer.cli.main import app
 from peer.lab import ray_runs
 from peer.lab.demand import Demand
 from peer.lab.fingerprint import differences, fingerprint
-from peer.lab.jobs import done_already, jobs_of
+from peer.lab.jobs import backend_named, done_already, jobs_of
 from peer.lab.ray_board import Board, Rounds
 from peer.lab.ray_cluster import connected, node_of, refuse_impossible, smallest_gpu
 from peer.lab.ray_runs import device_on_ray, packed, planned, unfinished_prefix, unpack
@@ -126,9 +126,9 @@ def test_other_code_or_torch_is_a_difference_and_another_build_is_not():
 @pytest.mark.parametrize(
     ("device", "backend", "words"),
     [
-        ("auto", "simulated", "--device: found 'auto' with --ray; allowed: cpu, cuda"),
+        ("auto", "simulated", "--device: found 'auto' with a Ray cluster; allowed: cpu, cuda"),
         ("cuda:1", "simulated", "the cluster chooses which GPU"),
-        ("cpu", "processes", "--ray: found --backend processes; allowed: simulated"),
+        ("cpu", "processes", "--backend: found processes with a Ray cluster; allowed: simulated"),
     ],
 )
 def test_options_that_a_cluster_does_not_have_are_refused(device, backend, words):
@@ -137,9 +137,29 @@ def test_options_that_a_cluster_does_not_have_are_refused(device, backend, words
     assert (device_on_ray(None, "simulated"), device_on_ray("cuda", "simulated")) == ("cpu", "cuda")
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("simulated", ("simulated", None, None)),
+        ("stacked", ("simulated", None, True)),
+        ("one-by-one@auto", ("simulated", "auto", False)),
+        ("simulated@ray://first:10001", ("simulated", "ray://first:10001", None)),
+        ("processes", ("processes", None, None)),
+    ],
+)
+def test_a_backend_names_the_cluster_and_whether_models_are_trained_as_one(text, found):
+    assert backend_named(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "ray", "simulated@", "@local", "Stacked"])
+def test_another_backend_is_refused(text):
+    with pytest.raises(UsageError, match=f"--backend: expected simulated, .* got '{text}'"):
+        backend_named(text)
+
+
 def test_without_ray_the_command_says_what_to_install(jobs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    arguments = ["--ray", "local", "--data-root", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
+    arguments = ["--backend", "simulated@local", "--data-root", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, ["experiment", "run", str(tmp_path / "table.toml"), *arguments])
     assert isinstance(done.exception, UsageError)
     assert "pip install 'coordinator-free[ray]'" in str(done.exception)
@@ -174,7 +194,7 @@ def test_a_run_that_no_node_can_start_is_refused_before_any_run(jobs, tmp_path, 
     strategies = SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: None)
     for name, module in (("ray.util", SimpleNamespace()), ("ray.util.scheduling_strategies", strategies)):
         monkeypatch.setitem(sys.modules, name, module)
-    arguments = ["--ray", "local", "--data-root", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
+    arguments = ["--backend", "simulated@local", "--data-root", str(tmp_path / "data"), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, ["experiment", "run", str(tmp_path / "table.toml"), "--threads", "5", *arguments])
     assert isinstance(done.exception, UsageError)
     assert "small, seed 1 needs 5 cores" in str(done.exception) and "4 cores, 8.0 GB, 1 GPUs" in str(done.exception)

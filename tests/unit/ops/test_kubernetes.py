@@ -181,11 +181,11 @@ def test_private_keys_are_among_the_written_files(tmp_path, own_task):
     ("values", "word"),
     [
         ({"name": "Peer_1"}, "--name: .*such as peer-lab"),
-        ({"memory": "lots"}, "--memory: .*such as 512Mi or 2Gi$"),
-        ({"storage": "1 GB"}, "--storage: .*such as 512Mi or 2Gi$"),
-        ({"cpu": "one"}, "--cpu: .*such as 500m"),
+        ({"memory": "lots"}, "--pod memory: .*such as 512Mi or 2Gi$"),
+        ({"storage": "1 GB"}, "--pod storage: .*such as 512Mi or 2Gi$"),
+        ({"cpu": "one"}, "--pod cpu: .*such as 500m"),
         ({"image": "a b"}, "--image: .*such as registry.example/peer:1"),
-        ({"namespace": "a b"}, "--namespace"),
+        ({"namespace": "a b"}, "--name"),
         ({"shards": "A/B"}, "--shards"),
     ],
 )
@@ -210,7 +210,7 @@ def kubernetes(tmp_path, *options):
 
 
 def test_an_option_holds_a_request_and_its_limit_a_size_and_its_class_a_kind_of_gpu_and_its_number(tmp_path):
-    given = ["--cpu", "250m:2", "--memory", "1Gi:2Gi", "--storage", "5Gi:fast-ssd", "--gpus", "amd.com/gpu:1"]
+    given = [f"--pod={each}" for each in ("cpu=250m:2", "memory=1Gi:2Gi", "storage=5Gi:fast-ssd", "gpus=amd.com/gpu:1")]
     assert kubernetes(tmp_path, *given).exit_code == 0
     documents = list(yaml.safe_load_all((tmp_path / "k8s" / "peer.yaml").read_text()))
     spec = of_kind(documents, "StatefulSet")["spec"]
@@ -222,17 +222,35 @@ def test_an_option_holds_a_request_and_its_limit_a_size_and_its_class_a_kind_of_
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "message"),
+    ("value", "message"),
     [
-        ("--cpu", "2:1", "--cpu: expected a limit of at least the request 2, got 1"),
-        ("--memory", "1Gi:512Mi", "--memory: expected a limit of at least the request 1Gi, got 512Mi"),
-        ("--cpu", "1:", "--cpu: found ''; allowed: a number of CPUs, such as 500m (half of one) or 2"),
-        ("--gpus", ":1", "--gpus: found ''; allowed: a resource of the nodes, such as nvidia.com/gpu or amd.com/gpu"),
-        ("--gpus", "many", "--gpus: expected a number, or RESOURCE:NUMBER, got 'many'"),
-        ("--gpus", "amd.com/gpu:0", "--gpus: expected a number of 1 or more for amd.com/gpu, got 0"),
+        ("cpu=2:1", "--pod cpu: expected a limit of at least the request 2, got 1"),
+        ("memory=1Gi:512Mi", "--pod memory: expected a limit of at least the request 1Gi, got 512Mi"),
+        ("cpu=1:", "--pod cpu: found ''; allowed: a number of CPUs, such as 500m (half of one) or 2"),
+        ("gpus=:1", "--pod gpus: found ''; allowed: a resource of the nodes, such as nvidia.com/gpu or amd.com/gpu"),
+        ("gpus=many", "--pod gpus: expected a number, or RESOURCE:NUMBER, got 'many'"),
+        ("gpus=amd.com/gpu:0", "--pod gpus: expected a number of 1 or more for amd.com/gpu, got 0"),
+        (
+            "disk=1",
+            "--pod: expected KEY=VALUE with a key of cpu, memory, storage, gpus, node, pull-secret, got 'disk=1'.",
+        ),
+        ("cpu", "--pod: expected KEY=VALUE with a key of cpu, memory, storage, gpus, node, pull-secret, got 'cpu'."),
+        ("node=gpu", "--pod node: found 'gpu'; allowed: KEY=VALUE, a label of nodes, such as gpu=a100"),
     ],
 )
-def test_a_wrong_pair_is_refused_with_the_option_that_holds_it(tmp_path, option, value, message):
-    problem = kubernetes(tmp_path, option, value).exception
+def test_a_wrong_pair_is_refused_with_the_key_that_holds_it(tmp_path, value, message):
+    problem = kubernetes(tmp_path, "--pod", value).exception
     assert isinstance(problem, UsageError)
     assert str(problem) == message
+
+
+def test_a_pod_may_need_several_labels_and_secrets_and_has_one_value_of_the_others(tmp_path):
+    given = [f"--pod={each}" for each in ("node=gpu=a100", "node=site=a", "pull-secret=registry")]
+    assert kubernetes(tmp_path, *given, "--name", "lab/fed").exit_code == 0
+    stateful = of_kind(list(yaml.safe_load_all((tmp_path / "k8s" / "fed.yaml").read_text())), "StatefulSet")
+    assert (stateful["metadata"]["namespace"], stateful["metadata"]["name"]) == ("lab", "fed")
+    pod = stateful["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"gpu": "a100", "site": "a"}
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    problem = kubernetes(tmp_path, "--pod", "cpu=1", "--pod", "cpu=2").exception
+    assert str(problem) == "--pod cpu: expected one value, got another one, '2'."

@@ -152,7 +152,7 @@ def deploy(folder, graph, *options):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"constraints": ("gpu",)}, "--constraint: found 'gpu'; allowed: KEY==VALUE or KEY!=VALUE"),
+        ({"constraints": ("gpu",)}, "--node: found 'gpu'; allowed: a host name, KEY==VALUE or KEY!=VALUE"),
         ({"nodes": ("a b",)}, "--node: found 'a b'; allowed: a host name"),
         ({"state": "srv"}, "--state: found srv; allowed: an absolute path"),
         ({"shards": "/srv/../x"}, "--shards: found /srv/../x; allowed: an absolute path"),

@@ -278,7 +278,7 @@ def test_the_verb_finds_the_task_file_and_takes_its_new_place(tmp_path, monkeypa
     run = peer.simulate(graph, "words.py:task", out=tmp_path / "out", progress=False)
     Path("elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    verb = ("export", "../out", "--peer", "1", "--to")
+    verb = ("export", "../out", "--peer", "1")
     assert CliRunner().invoke(app, [*verb, "model.onnx"], catch_exceptions=False).exit_code == 0
     ids = np.arange(10).reshape(2, 5)
     with torch.no_grad():

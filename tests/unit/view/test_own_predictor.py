@@ -54,7 +54,7 @@ def verb(*arguments):
 
 @pytest.mark.parametrize("peer_id", [0, 2])
 def test_evaluate_gives_the_numbers_of_the_run(run, peer_id):
-    found = verb("evaluate", "--model", personalized(run, peer_id), "--peer", peer_id)
+    found = verb("evaluate", personalized(run, peer_id), "--peer", peer_id)
     accuracy, loss = said(run, peer_id)
     assert found["accuracy"] == pytest.approx(accuracy, abs=1e-9)
     assert found["loss"] == pytest.approx(loss, rel=1e-5)
@@ -63,9 +63,7 @@ def test_evaluate_gives_the_numbers_of_the_run(run, peer_id):
 def test_predict_gives_the_classes_of_the_run(run, tmp_path):
     shard = shard_of(run, 1)
     np.save(tmp_path / "x.npy", shard.test_x)
-    rows = verb("predict", "--model", personalized(run, 1), "--input", tmp_path / "x.npy", "--preprocessed")[
-        "predictions"
-    ]
+    rows = verb("predict", personalized(run, 1), tmp_path / "x.npy", "--preprocessed")["predictions"]
     classes = np.array([int(row["class"]) for row in rows])
     assert (classes == shard.test_y).mean() == pytest.approx(said(run, 1)[0], abs=1e-9)
     assert all(0.1 < row["probability"] <= 1 for row in rows)
@@ -86,12 +84,12 @@ def test_one_file_is_enough(run, tmp_path):
     """The file is moved alone, as to a device that only predicts."""
     moved = tmp_path / "model.safetensors"
     moved.write_bytes(personalized(run, 0).read_bytes())
-    assert verb("evaluate", "--model", moved, "--peer", 0)["accuracy"] == pytest.approx(said(run, 0)[0], abs=1e-9)
+    assert verb("evaluate", moved, "--peer", 0)["accuracy"] == pytest.approx(said(run, 0)[0], abs=1e-9)
 
 
 def test_a_model_that_the_metric_is_not_of_is_marked(run):
     other = run.directory / "peer-0" / "models" / "cluster-0.safetensors"
-    arguments = ["evaluate", "--model", str(other), "--peer", "0"]
+    arguments = ["evaluate", str(other), "--peer", "0"]
     if run._report.run.manifest.algorithm == "fedrep":
         with pytest.raises(StorageError, match="the others never leave the peer"):  # a body without its head
             CliRunner().invoke(app, arguments, catch_exceptions=False)

@@ -72,7 +72,7 @@ def test_predictions_of_raw_rows_agree_with_the_accuracy_of_evaluate(tabular, tm
     """`peer predict` ignored the standardization: all 569 raw rows of a medical table got the same class."""
     place, _ = tabular
     model = place / "model.safetensors"
-    evaluated = json.loads(peer("evaluate", "--model", model, "--data-root", place / "data.csv", "--json"))
+    evaluated = json.loads(peer("evaluate", model, "--set", f"data_root={place / 'data.csv'}", "--json"))
     assert evaluated["accuracy"] > 0.9
     pool = load_task(TABULAR, 2, data_root=place / "data.csv")
     index = pool.split()[0].test.index
@@ -83,7 +83,7 @@ def test_predictions_of_raw_rows_agree_with_the_accuracy_of_evaluate(tabular, tm
     np.save(tmp_path / "raw.npy", raw)
     names = ["benign", "malignant"]
     for name in ("raw.csv", "raw.npy"):
-        found = predictions("--model", model, "--input", tmp_path / name)
+        found = predictions(model, tmp_path / name)
         right = [row["class"] == names[label] for row, label in zip(found, labels, strict=True)]
         assert np.mean(right) == pytest.approx(evaluated["accuracy"]), name
 
@@ -107,7 +107,7 @@ def test_columns_are_selected_by_name_and_the_table_of_predictions_has_class_nam
         csv.writer(file).writerows([["patient", "volume", "age"], *rows])
     with (tmp_path / "plain.csv").open("w", newline="") as file:
         csv.writer(file).writerows(zip(age[:9], volume[:9], strict=True))
-    arguments = ("predict", "--model", place / "model.safetensors", "--input")
+    arguments = ("predict", place / "model.safetensors")
     out = tmp_path / "predictions.csv"
     result = CliRunner().invoke(app, [str(a) for a in (*arguments, tmp_path / "new.csv", "--out", out)])
     assert (result.exit_code, result.stdout) == (0, "")
@@ -116,7 +116,7 @@ def test_columns_are_selected_by_name_and_the_table_of_predictions_has_class_nam
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["row", "class", "probability"]
     assert [row["row"] for row in rows] == [str(i) for i in range(9)]
-    plain = predictions("--model", place / "model.safetensors", "--input", tmp_path / "plain.csv")
+    plain = predictions(place / "model.safetensors", tmp_path / "plain.csv")
     assert [row["class"] for row in rows] == [row["class"] for row in plain]
     assert {row["class"] for row in rows} == {"benign", "malignant"}
     assert "0: class " in peer(*arguments, tmp_path / "plain.csv")
@@ -128,7 +128,7 @@ def test_a_model_of_unknown_preprocessing_is_refused(tabular, tmp_path):
     metadata = {key: value for key, value in saved.metadata.items() if key != "preprocessing"}
     save_file(dict(saved.tensors), tmp_path / "without.safetensors", metadata)
     np.save(tmp_path / "raw.npy", np.stack([age, volume], axis=1))
-    arguments = ("--model", tmp_path / "without.safetensors", "--input", tmp_path / "raw.npy")
+    arguments = (tmp_path / "without.safetensors", tmp_path / "raw.npy")
     with pytest.raises(StorageError, match=r"found no preprocessing .* or give --preprocessed"):
         peer("predict", *arguments)
     scaled = json.loads(saved.metadata["preprocessing"])
@@ -136,20 +136,26 @@ def test_a_model_of_unknown_preprocessing_is_refused(tabular, tmp_path):
     np.save(tmp_path / "raw.npy", (raw - np.float32(scaled["mean"])) / np.float32(scaled["std"]))
     ready = predictions(*arguments, "--preprocessed")
     np.save(tmp_path / "raw.npy", raw)
-    assert ready == predictions("--model", place / "model.safetensors", "--input", tmp_path / "raw.npy")
+    assert ready == predictions(place / "model.safetensors", tmp_path / "raw.npy")
 
 
 def test_shard_files_keep_the_preprocessing_of_the_split(tabular, tmp_path):
     place, (age, volume, _) = tabular
-    arguments = ("--task", "tabular", "--set", "run.split=iid", "--data-root", place / "data.csv", "--peers", 2)
+    arguments = (
+        "--set",
+        "run.task=tabular",
+        "--set",
+        "run.split=iid",
+        "--set",
+        f"data_root={place / 'data.csv'}",
+        "--set",
+        "peers=2",
+    )
     peer("data", "split", *arguments, "--out", tmp_path)
     manifest = TABULAR.model_copy(update={"split": "shard"})
     train(tmp_path / "model.safetensors", manifest, shard_path=tmp_path / "peer-0.safetensors")
     np.save(tmp_path / "raw.npy", np.stack([age, volume], axis=1))
-    found, expected = (
-        predictions("--model", folder / "model.safetensors", "--input", tmp_path / "raw.npy")
-        for folder in (tmp_path, place)
-    )
+    found, expected = (predictions(folder / "model.safetensors", tmp_path / "raw.npy") for folder in (tmp_path, place))
     assert found == expected
 
 
@@ -161,9 +167,9 @@ def test_evaluate_scales_other_data_as_the_model_was_trained(tabular, tmp_path):
     shard = load_task(TABULAR, 2, shard_path=tmp_path / "shifted.csv").load_shard(0)
     raw = shard.test_x * np.array(shard.preprocessing.std) + np.array(shard.preprocessing.mean)
     np.save(tmp_path / "raw.npy", raw)
-    found = [row["class"] for row in predictions("--model", model, "--input", tmp_path / "raw.npy")]
+    found = [row["class"] for row in predictions(model, tmp_path / "raw.npy")]
     expected = np.mean([["benign", "malignant"].index(name) for name in found] == shard.test_y)
-    printed = json.loads(peer("evaluate", "--model", model, "--shard", tmp_path / "shifted.csv", "--json"))
+    printed = json.loads(peer("evaluate", model, "--shard", tmp_path / "shifted.csv", "--json"))
     assert printed["accuracy"] == pytest.approx(expected)
     assert expected < 0.9
 
@@ -179,7 +185,7 @@ def test_evaluate_refuses_data_with_other_columns_or_classes(tabular, tmp_path, 
     rows = "".join(f"{i},{i * i},{label if i % 2 else 'malignant'}\n" for i in range(20))
     (tmp_path / "other.csv").write_text(f"{header}\n{rows}")
     with pytest.raises(ShardError, match=words):
-        peer("evaluate", "--model", tabular[0] / "model.safetensors", "--shard", tmp_path / "other.csv")
+        peer("evaluate", tabular[0] / "model.safetensors", "--shard", tmp_path / "other.csv")
 
 
 def test_regression_writes_values_and_evaluate_names_the_metric(tmp_path):
@@ -187,15 +193,15 @@ def test_regression_writes_values_and_evaluate_names_the_metric(tmp_path):
     age, volume, target = table(tmp_path / "data.csv", kind="regression")
     model = tmp_path / "model.safetensors"
     train(model, manifest, data_root=tmp_path / "data.csv", epochs=100, learning_rate=0.1)
-    evaluated = json.loads(peer("evaluate", "--model", model, "--data-root", tmp_path / "data.csv", "--json"))
+    evaluated = json.loads(peer("evaluate", model, "--set", f"data_root={tmp_path / 'data.csv'}", "--json"))
     assert "mse" in evaluated and "accuracy" not in evaluated
     with (tmp_path / "raw.csv").open("w", newline="") as file:
         csv.writer(file).writerows(zip(age, volume, strict=True))
-    printed = json.loads(peer("predict", "--model", model, "--input", tmp_path / "raw.csv", "--json"))
+    printed = json.loads(peer("predict", model, tmp_path / "raw.csv", "--json"))
     assert printed["metric"] == "mse"
     values = np.array([row["value"] for row in printed["predictions"]])
     assert np.mean((values - target) ** 2) < 2 * evaluated["mse"] + 0.1
-    peer("predict", "--model", model, "--input", tmp_path / "raw.csv", "--out", tmp_path / "out.csv")
+    peer("predict", model, tmp_path / "raw.csv", "--out", tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_text().startswith("row,value\n0,")
 
 
@@ -213,14 +219,14 @@ def test_arrays_tables_and_pictures_give_the_same_predictions(digits, tmp_path):
         pixels = np.rint(samples[i, 0] * 255).astype(np.uint8)
         Image.fromarray(pixels).save(tmp_path / "pictures" / "ward" / f"{i}.png")
     for name in ("five.npy", "five.npz", "five.safetensors", "five.csv", "pictures"):
-        found = predictions("--model", path, "--input", tmp_path / name)
+        found = predictions(path, tmp_path / name)
         assert [row["class"] for row in found] == expected, name
         assert all(0.1 <= row["probability"] <= 1.0 for row in found)
     assert [row["file"] for row in found] == [f"ward/{i}.png" for i in range(5)]
     np.save(tmp_path / "one.npy", raw[0])
-    assert peer("predict", "--model", path, "--input", tmp_path / "one.npy").startswith(f"0: class {expected[0]},")
+    assert peer("predict", path, tmp_path / "one.npy").startswith(f"0: class {expected[0]},")
     single = tmp_path / "pictures" / "ward" / "0.png"
-    assert peer("predict", "--model", path, "--input", single).startswith(f"0.png: class {expected[0]},")
+    assert peer("predict", path, single).startswith(f"0.png: class {expected[0]},")
 
 
 def test_pictures_of_the_training_set_are_predicted_as_in_evaluate(tmp_path):
@@ -232,10 +238,10 @@ def test_pictures_of_the_training_set_are_predicted_as_in_evaluate(tmp_path):
             Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{i}.png")
     manifest = Manifest(task="image-folder", task_options={"size": 8}, model="mlr", split="iid")
     train(tmp_path / "model.safetensors", manifest, data_root=tmp_path / "pictures", epochs=300, learning_rate=0.1)
-    arguments = ("--model", tmp_path / "model.safetensors")
-    evaluated = json.loads(peer("evaluate", *arguments, "--data-root", tmp_path / "pictures", "--json"))
+    arguments = (tmp_path / "model.safetensors",)
+    evaluated = json.loads(peer("evaluate", *arguments, "--set", f"data_root={tmp_path / 'pictures'}", "--json"))
     assert evaluated["accuracy"] == 1.0
-    found = predictions(*arguments, "--input", tmp_path / "pictures")
+    found = predictions(*arguments, tmp_path / "pictures")
     assert [row["class"] for row in found] == ["day"] * 12 + ["night"] * 12
 
 
@@ -261,7 +267,7 @@ def test_files_that_cannot_be_used_are_one_sentence(digits, tmp_path, name, cont
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(TaskError, match=words):
-        peer("predict", "--model", digits[0], "--input", tmp_path / name)
+        peer("predict", digits[0], tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -278,18 +284,18 @@ def test_files_that_cannot_be_used_are_one_sentence(digits, tmp_path, name, cont
 def test_arrays_that_cannot_be_used_are_one_sentence(digits, tmp_path, samples, words):
     np.save(tmp_path / "samples.npy", samples)
     with pytest.raises(TaskError, match=words):
-        peer("predict", "--model", digits[0], "--input", tmp_path / "samples.npy")
+        peer("predict", digits[0], tmp_path / "samples.npy")
 
 
 def test_a_header_without_a_column_of_the_model_is_refused(tabular, tmp_path):
     (tmp_path / "new.csv").write_text("age,size\n1,2\n")
     with pytest.raises(TaskError, match="found 0 columns named 'volume' in the header; allowed: one of each"):
-        peer("predict", "--model", tabular[0] / "model.safetensors", "--input", tmp_path / "new.csv")
+        peer("predict", tabular[0] / "model.safetensors", tmp_path / "new.csv")
     with pytest.raises(TaskError, match=r"pictures for samples \[1 or 3, height, width\]"):
         (tmp_path / "a.png").write_bytes(b"")
-        peer("predict", "--model", tabular[0] / "model.safetensors", "--input", tmp_path / "a.png")
+        peer("predict", tabular[0] / "model.safetensors", tmp_path / "a.png")
     with pytest.raises(UsageError, match=r"--out: found .*; allowed: a file whose name ends in \.csv"):
-        peer("predict", "--model", tabular[0], "--input", tmp_path / "new.csv", "--out", tmp_path / "out.txt")
+        peer("predict", tabular[0], tmp_path / "new.csv", "--out", tmp_path / "out.txt")
 
 
 TOKENS = """
@@ -337,7 +343,7 @@ def test_integer_inputs_are_predicted(words, tmp_path):
     np.save(tmp_path / "whole.npy", samples.astype(np.float64))
     np.savetxt(tmp_path / "ids.csv", samples, fmt="%d", delimiter=",")
     for name in ("ids.npy", "whole.npy", "ids.csv"):
-        found = predictions("--model", path, "--input", tmp_path / name)
+        found = predictions(path, tmp_path / name)
         assert [row["class"] for row in found] == expected, name
 
 
@@ -354,29 +360,29 @@ def test_integer_inputs_are_predicted(words, tmp_path):
 def test_wrong_integers_are_one_sentence(words, tmp_path, value, error, said):
     np.save(tmp_path / "ids.npy", np.full((2, 5), value))
     with pytest.raises(error, match=said):
-        peer("predict", "--model", words[1], "--input", tmp_path / "ids.npy")
+        peer("predict", words[1], tmp_path / "ids.npy")
 
 
 def test_evaluate_and_predict_find_the_task_file_from_any_folder(words, tmp_path, monkeypatch):
     """Both verbs looked for the task file in the current folder only."""
     _, path, learner, theta = words
     monkeypatch.chdir(tmp_path)
-    printed = json.loads(peer("evaluate", "--model", path, "--json"))
+    printed = json.loads(peer("evaluate", path, "--json"))
     assert printed["accuracy"] == learner.evaluate(theta).metric
     np.save("ids.npy", learner.shard.test_x)
-    expected = predictions("--model", path, "--input", "ids.npy")
+    expected = predictions(path, "ids.npy")
     (tmp_path / "moved" / "tasks").mkdir(parents=True)
     moved = tmp_path / "moved" / "personalized.safetensors"
     moved.write_bytes(path.read_bytes())
-    for verb in (("evaluate",), ("predict", "--input", "ids.npy")):
+    for verb in (("evaluate",), ("predict", "ids.npy")):
         with pytest.raises(
             TaskError, match=r"found no file 'words.py' in .*moved.*; give its place: --task path/to/words.py"
         ):
-            peer(*verb, "--model", moved)
+            peer(verb[0], moved, *verb[1:])
     (tmp_path / "moved" / "tasks" / "words.py").write_text(TOKENS)
-    place = ("--task", "moved/tasks/words.py:task")
-    assert json.loads(peer("evaluate", "--model", moved, *place, "--json"))["accuracy"] == printed["accuracy"]
-    assert predictions("--model", moved, "--input", "ids.npy", *place) == expected
+    place = ("--set", "run.task=moved/tasks/words.py:task")
+    assert json.loads(peer("evaluate", moved, *place, "--json"))["accuracy"] == printed["accuracy"]
+    assert predictions(moved, "ids.npy", *place) == expected
 
 
 def test_the_task_file_at_another_place_keeps_the_options_of_the_run(tmp_path, monkeypatch):
@@ -389,7 +395,7 @@ def test_the_task_file_at_another_place_keeps_the_options_of_the_run(tmp_path, m
     train(tmp_path / "model.safetensors", Manifest(task="sized.py:Words", task_options={"width": 7}))
     (tmp_path / "new").mkdir()
     (tmp_path / "sized.py").rename(tmp_path / "new" / "sized.py")
-    assert "accuracy" in peer("evaluate", "--model", "model.safetensors", "--task", "new/sized.py:Words")
+    assert "accuracy" in peer("evaluate", "model.safetensors", "--set", "run.task=new/sized.py:Words")
 
 
 def test_a_task_that_declares_no_preprocessing_is_refused_until_it_does(tmp_path):
@@ -398,12 +404,12 @@ def test_a_task_that_declares_no_preprocessing_is_refused_until_it_does(tmp_path
     learner, _ = train(model, Manifest(task=f"{tmp_path / 'silent.py'}:task"))
     np.save(tmp_path / "ids.npy", learner.shard.test_x)
     with pytest.raises(StorageError, match=r"found no preprocessing .*; set `preprocessing` in .*silent\.py:task, or"):
-        peer("predict", "--model", model, "--input", tmp_path / "ids.npy")
-    expected = predictions("--model", model, "--input", tmp_path / "ids.npy", "--preprocessed")
+        peer("predict", model, tmp_path / "ids.npy")
+    expected = predictions(model, tmp_path / "ids.npy", "--preprocessed")
     (tmp_path / "declares").mkdir()
     (tmp_path / "declares" / "silent.py").write_text(TOKENS)
-    task = ("--task", f"{tmp_path / 'declares' / 'silent.py'}:task")
-    assert predictions("--model", model, "--input", tmp_path / "ids.npy", *task) == expected
+    task = ("--set", f"run.task={tmp_path / 'declares' / 'silent.py'}:task")
+    assert predictions(model, tmp_path / "ids.npy", *task) == expected
 
 
 def test_parameters_that_are_not_trained_have_the_values_of_training(tmp_path):
@@ -417,7 +423,7 @@ def test_parameters_that_are_not_trained_have_the_values_of_training(tmp_path):
     np.save(tmp_path / "ids.npy", learner.shard.test_x)
     outputs = learner.predict(theta, learner.shard.test_x).astype(np.float64)
     expected = (np.exp(outputs) / np.exp(outputs).sum(1, keepdims=True)).max(1)
-    found = predictions("--model", tmp_path / "model.safetensors", "--input", tmp_path / "ids.npy")
+    found = predictions(tmp_path / "model.safetensors", tmp_path / "ids.npy")
     np.testing.assert_allclose([row["probability"] for row in found], expected, rtol=1e-6)
 
 
@@ -435,7 +441,7 @@ def test_a_model_that_is_not_the_final_predictor_is_marked(tabular, tmp_path, pr
     metadata = {**saved.metadata, "predictor": predictor, "role": role}
     save_file(dict(saved.tensors), tmp_path / "model.safetensors", metadata)
     np.save(tmp_path / "raw.npy", np.stack([age, volume], axis=1))
-    arguments = ("predict", "--model", tmp_path / "model.safetensors", "--input", tmp_path / "raw.npy")
+    arguments = ("predict", tmp_path / "model.safetensors", tmp_path / "raw.npy")
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == 0
     assert said in result.stderr if said else not result.stderr
@@ -448,23 +454,23 @@ def test_a_diverged_model_is_refused(tabular, tmp_path):
     np.save(tmp_path / "raw.npy", np.stack([age, volume], axis=1))
     diverged = {name: np.full_like(tensor, np.nan) for name, tensor in saved.tensors.items()}
     save_file(diverged, tmp_path / "model.safetensors", dict(saved.metadata))
-    for verb in (("predict", "--input", tmp_path / "raw.npy"), ("evaluate", "--data-root", place / "data.csv")):
+    for verb in (("predict", tmp_path / "raw.npy"), ("evaluate", "--set", f"data_root={place / 'data.csv'}")):
         with pytest.raises(StorageError, match=r"tensor '1\.weight': found NaN or Inf, so the run diverged"):
-            peer(*verb, "--model", tmp_path / "model.safetensors")
+            peer(verb[0], tmp_path / "model.safetensors", *verb[1:])
     large = {name: tensor * np.float32(1e20) for name, tensor in saved.tensors.items()}
     save_file(large, tmp_path / "model.safetensors", dict(saved.metadata))
     np.save(tmp_path / "raw.npy", np.full((2, 2), 3e38))
     with pytest.raises(TaskError, match="found NaN or Inf in the outputs for sample 0"):
-        peer("predict", "--model", tmp_path / "model.safetensors", "--input", tmp_path / "raw.npy")
+        peer("predict", tmp_path / "model.safetensors", tmp_path / "raw.npy")
 
 
 def test_a_file_without_a_manifest_is_not_taken_for_a_model_of_the_default_task(digits, tmp_path):
     """Without a manifest in the file, both verbs used the default task, digits."""
     saved = SavedModel.read(digits[0])
     save_file(dict(saved.tensors), tmp_path / "model.safetensors", {"kind": "classification"})
-    for verb in (("evaluate",), ("predict", "--input", tmp_path)):
+    for verb in (("evaluate",), ("predict", tmp_path)):
         with pytest.raises(StorageError, match="found no manifest in the metadata"):
-            peer(*verb, "--model", tmp_path / "model.safetensors")
+            peer(verb[0], tmp_path / "model.safetensors", *verb[1:])
 
 
 @pytest.mark.parametrize(
@@ -488,7 +494,7 @@ def test_damaged_metadata_are_one_sentence(tabular, tmp_path, key, value):
     save_file(dict(saved.tensors), tmp_path / "model.safetensors", {**saved.metadata, key: value})
     np.save(tmp_path / "raw.npy", np.stack([age, volume], axis=1))
     with pytest.raises(StorageError, match=r"allowed|the model has 2 classes"):
-        peer("predict", "--model", tmp_path / "model.safetensors", "--input", tmp_path / "raw.npy")
+        peer("predict", tmp_path / "model.safetensors", tmp_path / "raw.npy")
 
 
 SEVERAL = """
@@ -532,7 +538,7 @@ def test_several_inputs_are_read_by_name(tmp_path):
     np.savez(tmp_path / "x.npz", **x, more=np.zeros(3))
     save_file({name: np.ascontiguousarray(array) for name, array in x.items()}, tmp_path / "x.safetensors")
     for name in ("x.npz", "x.safetensors"):
-        rows = predictions("--model", model, "--input", tmp_path / name)
+        rows = predictions(model, tmp_path / name)
         assert [row["class"] for row in rows] == expected.argmax(1).tolist()
         np.testing.assert_allclose([row["probability"] for row in rows], expected.max(1), rtol=1e-5)
     np.savez(tmp_path / "less.npz", tokens=x["tokens"])
@@ -541,4 +547,4 @@ def test_several_inputs_are_read_by_name(tmp_path):
     np.save(tmp_path / "x.npy", x["tokens"])
     for name in ("less.npz", "uneven.npz", "scalar.npz", "x.npy"):
         with pytest.raises(TaskError, match=r"allowed.*tokens \[samples, 7\], weight \[samples\]"):
-            peer("predict", "--model", model, "--input", tmp_path / name)
+            peer("predict", model, tmp_path / name)

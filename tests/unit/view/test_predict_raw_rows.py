@@ -52,9 +52,9 @@ def right(found, table):
 
 def test_the_table_of_the_training_is_an_input_as_it_is(model):
     path, table = model
-    found = predictions("--model", path, "--input", table)
+    found = predictions(path, table)
     assert right(found, rows()) > 0.9
-    result = CliRunner().invoke(app, ["predict", "--model", str(path), "--input", str(table)])
+    result = CliRunner().invoke(app, ["predict", str(path), str(table)])
     assert "note: read as cp1252, semicolons, decimal comma, header" in result.stderr
     assert "note: the model does not read: day, state" in result.stderr
 
@@ -62,7 +62,7 @@ def test_the_table_of_the_training_is_an_input_as_it_is(model):
 @pytest.mark.parametrize("form", ["other order", "english", "utf-16", "parquet", "one row", "no header"])
 def test_rows_in_another_form_give_the_same_predictions(model, tmp_path, form):
     path, table = model
-    expected = predictions("--model", path, "--input", table)
+    expected = predictions(path, table)
     given = rows()
     if form == "other order":
         new = write(tmp_path / "new.csv", [[r[1], r[0]] for r in given], ["dose", "ward"])
@@ -77,7 +77,7 @@ def test_rows_in_another_form_give_the_same_predictions(model, tmp_path, form):
         new, expected = write(tmp_path / "new.csv", given[:1]), expected[:1]
     else:
         new = write(tmp_path / "new.csv", [r[:2] for r in given], None)
-    found = predictions("--model", path, "--input", new)
+    found = predictions(path, new)
     assert [row["class"] for row in found] == [row["class"] for row in expected]
     probabilities = [[row["probability"] for row in each] for each in (found, expected)]
     np.testing.assert_allclose(*probabilities, rtol=1e-5)
@@ -97,36 +97,37 @@ def test_rows_in_another_form_give_the_same_predictions(model, tmp_path, form):
 )
 def test_rows_that_the_model_cannot_read_are_refused(model, tmp_path, table, header, words):
     with pytest.raises(TaskError, match=words):
-        peer("predict", "--model", model[0], "--input", write(tmp_path / "new.csv", table, header))
+        peer("predict", model[0], write(tmp_path / "new.csv", table, header))
 
 
 def test_a_model_of_a_table_without_header_reads_that_table(tmp_path):
     table = write(tmp_path / "t.csv", rows(), None)
     manifest = Manifest(task="tabular", split="iid", task_options={"ignore": ["column 3"]})
     train(tmp_path / "model.safetensors", manifest, peers=1, epochs=150, data_root=table)
-    found = predictions("--model", tmp_path / "model.safetensors", "--input", table)
+    found = predictions(tmp_path / "model.safetensors", table)
     assert right(found, rows()) > 0.9
     inputs = write(tmp_path / "inputs.csv", [row[:2] for row in rows()], None)
-    assert predictions("--model", tmp_path / "model.safetensors", "--input", inputs) == found
+    assert predictions(tmp_path / "model.safetensors", inputs) == found
 
 
 def test_what_the_training_left_open_is_read_as_in_the_training(model, tmp_path):
     """Each "1,234" may be a thousand; the model's table has decimal commas."""
     new = write(tmp_path / "new.csv", [["lung", "1,234"], ["lung", "3,456"]], HEADER[:2])
-    assert [row["class"] for row in predictions("--model", model[0], "--input", new)] == ["wach", "müde"]
+    assert [row["class"] for row in predictions(model[0], new)] == ["wach", "müde"]
 
 
 def test_check_and_show_say_how_a_table_is_read(model, tmp_path):
     _, table = model
     said = "cp1252, semicolons, decimal comma, header; numbers: dose; text, one input for each: ward (heart, lung)"
-    ignoring = ("--set", 'run.task_options.ignore=["day"]', "--set", "run.split=iid", "--data-root", table)
+    ignoring = ("--set", 'run.task_options.ignore=["day"]', "--set", "run.split=iid", "--set", f"data_root={table}")
     assert json.loads(peer("task", "check", "tabular", *ignoring, "--json"))["read as"].startswith(said)
-    arguments = ["data", "show", "--task", "tabular", *map(str, ignoring), "--peers", "2", "--json"]
+    arguments = ["data", "show", "--set", "run.task=tabular", *map(str, ignoring), "--set", "peers=2", "--json"]
     result = CliRunner().invoke(app, arguments)
     assert result.stderr.count(f"note: data of peer 0 read as {said}") == 1
     assert len(json.loads(result.stdout)["peers"]) == 2
-    assert CliRunner().invoke(app, [*arguments[:1], "split", *arguments[2:], "--out", str(tmp_path)]).exit_code == 0
-    shards = CliRunner().invoke(app, ["data", "show", "--shards", str(tmp_path), "--json"])
+    split = CliRunner().invoke(app, ["data", "split", *arguments[2:-1], "--out", str(tmp_path)])
+    assert split.exit_code == 0
+    shards = CliRunner().invoke(app, ["data", "show", str(tmp_path), "--json"])
     assert f"read as {said}" in shards.stderr
 
 
@@ -139,9 +140,9 @@ def test_pictures_to_predict_are_read_as_those_of_the_training(tmp_path):
     manifest = Manifest(task="image-folder", task_options={"size": 8, "channels": 1}, model="mlr", split="iid")
     model = tmp_path / "model.safetensors"
     train(model, manifest, peers=1, epochs=100, data_root=tmp_path / "pictures")
-    found = predictions("--model", model, "--input", tmp_path / "pictures")
+    found = predictions(model, tmp_path / "pictures")
     assert [row["class"] for row in found] == ["dim"] * 12 + ["lit"] * 12
-    result = CliRunner().invoke(app, ["predict", "--model", str(model), "--input", str(tmp_path / "pictures")])
+    result = CliRunner().invoke(app, ["predict", str(model), str(tmp_path / "pictures")])
     assert "note: read as 24 of 24 pictures: 16 bits, scaled to 8" in result.stderr
 
 
@@ -219,17 +220,17 @@ def own(tmp_path):
 def test_encode_makes_inputs_of_raw_rows(own, tmp_path):
     """The model reads 2 scaled numbers; a row has a text, a decimal comma and may lack its dose."""
     (tmp_path / "new.csv").write_text("name;ward;dose\nA;lung;0,5\nB;heart;3,5\nC;heart;\n")
-    found = predictions("--model", own("Own"), "--input", tmp_path / "new.csv")
+    found = predictions(own("Own"), tmp_path / "new.csv")
     assert [row["class"] for row in found[:2]] == ["low", "high"] and found[2]["probability"] < 0.9
     (tmp_path / "new.jsonl").write_text('{"ward": "lung", "dose": 0.5}\n\n{"ward": "heart", "dose": 3.5}\n')
-    assert predictions("--model", own("Lines"), "--input", tmp_path / "new.jsonl") == found[:2]
+    assert predictions(own("Lines"), tmp_path / "new.jsonl") == found[:2]
     np.savez(tmp_path / "new.npz", dose=np.array([0.5, 3.5]), lung=np.array([1.0, 0.0]))
-    assert predictions("--model", own("Arrays"), "--input", tmp_path / "new.npz") == found[:2]
+    assert predictions(own("Arrays"), tmp_path / "new.npz") == found[:2]
 
 
 def test_preprocessed_samples_are_not_encoded(own, tmp_path):
     np.save(tmp_path / "x.npy", np.array([[-1.5, 0.0], [1.5, 0.0]], np.float32))
-    found = predictions("--model", own("Own"), "--input", tmp_path / "x.npy", "--preprocessed")
+    found = predictions(own("Own"), tmp_path / "x.npy", "--preprocessed")
     assert [row["class"] for row in found] == ["low", "high"]
 
 
@@ -248,7 +249,7 @@ def test_an_encode_that_fails_is_one_sentence(own, tmp_path, name, file, words):
     for written in ("new.csv", "new.jsonl", "new.txt"):
         (tmp_path / written).write_text("dose,ward\n1,lung\n")
     with pytest.raises(TaskError, match=words):
-        peer("predict", "--model", own(name), "--input", tmp_path / file)
+        peer("predict", own(name), tmp_path / file)
 
 
 def test_the_model_file_keeps_how_rows_are_read(model):

@@ -248,7 +248,7 @@ def test_wrong_image_folders_are_task_errors(tmp_path):
         ("emnist", {"split": "words"}, "balanced"),
         ("mnist", {"normalize": 1.5}, "normalize"),
         ("mnist", {"second": "svhn"}, "second"),
-        ("mnist", {}, "peer data show --task mnist --data-root .* --download"),
+        ("mnist", {}, "peer data show --set run.task=mnist --set data_root=.* --set download=true"),
         ("femnist", {}, "found no JSON files"),
         ("femnist", {"writers": 0}, "writers"),
         ("linear", {"clusters": 0}, "clusters"),
@@ -449,9 +449,10 @@ def test_an_empty_cell_in_the_column_is_a_task_error(hospitals):
 
 
 def test_data_split_writes_the_rows_of_each_value_as_a_shard(hospitals, tmp_path):
-    words = f"data split --task tabular --split by_column --set run.split_options.by=hospital --data-root {hospitals}"
+    by = "--set run.split=by_column --set run.split_options.by=hospital"
+    words = f"data split --set run.task=tabular {by} --set data_root={hospitals}"
     out = tmp_path / "shards"
-    result = CliRunner().invoke(app, [*words.split(), "--peers", "3", "--out", str(out)], catch_exceptions=False)
+    result = CliRunner().invoke(app, [*words.split(), "--set", "peers=3", "--out", str(out)], catch_exceptions=False)
     assert result.exit_code == 0
     own = load_task(Manifest(task="tabular", split="shard"), 3, shard_path=out / "peer-1.safetensors").load_shard(1)
     dealt = load_task(by_hospital(), 3, data_root=hospitals).load_shard(1)

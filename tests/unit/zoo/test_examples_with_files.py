@@ -57,7 +57,7 @@ def test_an_example_predicts_from_the_file_of_its_device(examples, tmp_path, nam
     graph = peer.Graph.make("complete", peers=2, run=settings)
     run = peer.simulate(graph, f"{examples / name}.py:task", out=tmp_path / "out", progress=False)
     model = tmp_path / "out" / "peer-0" / "models" / "personalized.safetensors"
-    arguments = ["predict", "--model", str(model), "--input", str(examples / "files" / f"{table}-0.csv"), "--json"]
+    arguments = ["predict", str(model), str(examples / "files" / f"{table}-0.csv"), "--json"]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     found = [row["class"] for row in json.loads(result.stdout)["predictions"]]

@@ -61,7 +61,7 @@ def test_every_example_is_a_command_that_the_program_accepts(what):
         for command in entry["example"].split("; "):
             assert complaint(command) is None, command
             words = shlex.split(command)
-            settings = [word for before, word in pairwise(words) if before == "--set"]
+            settings = [word for before, word in pairwise(words) if before == "--set" and word.startswith("run.")]
             for option in ("task", "split"):
                 if f"--{option}" in words:
                     settings.append(f"run.{option}={words[words.index(f'--{option}') + 1]}")

@@ -66,19 +66,19 @@ SPLITS: dict[str, Split] = {
     "by_column": Split(
         by_column,
         options=ByColumn,
-        needs="--task tabular --set run.split_options.by=hospital --data-root table.csv",
+        needs="--set run.task=tabular --set run.split_options.by=hospital --set data_root=table.csv",
     ),
     "rotated_hard": Split(rotated_hard, options=Rotations),
     "rotated_soft": Split(rotated_soft, sized=True, options=Rotated),
     "oddeven_rotated": Split(oddeven_rotated, sized=True, options=Rotated),
     "oddeven_steps": Split(oddeven_steps, sized=True, options=Steps),
     "mixture": Split(mixture, sized=True, options=Pattern),
-    "linear_synth": Split(mixture, sized=True, options=Pattern, needs="--task linear"),
+    "linear_synth": Split(mixture, sized=True, options=Pattern, needs="--set run.task=linear"),
     "letters_case": Split(
         letters_case,
         sized=True,
         options=Cases,
-        needs="--task emnist --set run.task_options.split=byclass --data-root DIR",
+        needs="--set run.task=emnist --set run.task_options.split=byclass --set data_root=DIR",
     ),
     "dirichlet": Split(dirichlet, options=Dirichlet),
     "patho": Split(patho, options=Patho),
@@ -88,10 +88,10 @@ SPLITS: dict[str, Split] = {
         pair_mixture,
         sized=True,
         options=Pair,
-        needs="--task mnist --set run.task_options.second=fmnist --data-root DIR",
+        needs="--set run.task=mnist --set run.task_options.second=fmnist --set data_root=DIR",
     ),
     "label_flip": Split(label_flip, options=LabelFlip),
-    "writers": Split(writers, options=WriterOptions, needs="--task femnist --data-root DIR"),
+    "writers": Split(writers, options=WriterOptions, needs="--set run.task=femnist --set data_root=DIR"),
 }
 
 

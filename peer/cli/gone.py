@@ -1,0 +1,56 @@
+"""Options that are no more: the error that refuses one names what replaces it."""
+
+from __future__ import annotations
+
+_OF_A_PROBLEM = {
+    "--split": "--set run.split=NAME",
+    "--peers": "--set peers=NUMBER",
+    "--data-root": "--set data_root=FOLDER",
+    "--download": "--set download=true",
+}
+_TASK = "--set run.task=NAME"
+
+# "--option" of every verb, or "verb --option" where others keep it -> what to give instead
+GONE = {
+    "--traceback": "peer --traceback VERB",
+    "graph make --task": _TASK,
+    **{f"graph make --{key}": f"--kind KIND:{key}=NUMBER" for key in ("p", "m", "degree", "radius", "seed")},
+    "graph make --base-port": "--address-template '127.0.0.1:{id+PORT}'",
+    "graph make --force": "a new file for --out",
+    "graph keys --algorithm": "peer graph keys ALGORITHM",
+    **{f"{verb} --task": _TASK for verb in ("data split", "data show", "evaluate", "predict")},
+    **{
+        f"{verb} {option}": instead
+        for verb in ("data split", "data show", "evaluate", "task check")
+        for option, instead in _OF_A_PROBLEM.items()
+    },
+    "report --html": "--out FILE.html",
+    "report --against": "peer report DIRECTORY AGAINST --out FILE.html",
+    "export --to": "peer export DIRECTORY FILE",
+    "experiment run --ray": "--backend simulated@ADDRESS",
+    "experiment run --stacked": "--backend stacked",
+    "experiment run --one-by-one": "--backend one-by-one",
+    "deploy swarm --constraint": "--node KEY==VALUE",
+    "deploy kubernetes --namespace": "--name NAMESPACE/NAME",
+    "deploy kubernetes --node-selector": "--pod node=LABEL=VALUE",
+    **{
+        f"deploy kubernetes --{key}": f"--pod {key}=VALUE"
+        for key in ("cpu", "memory", "storage", "gpus", "pull-secret")
+    },
+    "deploy keys --keys": "peer deploy keys GRAPH.JSON KEYS",
+    "data split --json": "peer data show FOLDER --json",
+    "data show --shards": "peer data show FOLDER",
+    "evaluate --model": "peer evaluate MODEL",
+    "predict --model": "peer predict MODEL INPUT",
+    "predict --input": "peer predict MODEL INPUT",
+}
+
+
+def name_successor(error: Exception) -> None:
+    """Change the message of an error for an unknown option, where the option is no more; leave other errors as they are."""
+    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if option is None or context is None or not hasattr(error, "possibilities"):
+        return
+    verb = context.command_path.partition(" ")[2]
+    if instead := GONE.get(f"{verb} {option}", GONE.get(option)):
+        error.message, error.possibilities = f"expected {instead}, got {option}, which is no more.", None  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ BETWEEN = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING
 RING = re.compile(r"^\| `peer\.(\w+)` \| [^|]+ \| [^|]+ \|$", re.MULTILINE)  # rows of the table in docs/architecture.md
 COLUMNS = ("files", "lines", "tokens", "prose words")
 
-# Runs in the tree that it counts: the keys of the manifest, and the options of all commands but --help and --traceback.
+# Runs in the tree that it counts: the keys of the manifest, and the options of all commands but --help.
 COUNT = """
 import pathlib
 import peer
@@ -42,7 +42,7 @@ from coordinator_free_bootstrap import Manifest
 def options(command, context=None):
     names = getattr(command, "list_commands", None)
     if names is None:
-        return sum(p.param_type_name == "option" and p.name not in ("help", "traceback") for p in command.params)
+        return sum(p.param_type_name == "option" and p.name != "help" for p in command.params)
     context = command.context_class(command, parent=context, info_name=command.name)
     return sum(options(command.get_command(context, name), context) for name in names(context))
 

@@ -13,7 +13,8 @@ from typer.core import TyperGroup
 from coordinator_free_bootstrap.errors import LocalProtocolError, PeerError, names_for
 from coordinator_free_bootstrap.extras import named_packages
 from coordinator_free_bootstrap.strict_json import printable_lines
-from peer.cli.trace import add_traceback_option, traceback_wanted
+from peer.cli.gone import name_successor
+from peer.cli.trace import Traceback, traceback_wanted
 from peer.rings import VERBS, verb
 from peer.store.system import StoppedBySignal
 
@@ -22,7 +23,7 @@ _PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode":
 
 
 class Verbs(TyperGroup):
-    """The verbs of `peer.rings.VERBS`, each imported when it is asked for; every one has ``--traceback``."""
+    """The verbs of `peer.rings.VERBS`, each imported when it is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the verbs, in the order of ``--help``."""
@@ -34,9 +35,17 @@ class Verbs(TyperGroup):
             self.commands[cmd_name] = _command(cmd_name)
         return self.commands.get(cmd_name)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a verb; the error for an option that is no more names what replaces it."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            name_successor(error)
+            raise
+
 
 def _command(name: str) -> Any:
-    """Return a verb, or a group of verbs, with the option ``--traceback``."""
+    """Return a verb, or a group of verbs."""
     found = verb(name)
     if not isinstance(found, typer.Typer):
         single = typer.Typer(add_completion=False, **_PLAIN)
@@ -45,7 +54,6 @@ def _command(name: str) -> Any:
     # a group has a name of its own; `get_command` would add the options of completion to it
     command = typer.main.get_group(found) if found.info.name else typer.main.get_command(found)
     command.name = name
-    add_traceback_option(command)
     return command
 
 
@@ -86,6 +94,7 @@ def _options(
             help="Print the versions of program, wire, Python and torch, and end.",
         ),
     ] = False,
+    traceback: Traceback = False,
 ) -> None:
     """Federated learning without a server: make graph files, run peers, report results."""
     context.with_resource(names_for("command line"))

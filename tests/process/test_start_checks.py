@@ -69,7 +69,7 @@ def test_a_task_that_fails_at_the_start_of_a_testbed_is_one_report_and_does_not_
     assert "own.py, line 19)" in said
     assert "Traceback" not in said
     assert not (place / "out").exists()
-    _, said = peer(place, *failing, "--traceback", code=12)
+    _, said = peer(place, "--traceback", *failing, code=12)
     assert "Traceback" in said and 'raise KeyError("temperature")' in said
     (place / "out" / "peer-0").mkdir(parents=True)  # as a start leaves them that ended before the first line of history
     peer(place, "graph", "make", "--peers", "3", "--set", "run.rounds=9", "--out", "out/graph.json")

@@ -1,0 +1,18 @@
+"""Options that are no more: the error that refuses one names what replaces it."""
+
+from __future__ import annotations
+
+# "--option" of every verb, or "verb --option" where others keep it -> what to give instead
+GONE = {
+    "--traceback": "peer --traceback VERB",
+}
+
+
+def name_successor(error: Exception) -> None:
+    """Change the message of an error for an unknown option, where the option is no more; leave other errors as they are."""
+    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if option is None or context is None or not hasattr(error, "possibilities"):
+        return
+    verb = context.command_path.partition(" ")[2]
+    if instead := GONE.get(f"{verb} {option}", GONE.get(option)):
+        error.message, error.possibilities = f"expected {instead}, got {option}, which is no more.", None  # type: ignore[attr-defined]

@@ -115,22 +115,6 @@ class Limits(_Section):
     )
 
 
-class LockstepRule(_Section):
-    """How a lockstep peer treats neighbors that are behind, or cut off."""
-
-    wait_rounds_behind: int = Field(
-        8,
-        ge=1,
-        description="a live neighbor up to this many rounds behind is waited for; one further behind catches up",
-    )
-    rate_window_rounds: Annotated[int, IN_LOCKSTEP] = Field(
-        8, ge=1, description="recent rounds whose upper quartile is the round duration that a partitioned peer keeps"
-    )
-    retry_after_suspicions: float = Field(
-        4.0, ge=1, description="a push unanswered for this many suspicion times is sent again"
-    )
-
-
 class Screening(_Section):
     """Screening of an arrival that is complete, of the right size and digest, and finite."""
 
@@ -255,7 +239,6 @@ class Manifest(_Section):
     start: StartRule = Field(default_factory=StartRule)
     timeouts: Timeouts = Field(default_factory=Timeouts)
     limits: Limits = Field(default_factory=Limits)
-    lockstep: LockstepRule = Field(default_factory=LockstepRule)
     screening: Screening = Field(default_factory=Screening)
     final: FinalPhase = Field(default_factory=FinalPhase)
 

@@ -1,0 +1,23 @@
+"""What the protocol needs a number for and nobody could choose better for one run. Tests and benchmarks vary them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """The numbers of the protocol; a peer of every run has the same.
+
+    Attributes:
+        wait_rounds_behind: a live neighbor up to this many rounds behind is waited for; one further behind catches up.
+        rate_window_rounds: lockstep: recent rounds whose upper quartile is the round duration that a partitioned peer keeps.
+        retry_after_suspicions: a push unanswered for this many suspicion times is sent again.
+    """
+
+    wait_rounds_behind: int = 8
+    rate_window_rounds: int = 8
+    retry_after_suspicions: float = 4.0
+
+
+DEFAULTS = Constants()

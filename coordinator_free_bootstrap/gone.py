@@ -11,6 +11,13 @@ GONE = {
     "run.lockstep.retry_after_suspicions": (
         "A push is sent again after 4 times run.timeouts.suspicion_s without an answer. Remove it, or lower that."
     ),
+    "run.limits.concurrent_receives": "2 models are received at a time in every run. Remove it.",
+    "run.limits.rounds_ahead": "A neighbor may be 2 rounds ahead in every lockstep run. Remove it.",
+    "run.limits.models_per_round": (
+        "2 models of a neighbor and slot are folded in a round of every async run, 1 with run.screening.trimmed_mean. Remove it."
+    ),
+    "run.limits.weight_max": "Weights and sample counts up to 1e6 are accepted in every run. Remove it.",
+    "run.limits.weight_min": "Weights from 1e-9 are sent and accepted in every run. Remove it.",
 }
 
 

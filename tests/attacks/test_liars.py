@@ -176,7 +176,7 @@ def _check(run: Run) -> None:
         _check_model(peer)
         assert len(peer.requests._streams) == 0 == peer.host.state.arrivals.buffers()
         assert peer.largest["streams"] <= limits.streams_per_neighbor * len(peer.host.state.neighbors)
-        assert peer.largest["buffers"] <= limits.concurrent_receives
+        assert peer.largest["buffers"] <= DEFAULTS.concurrent_receives
         assert peer.largest["tasks"] <= 8 * len(peer.host.state.neighbors), "tasks pile up"
 
 

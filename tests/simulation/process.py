@@ -59,7 +59,13 @@ class Process(Probe):
         saved = self.checkpoint
         resume = Checkpoint(saved.round_index, saved.arrays, saved.state) if saved else None
         self.host = build_host(
-            self.peer_id, world.graph, machine.learner, incarnation, resume, clock=lambda: self.world.now
+            self.peer_id,
+            world.graph,
+            machine.learner,
+            incarnation,
+            resume,
+            clock=lambda: self.world.now,
+            constants=world.options.constants,
         )
         self.host.connect(self)
         self.host.probe = self

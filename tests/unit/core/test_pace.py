@@ -297,7 +297,7 @@ def test_lockstep_reads_models_of_steps_that_have_begun_and_async_all(pace, know
     [
         ("lockstep", {}, None),
         ("async", {}, 2),
-        ("async", {"limits": {"models_per_round": 5}}, 5),
+        ("async", {"constants": Constants(models_per_round=5)}, 5),
         ("async", {"screening": {"trimmed_mean": 0.2}}, 1),
     ],
 )

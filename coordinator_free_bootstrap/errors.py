@@ -88,7 +88,7 @@ _CAUSES = {
     Refusal.WRONG_ENCODING: "another encoding than the manifest's",
     Refusal.NO_BASE: "a delta from a model that the receiver does not have",
     Refusal.ROUND_OUT_OF_RANGE: "a round or step that the run does not have",
-    Refusal.ROUND_TOO_FAR_AHEAD: "a round further ahead than limits.rounds_ahead",
+    Refusal.ROUND_TOO_FAR_AHEAD: "a round too far ahead of the receiver's",
     Refusal.SLOT_OUT_OF_RANGE: "a slot that the run does not have",
     Refusal.NOT_SELECTED: "a model without a selection before it",
     Refusal.CONTRADICTS_SELECTION: "a model that does not match the sender's selection",

@@ -37,7 +37,6 @@ def _drops(run: Manifest) -> bool:
     return (run.stale or ("drop" if run.pace == "lockstep" else "fold")) == "drop"
 
 
-IN_LOCKSTEP = EffectiveWhen(lambda r: r.run.pace != "async", "run.pace is async")
 OF_STALE = EffectiveWhen(lambda r: not _drops(r.run), "run.stale is drop")
 OF_NAMED_DATA = EffectiveWhen(lambda r: not r.own_task, lambda r: f"task {r.run.task!r} makes its own model")
 OF_DEALT_DATA = EffectiveWhen(
@@ -97,37 +96,10 @@ class Limits(_Section):
 
     frame_bytes_max: int = Field(1 << 20, ge=1 << 10, le=3 << 20, description="payload bytes in one frame")
     model_bytes_max: int = Field(8 << 30, ge=1, description="encoded bytes of one model")
-    concurrent_receives: int = Field(2, ge=1, le=64, description="models received at the same time, from all neighbors")
     streams_per_neighbor: int = Field(8, ge=1, le=256, description="open pushes and pulls of one neighbor")
     requests_per_second: float = Field(200.0, gt=0, description="rate limit per neighbor; bursts of up to 5 s")
-    rounds_ahead: Annotated[int, IN_LOCKSTEP] = Field(
-        2, ge=1, le=16, description="lockstep: rounds that a neighbor may be ahead"
-    )
-    weight_max: float = Field(1e6, gt=0, description="largest weight or sample count accepted from a neighbor")
-    weight_min: float = Field(1e-9, ge=1e-12, description="smallest weight; a model of less weight is not sent")
     kept_bytes_max: int = Field(
         1 << 30, ge=1, description="memory for arrivals that wait for the round's close, as a trimmed mean needs them"
-    )
-    models_per_round: int = Field(
-        2,
-        ge=1,
-        description="async: models of one neighbor and slot folded per round; peers of equal speed drift by one",
-    )
-
-
-class LockstepRule(_Section):
-    """How a lockstep peer treats neighbors that are behind, or cut off."""
-
-    wait_rounds_behind: int = Field(
-        8,
-        ge=1,
-        description="a live neighbor up to this many rounds behind is waited for; one further behind catches up",
-    )
-    rate_window_rounds: Annotated[int, IN_LOCKSTEP] = Field(
-        8, ge=1, description="recent rounds whose upper quartile is the round duration that a partitioned peer keeps"
-    )
-    retry_after_suspicions: float = Field(
-        4.0, ge=1, description="a push unanswered for this many suspicion times is sent again"
     )
 
 
@@ -255,7 +227,6 @@ class Manifest(_Section):
     start: StartRule = Field(default_factory=StartRule)
     timeouts: Timeouts = Field(default_factory=Timeouts)
     limits: Limits = Field(default_factory=Limits)
-    lockstep: LockstepRule = Field(default_factory=LockstepRule)
     screening: Screening = Field(default_factory=Screening)
     final: FinalPhase = Field(default_factory=FinalPhase)
 

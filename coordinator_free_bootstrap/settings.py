@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.gone import gone
 from coordinator_free_bootstrap.manifest import Manifest, Options
 from coordinator_free_bootstrap.strict_json import loads, shortened, shown, word
 from coordinator_free_bootstrap.validation import joined, near, sentences
@@ -56,18 +57,23 @@ def apply_settings(run: dict[str, Any], settings: Iterable[str]) -> dict[str, An
         key, equals, text = setting.partition("=")
         if not equals:
             raise ConfigError(f"--set: found {shown(setting)}; allowed: key=value, for example run.clusters=4")
+        if refused := gone(key, _value(text)):
+            raise ConfigError("\n".join(f"--set {name}: {sentence}" for name, sentence in refused.items()))
         if not _is_known(key):
             raise ConfigError(f"--set: found {shown(key)}; allowed: a key of the manifest ({near(key, known_keys())})")
-        try:
-            value = loads(text)
-        except ValueError:
-            value = text
         _, *path = key.split(".", 2)
         target = result if len(path) == 1 else result.setdefault(path[0], {})
         if not isinstance(target, dict):
             raise ConfigError(f"run.{path[0]}: found {shown(target)}; allowed: an object, to set {key} in it")
-        target[path[-1]] = value
+        target[path[-1]] = _value(text)
     return result
+
+
+def _value(text: str) -> object:
+    try:
+        return loads(text)
+    except ValueError:
+        return text
 
 
 def known_keys() -> dict[str, str]:

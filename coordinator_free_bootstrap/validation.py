@@ -9,6 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from coordinator_free_bootstrap.errors import UsageError
+from coordinator_free_bootstrap.gone import gone
 from coordinator_free_bootstrap.strict_json import shown, word
 
 _PROBLEMS_SHOWN = 10
@@ -39,6 +40,9 @@ def sentences(error: ValidationError, model: type[BaseModel], data: object, pref
             field = f"{_dotted(prefix, location[:depth])}: found {shown(value)}"
             rule = "an object" if kind in _OBJECT else message.removeprefix("Input should be ")
             if kind == "extra_forbidden":
+                if refused := gone(_dotted(prefix, location), value):
+                    allowed |= {key: [sentence] for key, sentence in refused.items()}
+                    continue
                 rule = f"no such key ({near(str(location[-1]), _fields_at(model, location[:-1]))})"
         # pydantic reports each member of a union; they are alternatives of one field
         rules = allowed.setdefault(field, [])

@@ -33,6 +33,7 @@ from peer.algorithms.learner import Fields, training_fields
 from peer.algorithms.nearest import NearestCluster
 from peer.algorithms.seeding import EMPTY, HELD_OUT, Seeding, SeedingState
 from peer.algorithms.workspace import Workspace
+from peer.core.constants import DEFAULTS
 from peer.core.decisions import AlgorithmState, Offer, Rejection
 from peer.core.effects import Target
 from peer.core.messages import ModelHeader, Pass, Select
@@ -130,7 +131,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
     def offers(
         self, state: DfcaStateT, round_index: int, step: int, neighbor: int, select: Select | None
     ) -> tuple[Offer, ...]:
-        """Offer the trained cluster; when relaying, every cluster whose mass receivers accept (limits.weight_min)."""
+        """Offer the trained cluster; when relaying, every cluster whose mass receivers accept (weight_min)."""
         if seeding := self.seeding(round_index):
             return seeding.offers(state, round_index, step)
         if not self.warming_up(round_index):
@@ -139,7 +140,7 @@ class Dfca(NearestCluster[DfcaOptionsT, DfcaStateT]):
         return tuple(
             Offer(slot, state.sample_count, masses[slot], (losses[slot],))
             for slot in range(self.slots)
-            if masses[slot] >= self.manifest.limits.weight_min
+            if masses[slot] >= DEFAULTS.weight_min
         )
 
     def tells(self, state: DfcaStateT, round_index: int, step: int) -> tuple[float, ...]:

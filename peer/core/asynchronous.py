@@ -21,7 +21,7 @@ class Async:
         self._state = state
         self.stale_rounds_max = 0 if m.stale == "drop" else m.stale_rounds_max
         self.rounds_ahead_max: int | None = None
-        self.models_per_round_max: int | None = 1 if m.screening.trimmed_mean else m.limits.models_per_round
+        self.models_per_round_max: int | None = 1 if m.screening.trimmed_mean else state.constants.models_per_round
 
     # ---- neighbors ------------------------------------------------------------------------------------------------------
 

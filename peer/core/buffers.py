@@ -1,6 +1,6 @@
 """Which neighbor gets a receive buffer, so that no neighbor uses up what is there for the others. Pure.
 
-All neighbors share `limits.concurrent_receives` buffers, and a model keeps its buffer from its first byte to its fold. So
+All neighbors share `Constants.concurrent_receives` buffers, and a model keeps its buffer from its first byte to its fold. So
 
 - a neighbor has one model read at a time, however many it offers;
 - where models are folded as they come, the neighbor that was read longest ago comes first;
@@ -37,7 +37,7 @@ class Buffers:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._most = state.manifest.limits.concurrent_receives
+        self._most = state.constants.concurrent_receives
         self._began: dict[int, tuple[int, float]] = {}  # streams being read: sender, time
         self._took_s: dict[int, float] = {}  # by neighbor
         self._read_at: dict[int, float] = {}  # by neighbor: when its last transfer ended

@@ -67,7 +67,7 @@ class CatchUp:
         live = state.live()
         rounds = {neighbor.id: round_of(neighbor) for neighbor in live}
         ahead = [n for n, reached in rounds.items() if reached >= state.round.index + SKIPS_AT_LEAST]
-        far = any(rounds[n] > state.round.index + state.manifest.lockstep.wait_rounds_behind for n in ahead)
+        far = any(rounds[n] > state.round.index + state.constants.wait_rounds_behind for n in ahead)
         over = not state.has_begun or far or 2 * len(ahead) >= len(live)
         return ahead if over else []
 

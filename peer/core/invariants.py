@@ -79,8 +79,8 @@ def streams_are_of_neighbors(m: Moment) -> str:
 
 
 def buffers_are_bounded(m: Moment) -> str:
-    """The models in memory fit `limits.concurrent_receives`, and one of each neighbor is read at a time."""
-    a, most = m.state.arrivals, m.state.manifest.limits.concurrent_receives
+    """The models in memory fit `Constants.concurrent_receives`, and one of each neighbor is read at a time."""
+    a, most = m.state.arrivals, m.state.constants.concurrent_receives
     used, readers = len(a.reading) + len(a.complete) + len(a.folding), [h.sender for h in a.reading.values()]
     if used > most:
         return f"{used} buffers of {most} are in use"

@@ -29,9 +29,9 @@ class Lockstep:
         self._state = state
         self.folds_in_order = m.fold_order != "arrival"
         self.stale_rounds_max = m.stale_rounds_max if m.stale == "fold" else 0
-        self.rounds_ahead_max: int | None = m.limits.rounds_ahead
+        self.rounds_ahead_max: int | None = state.constants.rounds_ahead
         self.models_per_round_max: int | None = None
-        self.rate = RoundRate(m.lockstep.rate_window_rounds, state.round_seconds)
+        self.rate = RoundRate(state.constants.rate_window_rounds, state.round_seconds)
         self.partition = Partition(state, self.rate)
         self._patience = Patience(state)
 

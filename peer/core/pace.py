@@ -118,7 +118,7 @@ def reachable_and_near(state: State) -> Iterator[int]:
 def is_near(state: State, neighbor: Neighbor) -> bool:
     """Return whether a neighbor is at most one round ahead and not too far behind; a straggler may be one round behind."""
     behind = state.round.index - neighbor.round_index
-    return -1 <= behind <= (1 if neighbor.is_straggler else state.manifest.lockstep.wait_rounds_behind)
+    return -1 <= behind <= (1 if neighbor.is_straggler else state.constants.wait_rounds_behind)
 
 
 def note_delivery(state: State, neighbors: Iterable[int]) -> tuple[int, ...]:

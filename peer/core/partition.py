@@ -75,5 +75,5 @@ class Partition:
             return False
         if neighbor.liveness.is_live:
             behind = self._state.round.index - neighbor.round_index
-            return behind > self._state.manifest.lockstep.wait_rounds_behind and not neighbor.is_straggler
+            return behind > self._state.constants.wait_rounds_behind and not neighbor.is_straggler
         return True

@@ -92,7 +92,7 @@ class Receiver:
         return None
 
     def _rejects_header(self, header: ModelHeader) -> Rejection | None:
-        state, limits = self._state, self._state.manifest.limits
+        state, limits = self._state, self._state.constants
         rejection = self._rejects_round_step(header.round_index, header.step)
         if rejection is not None:
             return rejection
@@ -280,7 +280,7 @@ class Receiver:
             turn = self._turn(now)
             waiting = sorted(arrivals.complete.items(), key=fold_order)
             ready = [(s, h) for s, h in waiting if turn is None or h.sender == turn or self._is_closed(h)]
-            if not ready and len(waiting) == self._state.manifest.limits.concurrent_receives:
+            if not ready and len(waiting) == self._state.constants.concurrent_receives:
                 # A neighbor returned whose turn is earlier: no buffer is free for it unless one is folded first.
                 ready = waiting
             if not ready:

@@ -1,7 +1,7 @@
 """The part of the engine that sends: a step's offers to each neighbor, answers, failures, retries. Pure.
 
 A push may wait long for its answer, because its neighbor still trains. It may also be lost without an error, by a bug or a
-network device. After `lockstep.retry_after_suspicions` it is therefore sent again, if it has only waited for the second half of
+network device. After `Constants.retry_after_suspicions` it is therefore sent again, if it has only waited for the second half of
 that time, and ever more rarely from then on; the receiver takes both for one.
 """
 
@@ -59,7 +59,7 @@ class Sender:
         self._state = state
         self._pace = pace
         self._contacts = contacts
-        self._patience_s = state.manifest.lockstep.retry_after_suspicions * state.manifest.timeouts.suspicion_s
+        self._patience_s = state.constants.retry_after_suspicions * state.manifest.timeouts.suspicion_s
         self._unannounced: RoundPlan | None = None  # its selection waits for the last checkpoint
         self._open: tuple[OpenOffers, ...] = ()  # of rounds whose snapshots are kept
 

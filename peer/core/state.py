@@ -10,6 +10,7 @@ from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.graph import Graph
 from peer.core import effects as do
 from peer.core.arrivals import Arrivals
+from peer.core.constants import DEFAULTS, Constants
 from peer.core.counters import Totals
 from peer.core.decisions import AlgorithmState, Decisions
 from peer.core.liveness import Liveness, NeighborState
@@ -69,6 +70,7 @@ class State:
         model_bytes: encoded size of one model.
         algorithm_state: the algorithm's first state, or that of a checkpoint.
         resume: the ``state`` of the last checkpoint.
+        constants: of the protocol; only tests and benchmarks give others.
     """
 
     def __init__(
@@ -81,10 +83,12 @@ class State:
         model_bytes: int = 0,
         algorithm_state: AlgorithmState | None = None,
         resume: dict[str, Any] | None = None,
+        constants: Constants = DEFAULTS,
     ) -> None:
         self.peer_id = peer_id
         self.graph = graph
         self.manifest = graph.manifest
+        self.constants = constants
         self.algorithm = algorithm
         self.incarnation = incarnation
         self.model_bytes = model_bytes
@@ -99,7 +103,7 @@ class State:
         self.resumed = resume is not None  # an earlier incarnation took part in the run: our disk or a neighbor says so
         self.leaves_as: do.Status | None = None  # once it was asked to stop, or gives up
         self.disk = Disk()
-        self.round_seconds: deque[float] = deque(maxlen=self.manifest.lockstep.rate_window_rounds)  # see `RoundRate`
+        self.round_seconds: deque[float] = deque(maxlen=constants.rate_window_rounds)  # see `RoundRate`
         self.totals = Totals()
         self.refusals: Counter[str] = Counter()
         self.effects: list[do.Effect] = []

@@ -17,7 +17,7 @@ class Waits:
         self._state = state
         self._pace = pace
         self._company = company
-        self._log_first_s = state.manifest.lockstep.retry_after_suspicions * state.manifest.timeouts.suspicion_s
+        self._log_first_s = state.constants.retry_after_suspicions * state.manifest.timeouts.suspicion_s
         self._log_after_s = self._log_first_s  # how long the wait must last to be logged (again)
         self._step_began_at = 0.0
 

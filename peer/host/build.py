@@ -17,6 +17,7 @@ from peer.algorithms.saved_state import restored
 from peer.algorithms.workspace import Workspace
 from peer.core.averaging import Vector
 from peer.core.checkpoint import Checkpoint
+from peer.core.constants import DEFAULTS, Constants
 from peer.core.encoding import ModelFormat
 from peer.core.engine import Engine
 from peer.core.messages import WIRE_VERSION
@@ -53,6 +54,7 @@ def build_host(
     clock: Callable[[], float],
     initial: InitialModels | None = None,
     spare_buffers: int = SPARE_BUFFERS_MAX,
+    constants: Constants = DEFAULTS,
 ) -> PeerHost:
     """Return a peer in the state of a checkpoint, or a new one.
 
@@ -65,6 +67,7 @@ def build_host(
         clock: monotonic seconds, only to time phases.
         initial: the initial models, if they are drawn already; never mutated.
         spare_buffers: model buffers kept for reuse; many hosts in one process can do without.
+        constants: of the protocol; only tests and benchmarks give others.
 
     Raises:
         ConfigError: the manifest's options or limits do not fit.
@@ -104,6 +107,7 @@ def build_host(
             model_bytes=model_format.model_bytes,
             algorithm_state=workspace.state,
             resume=checkpoint.state if checkpoint else None,
+            constants=constants,
         )
     )
     compared = Compared(

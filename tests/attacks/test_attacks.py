@@ -139,7 +139,7 @@ def test_neighbor_with_all_its_streams_open_does_not_block_another_one(tmp_path:
 
     async def test() -> None:
         places = [(round_index, slot) for round_index in (0, 1, 2) for slot in (0, 1)]
-        limits = {"streams_per_neighbor": len(places), "concurrent_receives": 2}
+        limits = {"streams_per_neighbor": len(places)}
         async with asyncio.timeout(60), under_attack(tmp_path, {"limits": limits}) as target:
             await target.connect(ATTACKER, GOOD)
             await target.reach(*EXCHANGE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from coordinator_free_bootstrap.graph import Graph, Node
 from peer.bed.testbed.ports import free_ports
 from peer.core import effects as do
 from peer.core import events as ev
+from peer.core.constants import DEFAULTS
 from peer.core.stages import Stage
 from peer.identity.certificates import make_certificate
 from peer.identity.files import KeyPair
@@ -45,7 +46,6 @@ RUN: dict[str, Any] = {
     "local_epochs": 1,
     "evaluate_every": ROUNDS,
     "screening": {"norm_bound": NORM_BOUND},
-    "lockstep": {"wait_rounds_behind": 3},
     "timeouts": {"heartbeat_s": 0.25, "suspicion_s": 3.0, "idle_transfer_s": 1.0, "round_deadline_s": 600.0},
 }
 
@@ -58,6 +58,7 @@ class HonestPeer(AsyncioWorld):
 
     def __init__(self, liar: Liar, peer_id: int, graph: Graph, pair: KeyPair, directory: Path) -> None:
         super().__init__(assemble(peer_id, graph, LocalSettings(directory)), MutualTls(graph, peer_id, pair))
+        self.host.state.constants = replace(DEFAULTS, wait_rounds_behind=3)  # fewer rounds than the liar's claims
         self.largest = {"streams": 0, "buffers": 0, "tasks": 0}
         self.initial_norm = float(np.linalg.norm(self.host.workspace.models.model(0)))
         self._skipped_s = 0.0
@@ -175,7 +176,7 @@ def _check(run: Run) -> None:
         _check_model(peer)
         assert len(peer.requests._streams) == 0 == peer.host.state.arrivals.buffers()
         assert peer.largest["streams"] <= limits.streams_per_neighbor * len(peer.host.state.neighbors)
-        assert peer.largest["buffers"] <= limits.concurrent_receives
+        assert peer.largest["buffers"] <= DEFAULTS.concurrent_receives
         assert peer.largest["tasks"] <= 8 * len(peer.host.state.neighbors), "tasks pile up"
 
 

@@ -467,7 +467,7 @@ class Checker:
         ahead = {
             neighbor.id: neighbor.round_index for neighbor in live if neighbor.round_index >= engine.round_index + 2
         }
-        far = engine.round_index + self.world.manifest.lockstep.wait_rounds_behind
+        far = engine.round_index + engine.state.constants.wait_rounds_behind
         over = 2 * len(ahead) >= len(live) or any(round_index > far for round_index in ahead.values())
         waits = all(world.now < engine.state.neighbors[n].pull_at or n in engine.catch_up.pulling for n in ahead)
         tried = shadow.caught_up == engine.round_index or waits

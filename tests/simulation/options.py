@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from coordinator_free_bootstrap import Manifest, Relay, make_graph
 from coordinator_free_bootstrap.graph import Graph
+from peer.core.constants import DEFAULTS, Constants
 from peer.core.encoding import DELTAS
 from tests.simulation.network import Weather
 
@@ -50,6 +51,7 @@ class Options:
     safety_s: float = 0.0
     core_loses: int = 0  # peers that stay dead in the second phase
     liars: tuple[int, ...] = ()  # peers that claim rounds to come, and answer no pull
+    constants: Constants = DEFAULTS
 
     @property
     def faultless(self) -> bool:
@@ -79,11 +81,11 @@ def draw(seed: int) -> Options:
     kind = rng.choice(("ring", "line", "star", "complete", "erdos-renyi")) if peers > 2 else "line"
     shape = {"p": rng.uniform(0.4, 0.8)} if kind == "erdos-renyi" else {}
     calm = rng.random() < 0.15
-    run = _run(rng, seed)
+    run, constants = _run(rng, seed)
     graph = _big_graph(seed, kind, run) or make_graph(kind, peers, seed=seed, manifest=run, **shape)
     if calm:
         weather = Weather(delay_s=rng.choice((0.001, 0.01, 0.05)), bytes_per_s=rng.choice((1e2, 1e4, 1e6)))
-        return Options(seed, graph, weather=weather)
+        return Options(seed, graph, weather=weather, constants=constants)
     weather = Weather(
         delay_s=rng.choice((0.001, 0.01, 0.05, 0.1)),
         loss=_sometimes(rng, 0.3),
@@ -111,6 +113,7 @@ def draw(seed: int) -> Options:
         safety_s=rng.uniform(0.5, 1.5) * (2 + graph.manifest.rounds * (train_s[1] + 0.3)),
         core_loses=rng.choice((0, 0, 0, 1)) if peers > 2 else 0,
         liars=_liars(seed, graph),
+        constants=constants,
     )
 
 
@@ -172,7 +175,7 @@ def _big_graph(seed: int, kind: Kind, run: Manifest) -> Graph | None:
     return make_graph(kind, peers, seed=seed, manifest=run, **({"p": 0.3} if kind == "erdos-renyi" else {}))
 
 
-def _run(rng: Random, seed: int) -> Manifest:
+def _run(rng: Random, seed: int) -> tuple[Manifest, Constants]:
     algorithm = rng.choice(("dfca", "dfca", "dfca", "dfedavg", "local"))
     options: dict[str, Any] = {}
     if algorithm == "dfca":
@@ -194,7 +197,7 @@ def _run(rng: Random, seed: int) -> Manifest:
         options |= {"strength": 1.0, "alpha": telling.choice((0.5, 1.0, 1.0))}
     relays = "warmup_rounds" in options
     suspicion = rng.choice((2.0, 2.0, 5.0))
-    return manifest(
+    run = manifest(
         algorithm=algorithm,
         options=options,
         clusters=rng.randint(1, 4),
@@ -216,9 +219,9 @@ def _run(rng: Random, seed: int) -> Manifest:
             "idle_transfer_s": 4.0,
             "round_deadline_s": rng.choice((600.0, 600.0, 30.0, 2 * suspicion)),
         },
-        limits={"concurrent_receives": rng.choice((1, 2, 2, 4)), "rounds_ahead": rng.choice((1, 2, 2))},
         **_screening(seed),
     )
+    return run, Constants(concurrent_receives=rng.choice((1, 2, 2, 4)), rounds_ahead=rng.choice((1, 2, 2)))
 
 
 def _screening(seed: int) -> dict[str, Any]:

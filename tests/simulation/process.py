@@ -21,6 +21,7 @@ from peer.algorithms.workspace import Workspace
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.checkpoint import Checkpoint
+from peer.core.constants import DEFAULTS
 from peer.core.encoding import view_of
 from peer.core.engine import Engine
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, Outcome, PullRequest, PushReply
@@ -58,7 +59,13 @@ class Process(Probe):
         saved = self.checkpoint
         resume = Checkpoint(saved.round_index, saved.arrays, saved.state) if saved else None
         self.host = build_host(
-            self.peer_id, world.graph, machine.learner, incarnation, resume, clock=lambda: self.world.now
+            self.peer_id,
+            world.graph,
+            machine.learner,
+            incarnation,
+            resume,
+            clock=lambda: self.world.now,
+            constants=world.options.constants,
         )
         self.host.connect(self)
         self.host.probe = self
@@ -246,7 +253,7 @@ class Process(Probe):
         sending, now = self._sending.get(neighbor), self.world.now
         if isinstance(sending, Push) and sending.quiet_since is not None and now - sending.quiet_since >= quiet_s:
             settings, model = self.world.manifest, (neighbor, replace(sending.header, incarnation=0))
-            patience_s = settings.lockstep.retry_after_suspicions * settings.timeouts.suspicion_s
+            patience_s = DEFAULTS.retry_after_suspicions * settings.timeouts.suspicion_s
             late = (
                 model not in self._retried and now - sending.sent_at > 2.5 * patience_s
             )  # bytes may have moved in the first half

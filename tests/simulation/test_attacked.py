@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from coordinator_free_bootstrap import make_graph
+from peer.core.constants import DEFAULTS, Constants
 from tests.simulation.attackers import ATTACKS, DRY, AttackedNetwork, Attacker
 from tests.simulation.network import Weather
 from tests.simulation.options import Options, manifest
@@ -35,13 +36,13 @@ class Measured:
     fired: int
 
 
-def measured(attack: str | None, seed: int, **run: Any) -> Measured:
+def measured(attack: str | None, seed: int, constants: Constants = DEFAULTS, **run: Any) -> Measured:
     """Run four honest peers, all neighbors, and the attacker from round `BEFORE` for `DURING` rounds."""
     settings = {"start": {"rule": "quorum", "quorum": 0.7, "deadline_s": 5.0}, "clusters": 2, "seed": seed, **run}
     rounds = BEFORE + DURING + AFTER
     graph = make_graph("complete", 5, manifest=manifest(rounds=rounds, **settings))
     slow = Weather(bytes_per_s=24 / 0.05)  # a model takes 50 ms on average
-    world = World(Options(seed, graph, train_s=(0.15, 0.25), weather=slow))
+    world = World(Options(seed, graph, train_s=(0.15, 0.25), weather=slow, constants=constants))
     world.network = AttackedNetwork(world, slow)
     honest = [i for i in graph.ids if i != ATTACKER]
     history = world.checker.history
@@ -81,7 +82,7 @@ def measured(attack: str | None, seed: int, **run: Any) -> Measured:
 
 RUNS: dict[str, dict[str, Any]] = {
     "async": {"pace": "async"},
-    "async, one buffer": {"pace": "async", "limits": {"concurrent_receives": 1}},
+    "async, one buffer": {"pace": "async", "constants": Constants(concurrent_receives=1)},
     "lockstep": {"pace": "lockstep", "timeouts": DEADLINES},
 }
 OFTEN = {("async", DRY), ("async", "floods of messages"), ("async, one buffer", DRY), ("lockstep", "never answers")}

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+from peer.core.constants import DEFAULTS
 from peer.core.effects import Effect, Log, SetTimer
 from peer.core.engine import Engine
 from peer.core.events import Event
@@ -224,7 +225,7 @@ class World:
         steps = 4
         lost_s = (
             3
-            * self.manifest.lockstep.retry_after_suspicions
+            * DEFAULTS.retry_after_suspicions
             * self.manifest.timeouts.suspicion_s
             * bool(self.options.weather.forgotten)
         )

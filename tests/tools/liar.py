@@ -153,7 +153,7 @@ class Liar:
         was, self._part[victim] = self._part[victim], part
         self._answers[victim].set()
         if part in (FAR, END):
-            far = min(self._manifest.rounds, t + self._manifest.lockstep.wait_rounds_behind + 2)
+            far = min(self._manifest.rounds, t + self.victims[victim].host.state.constants.wait_rounds_behind + 2)
             self._claim[victim] = max(
                 self._claim[victim],
                 self._manifest.rounds if part is END else self._random.randint(far, self._manifest.rounds),

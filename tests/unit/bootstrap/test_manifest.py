@@ -5,6 +5,7 @@ import json
 import pytest
 
 from coordinator_free_bootstrap.errors import ConfigError
+from coordinator_free_bootstrap.gone import GONE
 from coordinator_free_bootstrap.manifest import Manifest, Timeouts, canonical_json, digest
 from coordinator_free_bootstrap.settings import Difference, apply_settings, diff, known_keys, parse_manifest
 
@@ -40,15 +41,32 @@ def test_timeouts_in_wrong_order_are_refused_by_key(timeouts, keys):
     assert caught.value.exit_code == 10
 
 
-@pytest.mark.parametrize("key", ["wait_rounds_behind", "rate_window_rounds", "retry_after_suspicions"])
-def test_lockstep_values_are_at_least_one(key):
-    assert getattr(parse_manifest({"lockstep": {key: 1}}, "g.json").lockstep, key) == 1
-    with pytest.raises(ConfigError, match=f"run.lockstep.{key}: found 0; allowed: greater than or equal to 1"):
-        parse_manifest({"lockstep": {key: 0}}, "g.json")
+@pytest.mark.parametrize("key", GONE)
+def test_a_key_that_is_gone_is_named_in_a_file_and_in_a_setting_with_what_replaces_it(key):
+    run, *path = key.split(".")
+    value: object = 3
+    for name in reversed(path):
+        value = {name: value}
+    sentence = f"{key}: expected no such key, got 3. {GONE[key]}"
+    with pytest.raises(ConfigError) as caught:
+        parse_manifest(value, "g.json")
+    assert str(caught.value) == f"g.json: {sentence}"
+    with pytest.raises(ConfigError) as caught:
+        apply_settings({}, [f"{key}=3"])
+    assert str(caught.value) == f"--set {sentence}"
+    assert key not in known_keys() and run == "run"
+
+
+def test_all_keys_of_a_section_that_is_gone_are_named():
+    with pytest.raises(ConfigError) as caught:
+        apply_settings({}, ['run.lockstep={"wait_rounds_behind": 8, "rate_window_rounds": 8}'])
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("--set run.lockstep.wait_rounds_behind: expected no such key, got 8. ")
+    assert second.startswith("--set run.lockstep.rate_window_rounds: expected no such key, got 8. ")
 
 
 def test_every_key_has_a_description():
-    sections = {"run.start", "run.timeouts", "run.lockstep", "run.limits", "run.screening", "run.final"}
+    sections = {"run.start", "run.timeouts", "run.limits", "run.screening", "run.final"}
     assert {key for key, description in known_keys().items() if not description} == sections
 
 

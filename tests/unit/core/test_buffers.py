@@ -7,6 +7,7 @@ from coordinator_free_bootstrap.errors import Refusal
 from peer.algorithms.dfca import Dfca
 from peer.core import effects as do
 from peer.core.buffers import GIVEN_UP, PAUSE, Buffers
+from peer.core.constants import Constants
 from peer.core.messages import ModelHeader
 from peer.core.state import State
 from tests.simulation.options import manifest
@@ -18,8 +19,9 @@ class Driven:
     """The buffers of peer 0 of a complete graph; times are seconds."""
 
     def __init__(self, buffers=2, peers=5):
-        graph = make_graph("complete", peers, manifest=manifest(limits={"concurrent_receives": buffers}))
-        self.run = State(0, graph, Dfca(graph.manifest, 0, graph), 1, model_bytes=24)
+        graph = make_graph("complete", peers, manifest=manifest())
+        constants = Constants(concurrent_receives=buffers)
+        self.run = State(0, graph, Dfca(graph.manifest, 0, graph), 1, model_bytes=24, constants=constants)
         self.buffers, self.now, self.streams = Buffers(self.run), 0.0, 0
 
     def offer(self, sender, round_index=0):

@@ -136,7 +136,7 @@ def two_readers(driven):
 
 
 def all_buffers(driven):
-    most = driven.state.manifest.limits.concurrent_receives
+    most = driven.state.constants.concurrent_receives
     for stream in range(most + 1):
         put("complete", 10 + stream)(driven)
 

@@ -12,6 +12,7 @@ from peer.algorithms.fedspd_decisions import FedSpdState
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.asynchronous import Async
+from peer.core.constants import DEFAULTS, Constants
 from peer.core.engine import Engine
 from peer.core.liveness import NeighborState
 from peer.core.lockstep import Lockstep
@@ -29,11 +30,12 @@ TIMEOUTS = {"heartbeat_s": 1.0, "suspicion_s": SUSPICION_S, "idle_transfer_s": 4
 class Driven:
     """Peer 0 of a complete graph and its pace; the test plays the neighbors."""
 
-    def __init__(self, pace, peers=3, **run):
+    def __init__(self, pace, peers=3, constants=DEFAULTS, **run):
         settings = {"rounds": 40, "clusters": 2, "pace": pace, "timeouts": TIMEOUTS} | run
         self.graph = make_graph("complete", peers, manifest=manifest(**settings))
         algorithm = {"dfca": Dfca, "fedspd": FedSpd}[self.graph.manifest.algorithm](self.graph.manifest, 0, self.graph)
-        self.engine = Engine(State(0, self.graph, algorithm, 1, model_bytes=24, algorithm_state=FedSpdState((0,))))
+        first = {"model_bytes": 24, "algorithm_state": FedSpdState((0,)), "constants": constants}
+        self.engine = Engine(State(0, self.graph, algorithm, 1, **first))
         self.pace, self.state, self.now = self.engine.pace, self.engine.state, 100.0
         self.step(ev.Tick())
 
@@ -133,7 +135,7 @@ def test_near_neighbors_are_expected(pace, round_of_1, late, expected):
 
 @pytest.mark.parametrize(("most", "expected"), [(1, []), (3, []), (4, [1]), (8, [1])])
 def test_wait_rounds_behind_decides_how_far_behind_a_neighbor_is_waited_for(most, expected):
-    driven = Driven("lockstep", peers=2, lockstep={"wait_rounds_behind": most})
+    driven = Driven("lockstep", peers=2, constants=Constants(wait_rounds_behind=most))
     driven.exchange()
     driven.state.enter_round(4)
     assert list(driven.pace.counted_on()) == driven.engine.waits.waiting_for() == expected
@@ -295,7 +297,7 @@ def test_lockstep_reads_models_of_steps_that_have_begun_and_async_all(pace, know
     [
         ("lockstep", {}, None),
         ("async", {}, 2),
-        ("async", {"limits": {"models_per_round": 5}}, 5),
+        ("async", {"constants": Constants(models_per_round=5)}, 5),
         ("async", {"screening": {"trimmed_mean": 0.2}}, 1),
     ],
 )
@@ -373,7 +375,7 @@ def test_selections_are_kept_as_long_as_their_models_may_come(pace, kept):
     ],
 )
 def test_peer_is_behind_when_most_neighbors_are_two_rounds_ahead_or_one_is_far_ahead(rounds, most, ahead):
-    driven = Driven("lockstep", peers=4, lockstep={"wait_rounds_behind": most})
+    driven = Driven("lockstep", peers=4, constants=Constants(wait_rounds_behind=most))
     driven.exchange()
     for n, t in zip((1, 2, 3), rounds, strict=True):
         driven.heartbeat(n, t)
@@ -426,7 +428,7 @@ def test_round_rate_is_the_upper_quartile_without_the_first_round(durations, lea
 
 @pytest.mark.parametrize(("window", "kept_s"), [(1, 1.0), (3, 3.0), (8, 4.0)])
 def test_rate_window_rounds_decides_which_rounds_a_partitioned_peer_goes_by(window, kept_s):
-    driven = Driven("lockstep", lockstep={"rate_window_rounds": window})
+    driven = Driven("lockstep", constants=Constants(rate_window_rounds=window))
     driven.hello(1), driven.hello(2)
     for seconds in (1.0, 4.0, 5.0, 3.0, 1.0):
         driven.round_of(seconds, 1, 2)
@@ -439,7 +441,7 @@ def test_rate_window_rounds_decides_which_rounds_a_partitioned_peer_goes_by(wind
 
 def test_a_round_whose_neighbor_went_on_without_us_does_not_count_for_the_round_rate():
     """A link cut from us to 1: 1 marks us dead and is two rounds ahead before our calls to it have failed for long enough."""
-    driven = Driven("lockstep", lockstep={"rate_window_rounds": 1})
+    driven = Driven("lockstep", constants=Constants(rate_window_rounds=1))
     driven.hello(1), driven.hello(2)
     for _ in range(2):
         driven.round_of(1.0, 1, 2)
@@ -496,7 +498,7 @@ def test_peer_is_partitioned_if_half_of_its_neighbors_are_far_behind_not_if_they
 
 @pytest.mark.parametrize(("suspicions", "at"), [(1.0, [4, 12, 28]), (2.0, [8, 24]), (4.0, [16])])
 def test_retry_after_suspicions_decides_when_an_unanswered_push_is_retried(suspicions, at):
-    driven = Driven("lockstep", peers=2, lockstep={"retry_after_suspicions": suspicions})
+    driven = Driven("lockstep", peers=2, constants=Constants(retry_after_suspicions=suspicions))
     driven.exchange()
     retried = []
     for second in range(1, 40):
@@ -508,7 +510,7 @@ def test_retry_after_suspicions_decides_when_an_unanswered_push_is_retried(suspi
 
 
 def test_a_push_that_still_moves_is_looked_at_again_after_the_same_time():
-    driven = Driven("lockstep", peers=2, lockstep={"retry_after_suspicions": 1.0})
+    driven = Driven("lockstep", peers=2, constants=Constants(retry_after_suspicions=1.0))
     driven.exchange()
     looked = [second for second in range(1, 14) if of(driven.heartbeat(1, after=1.0), do.RetryIfStalled)]
     assert looked == [4, 8, 12]

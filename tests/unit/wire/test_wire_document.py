@@ -14,6 +14,7 @@ from coordinator_free_bootstrap.identity import INCARNATION_MAX
 from coordinator_free_bootstrap.manifest import Limits
 from coordinator_free_bootstrap.meaning import MEANING_CHARS_MAX, Meaning
 from coordinator_free_bootstrap.rates import RATE_EXPECTED
+from peer.core.constants import DEFAULTS
 from peer.core.encoding import ENCODINGS, payload_size
 from peer.core.messages import WIRE_VERSION, Outcome
 from peer.core.schema import Schema, TensorSpec
@@ -92,6 +93,9 @@ def test_encoding_table_has_the_payload_size(encoding: str) -> None:
 
 LIMITS = {
     "payload bytes of a frame": f"(default {FRAME.default >> 20} MiB, at most {FRAME.metadata[1].le >> 20} MiB)",
+    "models read at a time, from all neighbors": str(DEFAULTS.concurrent_receives),
+    "rounds ahead of the receiver (lockstep)": str(DEFAULTS.rounds_ahead),
+    "`mass`, `sample_count`": "1e-9 to 1e6" if (DEFAULTS.weight_min, DEFAULTS.weight_max) == (1e-9, 1e6) else "other",
     "requests of one caller in flight": str(limits.REQUESTS_MAX),
     "open connections between the two ends of a tunnel": str(CONNECTIONS_PER_OFFER),
     "connections that a relay carries": "`relay.connections`",
@@ -126,10 +130,7 @@ def test_limit_table_has_the_constants_of_the_code() -> None:
 
 def test_limit_table_has_every_limit_of_the_manifest() -> None:
     named = {name.removeprefix("limits.") for row in rows("limit") for name in CODE.findall(row[1])}
-    assert set(Limits.model_fields) - named == {
-        "models_per_round",
-        "kept_bytes_max",
-    }  # of folds, no limits of a message
+    assert set(Limits.model_fields) - named == {"kept_bytes_max"}  # of folds, no limit of a message
 
 
 def test_codes_beyond_a_limit_are_refusals() -> None:

@@ -1,0 +1,33 @@
+"""Manifest keys that are gone, each with what replaces it: the error that refuses such a key says so."""
+
+from __future__ import annotations
+
+from coordinator_free_bootstrap.strict_json import shown
+
+GONE = {
+    "run.lockstep": "What it held are constants of the protocol. Remove it.",
+    "run.lockstep.wait_rounds_behind": "A neighbor up to 8 rounds behind is waited for in every run. Remove it.",
+    "run.lockstep.rate_window_rounds": "A partitioned peer goes by its last 8 rounds in every run. Remove it.",
+    "run.lockstep.retry_after_suspicions": (
+        "A push is sent again after 4 times run.timeouts.suspicion_s without an answer. Remove it, or lower that."
+    ),
+    "run.limits.concurrent_receives": "2 models are received at a time in every run. Remove it.",
+    "run.limits.rounds_ahead": "A neighbor may be 2 rounds ahead in every lockstep run. Remove it.",
+    "run.limits.models_per_round": (
+        "2 models of a neighbor and slot are folded in a round of every async run, 1 with run.screening.trimmed_mean. Remove it."
+    ),
+    "run.limits.weight_max": "Weights and sample counts up to 1e6 are accepted in every run. Remove it.",
+    "run.limits.weight_min": "Weights from 1e-9 are sent and accepted in every run. Remove it.",
+}
+
+
+def gone(key: str, value: object) -> dict[str, str]:
+    """Return the keys that are gone of a key and its value, each with the sentences that refuse it.
+
+    Args:
+        key: dotted, for example ``run.lockstep``.
+        value: what it was set to; the keys of an object that are gone are named in place of the object.
+    """
+    inner = {f"{key}.{name}": leaf for name, leaf in value.items()} if isinstance(value, dict) else {}
+    keys = {name: leaf for name, leaf in inner.items() if name in GONE} or ({key: value} if key in GONE else {})
+    return {name: f"expected no such key, got {shown(leaf)}. {GONE[name]}" for name, leaf in keys.items()}

@@ -10,11 +10,10 @@ from typing import Any
 
 from coordinator_free_bootstrap.errors import UsageError
 from peer.core.metric import Metric
-from peer.lab.comparison import cautions, data_of, difference, half_width
+from peer.lab.comparison import Result, cautions, data_of, difference, half_width
 from peer.lab.jobs import read_result
 from peer.lab.table import BEST, NO_COMMON_SEED, CaseRow, ResultTable, Spread, Total
 
-Result = dict[str, Any]
 # Keys of a result that every table needs, with their types
 REQUIRED = {
     **dict.fromkeys(("experiment", "title", "case", "backend", "device", "scale", "machine", "date", "command"), str),

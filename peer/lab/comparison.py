@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Result = Mapping[str, Any]
+Result = dict[str, Any]  # of one run, as its JSON file has it
 CONFIDENCE = 0.95
 SEEDS_MIN = 3
 RIVALS = ("local", "dfedavg")  # the simplest ones: what training alone, and plain averaging, reach

@@ -21,7 +21,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from coordinator_free_bootstrap.seeds import derive_seed
 from peer.algorithms.learner import TrainingPlan, TrainStats
-from peer.learning.flat import Vector, seeded
+from peer.core.averaging import Vector
+from peer.learning.flat import seeded
 from peer.learning.learner import TorchLearner
 
 Trained = tuple[Vector, TrainStats]

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coordinator_free_bootstrap.errors import ShardError
+from peer.core.averaging import Vector
 from peer.core.schema import Schema
-from peer.learning.flat import FlatModule, Vector, seeded
+from peer.learning.flat import FlatModule, seeded
 from peer.learning.form import check_form
 from peer.learning.samples import Batch, Samples, call
 from peer.tasks.arrays import each

@@ -16,8 +16,8 @@ from coordinator_free_bootstrap.meaning import goal, summary
 from coordinator_free_bootstrap.user_file import USER_ERRORS, described
 from coordinator_free_bootstrap.validation import counted
 from peer.algorithms.learner import TrainingPlan
+from peer.core.averaging import Vector
 from peer.core.encoding import decode, encode, payload_size
-from peer.learning.flat import Vector
 from peer.learning.learner import TorchLearner
 from peer.learning.trial import check_hidden_state, try_batches
 from peer.tasks.arrays import by_name, sample_shape

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from peer.algorithms.learner import Evaluation
+from peer.core.averaging import Vector
 from peer.learning.bench import Bench
-from peer.learning.flat import Vector
 from peer.learning.samples import Samples
 from peer.tasks.arrays import Inputs
 from peer.tasks.shard import Part

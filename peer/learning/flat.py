@@ -12,16 +12,15 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coordinator_free_bootstrap.errors import TaskError
+from peer.core.averaging import Vector
 from peer.core.schema import Schema
 from peer.learning.frozen import digest_of, frozen_digest
 from peer.learning.tensors import Place, movable, norm_statistics, places_of, variances
 from peer.tasks.user_code import GENERATORS
 
-Vector = NDArray[np.float32]
 WATCHED_BYTES_MAX = 256 << 20  # a digest takes about 0.1 s for so much
 
 

@@ -19,8 +19,9 @@ from coordinator_free_bootstrap.errors import PeerError, TaskError
 from coordinator_free_bootstrap.seeds import derive_seed
 from coordinator_free_bootstrap.user_file import USER_ERRORS, described
 from peer.algorithms.learner import TrainingPlan
+from peer.core.averaging import Vector
 from peer.learning.evaluating import Evaluating
-from peer.learning.flat import FlatModule, Vector, generators_of, seeded
+from peer.learning.flat import FlatModule, generators_of, seeded
 from peer.learning.form import check_pairs
 from peer.learning.training import Training
 from peer.tasks.arrays import sample_shape

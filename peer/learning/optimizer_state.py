@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from coordinator_free_bootstrap.errors import TaskError
-from peer.learning.flat import Vector
+from peer.core.averaging import Vector
 from peer.learning.sgd import Optimizer
 
 

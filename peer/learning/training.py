@@ -13,8 +13,9 @@ from torch import Tensor
 from coordinator_free_bootstrap.errors import TaskError
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms.learner import TrainingPlan, TrainStats
+from peer.core.averaging import Vector
 from peer.learning.bench import Bench
-from peer.learning.flat import Vector, seeded
+from peer.learning.flat import seeded
 from peer.learning.optimizer_state import restore, state_of
 from peer.learning.sgd import SGD, Optimizer
 from peer.tasks.process_settings import users_settings

@@ -15,9 +15,9 @@ from peer.core.metric import Metric
 from peer.store.records import PHASES
 from peer.view.state.more_metrics import values_of
 from peer.view.state.reducer import EventLog, RoundCell
+from peer.view.state.rows import JSON
 from peer.view.state.view import View, present, statistics
 
-JSON = dict[str, Any]
 DIGITS = 6  # after the point, of numbers in columns
 FOLDED_MAX = 35  # models from one neighbor in one round: one digit of base 36
 _BASE_36 = "0123456789abcdefghijklmnopqrstuvwxyz"

@@ -134,10 +134,10 @@ def device_on_ray(wanted: str | None, backend: str) -> str:
     """
     if backend != "simulated":
         raise UsageError(
-            f"--ray: found --backend {backend}; allowed: simulated; a testbed of processes is for one machine"
+            f"--ray: expected --backend simulated, got {backend}. A testbed of processes is for one machine."
         )
     if wanted not in {None, "cpu", "cuda"}:
-        raise UsageError(f"--device: found {wanted!r} with --ray; allowed: cpu, cuda; the cluster chooses which GPU")
+        raise UsageError(f"--device: expected cpu or cuda with --ray, got {wanted!r}. The cluster chooses which GPU.")
     return wanted or "cpu"
 
 

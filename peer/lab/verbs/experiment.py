@@ -91,7 +91,7 @@ def run(
     from peer.lab.unfinished import refuse_other_runs
 
     if backend not in ("simulated", "processes"):
-        raise UsageError(f"--backend: found {backend!r}; allowed: simulated, processes")
+        raise UsageError(f"--backend: expected simulated or processes, got {backend!r}")
     refuse_without("with --backend simulated", backend == "simulated", stacked=stacked, amp=amp)
     console = Console(stderr=True, highlight=False, markup=False)
     experiment = load_experiment(file)

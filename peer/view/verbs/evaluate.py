@@ -93,7 +93,7 @@ def predict(
     from peer.view.models.saved import SavedModel
 
     if out is not None and out.suffix != ".csv":
-        raise UsageError(f"--out: found {out}; allowed: a file whose name ends in .csv")
+        raise UsageError(f"--out: expected a file whose name ends in .csv, got {out}")
     saved = SavedModel.read(model)
     manifest = problem.resolve(_manifest(saved, problem))[0]
     samples = saved.read_inputs(manifest, inputs, preprocessed=preprocessed)

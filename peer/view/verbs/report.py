@@ -57,7 +57,7 @@ def report(
     from peer.view.report.report import build_report
 
     if against is not None and html is None:
-        raise UsageError("peer report: found --against without --html; allowed: both, or --html alone")
+        raise UsageError("peer report: expected --against with --html, got it alone")
     found = build_report(directory, target)
     if exports:
         from peer.view.trackers.export import export

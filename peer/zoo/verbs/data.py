@@ -65,7 +65,7 @@ def shard(
     manifest, count, task = problem.load()
     known = problem.graph is not None or problem.peers is not None or manifest.task in DATASETS
     if known and peer_id >= count:
-        raise UsageError(f"--peer: found {peer_id}; allowed with {count} peers: 0 to {count - 1}")
+        raise UsageError(f"--peer: expected 0 to {count - 1} with {count} peers, got {peer_id}")
     path = out or Path(f"peer-{peer_id}.safetensors")
     _make_folder(path.parent)
     summary = _write(task, peer_id, path, Readings())

@@ -215,7 +215,7 @@ def _draw(graph: Graph, picture: Path) -> None:
     try:
         figure.savefig(picture, dpi=120)
     except (OSError, ValueError) as error:  # ValueError: matplotlib does not know the file's extension
-        raise UsageError(f"--out: found {picture} ({error}); allowed: a .png in a writable folder") from error
+        raise UsageError(f"--out: expected a .png in a writable folder, got {picture} ({error})") from error
 
 
 def _positions(drawn: nx.Graph) -> Any:

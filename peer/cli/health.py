@@ -33,7 +33,7 @@ def health(
     try:
         split_address(address)
     except ValueError as error:
-        raise UsageError(f"--address: found {address!r}; allowed: {error}") from None
+        raise UsageError(f"--address: expected {error}, got {address!r}") from None
     place = StateDir(state_dir)
     try:
         check_health(address, None if insecure else own_key_files(certs or place.root / "identity"), timeout)

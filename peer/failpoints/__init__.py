@@ -74,11 +74,11 @@ def arm(text: str) -> None:
         match = _RULE.fullmatch(part)
         if match is None or match["point"] not in POINTS or ((match["action"] == "error") != bool(match["name"])):
             raise ConfigError(
-                f"{VARIABLE}: found {part!r}; allowed: point=kill, =pause, =leave, =lose or =error:ENOSPC, each with @n, @n- or "
-                f"@n-m; the points are {', '.join(POINTS)}"
+                f"{VARIABLE}: expected point=kill, =pause, =leave, =lose or =error:ENOSPC, each with @n, @n- or @n-m, "
+                f"got {part!r}. The points are {', '.join(POINTS)}."
             )
         if match["name"] and not hasattr(errno, match["name"]):
-            raise ConfigError(f"{VARIABLE}: found error {match['name']}; allowed: an errno name, such as EIO or ENOSPC")
+            raise ConfigError(f"{VARIABLE}: expected an errno name, such as EIO or ENOSPC, got error {match['name']}")
         first = int(match["first"] or 1)
         last = float(match["last"] or "inf") if match["span"] else first
         number = getattr(errno, match["name"]) if match["name"] else 0

@@ -249,10 +249,12 @@ def check_server(manifest: Manifest, options: AlgorithmServerOptions) -> None:
     algorithm = manifest.algorithm
     if algorithm not in SERVERS:
         raise ConfigError(
-            f'run.algorithm: found {algorithm!r} with method = "server"; allowed: {", ".join(sorted(SERVERS))}'
+            f'run.algorithm: expected one of {", ".join(sorted(SERVERS))}, got {algorithm!r} with method = "server"'
         )
     if options.selected is not None and algorithm != FedSoft.name:
-        raise ConfigError(f"server.selected: found {options.selected} with {algorithm!r}; allowed: only with 'fedsoft'")
+        raise ConfigError(
+            f"server.selected: expected none with {algorithm!r}, got {options.selected}. Only 'fedsoft' has it."
+        )
     refuse_unread("server", manifest)
     its_options, unread = algorithm_named(algorithm).parse_options(manifest), SERVERS[algorithm].unread
     read = {f"run.options.{name}" for name in type(its_options).model_fields if name not in unread}

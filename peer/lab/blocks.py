@@ -216,8 +216,8 @@ def _check(result: Result, path: Path) -> None:
     for key, kind in REQUIRED.items():
         if not isinstance(result.get(key), int | float if kind is float else kind):
             raise UsageError(
-                f"{path}: not a result of peer experiment run: {key}: found {result.get(key)!r}; allowed: {kind.__name__}; "
-                "remove the file, or name another DIRECTORY"
+                f"{path}: not a result of peer experiment run: {key}: expected {kind.__name__}, got "
+                f"{result.get(key)!r}. Remove the file, or name another DIRECTORY."
             )
 
 

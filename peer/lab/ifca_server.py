@@ -53,7 +53,7 @@ def check_ifca_server(manifest: Manifest) -> None:
     """
     if manifest.algorithm not in ("ifca", "dfca"):
         raise ConfigError(
-            f"run.algorithm: found {manifest.algorithm!r} with method = \"ifca-server\"; allowed: 'ifca', or none"
+            f"run.algorithm: expected 'ifca' or none with method = \"ifca-server\", got {manifest.algorithm!r}"
         )
     refuse_unread("ifca-server", manifest, READ - {"run.options", "run.optimizer_state"})
 

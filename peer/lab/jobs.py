@@ -184,7 +184,7 @@ def jobs_of(
     names = {slug(name): name for case in experiment.case for name in names_of(case)}
     for name in only:
         if slug(name) not in names:
-            raise ConfigError(f"{Option('case')}: found {name!r}; allowed: {', '.join(names.values())}")
+            raise ConfigError(f"{Option('case')}: expected one of {', '.join(names.values())}, got {name!r}")
     wanted = [
         case for case in experiment.case if not only or any(slug(name) in map(slug, only) for name in names_of(case))
     ]

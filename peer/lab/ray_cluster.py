@@ -113,7 +113,7 @@ def _reach(address: str) -> None:
     except ValueError:
         host = port = None
     if not host or not port or place.scheme not in {"", "ray"}:
-        raise UsageError(f"--backend: found {address!r}; allowed: {LOCAL}, {AUTO}, HOST:PORT, ray://HOST:PORT")
+        raise UsageError(f"--backend: expected one of {LOCAL}, {AUTO}, HOST:PORT, ray://HOST:PORT, got {address!r}")
     try:
         socket.create_connection((host, port), REACH_S).close()
     except OSError as error:

@@ -134,11 +134,11 @@ def device_on_ray(wanted: str | None, backend: str) -> str:
     """
     if backend != "simulated":
         raise UsageError(
-            f"--backend: found {backend} with a Ray cluster; allowed: simulated; a testbed of processes is for one machine"
+            f"--backend: expected simulated with a Ray cluster, got {backend}. A testbed of processes is for one machine."
         )
     if wanted not in {None, "cpu", "cuda"}:
         raise UsageError(
-            f"--device: found {wanted!r} with a Ray cluster; allowed: cpu, cuda; the cluster chooses which GPU"
+            f"--device: expected cpu or cuda with a Ray cluster, got {wanted!r}. The cluster chooses which GPU."
         )
     return wanted or "cpu"
 

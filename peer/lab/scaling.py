@@ -36,7 +36,7 @@ class Scale:
 
     def __post_init__(self) -> None:
         if not 0 < self.factor <= 1:  # also true for NaN
-            raise ConfigError(f"--scale: found {self.factor:g}; allowed: above 0, up to 1")
+            raise ConfigError(f"--scale: expected a factor above 0, up to 1, got {self.factor:g}")
 
     def peers(self, experiment: Experiment) -> int:
         """Return N at this scale: a multiple of the number of clusters, so that all clusters have the same size."""

@@ -72,7 +72,7 @@ def simulate(
 
     if not isinstance(graph, Graph):
         if task is not None:
-            raise UsageError(f"graph: found a {type(graph).__name__}; allowed: a peer.Graph, or samples without a task")
+            raise UsageError(f"graph: expected a peer.Graph, or samples without a task, got a {type(graph).__name__}")
         graph, task = MadeGraph.make(run={"split": "iid"}), graph
     graph, task_object = chosen(graph, task, algorithm)
     root = None if data_root is None else Path(data_root)

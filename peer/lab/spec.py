@@ -230,30 +230,30 @@ def _placed_cases(experiment: Experiment) -> list[Case]:
 
 def _check(experiment: Experiment, path: Path) -> None:
     counts = Counter(case.name for case in experiment.case)
-    problems = [f"case: found {name!r} {n} times; allowed: each name once" for name, n in counts.items() if n > 1]
+    problems = [f"case: expected each name once, got {name!r} {n} times" for name, n in counts.items() if n > 1]
     if any(case.published is not None and case.swept is not None for case in experiment.case):
-        problems.append("case: found published beside a sweep; allowed: none, one number cannot belong to all values")
+        problems.append(
+            "case: expected no published value beside a sweep, got one. One number cannot belong to all values."
+        )
     if any(case.published is not None and case.placed is not None for case in experiment.case):
         problems.append(
-            "case: found published beside settings; allowed: none, one number cannot belong to all settings"
+            "case: expected no published value beside settings, got one. One number cannot belong to all settings."
         )
     if experiment.sweep is None and not all(case.sweep for case in experiment.case):
-        problems.append("case: found sweep = false in a file without [sweep]; allowed: only beside a sweep")
+        problems.append("case: expected sweep only in a file with [sweep], got sweep = false")
     for case in experiment.case:
         where, graph = f"case {case.name!r}", case.graph or experiment.graph
         for key in ("seed", "data_seed"):
             if key in experiment.run or key in case.run:
-                problems.append(f"{where}: found run.{key}; allowed: none, each seed of the experiment sets it")
+                problems.append(f"{where}: expected no run.{key}, got one. Each seed of the experiment sets it.")
         given = graph.model_dump(exclude_none=True, exclude={"kind"})
         allowed = 0 if graph.kind in FIXED_SHAPES else 1
         if len(given) != allowed:
-            problems.append(f"{where}: graph: found {given} with {graph.kind}; allowed: {allowed} of p, degree")
+            problems.append(f"{where}: graph: expected {allowed} of p and degree with {graph.kind}, got {given}")
         if unused := case.server.without_effect(case.method):
-            problems.append(
-                f"{where}: server: found {unused}; allowed: none, method {case.method!r} has no such option"
-            )
+            problems.append(f"{where}: server: expected no option that method {case.method!r} ignores, got {unused}")
         if graph.p is not None and graph.kind != "erdos-renyi":
-            problems.append(f"{where}: graph.p: found {graph.p} with {graph.kind}; allowed: degree")
+            problems.append(f"{where}: graph.p: expected degree in place of p with {graph.kind}, got {graph.p}")
     if problems:
         raise ConfigError(joined(str(path), problems))
     for case in experiment.case:

@@ -112,7 +112,9 @@ def check_task(
         )
     )
     if not np.isfinite([before.loss, after.loss, after.metric]).all():
-        raise TaskError(f"evaluation: loss {after.loss}, {after.metric_name} {after.metric}; allowed: finite numbers")
+        raise TaskError(
+            f"evaluation: expected finite numbers, got loss {after.loss}, {after.metric_name} {after.metric}"
+        )
     payload = bytes(encode(trained, learner.schema, "float32"))
     if not np.array_equal(decode(payload, learner.schema, "float32"), trained):
         raise TaskError("encoding: found other values after decoding; this is a bug in this program, please report it")
@@ -230,7 +232,7 @@ class _Guarded(Task):
 def _expected(what: str, found: Any, kind: type[Kind]) -> Kind:
     if not isinstance(found, kind):
         shown = "None" if found is None else f"a {type(found).__name__}"
-        raise TaskError(f"{what}: found {shown}; allowed: a {kind.__name__}")
+        raise TaskError(f"{what}: expected a {kind.__name__}, got {shown}")
     return found
 
 

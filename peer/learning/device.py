@@ -22,7 +22,7 @@ def device_named(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|mps|cuda(:\d{1,3})?", name):
-        raise ConfigError(f"{Option('device')}: found {name!r}; allowed: auto, cpu, cuda, cuda:N, mps")
+        raise ConfigError(f"{Option('device')}: expected one of auto, cpu, cuda, cuda:N, mps, got {name!r}")
     if name == "mps" and not torch.backends.mps.is_available():
         raise ConfigError(
             f"{Option('device')} mps: this machine's torch sees no Apple GPU; use {Option('device')} cpu or auto"
@@ -49,7 +49,7 @@ def check_amp(amp: str | None, device: str) -> None:
     if amp is None:
         return
     if amp != AMP:
-        raise ConfigError(f"{Option('amp')}: found {amp!r}; allowed: {AMP}")
+        raise ConfigError(f"{Option('amp')}: expected {AMP}, got {amp!r}")
     kind = device.partition(":")[0]
     has = {
         "cpu": lambda: True,

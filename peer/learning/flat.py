@@ -130,7 +130,7 @@ class FlatModule:
             TaskError: the vector has a wrong size or dtype.
         """
         if theta.dtype != np.float32 or theta.shape != (self.schema.size,):
-            raise TaskError(f"model vector: found {theta.dtype} {theta.shape}; allowed: float32 ({self.schema.size},)")
+            raise TaskError(f"model vector: expected float32 ({self.schema.size},), got {theta.dtype} {theta.shape}")
         np.copyto(self._numpy, theta)
         for where in self.variances:
             np.maximum(self._numpy[where], 0, out=self._numpy[where])
@@ -154,8 +154,9 @@ class FlatModule:
             if tensor is not None and (place.cast or tensor.data_ptr() != view.data_ptr()):
                 if tensor.shape != view.shape:
                     raise TaskError(
-                        f"model: {place.spec.name}: found shape {list(tensor.shape)} after a call of forward, and "
-                        f"{list(view.shape)} before; allowed: a fixed shape; keep what belongs to one batch out of the state_dict"
+                        f"model: {place.spec.name}: expected a fixed shape, got shape {list(tensor.shape)} after a "
+                        f"call of forward, and {list(view.shape)} before. Keep what belongs to one batch out of the "
+                        "state_dict."
                     )
                 view.copy_(tensor.data)
                 if not place.cast:
@@ -179,7 +180,7 @@ class FlatModule:
         """
         names = [spec.name for spec in self.schema.tensors if spec.role == "parameter"]
         if only is not None and (unknown := only - set(names)):
-            raise TaskError(f"parameters to train: found {sorted(unknown)}; allowed: {names}")
+            raise TaskError(f"parameters to train: expected one or more of {names}, got {sorted(unknown)}")
         for name, parameter in zip(names, self.parameters, strict=True):
             parameter.requires_grad_(only is None or name in only)
         return [parameter for parameter in self.parameters if parameter.requires_grad]

@@ -31,18 +31,18 @@ def check_form(module: nn.Module, inputs: Batch, outputs: object) -> None:
     rows = rows_of(inputs)
     if isinstance(outputs, Tensor) and outputs.shape[:1] == (rows,):
         return
-    allowed = f"allowed: one tensor [{rows}, ...], a row for each sample"
+    expected = f"expected one tensor [{rows}, ...], a row for each sample"
     if isinstance(outputs, Tensor):
-        lost = "; .squeeze() without an axis drops that of the samples too: give it one, as in .squeeze(-1)" * (
+        lost = ". A .squeeze() without an axis drops that of the samples too: give it one, as in .squeeze(-1)." * (
             rows == 1
         )
         where = _lost_axis(module, inputs) if rows == 1 else line_of(type(module).forward)
         found = f"outputs of shape {list(outputs.shape)}"
     else:
-        lost, where = "; return the outputs alone, the task's loss computes the loss", line_of(type(module).forward)
+        lost, where = ". Return the outputs alone: the task's loss computes the loss.", line_of(type(module).forward)
         names = f" with {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
         found = f"a {type(outputs).__name__}{names}"
-    raise TaskError(f"model: found {found} for a batch of {counted(rows, 'sample')}{where}; {allowed}{lost}")
+    raise TaskError(f"model: {expected}, got {found} for a batch of {counted(rows, 'sample')}{where}{lost}")
 
 
 def check_pairs(task: Task, outputs: Tensor, targets: Tensor) -> None:

@@ -89,7 +89,7 @@ class TorchLearner(Training, Evaluating):
         with user_code("make_model"), seeded(derive_seed(seed, "initial_model"), cpu):
             fresh = FlatModule(self.task.make_model(), cpu, self.model.moved)
         if fresh.schema != self.schema:
-            raise TaskError("make_model: found other names or shapes in a second call; allowed: the same in every call")
+            raise TaskError("make_model: expected the same names and shapes in every call, got others in a second call")
         return fresh.store()
 
     def _made(self) -> FlatModule:
@@ -139,9 +139,9 @@ class TorchLearner(Training, Evaluating):
                 ) from error
         if not isinstance(losses, Tensor) or losses.shape != y.shape[:1]:
             found = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-            raise TaskError(f"loss: found {found}; allowed: one value per sample, here [2]; use reduction='none'")
+            raise TaskError(f"loss: expected one value per sample, here [2], got {found}. Use reduction='none'.")
         if not isinstance(metric, float | int):
-            raise TaskError(f"metric: found {type(metric).__name__}; allowed: a number; use float(...)")
+            raise TaskError(f"metric: expected a number, got {type(metric).__name__}. Use float(...).")
         with torch.no_grad():
             check_pairs(self.task, outputs, y)
 
@@ -165,7 +165,7 @@ class TorchLearner(Training, Evaluating):
             return
         axis, found = self.task.class_axis, list(outputs.shape)
         if outputs.dim() < 2:
-            raise TaskError(f"model: found outputs of shape {found}; allowed: [samples, classes, ...]")
+            raise TaskError(f"model: expected outputs [samples, classes, ...], got shape {found}")
         if self.task.classes not in (None, outputs.shape[axis]):
             raise TaskError(f"model: found {outputs.shape[axis]} outputs; the task has {self.task.classes} classes")
         for part in PARTS:
@@ -173,7 +173,7 @@ class TorchLearner(Training, Evaluating):
         elements = list(outputs.movedim(axis, -1).shape[:-1])
         if targets.dim() > 1 and elements != list(targets.shape):
             raise TaskError(
-                f"model: found outputs of shape {found} with classes on axis {axis} for labels {list(targets.shape)}; "
-                "allowed: one row of classes for each label; set class_axis in the task, 1 for [samples, classes, ...], "
-                "-1 for [samples, ..., classes]"
+                f"model: expected one row of classes for each label, got outputs of shape {found} with classes on "
+                f"axis {axis} for labels {list(targets.shape)}. Set class_axis in the task, 1 for [samples, classes, "
+                "...], -1 for [samples, ..., classes]."
             )

@@ -46,7 +46,7 @@ def restore(optimizer: Optimizer, parameters: list[Tensor], kept: Mapping[str, V
         lengths = [1] * len(parameters) if scalar else sizes
         if len(values) != sum(lengths):
             raise TaskError(
-                f"optimizer state {name!r}: found {len(values)} values; allowed: {sum(sizes)} or {len(sizes)}"
+                f"optimizer state {name!r}: expected {sum(sizes)} or {len(sizes)} values, got {len(values)}"
             )
         parts = np.split(values, np.cumsum(lengths)[:-1])
         for parameter, part in zip(parameters, parts, strict=True):

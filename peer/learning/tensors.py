@@ -46,17 +46,15 @@ def places_of(module: nn.Module, moved: frozenset[str] = frozenset()) -> list[Pl
     """
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     if not trained:
-        raise TaskError("make_model: found a model without trainable parameters; allowed: one or more")
+        raise TaskError("make_model: expected one or more trainable parameters, got none")
     for name, parameter in trained:
         if parameter.is_complex():
             raise TaskError(
-                f"make_model: {name}: found {parameter.dtype}; allowed: float32; keep real and imaginary part as a float32 "
-                "parameter [..., 2], and use torch.view_as_complex in forward"
+                f"make_model: {name}: expected float32, got {parameter.dtype}. Keep real and imaginary part as a "
+                "float32 parameter [..., 2], and use torch.view_as_complex in forward."
             )
         if parameter.dtype != torch.float32:
-            raise TaskError(
-                f"make_model: {name}: found {parameter.dtype}; allowed: float32; call .float() on the model"
-            )
+            raise TaskError(f"make_model: {name}: expected float32, got {parameter.dtype}. Call .float() on the model.")
     persistent = module.state_dict(keep_vars=True).keys()
     kept = [(n, b) for n, b in module.named_buffers() if n in persistent and (n in moved or _averaged(b))]
     frozen = [(n, p) for n, p in module.named_parameters() if n in moved and not p.requires_grad]

@@ -64,14 +64,14 @@ class Training(Bench):
         if plan.unit == "fullbatch_step":
             if self.samples().stored:
                 raise TaskError(
-                    "run.local_unit: found fullbatch_step with samples on disk, of which a step would load all; allowed: "
-                    "epoch or step; or give samples in memory"
+                    "run.local_unit: expected epoch or step, got fullbatch_step with samples on disk, of which a step "
+                    "would load all. Or give samples in memory."
                 )
             whole = None if indices is None else self._index(np.asarray(indices))
             yield from (whole for _ in range(plan.epochs))
             return
         if self.model.has_batch_norm and batch_size == 1:
-            raise TaskError("run.batch_size: found 1 with a model that has BatchNorm; allowed: 2 or more")
+            raise TaskError("run.batch_size: expected 2 or more with a model that has BatchNorm, got 1")
         if plan.epochs == 0 or (self.model.has_batch_norm and count == 1):
             return
         batches = self._mini_batches(indices, count, batch_size, generator(plan.seed, "shuffle"))
@@ -116,7 +116,7 @@ class _Step:
         self.weights = None
         if (sample_weights := plan.sample_weights) is not None:
             if sample_weights.shape != (len(self.data),):
-                raise TaskError(f"sample_weights: found shape {sample_weights.shape}; allowed: ({len(self.data)},)")
+                raise TaskError(f"sample_weights: expected shape ({len(self.data)},), got {sample_weights.shape}")
             self.weights = torch.from_numpy(np.array(sample_weights, dtype=np.float32)).to(bench.device)
         self.center = None if plan.proximal is None else bench.model.views(plan.proximal[0])
         self.strength = 0.0 if plan.proximal is None else plan.proximal[1]

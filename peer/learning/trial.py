@@ -88,8 +88,8 @@ def _single(learner: TorchLearner, theta: Vector) -> str:
         raise TaskError(f"{batch}: {error}") from error
     if one.dim() != two.dim():
         raise TaskError(
-            f"{batch}: model: found outputs of shape {list(one.shape)}, and {list(two.shape)} for two samples; allowed: the "
-            "same axes for any number of samples"
+            f"{batch}: model: expected the same axes for any number of samples, got outputs of shape "
+            f"{list(one.shape)}, and {list(two.shape)} for two samples"
         )
     return ""
 

@@ -206,5 +206,5 @@ def setup_logging(
 def _level(name: str) -> int:
     found = logging.getLevelNamesMapping().get(name.upper())
     if found is None:
-        raise ValueError(f"log level: found {name!r}; allowed: debug, info, warning, error")
+        raise ValueError(f"log level: expected one of debug, info, warning, error, got {name!r}")
     return found

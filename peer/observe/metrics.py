@@ -39,7 +39,7 @@ class StateGauge:
             ValueError: it is not one of `STATES_SAID`.
         """
         if present not in STATES_SAID:
-            raise ValueError(f"state: found {present!r}; allowed: {', '.join(STATES_SAID)}")
+            raise ValueError(f"state: expected one of {', '.join(STATES_SAID)}, got {present!r}")
         for state in STATES_SAID:
             self._gauge.labels(state).set(state == present)
 

@@ -52,10 +52,10 @@ def _only_metrics(registry: CollectorRegistry) -> Callable[..., Iterable[bytes]]
         text = [("Content-Type", "text/plain; charset=utf-8")]
         if environ.get("PATH_INFO") != PATH:
             start_response("404 Not Found", text)
-            return [f"found another path; allowed: {PATH}\n".encode()]
+            return [f"expected {PATH}, got another path\n".encode()]
         if environ.get("REQUEST_METHOD") not in ("GET", "HEAD"):
             start_response("405 Method Not Allowed", [*text, ("Allow", "GET, HEAD")])
-            return [b"allowed: GET, HEAD\n"]
+            return [b"expected GET or HEAD, got another method\n"]
         content: Iterable[bytes] = metrics(environ | {"REQUEST_METHOD": "GET"}, start_response)
         return [] if environ["REQUEST_METHOD"] == "HEAD" else content
 

@@ -149,5 +149,5 @@ def _problem(saved: Checkpoint, algorithm: Algorithm, schema: Schema) -> str:
         model = saved.arrays.get(f"slot/{slot}")
         if model is None or model.dtype != np.float32 or model.shape != (size,):
             found = "nothing" if model is None else f"{model.dtype} {list(model.shape)}"
-            return f"has {found} as slot/{slot}; allowed: float32 [{size}]"
+            return f"has a wrong slot/{slot}: expected float32 [{size}], got {found}"
     return ""

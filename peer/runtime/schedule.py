@@ -48,9 +48,8 @@ def parse_window(text: str) -> Window:
     begin, end = (60 * numbers[0] + numbers[1], 60 * numbers[2] + numbers[3]) if numbers else (0, 0)
     if not found or begin == end or begin >= 1440 or end > 1440 or max(numbers[1], numbers[3]) > 59:
         raise ConfigError(
-            f"{Option('when')}: found {text!r}; allowed: HH:MM-HH:MM with two different times from 00:00 to 24:00, "
-            f"and a time zone after a "
-            "space, such as '22:00-06:00 Europe/Berlin'"
+            f"{Option('when')}: expected HH:MM-HH:MM with two different times from 00:00 to 24:00, and a time zone "
+            f"after a space, such as '22:00-06:00 Europe/Berlin', got {text!r}"
         )
     return Window(begin, end, _zone(found[5]) if found[5] else None)
 
@@ -62,8 +61,8 @@ def _zone(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
         raise ConfigError(
-            f"{Option('when')}: found the time zone {name!r}, which this machine does not know; allowed: UTC, or a name such as "
-            "Europe/Berlin (pip install tzdata if all are unknown)"
+            f"{Option('when')}: expected the time zone UTC, or a name such as Europe/Berlin (pip install tzdata if all are "
+            f"unknown), got {name!r}, which this machine does not know"
         ) from error
 
 
@@ -93,11 +92,12 @@ class Schedule:
             self._command = shlex.split(command)
         except ValueError as error:
             raise ConfigError(
-                f"{Option('when_command')}: found {command!r} ({error}); allowed: a program and arguments"
+                f"{Option('when_command')}: expected a program and arguments, got {command!r} ({error})"
             ) from error
         if self._command and shutil.which(self._command[0]) is None:
             raise ConfigError(
-                f"{Option('when_command')}: found no program {self._command[0]}; allowed: a program that exits with 0 for yes"
+                f"{Option('when_command')}: expected a program that exits with 0 for yes, got no program "
+                f"{self._command[0]}"
             )
 
     async def is_open(self) -> bool:

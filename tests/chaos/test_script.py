@@ -86,10 +86,10 @@ def test_a_wrong_script_is_refused_with_the_file_the_key_and_what_is_allowed(
 
 
 def test_a_script_for_another_graph_is_refused() -> None:
-    with pytest.raises(ConfigError, match="found 9"):
+    with pytest.raises(ConfigError, match=r"expected .*, got 9"):
         Script(event=(parse_event("do=kill peers=9"),)).check(GRAPH, "x")
     absent = next((0, b) for b in range(1, 8) if (0, b) not in GRAPH.edges)
-    with pytest.raises(ConfigError, match=f"found 0-{absent[1]}"):
+    with pytest.raises(ConfigError, match=f"got 0-{absent[1]}"):
         Script(event=(parse_event(f"do=cut edges=0-{absent[1]}"),)).check(GRAPH, "x")
 
 

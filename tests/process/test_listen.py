@@ -284,7 +284,7 @@ def test_a_wrong_record_is_not_written(tmp_path: Path, record: str) -> None:
 
 def test_a_folder_of_another_graph_is_not_written_to(tmp_path: Path) -> None:
     asyncio.run(made(graph_of(), tmp_path))
-    with pytest.raises(UsageError, match="found the run of another graph"):
+    with pytest.raises(UsageError, match="got the run of another graph"):
         asyncio.run(made(on_loopback(make_graph("ring", 4)), tmp_path))
 
 

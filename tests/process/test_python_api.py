@@ -90,7 +90,7 @@ def test_a_testbed_says_where_its_peers_are_and_that_it_is_over(tmp_path: Path) 
     with bed:
         states = bed.wait_round(3)
         assert states.keys() == {0, 1} and min(state.rounds_completed for state in states.values()) >= 3
-        with pytest.raises(UsageError, match="found 61; allowed: from 0 to 60"):
+        with pytest.raises(UsageError, match="expected 0 to 60, the rounds of the run, got 61"):
             bed.wait_round(61)
         bed.wait_round(60)
         bed.wait()
@@ -222,7 +222,7 @@ def test_run_raises_what_peer_run_would_print(tmp_path: Path) -> None:
     graph = peer.Graph.of(on_free_ports(graph_of("line", 2)))
     with pytest.raises(UsageError, match=r"stat_dir: expected an option of peer.run, got .*did you mean state_dir"):
         peer.run(0, graph, stat_dir=tmp_path)  # type: ignore[call-arg]
-    with pytest.raises(ConfigError, match=r"^device: found 'tpu'"):
+    with pytest.raises(ConfigError, match=r"^device: expected one of .*, got 'tpu'"):
         peer.run(0, graph, state_dir=tmp_path, device="tpu", insecure=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError):
@@ -234,7 +234,7 @@ def test_options_of_run_are_those_of_the_command_line() -> None:
     assert set(LocalOptions.__annotations__) == local | {"export"}
     with pytest.raises(UsageError, match=r"^certs: expected no value .*the peer runs in plaintext"):
         peer.run(0, graph_of("line", 2), insecure=True, certs="certs")
-    with pytest.raises(UsageError, match=r"^export: found 'x'"):
+    with pytest.raises(UsageError, match=r"^export: expected .*, got 'x'"):
         peer.run(0, graph_of("line", 2), insecure=True, export="x")
 
 
@@ -295,7 +295,7 @@ def test_a_peer_that_stays_returns_when_it_is_cancelled(tmp_path: Path, caplog: 
         return await running
 
     assert asyncio.run(stayed(stay="completed")).metrics["rounds"] == 2
-    with pytest.raises(ConfigError, match=r"^device: found 'tpu'"):
+    with pytest.raises(ConfigError, match=r"^device: expected one of .*, got 'tpu'"):
         asyncio.run(stayed(stay="error", device="tpu"))
     assert "stopped by an error" in caplog.text
     with pytest.raises(UsageError, match="stay: expected 'never', 'completed' or 'error', got 'always'"):

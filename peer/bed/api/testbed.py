@@ -80,8 +80,8 @@ class Testbed:
     ) -> None:
         if not (task is None or isinstance(task, str)):
             raise TaskError(
-                f"task: found an object of type {type(task).__name__}; the peers of a testbed are other processes; "
-                "allowed: path/to/file.py:object, or the name of an installed task"
+                "task: expected path/to/file.py:object, or the name of an installed task, got a "
+                f"{type(task).__name__}. The peers of a testbed are other processes."
             )
         from peer.tasks.loading import absolute_task
 
@@ -205,7 +205,7 @@ class Testbed:
         """
         total = self.graph.manifest.rounds
         if not 0 <= rounds <= total:
-            raise UsageError(f"Testbed.wait_round: found {rounds}; allowed: from 0 to {total}, the rounds of the run")
+            raise UsageError(f"Testbed.wait_round: expected 0 to {total}, the rounds of the run, got {rounds}")
         self._started()
         watcher = self._watcher()
         while True:

@@ -96,7 +96,7 @@ def ask(directory: Path, request: dict[str, Any]) -> Any:
         raise NeighborUnavailable(f"{directory}: the testbed's answer is not valid: {printable(str(error))}") from error
     if not isinstance(reply, dict) or not ("answer" in reply or isinstance(reply.get("error"), str)):
         raise NeighborUnavailable(
-            f"{directory}: the testbed's answer is not valid: found {shown(reply)}; allowed: an answer"
+            f"{directory}: the testbed's answer is not valid: expected an answer, got {shown(reply)}"
         )
     if "answer" not in reply:
         raise UsageError(printable(reply["error"], ERROR_CHARACTERS_MAX))

@@ -44,13 +44,13 @@ class Script(BaseModel):
             unknown += [f"{a}-{b}" for a, b in event.edges if (a, b) not in edges]
             if unknown:
                 raise ConfigError(
-                    f"{source}: event[{index}]: found {unknown[0]} in {event.text()!r}; allowed: the "
-                    f"{counted(len(graph.nodes), 'peer')} and {counted(len(graph.edges), 'edge')} of the graph file"
+                    f"{source}: event[{index}]: expected one of the {counted(len(graph.nodes), 'peer')} and "
+                    f"{counted(len(graph.edges), 'edge')} of the graph file, got {unknown[0]} in {event.text()!r}"
                 )
         if self.late >= set(graph.ids) and all(event.at_round for event in self.event if event.do == "join"):
             raise ConfigError(
-                f"{source}: found a join for each of {counted(len(graph.nodes), 'peer')}, and all at rounds, which nobody would "
-                "complete; allowed: a peer that no join names, or a join with at_s"
+                f"{source}: expected a peer that no join names, or a join with at_s, got a join for each of "
+                f"{counted(len(graph.nodes), 'peer')}, and all at rounds, which nobody would complete"
             )
 
     @property
@@ -73,7 +73,7 @@ def load_script(path: Path) -> Script:
     try:
         data: dict[str, Any] = tomllib.loads(text_of(path))
     except (OSError, UnicodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: {error}; allowed: a chaos script in TOML, see examples/chaos.toml") from error
+        raise ConfigError(f"{path}: expected a chaos script in TOML, as examples/chaos.toml, got: {error}") from error
     try:
         return Script.model_validate(data)
     except ValidationError as error:

@@ -41,7 +41,7 @@ def compose_file(
         UsageError: a peer id is beyond the folders of the image.
     """
     if max(graph.ids) >= PEERS_MAX:
-        raise UsageError(f"graph: found peer id {max(graph.ids)}; allowed in containers: 0 to {PEERS_MAX - 1}")
+        raise UsageError(f"graph: expected peer ids from 0 to {PEERS_MAX - 1} in containers, got {max(graph.ids)}")
     context = f"    build: {{context: {json.dumps(build)}, dockerfile: deploy/Dockerfile}}\n" if build else ""
     return fill(
         "compose.yml",

@@ -22,7 +22,7 @@ def id_range(text: str) -> tuple[int, int]:
     """
     found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
     if found is None or int(found[2] or found[1]) < int(found[1]):
-        raise UsageError(f"--peers: found {text!r}; allowed: FIRST-LAST, such as 4-7")
+        raise UsageError(f"--peers: expected FIRST-LAST, such as 4-7, got {text!r}")
     return int(found[1]), int(found[2] or found[1])
 
 
@@ -36,11 +36,11 @@ def own_ids(graph: Graph, peers: tuple[int, int] | None) -> tuple[int, ...]:
     ids = tuple(range(first, last + 1))
     if peers is None and graph.ids != ids:
         raise UsageError(
-            "graph: found peer ids with gaps; allowed: 0 to N - 1, the ordinals of a StatefulSet; use --peers for a part of "
-            "them"
+            "graph: expected peer ids from 0 to N - 1, the ordinals of a StatefulSet, got ids with gaps. Use --peers for a "
+            "part of them."
         )
     if missing := sorted(set(ids) - set(graph.ids)):
-        raise UsageError(f"--peers: found {first}-{last}; allowed: ids of the graph, which has no peer {missing[0]}")
+        raise UsageError(f"--peers: expected ids of the graph, got {first}-{last}. It has no peer {missing[0]}.")
     return ids
 
 
@@ -55,13 +55,13 @@ def check_elsewhere(graph: Graph, ids: tuple[int, ...]) -> None:
         node = graph.node(peer_id)
         if not node.dials_only and is_loopback(node.address):
             raise UsageError(
-                f"graph: peer {peer_id}, which --peers leaves out, has the address {node.address}, which pods cannot reach; "
-                'allowed: an address that they reach; or "dials_only": true, if nobody can dial it'
+                f"graph: peer {peer_id}, which --peers leaves out: expected an address that pods can reach, got "
+                f'{node.address}. Set "dials_only": true, if nobody can dial it.'
             )
         if not node.pins:
             raise UsageError(
-                f"graph: peer {peer_id}, which --peers leaves out, has no pin; allowed: the pin of its key; make one with "
-                f"peer keygen --id {peer_id} where it runs, and pin its certificate here with peer graph pin"
+                f"graph: peer {peer_id}, which --peers leaves out: expected the pin of its key, got none. Make one with "
+                f"peer keygen --id {peer_id} where it runs, and pin its certificate here with peer graph pin."
             )
 
 
@@ -79,8 +79,8 @@ def outside_services(graph: Graph, ids: tuple[int, ...], kind: str, values: Mapp
         port = split_address(node.address)[1]
         if kind == "NodePort" and not NODE_PORTS[0] <= port <= NODE_PORTS[1]:
             raise UsageError(
-                f"graph: peer {peer_id}: found port {port}; allowed with --expose NodePort: {NODE_PORTS[0]} to {NODE_PORTS[1]}; "
-                "change its address in the graph file to NODE:PORT"
+                f"graph: peer {peer_id}: expected a port from {NODE_PORTS[0]} to {NODE_PORTS[1]} with --expose NodePort, got "
+                f"{port}. Change its address in the graph file to NODE:PORT."
             )
         ports = f"port: 7400, nodePort: {port}" if kind == "NodePort" else f"port: {port}"
         found.append(fill("outside.yaml", id=peer_id, type=kind, port=ports, **values))

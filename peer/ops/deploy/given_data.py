@@ -55,18 +55,18 @@ class GivenData:
         source, _, path = text.partition(":")
         data = cls(source, path or DATA, named)
         if data.builtin and "{" in data.path:
-            raise UsageError(f"--data: found {text!r}; allowed for task {task!r}: one PATH for all peers")
+            raise UsageError(f"--data: expected one PATH for all peers with task {task!r}, got {text!r}")
         if not source.strip("/"):
-            raise UsageError(f"--data: found {text!r}; allowed: SOURCE or SOURCE:PATH, such as ./sites:data")
+            raise UsageError(f"--data: expected SOURCE or SOURCE:PATH, such as ./sites:data, got {text!r}")
         for target in map(data.target, graph.ids):
             if ".." in PurePosixPath(target).parts or target in RESERVED:
                 raise UsageError(
-                    f"--data: found {text!r}, whose PATH is {target}; allowed: a path below {WORKDIR}, where peers start, or "
-                    f"another that is none of {', '.join(RESERVED)}"
+                    f"--data: expected a PATH below {WORKDIR}, where peers start, or another that is none of "
+                    f"{', '.join(RESERVED)}, got {target} in {text!r}"
                 )
             for file in filter(None, map(file_of, (task, graph.manifest.algorithm))):
                 if PurePosixPath(WORKDIR, file).is_relative_to(target):
-                    raise UsageError(f"--data: found {text!r}, which hides the file {file}; allowed: another PATH")
+                    raise UsageError(f"--data: expected another PATH, got {text!r}, which hides the file {file}")
         data.for_peer(graph.ids[0])
         return data
 
@@ -124,6 +124,6 @@ def data_on_nodes(text: str, graph: Graph) -> GivenData:
     data = GivenData.of(text, graph)
     if not data.volume and not (data.source.startswith("/") and ".." not in PurePosixPath(data.source).parts):
         raise UsageError(
-            f"--data: found {data.source}; allowed: an absolute path that is valid on every node, or a volume"
+            f"--data: expected an absolute path that is valid on every node, or a volume, got {data.source}"
         )
     return data

@@ -97,7 +97,7 @@ class Cluster:
             value = getattr(self, key)
             for each in value if isinstance(value, tuple) else [value] if value is not None else []:
                 if not re.fullmatch(pattern, each):
-                    raise UsageError(f"{_option(key)}: found {each!r}; allowed: {words}")
+                    raise UsageError(f"{_option(key)}: expected {words}, got {each!r}")
         for key, request, limit in (("cpu", self.cpu, self.cpu_limit), ("memory", self.memory, self.memory_limit)):
             if limit is not None and _amount(limit) < _amount(request):
                 raise UsageError(f"{_option(key)}: expected a limit of at least the request {request}, got {limit}")
@@ -117,11 +117,11 @@ def _check_claim(data: GivenData) -> None:
     words, pattern = _LABEL
     if not re.fullmatch(pattern, claim) or ".." in folder.split("/") or "{" in folder.replace("{id}", ""):
         raise UsageError(
-            f"--data: found {data.source}; allowed: CLAIM, CLAIM/FOLDER or CLAIM/FOLDER-{{id}}; CLAIM is a "
-            f"PersistentVolumeClaim: {words}"
+            f"--data: expected CLAIM, CLAIM/FOLDER or CLAIM/FOLDER-{{id}}, got {data.source}. CLAIM is a "
+            f"PersistentVolumeClaim: {words}."
         )
     if "{" in data.path:
-        raise UsageError(f"--data: found the path {data.path}; allowed in pods: one path for all peers, without {{id}}")
+        raise UsageError(f"--data: expected one path in pods for all peers, without {{id}}, got {data.path}")
 
 
 _OPTIONS = {
@@ -163,8 +163,8 @@ def write_kubernetes(graph: Graph, out: Path, cluster: Cluster) -> list[Path]:
     host = f"{cluster.name}-{{id}}.{cluster.name}.{cluster.namespace}.svc.{cluster.domain}:7400"
     if graph.manifest.split == "shard" and ":" not in graph.manifest.task and cluster.shards is None:
         raise UsageError(
-            "run.split: found 'shard', and no shards for the pods; allowed: --shards CLAIM, a PersistentVolumeClaim that holds "
-            "peer-0.safetensors, peer-1.safetensors, ... of peer data split"
+            "--shards: expected CLAIM, a PersistentVolumeClaim with peer-0.safetensors, peer-1.safetensors, ... of peer data "
+            "split, because run.split is 'shard', got none"
         )
     own = user_files(graph)
     for file in own:
@@ -174,8 +174,8 @@ def write_kubernetes(graph: Graph, out: Path, cluster: Cluster) -> list[Path]:
     text = dump_graph(pinned)
     if len(text) > CONFIG_MAP_BYTES_MAX:
         raise UsageError(
-            f"graph: found {len(text)} bytes with certificates; allowed: {CONFIG_MAP_BYTES_MAX}, the size of a ConfigMap; "
-            "split the federation, or mount the graph file from a volume"
+            f"graph: expected at most {CONFIG_MAP_BYTES_MAX} bytes, the size of a ConfigMap, got {len(text)} with "
+            "certificates. Split the federation, or mount the graph file from a volume."
         )
     values = {"name": cluster.name, "namespace": cluster.namespace}
     manifests = fill(

@@ -26,15 +26,15 @@ def words_of(text: str, known: Collection[str], given: Collection[str]) -> tuple
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise UsageError(f"--options: found {text!r} ({error}); allowed: options of peer run, as in a shell") from error
+        raise UsageError(f"--options: expected options of peer run, as in a shell, got {text!r} ({error})") from error
     for word in words:
         name = word.partition("=")[0]
         if name.startswith("--") and name not in known:
-            raise UsageError(f"--options: found {name}; allowed: the options of peer run (peer run --help)")
+            raise UsageError(f"--options: expected an option of peer run, got {name}. See peer run --help.")
         if name in given:
             raise UsageError(f"--options: found {name}, which peer deploy sets for each peer; remove it")
         if "\n" in word:
-            raise UsageError(f"--options: found a line break in {word!r}; allowed: words on one line")
+            raise UsageError(f"--options: expected words on one line, got a line break in {word!r}")
     return words
 
 
@@ -57,7 +57,7 @@ def in_systemd(words: Sequence[str]) -> str:
     for word in words:
         if re.search(r"[\s'\"\\]", word):
             raise UsageError(
-                f"--options: found {word!r}; allowed on devices: words without blanks, quotes and backslashes, because systemd "
-                "splits them; write the option into a drop-in of the unit"
+                "--options: expected words without blanks, quotes and backslashes on devices, because systemd splits "
+                f"them, got {word!r}. Write the option into a drop-in of the unit."
             )
     return " ".join(words)

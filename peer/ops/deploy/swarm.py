@@ -58,15 +58,15 @@ class Stack:
         for constraint in self.constraints:
             if not re.fullmatch(_CONSTRAINT, constraint):
                 raise UsageError(
-                    f"--node: found {constraint!r}; allowed: a host name, KEY==VALUE or KEY!=VALUE, such as node.role==worker or "
-                    "node.labels.site==a"
+                    "--node: expected a host name, KEY==VALUE or KEY!=VALUE, such as node.role==worker or "
+                    f"node.labels.site==a, got {constraint!r}"
                 )
         for node in self.nodes:
             if not re.fullmatch(_HOST_NAME, node):
-                raise UsageError(f"--node: found {node!r}; allowed: a host name as docker node ls shows it")
+                raise UsageError(f"--node: expected a host name as docker node ls shows it, got {node!r}")
         for option, folder in (("--state", self.state), ("--shards", self.shards)):
             if folder is not None and not (folder.startswith("/") and ".." not in PurePosixPath(folder).parts):
-                raise UsageError(f"{option}: found {folder}; allowed: an absolute path that is valid on every node")
+                raise UsageError(f"{option}: expected an absolute path that is valid on every node, got {folder}")
 
 
 def write_swarm(graph: Graph, out: Path, stack: Stack) -> list[Path]:
@@ -81,8 +81,8 @@ def write_swarm(graph: Graph, out: Path, stack: Stack) -> list[Path]:
     """
     if graph.manifest.split == "shard" and ":" not in graph.manifest.task and stack.shards is None:
         raise UsageError(
-            "run.split: found 'shard', and no shards for the services; allowed: --shards FOLDER, a folder on every node with "
-            "peer-0.safetensors, peer-1.safetensors, ... of peer data split"
+            "--shards: expected FOLDER, a folder on every node with peer-0.safetensors, peer-1.safetensors, ... of peer data "
+            "split, because run.split is 'shard', got none"
         )
     own = user_files(graph)
     for file in own:
@@ -94,8 +94,8 @@ def write_swarm(graph: Graph, out: Path, stack: Stack) -> list[Path]:
     text = dump_graph(pinned)
     if len(text.encode()) > CONFIG_BYTES_MAX:
         raise UsageError(
-            f"graph: found {len(text.encode())} bytes; allowed: {CONFIG_BYTES_MAX}, the size of a config of Docker; split the "
-            "federation"
+            f"graph: expected at most {CONFIG_BYTES_MAX} bytes, the size of a config of Docker, got {len(text.encode())}. "
+            "Split the federation."
         )
     return [
         write(out / "stack.yml", _Writer(pinned, text, out / "keys", stack, own).text()),

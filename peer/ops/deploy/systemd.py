@@ -88,8 +88,8 @@ def _mounted(data: GivenData, graph: Graph) -> str:
     place = _place(data)
     if data.volume or not re.fullmatch(_PLAIN, data.source) or not re.fullmatch(_PLAIN, place):
         raise UsageError(
-            f"--data: found {data.source} for {place}; allowed for devices: one absolute path for all of them, of letters, "
-            "digits and . _ - / @ +"
+            "--data: expected one absolute path for all devices, of letters, digits and . _ - / @ +, got "
+            f"{data.source} for {place}"
         )
     return f"BindReadOnlyPaths={data.source}:{place}\n"
 
@@ -104,9 +104,9 @@ def _refuse_loopback(graph: Graph) -> None:
         if is_loopback(node.address):
             port = split_address(node.address)[1]
             raise UsageError(
-                f"graph: peer {node.id} has the address {node.address}, which other devices cannot reach; allowed: the name or "
-                f"IP address of its device; use peer graph make --address-template 'device-{{id}}.example:{port}', or edit the "
-                "addresses in the graph file; for one machine use peer testbed"
+                f"graph: peer {node.id}: expected the name or IP address of its device, got {node.address}, which other "
+                f"devices cannot reach. Use peer graph make --address-template 'device-{{id}}.example:{port}', or edit the "
+                "addresses in the graph file; for one machine use peer testbed."
             )
 
 

@@ -44,8 +44,9 @@ class UserFile:
         """
         if len(self.content) > bytes_max:
             raise UsageError(
-                f"{self.key}: {self.path}: found {len(self.content)} bytes; allowed: {bytes_max}, the size of {holder}; keep "
-                f"data out of the {self.what} file, or install it as a package in the image"
+                f"{self.key}: {self.path}: expected at most {bytes_max} bytes, the size of {holder}, got "
+                f"{len(self.content)}. "
+                f"Keep data out of the {self.what} file, or install it as a package in the image."
             )
 
 
@@ -66,8 +67,8 @@ def _read(key: str, text: str) -> UserFile:
     path, what = PurePosixPath(text), key.removeprefix("run.")
     if path.is_absolute() or ".." in path.parts:
         raise UsageError(
-            f"{key}: found {text!r}; allowed for peer deploy: a relative path without .., which is valid on every device; make "
-            f"the graph file again in the folder of the {what} file"
+            f"{key}: expected a relative path without .., which is valid on every device, got "
+            f"{text!r}. Make the graph file again in the folder of the {what} file."
         )
     try:
         content = content_of(Path(path))

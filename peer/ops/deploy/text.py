@@ -20,7 +20,7 @@ def check_image(name: str) -> None:
         UsageError: no registry has such a name.
     """
     if not re.fullmatch(r"[A-Za-z0-9_./:@-]+", name):
-        raise UsageError(f"--image: found {name!r}; allowed: the name of an image, such as registry.example/peer:1")
+        raise UsageError(f"--image: expected the name of an image, such as registry.example/peer:1, got {name!r}")
 
 
 class _PercentTemplate(Template):

@@ -26,7 +26,7 @@ def watch(directory: str | Path, *, port: int = 0, host: str = "127.0.0.1", name
 
     >>> watch("no-such-bed")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    coordinator_free_bootstrap.errors.UsageError: no-such-bed: found no such directory; allowed: ...
+    coordinator_free_bootstrap.errors.UsageError: no-such-bed: expected ...
     """
     from peer.view.page.process import watch_directory
 

@@ -165,7 +165,7 @@ def ask(where: str, certs: Path | None = None, proxy: HttpProxy | None = None, h
         split_address(where)
     except ValueError as error:
         allowed = f"a graph file, the {Option('out')} directory of a testbed, or host:port of a plaintext peer"
-        raise UsageError(f"{shown(where)}: found no such file or directory; allowed: {allowed}") from error
+        raise UsageError(f"{shown(where)}: expected {allowed}, got no such file or directory") from error
     return view_of(None, [answered(plaintext_status(where, proxy))], {}, heard)
 
 

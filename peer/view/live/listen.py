@@ -200,7 +200,7 @@ class Listener:
             save_graph(self.graph, file)
         elif load_graph(file).digest != self.graph.digest:
             raise UsageError(
-                f"{self.directory}: found the run of another graph; allowed: an empty folder, or the same graph"
+                f"{self.directory}: expected an empty folder, or the same graph, got the run of another graph"
             )
 
     async def run(self) -> None:
@@ -339,10 +339,10 @@ def round_line(text: str) -> JsonRecord:
     """
     try:
         if len(text) > RECORD_CHARACTERS_MAX:
-            raise ValueError(f"found {len(text)} characters; allowed: {RECORD_CHARACTERS_MAX}")
+            raise ValueError(f"expected at most {RECORD_CHARACTERS_MAX} characters, got {len(text)}")
         value = loads(text)
         if not isinstance(value, dict):
-            raise ValueError(f"found a JSON {type(value).__name__}; allowed: an object")
+            raise ValueError(f"expected a JSON object, got a {type(value).__name__}")
         line = {key: found for key, found in value.items() if key in FIELDS_TOLD}
         if isinstance(state := value.get("state"), dict):
             line["state"] = {key: found for key, found in state.items() if key in STATE_TOLD}

@@ -48,8 +48,8 @@ def as_pt(module: nn.Module, example: Tensor | None, metadata: Metadata) -> byte
     except Exception as error:  # pickle calls the code of a user, which may raise any exception
         names = ", ".join(name for name, value in state.items() if not isinstance(value, Tensor))
         raise TaskError(
-            f"export of a state dict: {names}: found {_first_line(error)}; allowed: extra state (get_extra_state) of tensors, "
-            "numbers, text, and lists and dicts of them"
+            f"export of a state dict: {names}: expected extra state (get_extra_state) of tensors, numbers, text, and "
+            f"lists and dicts of them, got {_first_line(error)}"
         ) from error
     return file.getvalue()
 
@@ -67,8 +67,8 @@ def as_safetensors(module: nn.Module, example: Tensor | None, metadata: Metadata
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise TaskError(
-                f"export to safetensors: {name}: found a {type(value).__name__} (get_extra_state); allowed: tensors; export "
-                "a file that ends in .pt"
+                f"export to safetensors: {name}: expected tensors, got a {type(value).__name__} (get_extra_state). "
+                "Export a file that ends in .pt."
             )
     try:
         return bytes(save(state, dict(metadata)))
@@ -91,8 +91,8 @@ def as_onnx(module: nn.Module, example: Tensor | None, metadata: Metadata) -> by
     check_packages()
     if example is None:
         raise UsageError(
-            "export to ONNX: found a model with several inputs by name; allowed: one input; export a state dict: a file that "
-            "ends in .pt or .safetensors"
+            "export to ONNX: expected one input, got a model with several inputs by name. Export a state dict: a file "
+            "that ends in .pt or .safetensors."
         )
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch's exporter uses what torch itself has deprecated
@@ -108,8 +108,8 @@ def as_onnx(module: nn.Module, example: Tensor | None, metadata: Metadata) -> by
             )
         except USER_ERRORS as error:
             raise TaskError(
-                f"model: cannot be converted to ONNX: found {_first_line(error)}; allowed: a model that torch.export traces "
-                "with any number of samples; or export a state dict: a file that ends in .pt or .safetensors"
+                "model: cannot be converted to ONNX: expected a model that torch.export traces with any number of "
+                f"samples, got {_first_line(error)}. Or export a state dict: a file that ends in .pt or .safetensors."
             ) from error
         program.model.metadata_props.update(metadata)
         content: bytes = program.model_proto.SerializeToString()
@@ -151,8 +151,8 @@ def _compare(module: nn.Module, example: Tensor, content: bytes) -> None:
         found = session.run(None, {"input": example[:CHECKED].numpy()})[0]
     except Exception as error:  # onnxruntime has a class for each of its error codes
         raise TaskError(
-            f"model: the ONNX graph does not run in onnxruntime: found {_first_line(error)}; allowed: real numbers and the "
-            "operators of onnxruntime; export a state dict: a file that ends in .pt or .safetensors"
+            "model: the ONNX graph does not run in onnxruntime: expected real numbers and the operators of "
+            f"onnxruntime, got {_first_line(error)}. Export a state dict: a file that ends in .pt or .safetensors."
         ) from error
     if found.shape != expected.shape or not np.allclose(found, expected, rtol=RTOL, atol=ATOL):
         raise TaskError(

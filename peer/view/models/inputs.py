@@ -81,23 +81,23 @@ def read_inputs(
     elif path.suffix in ARRAY_SUFFIXES:
         raw = _array(path)
     else:
-        raise TaskError(f"{Option('input')}: {path}: found the ending {path.suffix!r}; allowed: {ALLOWED}")
+        raise TaskError(f"{Option('input')}: {path}: expected {ALLOWED}, got the ending {path.suffix!r}")
     if raw.shape == sample_shape:
         raw = raw[None]
     if raw.shape[1:] != sample_shape or not len(raw):
         shape = ", ".join(map(str, sample_shape))
         raise TaskError(
-            f"{Option('input')}: {path}: found an array of shape {list(raw.shape)}; allowed: [samples, {shape}] or [{shape}]; "
-            "give samples of the shape that the model was trained on"
+            f"{Option('input')}: {path}: expected [samples, {shape}] or [{shape}], got an array of shape "
+            f"{list(raw.shape)}. Give samples of the shape that the model was trained on."
         )
     converted = _converted(path, raw, dtype)
     if preprocessing is None:
         return PredictionInputs(converted, files, unused, reading)
     if files is None and preprocessing.divisor != 1.0 and dtype == "float32" and 0 < np.abs(raw).max() <= 1:
         raise TaskError(
-            f"{Option('input')}: {path}: found values up to {np.abs(raw).max():.4g}, which seem to be scaled "
-            f"already; allowed: raw "
-            f"values 0..{preprocessing.divisor:g}; give these, or {Option('preprocessed')} if the samples are inputs of the model"
+            f"{Option('input')}: {path}: expected raw values 0..{preprocessing.divisor:g}, got values up to "
+            f"{np.abs(raw).max():.4g}, which seem to be scaled already. Give these, or {Option('preprocessed')} if "
+            "the samples are inputs of the model."
         )
     x = preprocessing.apply(raw if precision(raw) is np.float64 else converted)
     if x.dtype != dtype:
@@ -119,15 +119,15 @@ def read_named_inputs(path: Path, shapes: Mapping[str, Sequence[int]], dtypes: M
     wanted = ", ".join(f"{name} {[*map(str, ('samples', *shape))]}".replace("'", "") for name, shape in shapes.items())
     if path.suffix not in {".npz", ".safetensors"}:
         raise TaskError(
-            f"{Option('input')}: {path}: found the ending {path.suffix!r}; allowed for a model with several inputs: a .npz or "
-            f".safetensors file with the arrays {wanted}"
+            f"{Option('input')}: {path}: expected a .npz or .safetensors file with the arrays {wanted} for a model "
+            f"with several inputs, got the ending {path.suffix!r}"
         )
     arrays = _arrays(path)
     found = {name: list(array.shape) for name, array in arrays.items()}
     first = next(iter(found.get(next(iter(shapes)), [])), 0)
     if not first or any(found.get(name) != [first, *shapes[name]] for name in shapes):
         raise TaskError(
-            f"{Option('input')}: {path}: found the arrays {found}; allowed: {wanted}, with equally many samples"
+            f"{Option('input')}: {path}: expected {wanted}, with equally many samples, got the arrays {found}"
         )
     return PredictionInputs(
         {name: _converted(path, arrays[name], dtypes[name]) for name in shapes}, None, tuple(arrays.keys() - shapes)
@@ -141,9 +141,7 @@ def _converted(path: Path, raw: NDArray[Any], dtype: str) -> NDArray[Any]:
         TaskError: a value is not a finite number or, for int64, not an integer.
     """
     if raw.dtype.kind not in "fiub":
-        raise TaskError(
-            f"{Option('input')}: {path}: found dtype {raw.dtype}; allowed: numbers; convert them to {dtype}"
-        )
+        raise TaskError(f"{Option('input')}: {path}: expected numbers, got dtype {raw.dtype}. Convert them to {dtype}.")
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, which is reported
         if dtype == "float32":
             wrong = ~np.isfinite(raw.astype(np.float32))
@@ -155,8 +153,8 @@ def _converted(path: Path, raw: NDArray[Any], dtype: str) -> NDArray[Any]:
         place = tuple(np.argwhere(wrong)[0].tolist())
         allowed = "finite float32 numbers" if dtype == "float32" else "integers, such as token ids"
         raise TaskError(
-            f"{Option('input')}: {path}: sample {place[0]}, position {list(place[1:])}: found {raw[place]}; allowed: {allowed}; "
-            "correct or remove the sample"
+            f"{Option('input')}: {path}: sample {place[0]}, position {list(place[1:])}: expected {allowed}, got "
+            f"{raw[place]}. Correct or remove the sample."
         )
     return np.ascontiguousarray(raw, dtype=dtype)
 
@@ -184,8 +182,8 @@ def _chosen(path: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     if ARRAY_NAME not in arrays:
         found = ", ".join(sorted(arrays)) or "none"
         raise TaskError(
-            f"{Option('input')}: {path}: found the arrays {found}; allowed: one array, or several with the samples "
-            f"in {ARRAY_NAME!r}"
+            f"{Option('input')}: {path}: expected one array, or several with the samples in {ARRAY_NAME!r}, got the "
+            f"arrays {found}"
         )
     return arrays[ARRAY_NAME]
 
@@ -201,8 +199,8 @@ def _table(
     if known is None and names is None:  # by position
         if len(table.header) != width:
             raise TaskError(
-                f"{table.place(0)}: found {counted(len(table.header), 'cell')}; allowed: {width}, a sample has shape "
-                f"{list(sample_shape)}"
+                f"{table.place(0)}: expected {width}, a sample has shape {list(sample_shape)}, got "
+                f"{counted(len(table.header), 'cell')}"
             )
         table = replace(table, header=tuple(f"column {n + 1}" for n in range(width)))
     known = known or Columns(tuple((name, NUMBER) for name in names or table.header), table.form)
@@ -221,7 +219,7 @@ def _rows(path: Path, known: Columns | None, names: Sequence[str]) -> Table:
     raw = list(names) if known is None else [name for name, _ in known.kinds]
     table = read_table(path, str(READER), known=raw, likely=NOTHING if known is None else known.form)
     if not table.rows:
-        raise TaskError(f"{READER}: {path}: found no rows; allowed: one sample per row")
+        raise TaskError(f"{READER}: {path}: expected one sample per row, got no rows")
     return table
 
 
@@ -245,7 +243,7 @@ def read_raw(path: Path, sample_shape: Any) -> Any:
     if path.is_dir() or path.suffix.lower() in IMAGE_SUFFIXES:
         return _pictures(path, tuple(sample_shape), PIXELS)[0]
     if path.suffix not in ARRAY_SUFFIXES:
-        raise TaskError(f"{READER}: {path}: found the ending {path.suffix!r}; allowed: {ALLOWED}, or a .jsonl file")
+        raise TaskError(f"{READER}: {path}: expected {ALLOWED}, or a .jsonl file, got the ending {path.suffix!r}")
     arrays = _arrays(path)
     return arrays[ARRAY_NAME] if arrays.keys() == {ARRAY_NAME} else arrays
 
@@ -271,8 +269,8 @@ def checked_inputs(found: Any, shape: Any, dtype: Any) -> PredictionInputs:
         name: [*samples, *size] for name, size in shapes.items()
     }:
         raise TaskError(
-            f"encode: found {seen.get('', seen)}; allowed: arrays [samples, ...] with samples of shape "
-            f"{shapes.get('', shapes)}; return inputs of the model"
+            f"encode: expected arrays [samples, ...] with samples of shape {shapes.get('', shapes)}, got "
+            f"{seen.get('', seen)}. Return inputs of the model."
         )
     checked = {name: _converted(Path("encode"), array, dtypes[name]) for name, array in arrays.items()}
     return PredictionInputs(checked.get("", checked))
@@ -292,14 +290,16 @@ def _pictures(
     """Return a picture or a folder of pictures with the values 0..divisor, their names, and what was converted."""
     if preprocessing is None:
         raise TaskError(
-            f"{Option('input')}: {path}: found pictures, which are raw; allowed with {Option('preprocessed')}: arrays and tables"
+            f"{Option('input')}: {path}: expected arrays and tables with {Option('preprocessed')}, got pictures, "
+            "which are raw"
         )
     paths = [path]
     if path.is_dir():
         paths = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     if not paths:
         raise TaskError(
-            f"{Option('input')}: {path}: found a folder without pictures; allowed: {', '.join(sorted(IMAGE_SUFFIXES))}"
+            f"{Option('input')}: {path}: expected one of {', '.join(sorted(IMAGE_SUFFIXES))}, got a folder without "
+            "pictures"
         )
     pictures = [read_pixels(p, sample_shape) for p in paths]
     pixels = np.stack([picture.pixels for picture in pictures])

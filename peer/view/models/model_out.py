@@ -28,7 +28,7 @@ def peer_of(report: Report, peer_id: int) -> PeerRun:
     """
     peers = {peer.peer_id: peer for peer in report.run.peers}
     if peer_id not in peers:
-        raise UsageError(f"peer id: found {peer_id}; allowed: {', '.join(map(str, peers))}")
+        raise UsageError(f"peer id: expected one of {', '.join(map(str, peers))}, got {peer_id}")
     return peers[peer_id]
 
 
@@ -75,7 +75,7 @@ def export_model(report: Report, peer_id: int, to: Path, name: str | None = None
     from peer.view.models.model_card import Exported, model_card
 
     if to.suffix not in FORMATS:
-        raise UsageError(f"export to {to}: found the ending {to.suffix!r}; allowed: {', '.join(FORMATS)}")
+        raise UsageError(f"export to {to}: expected one of {', '.join(FORMATS)}, got the ending {to.suffix!r}")
     if to.suffix == ".onnx":
         check_packages()
     peer = peer_of(report, peer_id)
@@ -112,10 +112,8 @@ def _chosen(peer: PeerRun, name: str) -> SavedModel:
         saved = read_model(peer)
         if saved.weights and saved.metadata["predictor"] == name:
             return saved
-        measured = f"the run's final metric was measured with the {saved.metadata.get('predictor')}; "
-    raise UsageError(
-        f"model: found {name!r}; {measured}allowed: {', '.join(names) or 'none, as the peer left no models'}"
-    )
+        measured = f". The run's final metric was measured with the {saved.metadata.get('predictor')}."
+    raise UsageError(f"model: expected one of the peer's models ({', '.join(names) or 'none'}), got {name!r}{measured}")
 
 
 def _sizes(module: nn.Module) -> tuple[int, int, int]:

@@ -122,13 +122,13 @@ class SavedModel:
             if found is None or found.shape != spec.shape or found.dtype != np.float32:
                 seen = "nothing" if found is None else f"{found.dtype} {list(found.shape)}"
                 raise StorageError(
-                    f"{self.path}: tensor {spec.name!r}: found {seen}; allowed: float32 {list(spec.shape)}; "
-                    "give a model of this task, not of another task"
+                    f"{self.path}: tensor {spec.name!r}: expected float32 {list(spec.shape)}, got {seen}. Give a "
+                    "model of this task, not of another task."
                 )
             if not np.isfinite(found).all():
                 raise StorageError(
-                    f"{self.path}: tensor {spec.name!r}: found NaN or Inf, so the run diverged; allowed: finite numbers; "
-                    "train again with a smaller learning rate"
+                    f"{self.path}: tensor {spec.name!r}: expected finite numbers, got NaN or Inf, so the run "
+                    "diverged. Train again with a smaller learning rate."
                 )
             parts.append(found.ravel())
         if unknown := sorted(tensors.keys() - names):
@@ -146,7 +146,7 @@ class SavedModel:
         """
         shape = self._json("sample_shape")
         if sample_shape(inputs) != shape:
-            raise TaskError(f"input: found samples of shape {sample_shape(inputs)}; allowed: {shape}")
+            raise TaskError(f"input: expected samples of shape {shape}, got {sample_shape(inputs)}")
         module = self.module(manifest)
         # A model may draw random numbers in evaluation, too.
         with users_settings(), torch.inference_mode(), seeded(0, torch.device("cpu")):
@@ -226,8 +226,9 @@ class SavedModel:
             return [{"value": row.item() if row.size == 1 else row.tolist()} for row in outputs]
         if outputs.ndim != 2:
             raise TaskError(
-                f"model: found outputs of shape {list(outputs.shape)}; allowed: [samples, classes], one class for each sample; "
-                "for a class of each element write the model with `peer export`, and use it in PyTorch or with ONNX"
+                "model: expected outputs [samples, classes], one class for each sample, got shape "
+                f"{list(outputs.shape)}. For a class of each element write the model with `peer export`, and use it "
+                "in PyTorch or with ONNX."
             )
         names = self._json("class_names") if "class_names" in self.metadata else list(range(outputs.shape[1]))
         if not isinstance(names, list) or len(names) != outputs.shape[1]:
@@ -279,7 +280,7 @@ class SavedModel:
         """
         shape = self._json("sample_shape")
         if not isinstance(shape, list) or not all(isinstance(n, int) and n > 0 for n in shape):
-            raise StorageError(f"{self.path}: sample_shape: found {shape}; allowed: a list of sizes")
+            raise StorageError(f"{self.path}: sample_shape: expected a list of sizes, got {shape}")
         return tuple(shape)
 
     def input_dtype(self) -> str:
@@ -290,7 +291,7 @@ class SavedModel:
         """
         found = self._text("input_dtype")
         if found not in {"float32", "int64"}:
-            raise StorageError(f"{self.path}: input_dtype: found {found!r}; allowed: float32, int64")
+            raise StorageError(f"{self.path}: input_dtype: expected float32 or int64, got {found!r}")
         return found
 
     def preprocessing(self, manifest: Manifest) -> Preprocessing | None:
@@ -370,7 +371,7 @@ class SavedModel:
             return load_task(manifest, 1).make_model
         outputs = self._json("outputs")
         if not isinstance(outputs, int) or outputs < 1:
-            raise StorageError(f"{self.path}: outputs: found {outputs}; allowed: the number of outputs")
+            raise StorageError(f"{self.path}: outputs: expected the number of outputs, got {outputs}")
         return partial(source.make_model, manifest, self.sample_shape(), outputs)
 
     def _text(self, key: str) -> str:
@@ -383,7 +384,7 @@ class SavedModel:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise StorageError(f"{self.path}: {key}: found {text[:80]!r}; allowed: JSON") from error
+            raise StorageError(f"{self.path}: {key}: expected JSON, got {text[:80]!r}") from error
 
 
 def evaluated(
@@ -396,7 +397,7 @@ def evaluated(
         TaskError, ShardError, StorageError: task, data and model do not fit each other.
     """
     if part not in {"train", "validation", "test"}:
-        raise UsageError(f"{Option('part')}: found {part!r}; allowed: train, validation, test")
+        raise UsageError(f"{Option('part')}: expected one of train, validation, test, got {part!r}")
     learner = TorchLearner(task, saved.check_shard(manifest, task, shard_of(task, peer_id)), device=device)
     saved.check_frozen(learner.frozen_digest)
     if saved.weights:

@@ -91,9 +91,9 @@ class AccessGuard:
         headers = Headers(scope=scope)
         host = host_name(headers.get("host", ""))
         if host not in self.hosts:
-            return refuse(421, f"Host: found {host[:80]!r}; allowed: {', '.join(sorted(self.hosts))}."), None
+            return refuse(421, f"Host: expected one of {', '.join(sorted(self.hosts))}, got {host[:80]!r}."), None
         if scope["method"] != "GET":
-            return refuse(405, f"found {scope['method'][:16]}; allowed: GET. This page only reads."), None
+            return refuse(405, f"expected GET, got {scope['method'][:16]}. This page only reads."), None
         name = cookie_name(scope)
         if self.access.admits(cookies(headers.get("cookie", "")).get(name)):
             return None, None

@@ -90,7 +90,7 @@ def bound(host: str, port: int) -> socket.socket:
         listener.listen()
     except OSError as error:
         raise ConfigError(
-            f"{Option('host')} {host} {Option('port')} {port}: found {error.strerror or error}; allowed: an address "
-            f"of this machine and a free port"
+            f"{Option('host')} {host} {Option('port')} {port}: expected an address of this machine and a free port, "
+            f"got {error.strerror or error}"
         ) from error
     return listener

@@ -73,7 +73,7 @@ def _closed(text: str, tag: str) -> str:
         ValueError: the text would end the element.
     """
     if f"</{tag}" in text.lower() or "<!--" in text:
-        raise ValueError(f"found </{tag} or <!-- in the page's own files; allowed: neither")
+        raise ValueError(f"expected neither </{tag} nor <!-- in the page's own files, got one")
     return text
 
 

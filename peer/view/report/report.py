@@ -78,9 +78,7 @@ def _report(run: RunFiles, target: float | None) -> Report:
     if target is not None:
         if run.metric.share and not 0 <= target <= 1:
             name = printable(run.metric.name, 64)
-            raise UsageError(
-                f"{Option('target')}: found {target:g}; allowed: a value of the metric, {name}, from 0 to 1"
-            )
+            raise UsageError(f"{Option('target')}: expected a value of the metric, {name}, from 0 to 1, got {target:g}")
         values["reached"] = reached(run, target)
     values["peers"] = [peer_row(peer) | {"alone": was_alone(run, peer)} for peer in run.peers]
     values["notes"] = notes

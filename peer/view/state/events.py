@@ -79,5 +79,5 @@ def problem_of_observed(line: JsonRecord) -> str:
     kind = line.get("kind")
     model = OBSERVED_LINES.get(kind) if isinstance(kind, str) else None
     if model is None:
-        return f"kind: found {printable(repr(kind), 80)}; allowed: {', '.join(OBSERVED_LINES)}"
+        return f"kind: expected one of {', '.join(OBSERVED_LINES)}, got {printable(repr(kind), 80)}"
     return problem_of(line, model)

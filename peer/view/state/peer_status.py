@@ -78,7 +78,7 @@ def read_status(value: Any, peer_id: int | None = None) -> PeerStatus:
     except ValidationError as error:
         raise _not_valid(sentences(error, PeerStatus, value)[0]) from error
     if peer_id is not None and status.peer_id != peer_id:
-        raise _not_valid(f"peer_id: found {status.peer_id}; allowed: {peer_id}, the peer that was asked")
+        raise _not_valid(f"peer_id: expected {peer_id}, the peer that was asked, got {status.peer_id}")
     return status
 
 

@@ -92,7 +92,7 @@ def problem_of_line(line: JsonRecord) -> str:
     for key in line.keys() & COUNTERS if not problem else ():
         value = line[key]
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63):
-            return f"{key}: found {printable(repr(value), 80)}; allowed: a count"
+            return f"{key}: expected a count, got {printable(repr(value), 80)}"
     return problem or _problem_of_arrivals(line.get("folded") or ())
 
 
@@ -104,7 +104,7 @@ def _problem_of_arrivals(rows: Any) -> str:
                 break
         else:
             return ""
-    return f"folded: found {printable(repr(rows), 80)}; allowed: a list of [neighbor, incarnation, round, step, slot]"
+    return f"folded: expected a list of [neighbor, incarnation, round, step, slot], got {printable(repr(rows), 80)}"
 
 
 _SENDERS: dict[tuple[int, ...], tuple[tuple[int], ...]] = {}  # one tuple for all rounds with the same neighbors

@@ -141,9 +141,7 @@ class RunFiles:
         looked = "history.jsonl and summary.json in it, in its folders and in theirs"
         if graph is None:
             if not peers:
-                raise UsageError(
-                    f"{directory}: found no graph.json and no state directory ({looked}); allowed: {PLACES}"
-                )
+                raise UsageError(f"{directory}: expected {PLACES}, got no graph.json and no state directory ({looked})")
             count = f"{len(peers)} state director{'y' if len(peers) == 1 else 'ies'}"
             notes.insert(0, f"found {count} and no graph.json: peers without a state directory here are not known")
             return cls(directory, None, peers, tail.log, notes)

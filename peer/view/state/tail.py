@@ -176,7 +176,7 @@ class RunTail:
     def __init__(self, directory: Path, graph: Graph | None = None) -> None:
         self.directory = Path(directory)
         if graph is None and not self.directory.is_dir():
-            raise UsageError(f"{directory}: found no such directory; allowed: {PLACES}")
+            raise UsageError(f"{directory}: expected {PLACES}, got no such directory")
         file = self.directory / "graph.json"
         self.graph = graph or (load_graph(file) if file.is_file() else None)
         self.log = EventLog(self.graph.ids if self.graph else ())

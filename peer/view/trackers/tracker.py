@@ -69,7 +69,7 @@ def check(exports: Iterable[str]) -> None:
     for export in exports:
         name, _, place = export.partition(":")
         if name not in KINDS or not place:
-            raise UsageError(f"{Option('export')}: found {export!r}; allowed: {FORMS}")
+            raise UsageError(f"{Option('export')}: expected {FORMS}, got {export!r}")
         require(KINDS[name].needs, f"{Option('export')} {export}")
 
 

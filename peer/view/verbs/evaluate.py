@@ -89,7 +89,7 @@ def predict(
     from peer.view.models.saved import SavedModel
 
     if out is not None and out.suffix != ".csv":
-        raise UsageError(f"--out: found {out}; allowed: a file whose name ends in .csv")
+        raise UsageError(f"--out: expected a file whose name ends in .csv, got {out}")
     saved = SavedModel.read(model)
     if local := sorted(set_keys(settings or []) & KEYS.model_fields.keys()):
         raise UsageError(

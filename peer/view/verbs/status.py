@@ -55,7 +55,7 @@ def status(
     from peer.wire.proxy import HttpProxy
 
     if watch and as_json:
-        raise UsageError("peer status: found --watch and --json; allowed: one of them")
+        raise UsageError("peer status: expected --watch or --json, got both")
     dialer = HttpProxy.chosen(proxy)
     heard = Hearsay()
     view = ask(where, certs, dialer, heard)

@@ -142,8 +142,8 @@ class Blend(Dfca[BlendOptions, BlendState]):
         if rejection is None and header.scalars and not self.warming_up(header.round_index):
             found, total = header.scalars, sum(header.scalars)
             if len(found) != self.held or min(found) < 0 or abs(total - 1) > 1e-6:
-                allowed = f"allowed: {self.held} weights from 0 with the sum 1"
-                return Rejection(Refusal.MALFORMED, f"found {len(found)} numbers with the sum {total:g}; {allowed}")
+                expected = f"expected {self.held} weights from 0 with the sum 1"
+                return Rejection(Refusal.MALFORMED, f"{expected}, got {len(found)} numbers with the sum {total:g}")
         return rejection
 
     # ---- training ---------------------------------------------------------------------------------------------------

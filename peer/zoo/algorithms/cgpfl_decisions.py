@@ -82,14 +82,15 @@ class CgpflDecisions(OwnNearCenters[CgpflOptions, CgpflState]):
         check_local_rounds("cgpfl", manifest, self.options)
         if manifest.pace != "lockstep":
             raise ConfigError(
-                f"run.pace: found {manifest.pace!r} with algorithm 'cgpfl', whose peers cluster the models of one round; "
-                "allowed: 'lockstep'"
+                f"run.pace: expected 'lockstep', got {manifest.pace!r} with algorithm 'cgpfl', whose peers cluster "
+                "the models of one round"
             )
         numbers = 3 + self.clusters * self.options.sketch_size
         if self.clusters > 1 and numbers > NUMBERS_MAX:
             raise ConfigError(
-                f"run.options.sketch_size: found {self.options.sketch_size} with {self.clusters} clusters, {numbers} numbers in "
-                f"one message; allowed: up to {NUMBERS_MAX}, so sketch_size up to {(NUMBERS_MAX - 3) // self.clusters}"
+                f"run.options.sketch_size: expected up to {NUMBERS_MAX}, so sketch_size up to "
+                f"{(NUMBERS_MAX - 3) // self.clusters}, got {self.options.sketch_size} with {self.clusters} clusters, "
+                f"{numbers} numbers in one message"
             )
 
     @classmethod

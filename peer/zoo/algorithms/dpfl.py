@@ -96,15 +96,15 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         super().__init__(manifest, peer_id, graph)
         if manifest.pace != "lockstep":
             raise ConfigError(
-                f"run.pace: found {manifest.pace!r} with algorithm 'dpfl', whose peers choose among models of the same round; "
-                "allowed: 'lockstep'"
+                f"run.pace: expected 'lockstep', got {manifest.pace!r} with algorithm 'dpfl', whose peers choose "
+                "among models of the same round"
             )
         reads_twice = any(len(self._sizes(degree)) > 1 for degree in graph.degrees)
         if manifest.encoding == "int8" and reads_twice:
             raise ConfigError(
-                "run.encoding: found 'int8' with run.options.budget below a peer's number of neighbors: each model is read twice "
-                "in the preprocessing, and the second int8 payload corrects the first; allowed: float32, float16, bfloat16, "
-                "or no budget"
+                "run.encoding: expected float32, float16, bfloat16, or no budget, got 'int8' with run.options.budget "
+                "below a peer's number of neighbors: each model is read twice in the preprocessing, and the second "
+                "int8 payload corrects the first"
             )
 
     @classmethod
@@ -211,8 +211,9 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         """
         if not workspace.learner.count("validation"):
             raise ConfigError(
-                "run.task: found no validation samples at this peer with algorithm 'dpfl', which chooses collaborators by "
-                "validation loss; allowed: one or more; give this peer more samples, or a shard with val_x and val_y"
+                "run.task: expected one or more validation samples, got none at this peer with algorithm 'dpfl', which "
+                "chooses collaborators by validation loss. Give this peer more samples, or a shard with val_x and "
+                "val_y."
             )
         return super().begin(workspace)
 

@@ -49,8 +49,8 @@ def check_local_rounds(name: str, manifest: Manifest, options: LocalRoundsOption
     require_plain_sgd(name, manifest)
     if (step := options.step(manifest.learning_rate)) > 1:
         raise ConfigError(
-            f"run.options.rho: found run.learning_rate times run.options.strength, {step:g}; "
-            "allowed: at most 1, or w overshoots theta; set run.options.rho, or lower one of the two"
+            "run.options.rho: expected run.learning_rate times run.options.strength of at most 1, or w overshoots theta, "
+            f"got {step:g}. Set run.options.rho, or lower one of the two."
         )
 
 

@@ -45,8 +45,8 @@ def require_plain_sgd(name: str, manifest: Manifest) -> None:
     for key, wrong in found.items():
         if wrong:
             raise ConfigError(
-                f"run.{key}: found {getattr(manifest, key)!r} with algorithm '{name}', whose steps are plain SGD; allowed: "
-                f"{Manifest.model_fields[key].default!r}"
+                f"run.{key}: expected {Manifest.model_fields[key].default!r}, got {getattr(manifest, key)!r} with "
+                f"algorithm '{name}', whose steps are plain SGD"
             )
 
 

@@ -129,7 +129,7 @@ def classes_of(shard: Shard, path: Path) -> int | None:
     if shard.metadata.get("kind") == "regression":
         return None
     if not re.fullmatch("[0-9]{1,6}", text) or int(text) < 2:
-        raise ShardError(f"shard: {path}: found classes {text!r} in the metadata; allowed: the number of labels")
+        raise ShardError(f"shard: {path}: expected the number of labels, got classes {text!r} in the metadata")
     return int(text)
 
 

@@ -41,19 +41,19 @@ def samples_of(x: Any, y: Any, options: Mapping[str, Any]) -> Read:
     """
     kind = options.get("kind")
     if kind not in (None, "classification", "regression"):
-        raise TaskError(f"{SOURCE}: kind: found {kind!r}; allowed: classification, regression")
+        raise TaskError(f"{SOURCE}: kind: expected classification or regression, got {kind!r}")
     if hasattr(x, "column_names") and hasattr(x, "__getitem__"):
         x, y, options = _of_columns(x, y, options)
     elif y is None:
         x, y = _of_pairs(x)
     known = FRAME_OPTIONS if hasattr(x, "iloc") else ARRAY_OPTIONS
     if unknown := sorted(set(options).difference(known)):
-        raise TaskError(f"{SOURCE}: found the option {unknown[0]}; allowed for such samples: {', '.join(known)}")
+        raise TaskError(f"{SOURCE}: expected one of the options {', '.join(known)}, got {unknown[0]}")
     if hasattr(x, "iloc"):
         return _frame(x, y, dict(options))
     if isinstance(y, str):
         raise TaskError(
-            f"{SOURCE}: y: found the text {y!r} beside a {type(x).__name__}; allowed: an array of targets [n]"
+            f"{SOURCE}: y: expected an array of targets [n], got the text {y!r} beside a {type(x).__name__}"
         )
     pool = _array_pool(_array("x", x), _array("y", y), options)
 
@@ -74,7 +74,7 @@ def _of_columns(data: Any, target: Any, options: Mapping[str, Any]) -> tuple[Any
             if names
             else "one part of the data, as data['train']"
         )
-        raise TaskError(f"{SOURCE}: y: found {target!r}; allowed: {allowed}")
+        raise TaskError(f"{SOURCE}: y: expected {allowed}, got {target!r}")
     labels = in_numpy("y", data[target])
     labels = labels if isinstance(labels, np.ndarray) else np.asarray(list(labels))
     known = getattr((getattr(data, "features", None) or {}).get(target), "names", None)  # of a ClassLabel
@@ -98,20 +98,20 @@ def _of_pairs(data: Any) -> tuple[Any, Any]:
         return data
     if hasattr(data, "iloc"):
         raise TaskError(
-            f"{SOURCE}: y: found none; allowed: the name of the column to predict: {some(list(map(str, data)))}"
+            f"{SOURCE}: y: expected the name of the column to predict: {some(list(map(str, data)))}, got none"
         )
     if isinstance(found := getattr(data, "tensors", None), tuple) and len(found) == 2:
         return found
     if hasattr(data, "detach") or isinstance(data, list | str | np.ndarray) or not hasattr(data, "__len__"):
         raise TaskError(
-            f"{SOURCE}: found a {type(data).__name__} without targets; allowed: inputs and targets (x, y), a frame and a "
-            "column, or a data set with a length whose items are pairs (x, y)"
+            f"{SOURCE}: expected inputs and targets (x, y), a frame and a column, or a data set with a length whose "
+            f"items are pairs (x, y), got a {type(data).__name__} without targets"
         )
     items = [data[n] for n in range(len(data))]
     if wrong := [n for n, item in enumerate(items) if not isinstance(item, tuple | list) or len(item) != 2]:
-        raise TaskError(f"{SOURCE}: item {wrong[0]}: found a {type(items[wrong[0]]).__name__}; allowed: a pair (x, y)")
+        raise TaskError(f"{SOURCE}: item {wrong[0]}: expected a pair (x, y), got a {type(items[wrong[0]]).__name__}")
     if not items:
-        raise TaskError(f"{SOURCE}: found a data set without items; allowed: pairs (x, y)")
+        raise TaskError(f"{SOURCE}: expected pairs (x, y), got a data set without items")
     x, y = zip(*items, strict=True)
     return list(x), [target.item() if hasattr(target, "item") and target.ndim == 0 else target for target in y]
 
@@ -124,7 +124,7 @@ def _array(name: str, values: Any) -> NDArray[Any]:
         found = in_numpy(name, values)
         found = np.asarray(found) if isinstance(found, np.ndarray) else in_numpy(name, _listed(found))
     except (ValueError, ShardError) as error:
-        raise TaskError(f"{SOURCE}: {name}: {error}; allowed: an array of samples of one shape") from error
+        raise TaskError(f"{SOURCE}: {name}: expected an array of samples of one shape, got: {error}") from error
     result: NDArray[Any] = found
     return result
 
@@ -140,27 +140,27 @@ def _listed(values: Any) -> NDArray[Any]:
 def _array_pool(x: NDArray[Any], y: NDArray[Any], options: Mapping[str, Any]) -> Pool:
     if x.ndim < 2:
         raise TaskError(
-            f"{SOURCE}: x: found shape {list(x.shape)}; allowed: [samples, features...], such as x.reshape(-1, 1)"
+            f"{SOURCE}: x: expected [samples, features...], such as x.reshape(-1, 1), got shape {list(x.shape)}"
         )
     if y.ndim < 1 or len(x) != len(y):
         raise TaskError(
-            f"{SOURCE}: found {len(x)} samples in x and {list(y.shape)} in y; allowed: a target for each sample"
+            f"{SOURCE}: expected a target for each sample, got {len(x)} samples in x and {list(y.shape)} in y"
         )
     if x.dtype.kind not in "fiub":
         raise TaskError(
-            f"{SOURCE}: x: found dtype {x.dtype}; allowed: numbers; give a frame of pandas for texts and missing values"
+            f"{SOURCE}: x: expected numbers, got dtype {x.dtype}. Give a frame of pandas for texts and missing values."
         )
     if len(wrong := np.argwhere(~np.isfinite(x))):
         place = ", ".join(map(str, wrong[0]))
         raise TaskError(
-            f"{SOURCE}: x[{place}]: found {x[tuple(wrong[0])]} ({len(wrong)} such values); allowed: finite numbers; fill them "
-            "in, or leave these samples out"
+            f"{SOURCE}: x[{place}]: expected finite numbers, got {x[tuple(wrong[0])]} ({len(wrong)} such values). "
+            "Fill them in, or leave these samples out."
         )
     x = _pictures(x) if x.dtype == np.uint8 and x.ndim in (3, 4) else x
     targets, names = _targets(y, options)
     preprocessing = options.get("preprocessing")
     if preprocessing is not None and "standardize" in options:
-        raise TaskError(f"{SOURCE}: found preprocessing and standardize; allowed: one of them")
+        raise TaskError(f"{SOURCE}: expected one of preprocessing and standardize, got both")
     rows = x.ndim == 2 and preprocessing is None
     x = x.astype(precision(x)) if rows or x.dtype == bool else x
     pool = held_out(x, targets, None if names is None else len(names))
@@ -210,24 +210,22 @@ def _targets(y: NDArray[Any], options: Mapping[str, Any]) -> tuple[NDArray[Any],
     if kind_of(y, options.get("kind")) == "regression":
         if y.dtype.kind not in "fiu" or not np.isfinite(y).all():
             raise TaskError(
-                f"{SOURCE}: y: found {y.dtype} that are not all finite numbers; allowed for regression: numbers"
+                f"{SOURCE}: y: expected finite numbers for regression, got {y.dtype} that are not all finite"
             )
         if "classes" in options:
             raise TaskError(f"{SOURCE}: found classes with kind regression; remove them, or say kind='classification'")
         return y.astype(np.float32), None
     if y.ndim != 1:
-        raise TaskError(
-            f"{SOURCE}: y: found labels of shape {list(y.shape)}; allowed: one for each sample [n], as y.ravel()"
-        )
+        raise TaskError(f"{SOURCE}: y: expected one label for each sample [n], as y.ravel(), got shape {list(y.shape)}")
     try:
         different = np.unique(y).tolist()
     except TypeError as error:
         raise TaskError(
-            f"{SOURCE}: y: found labels of several types ({error}); allowed: texts, integers or booleans"
+            f"{SOURCE}: y: expected texts, integers or booleans, got labels of several types ({error})"
         ) from error
     classes = class_list(options.get("classes"), list(map(_name, different)), Path("y"))
     if unknown := [name for name in map(_name, different) if name not in classes]:
-        raise TaskError(f"{SOURCE}: y: found label {unknown[0]!r}; allowed: {', '.join(classes)}")
+        raise TaskError(f"{SOURCE}: y: expected one of {', '.join(classes)}, got label {unknown[0]!r}")
     places = {name: place for place, name in enumerate(classes)}
     return np.array([places[_name(label)] for label in y.tolist()], np.int64), tuple(classes)
 
@@ -240,16 +238,15 @@ def _name(label: object) -> str:
 def _frame(frame: Any, y: Any, options: dict[str, Any]) -> Read:
     """Return the rows of a frame of pandas as samples, as the task ``tabular`` reads a table."""
     if isinstance(y, str) and y not in frame.columns:
-        raise TaskError(
-            f"{SOURCE}: y: found {y!r}; allowed: a column of the frame: {', '.join(map(str, frame.columns))}"
-        )
+        raise TaskError(f"{SOURCE}: y: expected a column of the frame: {', '.join(map(str, frame.columns))}, got {y!r}")
     target = y if isinstance(y, str) else str(getattr(y, "name", None) or "y")
     if not isinstance(y, str):
         index = getattr(y, "index", None)
         if len(y) != len(frame) or (hasattr(y, "iloc") and not frame.index.equals(index)):
             found = f"{len(y)} targets" if len(y) != len(frame) else "another index"
             raise TaskError(
-                f"{SOURCE}: y: found {found} beside a frame of {counted(len(frame), 'row')}; allowed: a target for each row"
+                f"{SOURCE}: y: expected a target for each row, got {found} beside a frame of "
+                f"{counted(len(frame), 'row')}"
             )
         if target in frame.columns:
             raise TaskError(

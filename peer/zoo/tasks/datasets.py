@@ -69,7 +69,7 @@ def _load(name: str, options: str, data_root: Path, download: bool) -> Pool:
     if second is None:
         return pool
     if second not in joinable():
-        raise TaskError(f"task_options.second: found {second!r}; allowed: {', '.join(joinable())}")
+        raise TaskError(f"task_options.second: expected one of {', '.join(joinable())}, got {second!r}")
     return vision.joined(pool, load_pool(str(second), {}, data_root, download))
 
 
@@ -84,12 +84,12 @@ def group_column(manifest: Manifest) -> str | None:
     if not DATASETS[manifest.task].has_columns:
         allowed = ", ".join(name for name, dataset in DATASETS.items() if dataset.has_columns)
         raise TaskError(
-            f"run.split: found 'by_column' with task {manifest.task!r}, which has no columns; allowed: {allowed}"
+            f"run.split: expected {allowed}, got 'by_column' with task {manifest.task!r}, which has no columns"
         )
     column = manifest.split_options.get("by")
     if not isinstance(column, str) or not column:
         raise TaskError(
-            f"run.split_options.by: found {column!r}; allowed with split by_column: the name of a column of the table"
+            f"run.split_options.by: expected the name of a column of the table with split by_column, got {column!r}"
         )
     return column
 

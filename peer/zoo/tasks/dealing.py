@@ -65,7 +65,7 @@ class Deal:
             TaskError: there is no such peer, or as `split`.
         """
         if not 0 <= peer_id < self.peers:
-            raise TaskError(f"peer id: found {peer_id}; allowed: peers 0..{self.peers - 1}, which share the data set")
+            raise TaskError(f"peer id: expected peers 0..{self.peers - 1}, which share the data set, got {peer_id}")
         mine = self.split()[peer_id]
         parts = {name: self._gather(getattr(mine, name), mine) for name in ("train", "test", "validation")}
         has_validation = len(mine.validation) > 0

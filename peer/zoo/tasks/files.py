@@ -61,12 +61,10 @@ def class_list(given: object, found: list[str], path: Path) -> list[str]:
     """
     if given is None:
         if len(found) < 2:
-            raise TaskError(
-                f"task: {path}: found {counted(len(found), 'class')} ({', '.join(found)}); allowed: two or more"
-            )
+            raise TaskError(f"task: {path}: expected two or more classes, got {len(found)} ({', '.join(found)})")
         return found
     if not isinstance(given, list | tuple) or len(set(given)) != len(given) or len(given) < 2:
-        raise TaskError(f"task_options.classes: found {given!r}; allowed: a list of two or more different names")
+        raise TaskError(f"task_options.classes: expected a list of two or more different names, got {given!r}")
     return [str(name) for name in given]
 
 
@@ -84,7 +82,7 @@ def _images(
     labels, others = [], []
     for subfolder in _subfolders(folder):
         if subfolder.name not in classes:
-            raise TaskError(f"image-folder: found folder {subfolder}; allowed: the classes {', '.join(classes)}")
+            raise TaskError(f"image-folder: expected one of the classes {', '.join(classes)}, got folder {subfolder}")
         for path in sorted(p for p in subfolder.iterdir() if not p.name.startswith(".")):
             if path.suffix.lower() not in IMAGE_SUFFIXES:
                 others.append(path)
@@ -92,7 +90,7 @@ def _images(
             pictures.append(read_pixels(path, (1 if grey else 3, size, size)))
             labels.append(classes.index(subfolder.name))
     if not pictures:
-        raise TaskError(f"image-folder: found no images in {folder}; allowed: such as {folder}/<class>/1.png")
+        raise TaskError(f"image-folder: expected images such as {folder}/<class>/1.png, got none")
     said = [summary(picture.conversions for picture in pictures)]
     if others:
         endings = ", ".join(sorted({path.suffix or path.name for path in others})[:5])

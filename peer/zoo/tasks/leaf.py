@@ -64,7 +64,7 @@ def _read(folder: Path) -> dict[str, Written]:
                 found[writer] = (x, np.asarray(mine["y"], dtype=np.int64))
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise TaskError(
-                f"femnist: {path} found {error!r}; allowed: JSON of LEAF with users and user_data"
+                f"femnist: {path}: expected JSON of LEAF with users and user_data, got {error!r}"
             ) from error
     return found
 

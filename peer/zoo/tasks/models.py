@@ -217,7 +217,7 @@ def _torchvision(name: str, shape: InputShape, outputs: int, options: Mapping[st
 
     channels, _, _ = _image(shape, 1)
     if channels not in {1, 3}:
-        raise TaskError(f"model: torchvision:{name}: found images of {channels} channels; allowed: 1 or 3")
+        raise TaskError(f"model: torchvision:{name}: expected images of 1 or 3 channels, got {channels}")
     models = import_torchvision().models
     try:
         model: nn.Module = models.get_model(name, weights=None, num_classes=outputs, **options)
@@ -229,8 +229,8 @@ def _torchvision(name: str, shape: InputShape, outputs: int, options: Mapping[st
 def _image(shape: InputShape, side_min: int) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape[1:]) < side_min:
         raise TaskError(
-            f"model: found samples {list(shape)}; allowed: images [channels, height, width] of {side_min} pixels or more per "
-            "side; choose mlp or mlr"
+            f"model: expected images [channels, height, width] of {side_min} pixels or more per side, got samples "
+            f"{list(shape)}. Choose mlp or mlr."
         )
     return shape[0], shape[1], shape[2]
 

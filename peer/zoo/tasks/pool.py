@@ -124,7 +124,7 @@ def rotated(images: NDArray[np.float32], turns: NDArray[np.int64]) -> NDArray[np
     if not turns.any():
         return images
     if images.ndim < 3 or images.shape[-1] != images.shape[-2]:
-        raise TaskError(f"split: found samples of shape {list(images.shape[1:])}; allowed for rotations: square images")
+        raise TaskError(f"split: expected square images for rotations, got samples of shape {list(images.shape[1:])}")
     for quarter in (1, 2, 3):
         chosen = np.flatnonzero(turns == quarter)
         if len(chosen):

@@ -49,16 +49,16 @@ def pool_of(table: Table, options: Settings, path: Path) -> Pool:
     """
     header = table.header
     if not table.rows or len(header) < 2:
-        raise TaskError(f"{table.source}: found no data; allowed: a header, two or more columns, rows of data")
+        raise TaskError(f"{table.source}: expected a header, two or more columns, rows of data, got no data")
     target, by = options["target"] or header[-1], options.get("by")
     if target not in header:
-        raise TaskError(f"task_options.target: found {target!r}; allowed: a column of {path}: {', '.join(header)}")
+        raise TaskError(f"task_options.target: expected a column of {path}: {', '.join(header)}, got {target!r}")
     ignored = _ignored(options["ignore"], path, header, str(target))
     features = _input_columns(options["columns"], header, (target, by, *ignored), path)
     if by is not None and (by not in header or by == target or not features):
         raise TaskError(
-            f"run.split_options.by: found {by!r}; allowed: a column of {path} besides the target {target!r} and one or more "
-            f"inputs: {', '.join(header)}"
+            f"run.split_options.by: expected a column of {path} besides the target {target!r} and one or more inputs: "
+            f"{', '.join(header)}, got {by!r}"
         )
     used = [*features, str(target), *([] if by is None else [str(by)])]
     if repeated := [name for name in used if header.count(name) > 1]:
@@ -94,8 +94,8 @@ def _input_columns(given: object, header: Sequence[str], others: Collection[obje
     wrong = [name for name in listed if allowed.count(name) != 1 or listed.count(name) != 1]
     if wrong or not listed:
         raise TaskError(
-            f"task_options.columns: found {(wrong or [given])[0]!r}; allowed: a list of different input columns of {path}: "
-            f"{', '.join(allowed)}"
+            f"task_options.columns: expected a list of different input columns of {path}: {', '.join(allowed)}, got "
+            f"{(wrong or [given])[0]!r}"
         )
     return listed
 
@@ -129,8 +129,8 @@ def _ignored(given: object, path: Path, header: Sequence[str], target: str) -> l
     wrong = [name for name in _listed(given) if name not in header or name == target]
     if not isinstance(given, list | tuple) or wrong:
         raise TaskError(
-            f"task_options.ignore: found {wrong[0] if wrong else given!r}; allowed: a list of columns of {path} besides the "
-            f"target {target!r}: {', '.join(header)}"
+            f"task_options.ignore: expected a list of columns of {path} besides the target {target!r}: "
+            f"{', '.join(header)}, got {wrong[0] if wrong else given!r}"
         )
     return list(given)
 
@@ -142,8 +142,8 @@ def _categories(given: object, features: Sequence[str], path: Path) -> dict[str,
         name = max((name for name in features if str(item).startswith(f"{name}=")), key=len, default=None)
         if name is None or str(item) in [f"{name}={text}" for text in texts.get(name, ())]:
             raise TaskError(
-                f"task_options.categories: found {item!r}; allowed: a list of different 'column=text' of {path}; its inputs "
-                f"are {', '.join(features)}"
+                f"task_options.categories: expected a list of different 'column=text' of {path}, got {item!r}. Its "
+                f"inputs are {', '.join(features)}"
             )
         texts.setdefault(name, []).append(str(item)[len(name) + 1 :])
     return texts
@@ -157,7 +157,7 @@ def _complete(table: Table, used: Sequence[str], texts: Mapping[str, Sequence[st
     """
     choice = options["missing"]
     if choice not in {"refuse", "drop"}:
-        raise TaskError(f"task_options.missing: found {choice!r}; allowed: refuse, drop")
+        raise TaskError(f"task_options.missing: expected refuse or drop, got {choice!r}")
     lacking: dict[int, tuple[str, str]] = {}
     for name in used:
         listed = texts.get(name, ())
@@ -187,7 +187,7 @@ def _targets(table: Table, target: str, options: Settings) -> tuple[NDArray[Any]
     """Return the targets of all rows, and the names of the classes; None for regression."""
     kind = options["kind"]
     if kind not in {"classification", "regression"}:
-        raise TaskError(f"task_options.kind: found {kind!r}; allowed: classification, regression")
+        raise TaskError(f"task_options.kind: expected classification or regression, got {kind!r}")
     if kind == "regression":
         return Columns(((target, NUMBER),), table.form).encode(table)[:, 0].astype(np.float32), None
     path, given = Path(table.source.partition(": ")[2]), options["classes"]
@@ -207,7 +207,7 @@ def _targets(table: Table, target: str, options: Settings) -> tuple[NDArray[Any]
     places = {(_plain(name, number(name, ".")) if numeric else name): place for place, name in enumerate(classes)}
     for row, label in enumerate(labels):
         if label not in places:
-            raise TaskError(f"{table.place(row)}: found label {label!r}; allowed: {', '.join(classes)}")
+            raise TaskError(f"{table.place(row)}: expected one of {', '.join(classes)}, got label {label!r}")
     return np.array([places[label] for label in labels], dtype=np.int64), classes
 
 

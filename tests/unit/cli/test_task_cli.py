@@ -138,7 +138,7 @@ def test_show_reads_shards(tmp_path):
     [
         ({"train_x": np.full((4, 1, 8, 8), np.nan, np.float32)}, (), r"peer-0\.safetensors: .*train_x.*: found nan"),
         ({"train_y": np.zeros(4)}, (), "train_y: found float64"),
-        ({"metadata": {}}, (), "found classes ''"),
+        ({"metadata": {}}, (), "expected .*, got classes ''"),
         ({}, ("--set", "run.task=mnist"), "instead of .1, 28, 28."),
     ],
 )

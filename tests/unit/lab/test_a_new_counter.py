@@ -29,7 +29,7 @@ def test_a_counter_is_one_line_and_its_use(tmp_path):
             "| `rounds_closed` | rounds that were closed |",
             "| `peer_rounds_closed_total` | counter | rounds that were closed |",
         ],
-        "a wrong count": "rounds_closed: found -1; allowed: a count",
+        "a wrong count": "rounds_closed: expected a count, got -1",
     }
 
 

@@ -143,7 +143,7 @@ def test_a_key_that_no_server_reads_is_refused(tmp_path, method, algorithm, sett
             r"optimizer_state: expected no value .*got 'keep'",
         ),
         ("ifca-server", "options = { warmup_rounds = 2 }", r"options: expected no value .*got \{'warmup_rounds': 2\}"),
-        ("ifca-server", 'algorithm = "ditto"', r"algorithm: found 'ditto'.*; allowed: "),
+        ("ifca-server", 'algorithm = "ditto"', r"algorithm: expected .*, got 'ditto'"),
     ],
 )
 def test_a_setting_that_its_own_server_does_not_read_is_refused(tmp_path, method, run, words):

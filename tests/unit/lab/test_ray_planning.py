@@ -126,9 +126,9 @@ def test_other_code_or_torch_is_a_difference_and_another_build_is_not():
 @pytest.mark.parametrize(
     ("device", "backend", "words"),
     [
-        ("auto", "simulated", "--device: found 'auto' with a Ray cluster; allowed: cpu, cuda"),
-        ("cuda:1", "simulated", "the cluster chooses which GPU"),
-        ("cpu", "processes", "--backend: found processes with a Ray cluster; allowed: simulated"),
+        ("auto", "simulated", "--device: expected cpu or cuda with a Ray cluster, got 'auto'"),
+        ("cuda:1", "simulated", "The cluster chooses which GPU"),
+        ("cpu", "processes", "--backend: expected simulated with a Ray cluster, got processes"),
     ],
 )
 def test_options_that_a_cluster_does_not_have_are_refused(device, backend, words):
@@ -209,9 +209,9 @@ def test_a_run_that_no_node_can_start_is_refused_before_any_run(jobs, tmp_path, 
             "127.0.0.1:1 cannot be reached: Connection refused; start one with: GRPC_ENABLE_FORK_SUPPORT=0 ray start --head",
         ),
         ("ray://127.0.0.1:1", "ray://127.0.0.1:1 cannot be reached"),
-        ("cluster", "found 'cluster'; allowed: local, auto, HOST:PORT, ray://HOST:PORT"),
-        ("http://127.0.0.1:1", "found 'http://127.0.0.1:1'; allowed"),
-        ("127.0.0.1:99999", "found '127.0.0.1:99999'; allowed"),
+        ("cluster", "expected one of local, auto, HOST:PORT, ray://HOST:PORT, got 'cluster'"),
+        ("http://127.0.0.1:1", "expected .*, got 'http://127.0.0.1:1'"),
+        ("127.0.0.1:99999", "expected .*, got '127.0.0.1:99999'"),
     ],
 )
 def test_an_address_that_does_not_answer_is_refused_at_once(address, words):

@@ -72,14 +72,14 @@ def test_a_case_is_chosen_by_its_name_its_row_or_its_column(path, wanted, expect
 
 
 def test_an_unknown_case_is_refused_with_rows_and_columns(path):
-    with pytest.raises(ConfigError, match=r"'dfca'; allowed: .*sparse"):
+    with pytest.raises(ConfigError, match=r"expected one of .*sparse.*, got 'dfca'"):
         jobs_of(load_experiment(path), Scale(), 1, "simulated", SimulatedSettings(), ["dfca"])
 
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('name = "local"', 'name = "local"\npublished = 80.0', "published beside settings"),
+        ('name = "local"', 'name = "local"\npublished = 80.0', "published value beside settings"),
         ('name = "sparse"', 'name = "hard"', "'hard: ditto' 2 times"),
         ('name = "sparse"', 'name = "sparse"\npeers = 3', "setting.*peers: found 3; allowed: no such key"),
         ("local_epochs = 1", "local_epoch = 1", "sparse: ditto.*did you mean local_epochs"),

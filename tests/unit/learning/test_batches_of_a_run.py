@@ -84,7 +84,9 @@ def line_with(text):
 def test_a_dropped_axis_is_refused_with_batch_and_line(outputs, regression, sizes, batch):
     task = Rows(lambda: Squeezed(outputs), regression=regression, **sizes)
     for attempt in attempts(task):
-        with pytest.raises(TaskError, match=rf"^{batch}: model: found outputs of shape \[") as error:
+        with pytest.raises(
+            TaskError, match=rf"^{batch}: model: expected one tensor .*, got outputs of shape \["
+        ) as error:
             attempt()
         assert f"({__file__}, line {line_with('the line')})" in str(error.value)
         assert "as in .squeeze(-1)" in str(error.value)
@@ -149,12 +151,12 @@ class Reduced(nn.Linear):
 
 @pytest.mark.parametrize(
     ("build", "said"),
-    [(Named, "found a dict with logits, hidden"), (Paired, "found a tuple"), (Reduced, r"found outputs of shape \[\]")],
+    [(Named, "got a dict with logits, hidden"), (Paired, "got a tuple"), (Reduced, r"got outputs of shape \[\]")],
 )
 def test_other_outputs_than_one_tensor_are_refused_with_the_line_of_forward(build, said):
     for attempt in attempts(Rows(lambda: build(FEATURES, CLASSES))):
         with pytest.raises(
-            TaskError, match=rf"model: {said} for a batch of 2 samples \(.*, line \d+\); allowed: one tensor"
+            TaskError, match=rf"model: expected one tensor .*, {said} for a batch of 2 samples \(.*, line \d+\)"
         ):
             attempt()
 

@@ -159,7 +159,7 @@ def test_a_traceback_is_written_line_by_line(stderr):
 
 
 def test_bad_level_and_bad_file_are_sentences(restored_logging, tmp_path):
-    with pytest.raises(ValueError, match="allowed: debug"):
+    with pytest.raises(ValueError, match="expected one of debug"):
         setup_logging(3, level="loud")
     with pytest.raises(StorageError, match="cannot open"):
         setup_logging(3, file=tmp_path / "none" / "peer.log")

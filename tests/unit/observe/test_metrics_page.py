@@ -47,7 +47,7 @@ def test_only_metrics_are_found(page):
     _, ask = page
     assert ask()[0] == 200 and ask("/metrics?name[]=peer_run_state")[0] == 200
     for path in ("/", "/metrics/", "/favicon.ico", "/status", "/..%2fmetrics", "/METRICS"):
-        assert ask(path) == (404, "found another path; allowed: /metrics\n"), path
+        assert ask(path) == (404, "expected /metrics, got another path\n"), path
     assert [ask(method=method)[0] for method in ("POST", "PUT", "DELETE")] == [405] * 3
     assert ask(method="HEAD") == (200, "")
 

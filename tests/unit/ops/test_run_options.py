@@ -62,7 +62,7 @@ def test_systemd(deploy):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--discard-sate", "found --discard-sate; allowed: the options of peer run"),
+        ("--discard-sate", "expected an option of peer run, got --discard-sate"),
         ("--id 3", "found --id, which peer deploy sets for each peer; remove it"),
         ("--state-dir=/x", "found --state-dir, which peer deploy sets"),
         ("--log-level 'debug", "No closing quotation"),
@@ -76,7 +76,7 @@ def test_what_a_peer_would_not_take_is_refused(deploy, tmp_path, target, options
 
 
 def test_words_that_systemd_would_split_are_refused(deploy):
-    with pytest.raises(UsageError, match="allowed on devices: words without blanks"):
+    with pytest.raises(UsageError, match="expected words without blanks, quotes and backslashes on devices"):
         deploy("systemd", "--when '22:00-06:00 Europe/Berlin'")
     with pytest.raises(UsageError, match="found --listen, which peer deploy sets"):
         deploy("compose", "--listen 0.0.0.0:1")

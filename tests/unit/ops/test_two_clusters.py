@@ -146,17 +146,17 @@ def test_node_ports_are_those_of_the_graph_file(tmp_path):
         (
             ("n:30400", "n:30401", "b:7400"),
             (1, 3),
-            "--peers: found 1-3; allowed: ids of the graph, which has no peer 3",
+            "--peers: expected ids of the graph, got 1-3. It has no peer 3.",
         ),
         (
             ("n:30400", "n:29999", "b:7400"),
             (0, 1),
-            "peer 1: found port 29999; allowed with --expose NodePort: 30000 to 32767",
+            "peer 1: expected a port from 30000 to 32767 with --expose NodePort, got 29999",
         ),
         (
             ("n:30400", "n:30401", "127.0.0.1:1"),
             (0, 1),
-            "peer 2, which --peers leaves out, has the address 127.0.0.1:1",
+            "peer 2, which --peers leaves out: expected an address that pods can reach, got 127.0.0.1:1",
         ),
     ],
 )
@@ -168,7 +168,9 @@ def test_what_the_other_side_cannot_reach_is_refused(tmp_path, addresses, peers,
 def test_a_peer_elsewhere_without_a_pin_is_refused(tmp_path):
     graph = pinned("a:1", "b:1", "c:1")
     graph = replace(graph, nodes=(*graph.nodes[:2], replace(graph.nodes[2], pins=())))
-    with pytest.raises(UsageError, match=r"peer 2, which --peers leaves out, has no pin; .*peer keygen --id 2"):
+    with pytest.raises(
+        UsageError, match=r"peer 2, which --peers leaves out: expected the pin of its key, got none.*peer keygen --id 2"
+    ):
         write_kubernetes(graph, tmp_path, Cluster(peers=(0, 1)))
 
 
@@ -179,5 +181,5 @@ def test_a_range_of_ids(text, found):
 
 @pytest.mark.parametrize("text", ["7-4", "a", "1-2-3", "-1"])
 def test_a_wrong_range_of_ids_is_refused(text):
-    with pytest.raises(UsageError, match=r"--peers: found .* allowed: FIRST-LAST, such as 4-7"):
+    with pytest.raises(UsageError, match=r"--peers: expected FIRST-LAST, such as 4-7, got"):
         id_range(text)

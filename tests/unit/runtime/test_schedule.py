@@ -58,7 +58,7 @@ def test_a_window_without_a_zone_is_in_that_of_the_machine() -> None:
     ],
 )
 def test_another_window_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="--when: found"):
+    with pytest.raises(ConfigError, match="--when: expected"):
         parse_window(text)
 
 
@@ -109,5 +109,5 @@ def test_a_command_that_does_not_end_says_no_and_is_killed(
 
 @pytest.mark.parametrize("command", ["no-such-program --now", "test 'unclosed"])
 def test_a_command_that_cannot_be_run_is_refused(command: str) -> None:
-    with pytest.raises(ConfigError, match="--when-command: found"):
+    with pytest.raises(ConfigError, match="--when-command: expected"):
         Schedule(command=command)

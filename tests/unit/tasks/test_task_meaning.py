@@ -126,7 +126,7 @@ def test_another_column_to_predict_is_refused(tmp_path):
     [(["a", "c"], "'c'"), (["a", "a"], "'a'"), (["y"], "'y'"), ("a", "'a'"), ([], "[]"), ([1], "1")],
 )
 def test_a_wrong_list_of_columns_is_refused_with_the_columns_of_the_table(tmp_path, columns, wrong):
-    with pytest.raises(TaskError, match=r"task_options\.columns: found .* columns of") as error:
+    with pytest.raises(TaskError, match=r"task_options\.columns: expected .* columns of") as error:
         loaded(table(tmp_path / "a.csv"), columns=columns)
     assert wrong in str(error.value) and str(error.value).endswith("a, b")
 

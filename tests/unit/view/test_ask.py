@@ -106,7 +106,7 @@ def test_before_it_has_met_a_neighbor_none_is_alive():
         ({"stage": "x" * 4000}, "stage: found"),
         ({"waiting_s": 1e300}, "waiting_s: found 1e+300; allowed: less than or equal to 1000000000"),
         ({"storage_error": "x" * 5000}, "storage_error: found"),
-        ({"peer_id": 4}, "peer_id: found 4; allowed: 3, the peer that was asked"),
+        ({"peer_id": 4}, "peer_id: expected 3, the peer that was asked, got 4"),
     ],
 )
 def test_an_answer_that_is_no_status_is_one_sentence(changes, words):
@@ -199,7 +199,7 @@ def test_a_peer_without_an_answer_that_waits_by_its_files_is_in_the_table(tmp_pa
 
 def test_a_missing_file_is_said_to_be_missing():
     """Before, "graph.jsn" was taken for the address of a peer that does not answer."""
-    with pytest.raises(UsageError, match=r'"graph.jsn": found no such file or directory; allowed: a graph file'):
+    with pytest.raises(UsageError, match=r'"graph.jsn": expected a graph file.*, got no such file or directory'):
         ask("graph.jsn")
     with pytest.raises(NeighborUnavailable, match=r"127.0.0.1:1: no answer in plaintext \(connection refused\)"):
         ask("127.0.0.1:1")

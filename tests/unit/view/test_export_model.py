@@ -218,11 +218,17 @@ def test_a_body_without_its_private_head_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("to", "name", "peer_id", "error", "said"),
     [
-        ("model.h5", None, 0, UsageError, r"found the ending '.h5'; allowed: .pt, .safetensors, .onnx"),
-        ("model.pt", None, 7, UsageError, "peer id: found 7; allowed: 0, 1, 2"),
-        ("model.pt", "cluster-9", 0, UsageError, "found 'cluster-9'; allowed: cluster-0, .*personalized"),
-        ("model.pt", "../x", 0, UsageError, r"model: found '\.\./x'"),
-        ("model.pt", "mixture", 0, UsageError, "measured with the personalized_model; allowed: cluster-0"),
+        ("model.h5", None, 0, UsageError, "expected one of .pt, .safetensors, .onnx, got the ending '.h5'"),
+        ("model.pt", None, 7, UsageError, "peer id: expected one of 0, 1, 2, got 7"),
+        ("model.pt", "cluster-9", 0, UsageError, "expected .*, got 'cluster-9'"),
+        ("model.pt", "../x", 0, UsageError, r"model: expected .*, got '\.\./x'"),
+        (
+            "model.pt",
+            "mixture",
+            0,
+            UsageError,
+            r"\(cluster-0, personalized\), got .*measured with the personalized_model",
+        ),
         ("missing/model.pt", None, 0, StorageError, "cannot write .*missing/model.pt"),
     ],
 )
@@ -236,7 +242,7 @@ def test_what_cannot_be_exported_is_one_sentence(normalized, tmp_path, to, name,
     ("task", "said"),
     [
         (Moody, "the ONNX graph computes something else"),
-        (Untraceable, "cannot be converted to ONNX: found .*; allowed"),
+        (Untraceable, "cannot be converted to ONNX: expected .*, got .*"),
     ],
 )
 def test_a_model_that_onnx_cannot_express_is_refused(tmp_path, task, said):
@@ -348,14 +354,14 @@ def test_extra_state_of_a_layer_is_exported(tmp_path, state):
         assert torch.equal(load_file(tmp_path / "model.safetensors")["_extra_state"], state)
     else:
         with pytest.raises(
-            TaskError, match=r"to safetensors: _extra_state: found a \w+ \(get_extra_state\); allowed: tensors"
+            TaskError, match=r"to safetensors: _extra_state: expected tensors, got a \w+ \(get_extra_state\)"
         ):
             run.export_model(0, tmp_path / "model.safetensors")
 
 
 def test_extra_state_that_a_safe_load_refuses_is_one_sentence(tmp_path):
     run = simulated(Stateful(Path("x")), algorithm="local", rounds=1)
-    with pytest.raises(TaskError, match=r"export of a state dict: _extra_state: found .*; allowed: extra state"):
+    with pytest.raises(TaskError, match=r"export of a state dict: _extra_state: expected extra state.*, got .*"):
         run.export_model(0, tmp_path / "model.pt")
     assert list(tmp_path.iterdir()) == []
 
@@ -369,5 +375,5 @@ def test_complex_buffers_are_exported_and_refused_where_onnx_has_no_such_numbers
         run.export_model(0, tmp_path / f"model{ending}")
         found = outputs_of(tmp_path / f"model{ending}", Turned().make_model, inputs)
         assert np.array_equal(found, expected)
-    with pytest.raises(TaskError, match="export a state dict"):
+    with pytest.raises(TaskError, match="Export a state dict"):
         run.export_model(0, tmp_path / "model.onnx")

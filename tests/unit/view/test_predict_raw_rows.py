@@ -237,11 +237,11 @@ def test_preprocessed_samples_are_not_encoded(own, tmp_path):
 @pytest.mark.parametrize(
     ("name", "file", "words"),
     [
-        ("Wrong", "new.csv", r"encode: found \[1, 3\]; allowed: arrays \[samples, ...\] with samples of shape \[2\]"),
+        ("Wrong", "new.csv", r"encode: expected arrays \[samples, ...\] with samples of shape \[2\], got \[1, 3\]"),
         ("Failing", "new.csv", r"encode\(new.csv\): found KeyError: 'size' \(.*own.py, line \d+\)"),
-        ("Missing", "new.csv", r"encode: sample 0, position \[0\]: found nan; allowed: finite"),
+        ("Missing", "new.csv", r"encode: sample 0, position \[0\]: expected finite.*, got nan"),
         ("Own", "new.jsonl", r"new.jsonl cannot be read: .*give one JSON object per line"),
-        ("Own", "new.txt", r"found the ending '.txt'"),
+        ("Own", "new.txt", "expected .*, got the ending '.txt'"),
         ("Own", "none.csv", r"found no such file"),
     ],
 )

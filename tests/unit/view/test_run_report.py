@@ -179,7 +179,7 @@ def test_the_pictures_of_another_metric_are_not_called_accuracy(run_directory, t
 def test_a_report_of_accuracies_keeps_its_keys(run_directory):
     report = build_report(run_directory)
     assert report.as_json() == report.values and report.values["metric"]["name"] == "accuracy"
-    with pytest.raises(UsageError, match="--target: found 2; allowed: a value of the metric, accuracy, from 0 to 1"):
+    with pytest.raises(UsageError, match="--target: expected a value of the metric, accuracy, from 0 to 1, got 2"):
         build_report(run_directory, 2.0)
 
 

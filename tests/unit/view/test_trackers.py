@@ -194,7 +194,7 @@ def test_the_verb_exports(run, tmp_path):
 
 @pytest.mark.parametrize("export", ["wandb:x", "csv", "csv:", ""])
 def test_an_unknown_tracker_is_refused_with_those_that_there_are(export):
-    with pytest.raises(UsageError, match="allowed: tensorboard:LOGDIR, mlflow:URI, csv:FILE, parquet:FILE"):
+    with pytest.raises(UsageError, match="expected tensorboard:LOGDIR, mlflow:URI, csv:FILE, parquet:FILE"):
         check([export])
 
 

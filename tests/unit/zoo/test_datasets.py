@@ -217,8 +217,8 @@ def test_tabular_reads_parquet(tmp_path):
         ("a,b\n1,2,3\n", {}, "line 2: found 3 cells"),
         ("a,b\n", {}, "rows of data"),
         ("a,b\n1,2\n3,4\n", {"target": "c"}, "a column of .*: a, b"),
-        ("a,b\n1,2\n3,2\n", {}, "found 1 class "),
-        ("a,b\n1,2\n3,4\n", {"classes": ["2", "5"]}, "found label '4'"),
+        ("a,b\n1,2\n3,2\n", {}, "expected two or more classes, got 1 "),
+        ("a,b\n1,2\n3,4\n", {"classes": ["2", "5"]}, "expected .*, got label '4'"),
         ("a,b\n1,2\n3,4\n", {"kind": "ranking"}, "kind"),
         ("a,b\n1,2\n3,4\n", {"file": "other.csv"}, "found no file"),
     ],
@@ -233,7 +233,7 @@ def test_wrong_image_folders_are_task_errors(tmp_path):
     with pytest.raises(TaskError, match="classes"):
         load_pool("image-folder", {}, tmp_path, False)
     pictures(tmp_path, {"a": 1, "b": 1})
-    with pytest.raises(TaskError, match="allowed: the classes a, c"):
+    with pytest.raises(TaskError, match="expected one of the classes a, c"):
         load_pool("image-folder", {"classes": ["a", "c"]}, tmp_path, False)
     (tmp_path / "b" / "bad.png").write_bytes(b"no picture")
     with pytest.raises(TaskError, match=r"bad\.png cannot be read"):
@@ -356,7 +356,7 @@ FMNIST = {"task": "fmnist", "kind": "classification", "classes": "10"}
         ("image-folder", {"size": 16}, (3, 32, 32), {"classes": "3"}, r"instead of \[3, 16, 16\]"),
         ("tabular", {"classes": ["a", "b"]}, (5,), {"classes": "3"}, "classes 3 instead of 2"),
         ("tabular", {"kind": "regression"}, (5,), {"classes": "3"}, "kind classification instead of regression"),
-        ("fmnist", {}, (1, 28, 28), {"classes": "²"}, "allowed: the number of labels"),
+        ("fmnist", {}, (1, 28, 28), {"classes": "²"}, "expected the number of labels"),
     ],
 )
 def test_a_shard_of_another_task_is_refused(tmp_path, task, options, shape, metadata, words):
@@ -429,11 +429,11 @@ def test_numbers_in_a_column_are_ordered_as_numbers(tmp_path):
 @pytest.mark.parametrize(
     ("manifest", "peers", "words"),
     [
-        (by_hospital(), 4, "found 3 different values for 4 peers; allowed: one value per peer or more"),
-        (by_hospital("hopsital"), 3, "run.split_options.by: found 'hopsital'; allowed: a column of .*: age, hospital"),
+        (by_hospital(), 4, "expected one value per peer or more, got 3 different values for 4 peers"),
+        (by_hospital("hopsital"), 3, "run.split_options.by: expected a column of .*: age, hospital.*, got 'hopsital'"),
         (by_hospital("sick"), 3, "besides the target 'sick'"),
-        (Manifest(task="tabular", split="by_column"), 3, "run.split_options.by: found None; allowed .*: the name of a"),
-        (Manifest(split="by_column"), 3, "task 'digits', which has no columns; allowed: tabular"),
+        (Manifest(task="tabular", split="by_column"), 3, "run.split_options.by: expected the name of a.*, got None"),
+        (Manifest(split="by_column"), 3, "expected tabular, got 'by_column' with task 'digits', which has no columns"),
     ],
 )
 def test_a_wrong_column_or_too_few_values_are_task_errors(hospitals, manifest, peers, words):

@@ -61,10 +61,10 @@ def test_torchvision_models_by_name(name, shape):
         ("mlp", GREY, {"width": 3}, "model_options.width"),
         ("mlp", GREY, {"hidden": 0}, "model_options.hidden"),
         ("mlp", GREY, {"hidden": True}, "model_options.hidden"),
-        ("dfca_cnn", (10,), {}, "allowed: images"),
+        ("dfca_cnn", (10,), {}, "expected images"),
         ("dpfl_cnn", (1, 8, 8), {}, "16 pixels or more"),
         ("torchvision:nothing", COLOR, {}, "torchvision:nothing"),
-        ("torchvision:resnet18", (2, 28, 28), {}, "found images of 2 channels"),
+        ("torchvision:resnet18", (2, 28, 28), {}, "expected images of 1 or 3 channels, got 2"),
     ],
 )
 def test_wrong_names_options_and_shapes_are_task_errors(name, shape, options, words):

@@ -278,10 +278,10 @@ def test_sizes_and_validation_share_are_applied(name):
         ("dirichlet", {"alpha": 0}, "alpha"),
         ("dirichlet", {"alpha": True}, "alpha"),
         ("dirichlet", {"samples_min": 3000}, "1000 draws"),
-        ("patho", {"samples_min": 500}, "use fewer peers"),
+        ("patho", {"samples_min": 500}, "Use fewer peers"),
         ("imbalance", {"base": "iid"}, "base"),
         ("label_flip", {"base": "writers"}, "base"),
-        ("pair_mixture", {}, "found one data set"),
+        ("pair_mixture", {}, "expected two data sets, got one"),
         ("writers", {}, "writers"),
         ("iid", {"validation": 0.95}, "validation"),
     ],
@@ -292,9 +292,9 @@ def test_wrong_splits_and_options_are_task_errors(name, options, words):
 
 
 def test_too_many_peers_are_refused():
-    with pytest.raises(TaskError, match="use fewer peers"):
+    with pytest.raises(TaskError, match="Use fewer peers"):
         make_split("iid", images(TEST + 1), {}, 0)
-    with pytest.raises(TaskError, match="allowed: 4 or more peers"):
+    with pytest.raises(TaskError, match="expected 4 or more peers"):
         make_split("rotated_hard", images(3), {"k": 4}, 0)
 
 
@@ -303,7 +303,7 @@ def test_by_column_deals_values_in_order_and_needs_one_per_peer():
     for i, split in enumerate(make_split("by_column", data, {"by": "writer"}, 0)):
         for part in (split.train, split.test):
             assert set(data.group[part.index]) == set(range(i, 30, 12))
-    with pytest.raises(TaskError, match="found 30 different values for 31 peers; allowed: one value per peer or more"):
+    with pytest.raises(TaskError, match="expected one value per peer or more, got 30 different values for 31 peers"):
         make_split("by_column", by_writer(31), {"by": "writer"}, 0)
 
 

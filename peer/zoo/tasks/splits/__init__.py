@@ -121,7 +121,7 @@ def make_split(name: str, data: SplitInput, options: Mapping[str, object], data_
     for peer_id, split in enumerate(splits):
         if len(split.train) == 0 or len(split.test) == 0:
             raise TaskError(
-                f"split: {name}: found {len(split.train)} training and {len(split.test)} test samples for peer {peer_id}; "
-                "allowed: one or more; use fewer peers or other split_options"
+                f"split: {name}: expected one or more of each, got {len(split.train)} training and {len(split.test)} test "
+                f"samples for peer {peer_id}. Use fewer peers or other split_options."
             )
     return splits

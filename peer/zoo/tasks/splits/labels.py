@@ -70,9 +70,8 @@ def patho(data: SplitInput, options: Patho, draw: np.random.Generator) -> list[P
             continue
         if members < least * len(owners):
             raise TaskError(
-                f"split: patho: found {counted(members, 'sample')} of class {c} for {counted(len(owners), 'peer')}; "
-                f"allowed: {least} or more per peer; "
-                "use fewer peers or a smaller samples_min"
+                f"split: patho: expected {least} or more per peer, got {counted(members, 'sample')} of class {c} for "
+                f"{counted(len(owners), 'peer')}. Use fewer peers or a smaller samples_min."
             )
         floor = least / members if members else 0.0
         shares[owners, c] = floor + (1.0 - floor * len(owners)) * draw.dirichlet(np.full(len(owners), 0.5))
@@ -131,7 +130,7 @@ def label_flip(data: SplitInput, options: LabelFlip, draw: np.random.Generator) 
 def writers(data: SplitInput, options: WriterOptions, draw: np.random.Generator) -> list[PeerSplit]:
     """Give peer i the images of writer i of FEMNIST, rotated by cluster i mod ``k`` (OURS; 1, the default: upright)."""
     if data.group is None:
-        raise TaskError("split: writers: found a data set without writers; allowed: femnist")
+        raise TaskError("split: writers: expected task femnist, got a data set without writers")
     turns = options.turns
     ids = np.unique(data.group)
     if len(ids) < data.peers:
@@ -154,13 +153,13 @@ def by_column(data: SplitInput, options: ByColumn, draw: np.random.Generator) ->
     """
     # the data set's loader reads the column
     if data.group is None:
-        raise TaskError("split: by_column: found a data set without columns; allowed: task tabular")
+        raise TaskError("split: by_column: expected task tabular, got a data set without columns")
     values = np.unique(data.group)
     if len(values) < data.peers:
         raise TaskError(
-            f"run.split_options.by: found {counted(len(values), 'different value')} for {counted(data.peers, 'peer')}; "
-            "allowed: one value per peer or "
-            "more; use fewer peers, or another column"
+            "run.split_options.by: expected one value per peer or more, got "
+            f"{counted(len(values), 'different value')} for {counted(data.peers, 'peer')}. Use fewer peers, or "
+            "another column."
         )
     owner = np.searchsorted(values, data.group) % data.peers
     halves = ([PoolSamples.of(half[owner[half] == i]) for i in range(data.peers)] for half in data.halves)

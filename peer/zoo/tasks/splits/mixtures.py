@@ -46,7 +46,9 @@ def letters_case(data: SplitInput, options: Cases, draw: np.random.Generator) ->
     ``clusters`` = 4: half of each is rotated by 90 degrees; true cluster = 2 * rotated + capital.
     """
     if int(data.labels.max()) != LOWER_FIRST + LETTERS - 1:
-        raise TaskError("split: letters_case: allowed: only emnist with task_options.split = 'byclass'")
+        raise TaskError(
+            "split: letters_case: expected task emnist with task_options.split = 'byclass', got other labels"
+        )
     pools = []
     for half in data.halves:
         of_case = []
@@ -67,7 +69,7 @@ def pair_mixture(data: SplitInput, options: Pair, draw: np.random.Generator) -> 
     """Mix two data sets of ``per_source`` images each; peer i has a fraction f_i from the first (FedSPD Table 9)."""
     if data.source is None:
         raise TaskError(
-            "split: pair_mixture: found one data set; allowed: two; set task_options.second, such as 'mnist'"
+            "split: pair_mixture: expected two data sets, got one. Set task_options.second, such as 'mnist'"
         )
     limit = options.per_source
     pools = []
@@ -104,7 +106,7 @@ def _shares(pattern: str, peers: int, pools: int, draw: np.random.Generator) -> 
         breaks = np.sort(draw.uniform(size=(peers, pools - 1)), axis=1)
         return np.diff(breaks, axis=1, prepend=0.0, append=1.0)
     if pools != 2:
-        raise TaskError(f"split_options.pattern: found {pattern!r}; allowed with {pools} distributions: 'random'")
+        raise TaskError(f"split_options.pattern: expected 'random' with {pools} distributions, got {pattern!r}")
     first = (np.arange(peers) + 0.5) / peers if pattern == "linear" else np.resize(_percent(pattern), peers)
     return np.stack([first, 1.0 - first], axis=1)
 

@@ -33,7 +33,7 @@ def rotated_hard(data: SplitInput, options: Rotations, draw: np.random.Generator
     k = len(turns)
     if data.peers < k:
         raise TaskError(
-            f"split: rotated_hard: found {counted(data.peers, 'peer')} for {k} clusters; allowed: {k} or more peers"
+            f"split: rotated_hard: expected {k} or more peers, got {counted(data.peers, 'peer')} for {k} clusters"
         )
     splits: list[PeerSplit | None] = [None] * data.peers
     for cluster, turn in enumerate(turns):

@@ -30,6 +30,9 @@ GONE = {
     "experiment run --ray": "--backend simulated@ADDRESS",
     "experiment run --stacked": "--backend stacked",
     "experiment run --one-by-one": "--backend one-by-one",
+    "experiment table --markdown": "--out FILE.md",
+    "experiment table --save": "--out FOLDER",
+    "experiment table --curves": "--out FOLDER",
     "deploy swarm --constraint": "--node KEY==VALUE",
     "deploy kubernetes --namespace": "--name NAMESPACE/NAME",
     "deploy kubernetes --node-selector": "--pod node=LABEL=VALUE",
@@ -46,11 +49,20 @@ GONE = {
 }
 
 
+GONE_VERBS = {"data shard": "peer data split --peer ID"}
+
+
 def name_successor(error: Exception) -> None:
-    """Change the message of an error for an unknown option, where the option is no more; leave other errors as they are."""
+    """Change the message of an error for an unknown option or verb, where it is no more; leave other errors as they are."""
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
-    if option is None or context is None or not hasattr(error, "possibilities"):
+    if context is None:
         return
     verb = context.command_path.partition(" ")[2]
+    for gone, successor in GONE_VERBS.items():
+        group, _, name = gone.rpartition(" ")
+        if group == verb and getattr(error, "message", "").startswith(f"No such command '{name}'."):
+            error.message = f"expected {successor}, got {gone}, which is no more."  # type: ignore[attr-defined]
+    if option is None or not hasattr(error, "possibilities"):
+        return
     if instead := GONE.get(f"{verb} {option}", GONE.get(option)):
         error.message, error.possibilities = f"expected {instead}, got {option}, which is no more.", None  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from peer.lab.spec import Experiment, load_experiment
 from peer.lab.table import ResultTable
 from peer.lab.table_files import FOLDER
 
-FIGURES = "figures"  # pictures of `peer experiment table --curves`, beside the experiment files
+FIGURES = "figures"  # pictures of `peer experiment table --out FOLDER`, beside the experiment files
 
 
 def page(directory: Path, tables: Sequence[ResultTable]) -> str:

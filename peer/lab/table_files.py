@@ -43,7 +43,7 @@ def read_tables(path: Path) -> tuple[ResultTable, ...]:
     except ValidationError as error:
         raise UsageError(joined(str(path), sentences(error, ResultFile, found))) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: expected what peer experiment table --save writes, got: {error}") from error
+        raise UsageError(f"{path}: expected what peer experiment table --out writes, got: {error}") from error
 
 
 def write_tables(folder: Path, tables: Sequence[ResultTable]) -> list[Path]:

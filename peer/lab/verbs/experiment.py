@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coordinator_free_bootstrap.validation import refuse_without
 from peer.cli.problem import Amp, DataRoot, Settings
+
+if TYPE_CHECKING:
+    from peer.lab.blocks import Block
+    from peer.lab.table import ResultTable
 
 app = typer.Typer(
     name="experiment",
@@ -130,38 +135,25 @@ def run(
     typer.echo(out / experiment.file)
 
 
-@app.command(
-    epilog="Example: peer experiment table out/experiments --save papers/dfca/results --curves papers/dfca/figures"
-)
+@app.command(epilog="Example: peer experiment table out/experiments --out papers/dfca")
 def table(
     directory: Annotated[
         Path,
         typer.Argument(
             help="The --out folder of peer experiment run, or that of one experiment in it; or a folder with the subfolder "
-            "results of --save.",
+            "results of --out.",
             readable=False,
         ),
     ] = Path("out/experiments"),
-    save: Annotated[
-        Path | None,
+    out: Annotated[
+        list[Path] | None,
         typer.Option(
-            "--save",
-            metavar="FOLDER",
-            help="Folder for the tables as JSON: a file for each experiment, which keeps its tables of other scales.",
+            "--out",
+            metavar="FILE.md|FOLDER",
+            help="Markdown file to write the tables to; of a folder with results, a page with the notes of its experiment files. "
+            "Or a folder: results/ gets the tables as JSON, a file for each experiment, which keeps tables of other scales, and "
+            "figures/ pictures of the metric over rounds, of test and of training samples. Repeatable.",
             readable=False,
-        ),
-    ] = None,
-    markdown: Annotated[
-        Path | None,
-        typer.Option(
-            help="Markdown file to write the tables to; of a folder with results, a page with the notes of its experiment files.",
-            readable=False,
-        ),
-    ] = None,
-    curves: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for PNG pictures of the metric over rounds, of test and of training samples.", readable=False
         ),
     ] = None,
 ) -> None:
@@ -169,37 +161,55 @@ def table(
     from rich.console import Console
 
     from coordinator_free_bootstrap.errors import UsageError
-    from coordinator_free_bootstrap.validation import counted
     from peer.lab.blocks import read_blocks
-    from peer.lab.jobs import slug
     from peer.lab.page import page
     from peer.lab.render import markdown as as_markdown
     from peer.lab.render import rendered
-    from peer.lab.table_files import read_tables, table_files, write_tables
+    from peer.lab.table_files import read_tables, table_files
 
     files = table_files(directory)
     blocks = [] if files else read_blocks(directory)
-    if files:
-        refuse_without("with the results of single runs", False, save=save, curves=curves)
+    folders = [path for path in out or () if path.suffix != ".md"]
+    for folder in folders:
+        if files:
+            raise UsageError(
+                f"--out: expected FILE.md, as {directory} has tables and no results of single runs, got {folder}."
+            )
+        if folder.resolve() == directory.resolve():
+            raise UsageError(f"--out: expected another folder than that of the results, got {folder}.")
     tables = [found for path in files for found in read_tables(path)] or [block.table() for block in blocks]
     Console().print(rendered(tables))
-    if save is not None:
-        _make_folder(save, "--save")
-        typer.echo(f"wrote {', '.join(map(str, write_tables(save, tables)))}", err=True)
-    if markdown is not None:
+    for path in out or ():
+        if path in folders:
+            _write_folder(path, tables, blocks)
+            continue
         try:
-            markdown.write_text(page(directory, tables) if files else as_markdown(tables), encoding="utf-8")
+            path.write_text(page(directory, tables) if files else as_markdown(tables), encoding="utf-8")
         except OSError as error:
-            raise UsageError(f"--markdown: {markdown} cannot be written: {error.strerror}") from error
-        typer.echo(f"wrote {markdown}", err=True)
-    if curves is not None:
-        from peer.lab.curves import save_curves
+            raise UsageError(f"--out: {path} cannot be written: {error.strerror}") from error
+        typer.echo(f"wrote {path}", err=True)
 
-        _make_folder(curves, "--curves")
-        parts = [part for block in blocks for part in block.parts()]
-        for part in parts:
-            save_curves(part, curves / f"{slug(part.title)}.png")
-        typer.echo(f"wrote pictures of {counted(len(parts), 'table')} to {curves}", err=True)
+
+def _write_folder(folder: Path, tables: Sequence[ResultTable], blocks: Sequence[Block]) -> None:
+    """Write the tables as JSON and, if matplotlib is installed, the pictures of curves."""
+    from coordinator_free_bootstrap.extras import is_installed, missing
+    from coordinator_free_bootstrap.validation import counted
+    from peer.lab.jobs import slug
+    from peer.lab.page import FIGURES
+    from peer.lab.table_files import FOLDER, write_tables
+
+    _make_folder(folder / FOLDER, "--out")
+    typer.echo(f"wrote {', '.join(map(str, write_tables(folder / FOLDER, tables)))}", err=True)
+    if not is_installed("matplotlib"):
+        typer.echo(f"no pictures: {missing('matplotlib')}", err=True)
+        return
+    from peer.lab.curves import save_curves
+
+    _make_folder(folder / FIGURES, "--out")
+    parts = [part for block in blocks for part in block.parts()]
+    for part in parts:
+        save_curves(part, folder / FIGURES / f"{slug(part.title)}.png")
+    typer.echo(f"wrote pictures of {counted(len(parts), 'table')} to {folder / FIGURES}", err=True)
 
 
 def _make_folder(folder: Path, option: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from peer.cli.gone import GONE
+from peer.cli.gone import GONE, GONE_VERBS
 from peer.cli.main import app
 
 
@@ -33,6 +33,12 @@ def test_an_option_that_is_no_more_is_refused_with_its_successor(gone):
     path = path or next(iter(verbs))
     assert option not in verbs[tuple(path)]
     assert f"expected {GONE[gone]}, got {option}, which is no more." in said(*path, option)
+
+
+@pytest.mark.parametrize("gone", GONE_VERBS)
+def test_a_verb_that_is_no_more_is_refused_with_its_successor(gone):
+    assert f"expected {GONE_VERBS[gone]}, got {gone}, which is no more." in said(*gone.split(" "), "--peer", "3")
+    assert "No such command 'nothing'" in said(gone.split(" ")[0], "nothing")
 
 
 def test_other_unknown_options_are_refused_as_before():

@@ -201,7 +201,7 @@ def test_the_command_runs_resumes_and_prints_a_table(small, tmp_path):
     assert results[0].stat().st_mtime_ns == kept
     assert cut.is_file()
 
-    table = CliRunner().invoke(app, ["experiment", "table", str(out), "--markdown", str(tmp_path / "t.md")])
+    table = CliRunner().invoke(app, ["experiment", "table", str(out), "--out", str(tmp_path / "t.md")])
     assert table.exit_code == 0, table.output
     text = (tmp_path / "t.md").read_text()
     assert "### A small one" in text
@@ -260,12 +260,12 @@ def test_an_incomplete_result_is_run_again(small, tmp_path):
 def test_curves_are_drawn_into_small_files(small, tmp_path):
     out = tmp_path / "results"
     assert CliRunner().invoke(app, ["experiment", "run", str(small), "--seeds", "1", "--out", str(out)]).exit_code == 0
-    done = CliRunner().invoke(app, ["experiment", "table", str(out), "--curves", str(tmp_path / "figures")])
+    done = CliRunner().invoke(app, ["experiment", "table", str(out), "--out", str(tmp_path / "drawn")])
     assert done.exit_code == 0, done.output
-    picture = tmp_path / "figures" / "a-small-one.png"
+    picture = tmp_path / "drawn" / "figures" / "a-small-one.png"
     assert 1000 < picture.stat().st_size < 100_000
     assert 1000 < picture.with_stem("a-small-one-train").stat().st_size < 100_000
-    shutil.rmtree(tmp_path / "figures")
+    shutil.rmtree(tmp_path / "drawn")
 
 
 def test_a_sweep_repeats_each_case_with_each_value(small):
@@ -373,9 +373,9 @@ def test_a_sweep_is_drawn_over_its_values(small, tmp_path):
     small.write_text(HEAD + SWEEP % ("graph.degree", "[2, 4]"))
     out = tmp_path / "results"
     assert CliRunner().invoke(app, ["experiment", "run", str(small), "--seeds", "2", "--out", str(out)]).exit_code == 0
-    done = CliRunner().invoke(app, ["experiment", "table", str(out), "--curves", str(tmp_path / "figures")])
+    done = CliRunner().invoke(app, ["experiment", "table", str(out), "--out", str(tmp_path / "drawn")])
     assert done.exit_code == 0, done.output
-    sizes = {path.name: path.stat().st_size for path in (tmp_path / "figures").iterdir()}
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / "drawn" / "figures").iterdir()}
     assert sizes.keys() == {"a-small-one.png", "a-small-one-sweep.png", "a-small-one-train.png"}
     assert all(1000 < size < 100_000 for size in sizes.values())
     header, *rows = cells_of(tables_of(tmp_path / "results")[0])
@@ -456,8 +456,9 @@ def written(folder, result):
 @pytest.mark.parametrize(
     ("arguments", "changes", "words"),
     [
-        (["--markdown", "{}/missing/x.md"], {}, "--markdown: .*missing/x.md cannot be written"),
-        (["--curves", "{}/a/case/seed-1.json"], {}, "--curves: .* cannot be made"),
+        (["--out", "{}/missing/x.md"], {}, "--out: .*missing/x.md cannot be written"),
+        (["--out", "{}"], {}, "--out: expected another folder"),
+        (["--out", "{}/a/case/seed-1.json"], {}, "--out: .* cannot be made"),
         (
             [],
             {"experiment": None},

@@ -34,7 +34,7 @@ def test_every_folder_of_a_paper_has_files_results_and_a_page():
 
 @every_folder
 def test_the_page_of_a_paper_is_what_its_files_and_results_give(folder):
-    command = f"peer experiment table papers/{folder.name} --markdown papers/{folder.name}/README.md"
+    command = f"peer experiment table papers/{folder.name} --out papers/{folder.name}/README.md"
     assert (folder / "README.md").read_text() == page(folder, tables_in(folder)), f"write it again: {command}"
 
 
@@ -138,7 +138,7 @@ def test_a_row_is_marked_where_the_interval_of_its_difference_includes_0(row, ma
     [
         ('"rounds": 2', '"rounds": "many"', r'one.json: tables\[0\].rounds: found "many"'),
         ('"seeds": 2', '"seed": 2', "no such key"),
-        ("{", "[", "one.json: expected what peer experiment table --save writes"),
+        ("{", "[", "one.json: expected what peer experiment table --out writes"),
         ('"measured": [91, 2.5]', '"measured": [91, NaN]', "measured"),
     ],
 )
@@ -164,7 +164,7 @@ def paper(tmp_path):
 
 def test_a_page_has_notes_tables_and_what_was_not_measured(paper, tmp_path):
     out = tmp_path / "page.md"
-    done = CliRunner().invoke(app, ["experiment", "table", str(paper), "--markdown", str(out)])
+    done = CliRunner().invoke(app, ["experiment", "table", str(paper), "--out", str(out)])
     assert done.exit_code == 0, done.output
     text = out.read_text()
     assert text == page(paper, tables_in(paper))
@@ -181,11 +181,10 @@ def test_a_page_leaves_no_table_out(paper):
         page(paper, tables_in(paper))
 
 
-@pytest.mark.parametrize("option", ["--save", "--curves"])
-def test_options_that_need_single_runs_are_refused_for_saved_tables(paper, tmp_path, option):
-    done = CliRunner().invoke(app, ["experiment", "table", str(paper), option, str(tmp_path / "out")])
+def test_a_folder_is_refused_for_saved_tables(paper, tmp_path):
+    done = CliRunner().invoke(app, ["experiment", "table", str(paper), "--out", str(tmp_path / "out")])
     assert isinstance(done.exception, UsageError)
-    assert str(done.exception).startswith(f"{option}: ") and not (tmp_path / "out").exists()
+    assert str(done.exception).startswith("--out: expected FILE.md") and not (tmp_path / "out").exists()
 
 
 def result(case, setting, seed, measured):
@@ -209,7 +208,7 @@ def test_results_of_single_runs_become_a_file_with_the_numbers_of_each_seed(tmp_
             path = tmp_path / "out" / "one" / f"{setting}-{case}" / f"seed-{seed}.json"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(result(case, setting, seed, value)))
-    done = CliRunner().invoke(app, ["experiment", "table", str(tmp_path / "out"), "--save", str(tmp_path / "results")])
+    done = CliRunner().invoke(app, ["experiment", "table", str(tmp_path / "out"), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     (table,) = read_tables(tmp_path / "results" / "one.json")
     assert [(row.setting, row.case, row.by_seed) for row in table.rows] == [

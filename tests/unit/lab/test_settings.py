@@ -174,13 +174,13 @@ def test_the_best_of_each_column_and_what_is_not_separated_from_it_are_marked(fo
 
 def test_tables_and_pictures_of_settings_are_written(folder, tmp_path):
     out, pictures = tmp_path / "t.md", tmp_path / "pictures"
-    arguments = ["experiment", "table", str(folder), "--markdown", str(out), "--curves", str(pictures)]
+    arguments = ["experiment", "table", str(folder), "--out", str(out), "--out", str(pictures)]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert out.read_text() == markdown(tables_of(folder))
     for words in ("** best", "worst peer / worst tenth", "over all settings", "| dfca | 91.0 ± 2.48 ** |"):
         assert words in out.read_text()
-    assert {path.name for path in pictures.iterdir()} == {"a-hard.png", "a-soft.png"}
+    assert {path.name for path in (pictures / "figures").iterdir()} == {"a-hard.png", "a-soft.png"}
 
 
 def test_one_seed_marks_the_best_alone(folder):

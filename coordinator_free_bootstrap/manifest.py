@@ -237,7 +237,6 @@ class Manifest(_Section):
         le=100,
         description="times that a diverged peer goes back to its last finite models, with half the learning rate; 0: it ends",
     )
-    allow_disconnected: bool = Field(False, description="accept a graph of several connected parts")
 
     start: StartRule = Field(default_factory=StartRule)
     timeouts: Timeouts = Field(default_factory=Timeouts)

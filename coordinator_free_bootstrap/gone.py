@@ -11,6 +11,9 @@ GONE = {
     "run.lockstep.retry_after_suspicions": (
         "A push is sent again after 4 times run.timeouts.suspicion_s without an answer. Remove it, or lower that."
     ),
+    "run.learning_rate_decay_rounds": "Set run.learning_rate_decay to [factor, rounds].",
+    "run.final.decay_epochs": "Set run.final.decay to [factor, epochs].",
+    "run.allow_disconnected": "Make a graph file of each connected part; only algorithm local runs on several parts.",
     "run.limits.concurrent_receives": "2 models are received at a time in every run. Remove it.",
     "run.limits.rounds_ahead": "A neighbor may be 2 rounds ahead in every lockstep run. Remove it.",
     "run.limits.models_per_round": (

@@ -112,12 +112,12 @@ class Graph:
         problems = [*_node_problems(self.nodes), *_edge_problems(self.nodes, self.edges)]
         problems = problems or _route_problems(self.nodes, self.edges, self.via)
         problems += _observer_problems(self.observers)
-        if not problems and not self.manifest.allow_disconnected and len(self.components) > 1:
+        if not problems and self.manifest.algorithm != "local" and len(self.components) > 1:
             parts = " and ".join(_ids(part) for part in self.components[:3])
             more = f" and {len(self.components) - 3} more parts" if len(self.components) > 3 else ""
             problems.append(
-                f"edges: found no path between {parts}{more}; "
-                "allowed: a connected graph, or run.allow_disconnected true"
+                f"edges: expected a connected graph, got no path between {parts}{more}. "
+                "Add an edge, or make a graph file of each part; only algorithm local needs no path."
             )
         if problems:
             raise GraphError("\n".join(problems))

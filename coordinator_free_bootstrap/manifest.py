@@ -12,7 +12,7 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from coordinator_free_bootstrap.options import EffectiveWhen
 
@@ -43,6 +43,25 @@ OF_DEALT_DATA = EffectiveWhen(
     lambda r: not r.own_task or r.run.split == "shard", lambda r: f"task {r.run.task!r} loads its own shards"
 )
 OF_SPLIT = EffectiveWhen(lambda r: not r.own_task and r.run.split != "shard", "each peer has its own shard")
+
+
+def factor_and_period(decay: float | list[float]) -> tuple[float, int]:
+    """Return the factor of a decay, and how many rounds or epochs apart it is applied."""
+    return (decay[0], int(decay[1])) if isinstance(decay, list) else (decay, 1)
+
+
+def _check_decay(decay: float | list[float]) -> float | list[float]:
+    found = decay if isinstance(decay, list) else None
+    if found is not None and (len(found) != 2 or not 0 < found[0] < 1 or found[1] < 1 or found[1] % 1):
+        raise ValueError(
+            f"expected [factor above 0 and below 1, whole number of 1 or more], got {found}. Example: [0.8, 5]."
+        )
+    if found is None and not 0 < factor_and_period(decay)[0] <= 1:
+        raise ValueError(f"expected a factor above 0 and up to 1, got {decay}. 1 is no decay.")
+    return decay
+
+
+Decay = Annotated[float | list[float], AfterValidator(_check_decay)]
 
 
 class _Section(BaseModel):
@@ -124,8 +143,7 @@ class FinalPhase(_Section):
     learning_rate: float | None = Field(
         None, gt=0, description="its first learning rate; default: half of run.learning_rate"
     )
-    decay: float = Field(1.0, gt=0, le=1, description="factor of its learning rate, every decay_epochs")
-    decay_epochs: int = Field(1, ge=1, description="epochs between two decays of its learning rate")
+    decay: Decay = Field(1.0, description="factor of its learning rate in each epoch, or [factor, epochs]")
     guard: bool = Field(False, description="go only as far from the model before it as samples held out for this say")
 
 
@@ -170,10 +188,7 @@ class Manifest(_Section):
     batch_size: int = Field(100, ge=1, description="samples per optimizer step")
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="optimizer of the local training")
     learning_rate: float = Field(0.1, gt=0, description="eta: step size of the optimizer")
-    learning_rate_decay: float = Field(1.0, gt=0, le=1, description="factor, every learning_rate_decay_rounds")
-    learning_rate_decay_rounds: Annotated[
-        int, EffectiveWhen(lambda r: r.run.learning_rate_decay != 1, "run.learning_rate_decay is 1")
-    ] = Field(1, ge=1, description="rounds between two decays")
+    learning_rate_decay: Decay = Field(1.0, description="factor in each round, or [factor, rounds]")
     momentum: Annotated[float, EffectiveWhen(lambda r: r.run.optimizer != "adam", "run.optimizer is adam")] = Field(
         0.0, ge=0, lt=1, description="momentum of SGD"
     )
@@ -222,7 +237,6 @@ class Manifest(_Section):
         le=100,
         description="times that a diverged peer goes back to its last finite models, with half the learning rate; 0: it ends",
     )
-    allow_disconnected: bool = Field(False, description="accept a graph of several connected parts")
 
     start: StartRule = Field(default_factory=StartRule)
     timeouts: Timeouts = Field(default_factory=Timeouts)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from coordinator_free_bootstrap.manifest import factor_and_period
 from coordinator_free_bootstrap.seeds import generator
 from peer.algorithms.base import Algorithm
 from peer.algorithms.held_out import Indices, folds
@@ -56,11 +57,12 @@ def tuned(
     """
     settings, left, block = workspace.manifest.final, epochs, 0
     rate = settings.learning_rate or workspace.base_learning_rate / 2
-    each = settings.decay_epochs if settings.decay < 1 else left
+    factor, period = factor_and_period(settings.decay)
+    each = period if factor < 1 else left
     unit: Unit = "epoch" if workspace.manifest.local_unit == "epoch" else "fullbatch_step"
     while left > 0:
         plan = workspace.plan(workspace.seed(purpose, *path, *([block] if block else [])))
-        decayed = rate * settings.decay**block
+        decayed = rate * factor**block
         model, _ = workspace.fit(
             model, replace(plan, epochs=min(each, left), learning_rate=decayed, unit=unit, indices=indices)
         )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from typing_extensions import TypeVar
 
 from coordinator_free_bootstrap.graph import Graph
-from coordinator_free_bootstrap.manifest import Manifest
+from coordinator_free_bootstrap.manifest import Manifest, factor_and_period
 from coordinator_free_bootstrap.seeds import derive_seed
 from peer.algorithms.learner import Learner, TrainingPlan, TrainStats
 from peer.core.averaging import Vector
@@ -62,8 +62,8 @@ class Workspace(Generic[StateT_co]):
     @property
     def learning_rate(self) -> float:
         """eta_t: this round's learning rate, after decay, and after a halving for each restore."""
-        m = self.manifest
-        return self.base_learning_rate * m.learning_rate_decay ** (self.round_index // m.learning_rate_decay_rounds)
+        factor, period = factor_and_period(self.manifest.learning_rate_decay)
+        return self.base_learning_rate * factor ** (self.round_index // period)
 
     @property
     def base_learning_rate(self) -> float:

@@ -12,11 +12,11 @@ from coordinator_free_bootstrap.options import changed
 READ = frozenset(
     f"run.{key}"
     for key in (
-        *("algorithm", "options", "clusters", "rounds", "seed", "evaluate_every", "allow_disconnected"),
+        *("algorithm", "options", "clusters", "rounds", "seed", "evaluate_every"),
         *("task", "task_options", "model", "model_options", "split", "split_options", "data_seed"),
         *("local_epochs", "local_unit", "batch_size", "gradient_clip", "weight_decay"),
         *("optimizer", "optimizer_state", "momentum"),
-        *("learning_rate", "learning_rate_decay", "learning_rate_decay_rounds"),
+        *("learning_rate", "learning_rate_decay"),
         *("limits.model_bytes_max", "limits.kept_bytes_max"),  # checked where the clients are built
     )
 )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from coordinator_free_bootstrap.graph import Graph
+from coordinator_free_bootstrap.manifest import factor_and_period
 from coordinator_free_bootstrap.schedule import edge_is_up, is_active
 from coordinator_free_bootstrap.seeds import derive_seed, generator
 from peer.algorithms.learner import TrainingPlan
@@ -121,12 +122,13 @@ class Reference:
         if m.algorithm == "dfca":
             peer.cluster = self.nearest(peer) if peer.cluster is None else peer.cluster
             slot = peer.cluster
+        factor, period = factor_and_period(m.learning_rate_decay)
         peer.models[slot], _ = peer.learner.train(
             peer.models[slot],
             TrainingPlan(
                 epochs=m.local_epochs,
                 seed=derive_seed(m.seed, "train", peer.peer_id, t, slot),
-                learning_rate=m.learning_rate * m.learning_rate_decay ** (t // m.learning_rate_decay_rounds),
+                learning_rate=m.learning_rate * factor ** (t // period),
                 momentum=m.momentum,
                 weight_decay=m.weight_decay,
                 unit=m.local_unit,

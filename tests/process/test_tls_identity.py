@@ -387,7 +387,7 @@ def test_certificates_that_do_not_match_the_graph_file_are_an_error_at_start(tmp
         load_tls(LINE, 0, files, ca=tmp_path / "ca.pem")
 
 
-ALONE = Manifest(allow_disconnected=True)
+ALONE = Manifest(algorithm="local")
 
 
 def _without_certificates() -> tuple[Node, ...]:

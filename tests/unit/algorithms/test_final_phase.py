@@ -44,7 +44,7 @@ def test_an_algorithm_that_predicts_with_several_models_refuses_it():
         run(graph_of("fedem", final={"epochs": 3}))
 
 
-@pytest.mark.parametrize("setting", [{"guard": True}, {"learning_rate": 0.1}, {"decay": 0.5}, {"decay_epochs": 2}])
+@pytest.mark.parametrize("setting", [{"guard": True}, {"learning_rate": 0.1}, {"decay": 0.5}, {"decay": [0.5, 2]}])
 def test_a_setting_without_a_phase_is_refused(setting):
     with pytest.raises(ConfigError, match=rf"run\.final\.{next(iter(setting))}: found .* without a final phase; set"):
         run(graph_of(final=setting))
@@ -52,7 +52,7 @@ def test_a_setting_without_a_phase_is_refused(setting):
 
 def test_the_rate_decays():
     """Two epochs at eta and eta / 2 are a phase of two epochs with decay; without decay it is one training of two epochs."""
-    peer = run(graph_of(final={"epochs": 2, "learning_rate": 0.4, "decay": 0.5, "decay_epochs": 1}))[0]
+    peer = run(graph_of(final={"epochs": 2, "learning_rate": 0.4, "decay": 0.5}))[0]
     first, _ = peer.workspace.fit(peer.models[0], plan_of(peer, ("final",), epochs=1, learning_rate=0.4))
     second, _ = peer.workspace.fit(first, plan_of(peer, ("final", 1), epochs=1, learning_rate=0.2))
     assert np.array_equal(second, peer.personalized)

@@ -97,12 +97,6 @@ def test_the_older_key_links_is_read():
         (file_of(edges=edges_with((1, 0))), "edge 0-1", "found 2 times", "each edge once"),
         (file_of(edges=[{"source": 0, "target": 1, "key": 0}]), "edges[0].key", "found 0", "known: source, target"),
         (file_of(edges=[{"source": 0}]), "edges[0].target", "found nothing", "required"),
-        (
-            file_of(edges=[{"source": 0, "target": 1}]),
-            "edges",
-            "found no path between 0, 1 and 2",
-            "allow_disconnected",
-        ),
         (3, "the file", "found 3", "an object"),
     ],
 )
@@ -142,8 +136,17 @@ def test_a_wrong_manifest_is_a_config_error():
     assert caught.value.exit_code == 10
 
 
-def test_allow_disconnected_accepts_a_disconnected_graph():
-    data = file_of(edges=[{"source": 0, "target": 1}], graph={"run": {"allow_disconnected": True}})
+def test_a_graph_of_two_parts_is_refused():
+    with pytest.raises(GraphError) as caught:
+        parse_graph(json.dumps(file_of(edges=[{"source": 0, "target": 1}])), "g.json")
+    assert str(caught.value) == (
+        "g.json: edges: expected a connected graph, got no path between 0, 1 and 2. Add an edge, or make a graph file of "
+        "each part; only algorithm local needs no path."
+    )
+
+
+def test_peers_that_exchange_nothing_need_no_path_between_them():
+    data = file_of(edges=[{"source": 0, "target": 1}], graph={"run": {"algorithm": "local"}})
     graph = parse_graph(json.dumps(data))
     assert graph.components == ((0, 1), (2,))
     assert graph.neighbors(2) == ()

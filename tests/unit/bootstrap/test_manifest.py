@@ -65,6 +65,20 @@ def test_all_keys_of_a_section_that_is_gone_are_named():
     assert second.startswith("--set run.lockstep.rate_window_rounds: expected no such key, got 8. ")
 
 
+@pytest.mark.parametrize("key", ["learning_rate_decay", "final.decay"])
+def test_a_decay_is_a_factor_or_a_factor_and_its_period(key):
+    def parsed(value):
+        section, _, leaf = key.rpartition(".")
+        return parse_manifest({section: {leaf: value}} if section else {leaf: value}, "g.json")
+
+    assert canonical_json(parsed([0.5, 3])) != canonical_json(parsed(0.5))
+    for value in (0, 1.5, -1.0, [], [0.5], [0.5, 0], [0.5, 1.5], [1.0, 5], [0, 2], [0.5, 2, 3]):
+        with pytest.raises(ConfigError, match=rf"g\.json: run\.{key}: expected .*, got "):
+            parsed(value)
+    with pytest.raises(ConfigError, match=rf'run\.{key}: found "half"'):
+        parsed("half")
+
+
 def test_every_key_has_a_description():
     sections = {"run.start", "run.timeouts", "run.limits", "run.screening", "run.final"}
     assert {key for key, description in known_keys().items() if not description} == sections

@@ -43,7 +43,7 @@ def test_after_so_many_rounds_a_hundredth_of_any_difference_is_left(kind):
 
 def test_parts_never_agree():
     graph = Graph(
-        tuple(Node(i, f"127.0.0.1:{7400 + i}") for i in range(4)), ((0, 1), (2, 3)), Manifest(allow_disconnected=True)
+        tuple(Node(i, f"127.0.0.1:{7400 + i}") for i in range(4)), ((0, 1), (2, 3)), Manifest(algorithm="local")
     )
     assert spectral_gap(graph) == 0
     assert rounds_to_agree(0.0) is None

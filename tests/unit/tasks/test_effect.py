@@ -50,7 +50,6 @@ def test_options_that_a_task_uses_pass():
         ({"pace": "async"}, []),
         ({"momentum": 0.9}, []),
         ({"momentum": 0.9, "optimizer": "adam"}, ["run.momentum"]),
-        ({"learning_rate_decay_rounds": 5}, ["run.learning_rate_decay_rounds"]),
         ({"pace": "async", "fold_order": "neighbor_id"}, ["run.fold_order"]),
         ({"stale_rounds_max": 3, "stale_weight": 0.9}, ["run.stale_rounds_max", "run.stale_weight"]),
         ({"stale_rounds_max": 3, "stale": "fold"}, []),

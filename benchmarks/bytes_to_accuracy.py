@@ -86,7 +86,7 @@ def measure(task: str, encoding: str, seed: int, rounds: int, data_root: Path | 
     graph = with_settings(graph, [*settings, f"run.seed={seed}", f"run.data_seed={seed}"])
     peers = simulate(graph, None, SimulatedSettings(data_root=data_root))
     lines = [[fields for kind, fields in peer.recording.lines if kind == "round"] for peer in peers.values()]
-    accuracy = np.array([[line["accuracy"] for line in own] for own in lines]).mean(0)
+    accuracy = np.array([[line["metric_value"] for line in own] for own in lines]).mean(0)
     sent = np.array([[line["payload_bytes_sent"] for line in own] for own in lines]).mean(0).cumsum()
     return Curve(100 * accuracy, sent)
 

@@ -274,7 +274,7 @@ def accuracy(seed: int, algorithm: Any, screening: dict[str, float]) -> float:
     result = peer.simulate(graph, algorithm=None if isinstance(algorithm, str) else algorithm, progress=False)
     frame = result.frame()
     last = frame[frame["round_index"] == frame["round_index"].max()]
-    return float(last[last["peer_id"] != LIAR]["accuracy"].mean())
+    return float(last[last["peer_id"] != LIAR]["metric_value"].mean())
 
 
 def on_digits(seeds: int) -> list[list[object]]:

@@ -56,7 +56,7 @@ def graph_of(peers: int) -> tuple[str, dict[str, Any]]:
 
 
 def accuracy(run: FaultyRun, peers: list[int]) -> float:
-    return float(np.mean([run.history(p, "end")[-1]["accuracy"] for p in peers]))
+    return float(np.mean([run.history(p, "end")[-1]["metric_value"] for p in peers]))
 
 
 def undisturbed(peers: int, rounds: int) -> tuple[dict[int, float], float]:
@@ -64,7 +64,7 @@ def undisturbed(peers: int, rounds: int) -> tuple[dict[int, float], float]:
     with faulty_run(kind, peers, [f"run.rounds={rounds}"], **shape) as run:
         run.drive(300)
         lost = float(np.mean([pauses(run.history(p, "round"))[0] for p in run.graph.ids]))
-        return {p: run.history(p, "end")[-1]["accuracy"] for p in run.graph.ids}, lost
+        return {p: run.history(p, "end")[-1]["metric_value"] for p in run.graph.ids}, lost
 
 
 def killed(peers: int, victims: tuple[int, ...], rounds: int, point: str) -> list[Any]:

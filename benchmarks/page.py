@@ -64,7 +64,7 @@ def lines(graph: Graph, peer_id: int, rounds: int, random: np.random.Generator) 
             "neighbors_alive": len(neighbors),
             "folded": [[neighbor, 1 << 32, index, 0, cluster] for neighbor in neighbors],
             "missing": [],
-            "accuracy": float(final - 0.6 * np.exp(-index / 20) + random.normal(0, 0.005)),
+            "metric_value": float(final - 0.6 * np.exp(-index / 20) + random.normal(0, 0.005)),
             "loss": 1.0,
             "train_loss": 1.0,
             "cluster_index": cluster,
@@ -75,7 +75,7 @@ def lines(graph: Graph, peer_id: int, rounds: int, random: np.random.Generator) 
             "seconds": {"train": 0.3, "wait": 0.2, "fold": 0.05, "evaluate": 0.02, "other": 0.01},
         }
         found.append(line(1.0 + index, "round", peer_id, **fields))
-    found.append(line(1.0 + rounds, "end", peer_id, rounds_completed=rounds, accuracy=float(final)))
+    found.append(line(1.0 + rounds, "end", peer_id, rounds_completed=rounds, metric_value=float(final)))
     return found
 
 

@@ -126,7 +126,7 @@ class Run:
 
     def accuracy(self, at: float) -> list[float]:
         """Return each peer's."""
-        known = [[line["accuracy"] for second, line in lines if second <= at] for lines in self.rounds.values()]
+        known = [[line["metric_value"] for second, line in lines if second <= at] for lines in self.rounds.values()]
         return [100 * own[-1] if own else 0.0 for own in known]
 
     def mean(self, at: float) -> float:

@@ -293,7 +293,7 @@ def accuracies(outcome: Run) -> tuple[float, float, float]:
     last, folded = {}, []
     for peer_id, history in outcome.histories.items():
         rounds = [line for line in history if line["kind"] == "round"]
-        last[peer_id] = 100 * rounds[-1]["accuracy"]
+        last[peer_id] = 100 * rounds[-1]["metric_value"]
         folded += [len(line["folded"]) for line in rounds]
     behind = statistics.mean(last[peer_id] for peer_id in BEHIND)
     return behind, statistics.mean(last[p] for p in last if p not in BEHIND), statistics.mean(folded)

@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from peer.core.counters import COUNTING, Totals, entries
-from peer.core.metric import Metric
 from peer.observe.metrics import PeerMetrics
 from peer.store.records import KINDS, STATES, AlgorithmFields, Line, Summary, fields_of
 from peer.view.state.rows import EdgeRow, Header, PeerRow
 
 DOCS = Path(__file__).resolve().parent
 GENERATED = re.compile(r"(?<=^<!-- code: )(\S+)( -->\n\n).*?(?=\n<!-- end of code -->$)", re.DOTALL | re.MULTILINE)
-ANOTHER = Metric("mse", higher_is_better=False, share=False)
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -60,13 +58,12 @@ def fields_of_round() -> str:
 def metrics() -> str:
     """Return what the metrics endpoint exports."""
     rows = {}
-    for metric in (Metric(), ANOTHER):
-        for family in PeerMetrics(0, metric=metric).registry.collect():
-            labels = {} if family.type == "info" or not family.samples else family.samples[0].labels
-            name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
-            name += f"{{{', '.join(labels)}}}" if labels and family.type != "histogram" else ""
-            kind = "gauge, 1" if family.type == "info" else family.type
-            rows[name] = (f"`{name}`", kind, family.documentation[0].lower() + family.documentation[1:])
+    for family in PeerMetrics(0).registry.collect():
+        labels = {} if family.type == "info" or not family.samples else family.samples[0].labels
+        name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
+        name += f"{{{', '.join(labels)}}}" if labels and family.type != "histogram" else ""
+        kind = "gauge, 1" if family.type == "info" else family.type
+        rows[name] = (f"`{name}`", kind, family.documentation[0].lower() + family.documentation[1:])
     return table(("metric", "type", "meaning"), rows.values())
 
 

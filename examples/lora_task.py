@@ -118,7 +118,7 @@ def main() -> None:
     model = run.personalized(0)
     whole = sum(tensor.nbytes for tensor in model.state_dict().values())
     sent = run.metrics["payload_bytes_sent"] / run.metrics["models_sent"]
-    print(f"accuracy {run.metrics['accuracy_mean']:.3f}, mean of {len(graph.nodes)} peers")
+    print(f"accuracy {run.metrics['metric_mean']:.3f}, mean of {len(graph.nodes)} peers")
     print(
         f"bytes of a model that is sent {sent:.0f}; bytes of the whole model {whole}; {whole / sent:.1f} times as many"
     )

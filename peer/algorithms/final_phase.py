@@ -31,7 +31,7 @@ def finish(algorithm: Algorithm, workspace: Workspace) -> tuple[Vector, Fields]:
     model, metrics = algorithm.final(workspace)
     if not algorithm.final_epochs:
         return model, metrics
-    before, share = metrics["accuracy"], 1.0
+    before, share = metrics["metric_value"], 1.0
     if workspace.manifest.final.guard:
         share = validated_share(workspace, model, algorithm.final_epochs)
         metrics["final_share"] = share
@@ -39,7 +39,7 @@ def finish(algorithm: Algorithm, workspace: Workspace) -> tuple[Vector, Fields]:
     if metrics.get("predictor", "personalized_model") == "personalized_model":
         result = workspace.learner.evaluate(model)
         metrics |= measured(result)
-    return model, metrics | {"accuracy_before_final": before, "accuracy_after_final": metrics["accuracy"]}
+    return model, metrics | {"metric_before_final": before, "metric_after_final": metrics["metric_value"]}
 
 
 def tuned(

@@ -90,7 +90,7 @@ class Evaluation:
 def measured(result: Evaluation) -> Fields:
     """Return an evaluation as fields of a history line; ``metrics`` only where the task has more than one."""
     more = {"metrics": dict(result.more)} if result.more else {}
-    return {"accuracy": result.metric, "loss": result.loss, **more}
+    return {"metric_value": result.metric, "loss": result.loss, **more}
 
 
 def training_fields(done: Sequence[TrainStats]) -> Fields:
@@ -99,7 +99,7 @@ def training_fields(done: Sequence[TrainStats]) -> Fields:
         return {}
     metrics = [stats.metric for stats in done if stats.metric is not None]
     fields = {"train_loss": float(np.mean([stats.loss for stats in done]))}
-    return fields | ({"accuracy_train": float(np.mean(metrics))} if metrics else {})
+    return fields | ({"metric_train": float(np.mean(metrics))} if metrics else {})
 
 
 class Learner(Protocol):

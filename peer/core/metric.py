@@ -1,7 +1,6 @@
 """The metric of a task: its name, its direction and its format. Logs, tables, pictures and JSON files take them from here.
 
-In the program, the values of the metric are called ``accuracy``, whatever the task. What a user reads is not: `Metric.named`
-renames the keys of a record on its way out, and `plain_keys` renames them back.
+Values of the metric have the same keys for every task: ``metric_value`` in a record, ``metric_mean``, ... over peers.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 MORE_METRICS_MAX = 32  # of a task, beside its metric
-_KEY, _VALUE_KEY, _OTHER = "accuracy", "metric_value", "metric"
+_ACCURACY = "accuracy"
 
 
 @dataclass(frozen=True)
@@ -26,19 +25,14 @@ class Metric:
         share: whether the values are in [0, 1], which experiment tables show in percent.
     """
 
-    name: str = _KEY
+    name: str = _ACCURACY
     higher_is_better: bool = True
     share: bool = True
 
     @property
     def is_accuracy(self) -> bool:
-        """Whether the metric is the accuracy: then, and only then, JSON keys are called ``accuracy``."""
-        return self.name == _KEY
-
-    @property
-    def key(self) -> str:
-        """The first word of JSON keys and file names: ``accuracy``, or ``metric`` for any other metric."""
-        return _KEY if self.is_accuracy else _OTHER
+        """Whether the metric is the accuracy, which tables of experiments show as plain percent."""
+        return self.name == _ACCURACY
 
     @property
     def label(self) -> str:
@@ -97,23 +91,3 @@ class Metric:
     def from_json(cls, value: Mapping[str, Any]) -> Metric:
         """Return the metric of a JSON object that is checked already."""
         return cls(value["name"], value["higher_is_better"], value["share"])
-
-    def named(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a record whose keys say what was measured: ``accuracy`` stays only if the metric is the accuracy.
-
-        Otherwise ``accuracy`` becomes ``metric_value``, and ``accuracy_mean`` becomes ``metric_mean``.
-        """
-        if self.is_accuracy:
-            return dict(record)
-        return {_renamed(key, _KEY, _VALUE_KEY, f"{_OTHER}_"): value for key, value in record.items()}
-
-
-def plain_keys(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with the keys that it had before `Metric.named`."""
-    if f"{_OTHER}_" not in " ".join(record):  # nearly always, and a history has many lines
-        return dict(record)
-    return {_KEY if key == _VALUE_KEY else _renamed(key, _OTHER, key, f"{_KEY}_"): v for key, v in record.items()}
-
-
-def _renamed(key: str, word: str, alone: str, prefix: str) -> str:
-    return alone if key == word else prefix + key.removeprefix(f"{word}_") if key.startswith(f"{word}_") else key

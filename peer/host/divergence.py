@@ -62,7 +62,7 @@ class DivergenceGuard:
             f"the models of the last completed round ({left}), learning rate now "
             f"{space.learning_rate:g}"
         )
-        metrics = {key: value for key, value in done.metrics.items() if key != "accuracy_train"}
+        metrics = {key: value for key, value in done.metrics.items() if key != "metric_train"}
         return replace(
             done, state=space.state, metrics={**metrics, "train_loss": None, "restores": space.restores}
         ), Log("warning", sentence, None, "restored")

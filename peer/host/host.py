@@ -349,7 +349,7 @@ class PeerHost:
 
     def measured(self) -> dict[str, Any]:
         """Return the metric and its last value, None before the first evaluation."""
-        return self.metric.as_json() | {"value": self.last_round.get("accuracy")}
+        return self.metric.as_json() | {"value": self.last_round.get("metric_value")}
 
     def measured_more(self) -> list[dict[str, Any]]:
         """Return the task's other metrics and their last values."""

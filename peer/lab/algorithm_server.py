@@ -66,12 +66,12 @@ class AlgorithmServer(Generic[AlgorithmT, StateT]):
         self.models: list[Vector] = [store.share(slot) for slot in range(self.algorithms[0].slots)]
 
     def round(self, round_index: int) -> float | None:
-        """Train, average and evaluate; return the mean test accuracy, or None if this round is not evaluated."""
+        """Train, average and evaluate; return the mean of the metric, or None if this round is not evaluated."""
         for workspace in self.workspaces:
             workspace.round_index = round_index
         trained = self.train_and_average(round_index)
         every, last = self.manifest.evaluate_every, round_index + 1 == self.manifest.rounds
-        evaluate, accuracies = (round_index + 1) % every == 0 or last, []
+        evaluate, values = (round_index + 1) % every == 0 or last, []
         for place, client in enumerate(self.clients.values()):
             done = trained.get(place)
             fields: dict[str, Any] = {"round_index": round_index, "active": done is not None, "seconds": {}}
@@ -81,10 +81,10 @@ class AlgorithmServer(Generic[AlgorithmT, StateT]):
                 fields["cluster_index"] = cluster
             if evaluate:
                 fields |= self.algorithms[place].evaluate(self.workspaces[place])
-                accuracies.append(fields["accuracy"])
+                values.append(fields["metric_value"])
             client.recording.add("round", fields)
             client.host.last_round = fields
-        return float(np.mean(accuracies)) if accuracies else None
+        return float(np.mean(values)) if values else None
 
     def train_and_average(self, round_index: int) -> dict[int, dict[str, Any]]:
         """Do a round; return the training fields of each client that trained, by its place."""

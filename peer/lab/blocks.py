@@ -61,8 +61,8 @@ class CaseResults:
             measured=_spread(self.mean, half_width(self._values("measured"))),
             to_best=self._to_best(),
             before_final=self._before_final(),
-            worst=self._mean("accuracy_worst", self.metric.factor),
-            worst_tenth=self._mean("accuracy_p10", self.metric.factor),
+            worst=self._mean("metric_worst", self.metric.factor),
+            worst_tenth=self._mean("metric_p10", self.metric.factor),
             ari=self._mean("cluster_ari"),
             clusters_right=(sum(value == 1 for value in known), len(known)) if known else None,
             mixture_error=self._mean("mix_err"),
@@ -94,7 +94,7 @@ class CaseResults:
 
     def _before_final(self) -> float | None:
         """Return the metric before the final phase; None for an algorithm without one."""
-        found = [result["accuracy_final_phase"] for result in self.results if result.get("accuracy_final_phase")]
+        found = [result["metric_final_phase"] for result in self.results if result.get("metric_final_phase")]
         return mean([phase["before"] for phase in found], self.metric.factor)
 
 

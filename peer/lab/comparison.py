@@ -54,7 +54,7 @@ def cautions(rows: Mapping[str, Sequence[Result]]) -> list[str]:
     if min(counts.values()) < SEEDS_MIN:
         found.append(f"Fewer than {SEEDS_MIN} seeds: no difference is a finding.")
     for case, results in rows.items():
-        known = min(result.get("accuracy_peers") or result.get("metric_peers") or result["peers"] for result in results)
+        known = min(result.get("metric_peers") or result["peers"] for result in results)
         if known < (peers := results[0]["peers"]):
             found.append(f"{case}: means over {known} of {peers} peers: the others have no value of the metric.")
     algorithms = {result["algorithm"] for results in rows.values() for result in results}

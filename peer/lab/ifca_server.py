@@ -83,8 +83,8 @@ def run_ifca_server(
         )
         server = _IfcaServer(replace(graph, manifest=manifest), options, settings)
         for round_index in range(manifest.rounds):
-            accuracy = server.round(round_index)
-            on_round(restart * manifest.rounds + round_index + 1, accuracy)
+            value = server.round(round_index)
+            on_round(restart * manifest.rounds + round_index + 1, value)
         runs.append(server)
     best = min(runs, key=lambda server: server.training_loss)
     if directory is not None:
@@ -119,7 +119,7 @@ class _IfcaServer:
         return int(np.argmin(self.losses[client_id]))
 
     def round(self, round_index: int) -> float | None:
-        """Train, average and evaluate; return the mean test accuracy, or None if this round is not evaluated."""
+        """Train, average and evaluate; return the mean of the metric, or None if this round is not evaluated."""
         workspaces = [client.host.workspace for client in self.clients.values()]
         for workspace in workspaces:
             workspace.round_index = round_index

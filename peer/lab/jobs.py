@@ -18,7 +18,6 @@ from coordinator_free_bootstrap.ordinary_file import text_of
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.user_file import names_file
 from peer.algorithms.registry import algorithm_for, algorithms
-from peer.core.metric import plain_keys
 from peer.lab.scaling import Scale, scaled_graph
 from peer.lab.simulated import SimulatedSettings
 from peer.lab.spec import Case, Experiment, ServerOptions, check_algorithm
@@ -279,7 +278,7 @@ def read_result(path: Path, *, warn: bool = True) -> dict[str, Any] | None:
     else:
         reason = "found no JSON object"
     if isinstance(value, dict):
-        return plain_keys(value)
+        return value
     if warn:
         log.warning("%s: could not be read and is left out (%s); peer experiment run makes it again", path, reason)
     return None

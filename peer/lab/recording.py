@@ -6,7 +6,6 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from peer.core.metric import Metric
 from peer.store.history import HistoryWriter
 from peer.store.state_dir import StateDir
 
@@ -26,12 +25,12 @@ class Recording:
         }
         self.lines.append((kind, stamp | fields))
 
-    def write(self, place: StateDir, metric: Metric, incarnation: int) -> None:
-        """Append all lines to the history in a state directory, with keys that name the metric.
+    def write(self, place: StateDir, incarnation: int) -> None:
+        """Append all lines to the history in a state directory.
 
         Raises:
             StorageError: they cannot be written.
         """
         with HistoryWriter(place.history, incarnation=incarnation) as history:
             for kind, fields in self.lines:
-                history.write(kind, **metric.named(fields))
+                history.write(kind, **fields)

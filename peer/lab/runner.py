@@ -33,10 +33,10 @@ from peer.view.report.tables import state_text
 from peer.view.state.run_files import PeerRun, RunFiles, metric_curve
 
 KEPT = (
-    *("accuracy_mean", "accuracy_std", "accuracy_worst", "accuracy_p10", "accuracy_peers"),
+    *("metric_mean", "metric_std", "metric_worst", "metric_p10", "metric_peers"),
     *("cluster_ari", "cluster_accuracy", "rounds"),
     *("models_sent", "payload_bytes_sent", "wire_bytes_sent", "seconds"),
-    *("accuracy_final_phase", "mix_err", "sample_cluster_accuracy", "models_others_would_send"),
+    *("metric_final_phase", "mix_err", "sample_cluster_accuracy", "models_others_would_send"),
     *("class_explains", "truth_explains", "clusters_used"),
 )
 LINKS = ("links_to_renamed_first", "links_to_renamed")  # of the collaboration graph
@@ -129,7 +129,7 @@ def results_of(
         "scaling": asdict(job.scale),
         "peers": len(graph.nodes),
         "mean_degree": 2 * len(graph.edges) / len(graph.nodes),
-        **report.run.metric.named({key: report.values[key] for key in KEPT}),
+        **{key: report.values[key] for key in KEPT},
         **{key: (report.values["collaboration"] or {}).get(key) for key in LINKS},
         "curve": [[int(r) + 1, round(float(a), 5)] for r, a in zip(curve.round_index, curve.mean, strict=True)],
         "curve_train": training_curve(report.run.peers),
@@ -165,7 +165,7 @@ def training_curve(peers: Sequence[PeerRun]) -> list[list[float]]:
     """Return [round, mean training metric of the peers that trained in it]; empty where the task has none."""
     found = defaultdict(list)
     for peer in peers:
-        for round_index, value in peer.series("accuracy_train"):
+        for round_index, value in peer.series("metric_train"):
             found[round_index].append(value)
     return [[round_index + 1, round(float(np.mean(values)), 5)] for round_index, values in sorted(found.items())]
 

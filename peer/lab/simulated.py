@@ -228,9 +228,9 @@ class RoundWatch:
         if kind != "round":
             return
         seen = self._seen.setdefault(int(fields["round_index"]), [])
-        seen.append(fields.get("accuracy"))
+        seen.append(fields.get("metric_value"))
         if len(seen) == self._peers:
-            known = [accuracy for accuracy in seen if accuracy is not None]
+            known = [value for value in seen if value is not None]
             self._on_round(int(fields["round_index"]) + 1, float(np.mean(known)) if known else None)
             del self._seen[int(fields["round_index"])]
 
@@ -297,5 +297,5 @@ def _clear(graph: Graph, directory: Path, saved: SavedPeers | None) -> None:
 def _write_history(peer: SimulatedPeer, directory: Path) -> StateDir:
     place = StateDir.of_peer(directory, peer.peer_id)
     place.create()
-    peer.recording.write(place, peer.host.metric, peer.host.state.incarnation)
+    peer.recording.write(place, peer.host.state.incarnation)
     return place

@@ -109,8 +109,8 @@ class Case(_SpecSection):
         description="peers of this runtime, IFCA with a server, run.algorithm with a server, or a published number without a run",
     )
     metric: str = Field(
-        "accuracy",
-        pattern=r"^(accuracy|accuracy_before_final|accuracy_shared|best_center_\d)$",
+        "metric_value",
+        pattern=r"^(metric_value|metric_before_final|metric_shared|best_center_\d)$",
         description="the measured number; best_center_N: of the best FedSoft center on true distribution N",
     )
     run: dict[str, Any] = Field(default_factory=dict, description="manifest keys beside the file's own")

@@ -104,19 +104,11 @@ class PeerMetrics:
         self._export_labels()
 
     def _export(self, metric: Metric, more: Sequence[Metric]) -> None:
-        """Export the accuracy under its own name, and other metrics of the task by name."""
-        if metric.is_accuracy:
-            text = "Accuracy of the evaluation model on the peer's test set, 0 to 1; only if the task's metric is the accuracy"
-            self._read["accuracy"] = Gauge("peer_accuracy_ratio", text, registry=self.registry)
-        if more or not metric.is_accuracy:
-            text = (
-                "Any other metric of the task, by name (regression: mse), and its more_metrics, of the "
-                "evaluation model on the peer's test set"
-            )
-            named = Gauge("peer_metric", text, ["name"], registry=self.registry)
-            self._more = {each.name: named.labels(each.name) for each in more}
-            if not metric.is_accuracy:
-                self._read["accuracy"] = named.labels(metric.name)
+        """Export the task's metrics by name."""
+        text = "Metrics of the task by name, shares in [0, 1], of the evaluation model on the peer's test set"
+        named = Gauge("peer_metric", text, ["name"], registry=self.registry)
+        self._more = {each.name: named.labels(each.name) for each in more}
+        self._read["metric_value"] = named.labels(metric.name)
 
     def _export_labels(self) -> None:
         """Export all series from the start: an alert needs the 0 before the first event."""

@@ -92,7 +92,6 @@ def write_results(
         "cluster_index": run.algorithm_state.cluster_index,
         "true_cluster": main_cluster(workspace.true_cluster),
         "metric": host.measured(),
-        **({"accuracy": host.last_round.get("accuracy")} if host.metric.is_accuracy else {}),
         "loss": host.last_round.get("loss"),
         **({"metrics": host.last_round["metrics"]} if "metrics" in host.last_round else {}),
         "totals": run.totals.as_json(),

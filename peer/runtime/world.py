@@ -446,7 +446,7 @@ class AsyncioWorld:
             self._log_round(fields)
         for observer in self.observers:
             observer(kind, fields)
-        line = self.history.stamped(kind, **self.host.metric.named(fields))
+        line = self.history.stamped(kind, **fields)
         if kind == "round":
             self.requests.rounds.add(line)
         try:
@@ -458,7 +458,7 @@ class AsyncioWorld:
             self.host.history_error = str(error)
 
     def _log_round(self, fields: dict[str, Any]) -> None:
-        value, metric = fields.get("accuracy"), self.host.metric
+        value, metric = fields.get("metric_value"), self.host.metric
         shown = (
             ""
             if value is None

@@ -156,32 +156,23 @@ class _ResultLine(Line):
         Annotated[int, Field(ge=-1, le=CLUSTERS_MAX)] | None,
         Entry("FedSPD: slot that was trained and sent; -1: none, sits out, or all are exchanged"),
     ] = None
-    accuracy: Annotated[
-        Number | None,
-        told(
-            "of the evaluation model on the test set, null without evaluation; only if the metric is it",
-            "share in [0, 1]",
-        ),
+    metric_value: Annotated[
+        Number | None, told("the task's metric of the evaluation model on the test set, null without evaluation")
     ] = None
-    metric_value: Annotated[Number | None, told("in place of `accuracy`, if the task's metric is another one")] = None
-    accuracy_shared: Annotated[
+    metric_shared: Annotated[
         Number | None,
         Entry(
             "the same of the model that travels, where the evaluation model is a personal one (`pfedme`, `ditto`, `apfl`, "
-            "`perfedavg`, `cgpfl`, `dpfl`), or several models predict (`blend`)",
-            "share in [0, 1]",
+            "`perfedavg`, `cgpfl`, `dpfl`), or several models predict (`blend`)"
         ),
     ] = None
-    metric_shared: Annotated[Number | None, Entry("in place of `accuracy_shared`")] = None
-    accuracy_train: Annotated[
+    metric_train: Annotated[
         Number | None,
         Entry(
             "the task's metric on the samples of the training steps, each before its step (no additional pass); not where the "
-            "metric needs all outputs at once",
-            "share in [0, 1]",
+            "metric needs all outputs at once"
         ),
     ] = None
-    metric_train: Annotated[Number | None, Entry("in place of `accuracy_train`")] = None
     loss: Annotated[Number | None, told("mean loss of the evaluation model on the test set", prometheus="gauge")] = None
     train_loss: Annotated[Number | None, told("mean training loss", prometheus="gauge")] = None
     metrics: Annotated[
@@ -223,10 +214,8 @@ class EndLine(_ResultLine):
 
     rounds_completed: Annotated[Count | None, Entry("with those skipped by catching up")] = None
     predictor: Annotated[Text | None, Entry("how several models predict, see below")] = None
-    accuracy_before_final: Annotated[Number | None, Entry("before the final phase")] = None
-    accuracy_after_final: Annotated[Number | None, Entry("after it")] = None
-    metric_before_final: Annotated[Number | None, Entry("in place of `accuracy_before_final`")] = None
-    metric_after_final: Annotated[Number | None, Entry("in place of `accuracy_after_final`")] = None
+    metric_before_final: Annotated[Number | None, Entry("before the final phase")] = None
+    metric_after_final: Annotated[Number | None, Entry("after it")] = None
     final_share: Annotated[
         Number | None, Entry("weight of the personalized model, where the final phase has a guard")
     ] = None
@@ -303,9 +292,6 @@ class Summary(BaseModel):
     cluster_index: Annotated[Count | None, Entry("as in the `end` line")] = None
     true_cluster: Annotated[Count | None, Entry("null if not known")] = None
     metric: Annotated[MetricRecord | None, Entry("see *The metric*, with its last `value`")] = None
-    accuracy: Annotated[
-        Number | None, Entry("the same value, only if the metric is the accuracy", "share in [0, 1]")
-    ] = None
     loss: Annotated[Number | None, Entry("as in the `end` line")] = None
     metrics: Annotated[Metrics | None, Entry("as in the `end` line, where the task has more metrics")] = None
     totals: Annotated[dict[str, Count] | None, Entry("counters of the run that are not 0")] = None

@@ -50,7 +50,7 @@ class Recorded:
         neighbors = self.graph.neighbors(peer_id)
         return {
             "round_index": index,
-            "accuracy": round(0.9 - 0.5 * math.exp(-index / 4) - 0.01 * peer_id, 6),
+            "metric_value": round(0.9 - 0.5 * math.exp(-index / 4) - 0.01 * peer_id, 6),
             "cluster_index": peer_id % 2 if index > 2 else (peer_id + index) % 2,
             "seconds": {"train": 0.2 + 0.1 * peer_id, "wait": 0.1, "fold": 0.02, "evaluate": 0.03, "other": 0.01},
             "folded": [[neighbor, 1 << 32, index, 0, 0] for neighbor in neighbors],
@@ -66,7 +66,9 @@ class Recorded:
         """Let all peers end."""
         for peer_id in self.graph.ids:
             last = self.line(peer_id, self.done - 1)
-            self.write(peer_id, "end", rounds_completed=self.done, accuracy=last["accuracy"], cluster_index=peer_id % 2)
+            self.write(
+                peer_id, "end", rounds_completed=self.done, metric_value=last["metric_value"], cluster_index=peer_id % 2
+            )
         self.close()
 
     def close(self) -> None:

@@ -34,9 +34,9 @@ def test_the_final_header_equals_the_report(tab, page, bed):
     said = report(run.directory)
     with page(run.directory) as link:
         tab.open(link())
-        for field in ("accuracy_mean", "accuracy_worst", "accuracy_p10", "cluster_ari", "payload_bytes_sent", "rounds"):
+        for field in ("metric_mean", "metric_worst", "metric_p10", "cluster_ari", "payload_bytes_sent", "rounds"):
             assert tab.number(field) == pytest.approx(said[field], abs=0), field
-        assert tab.text("#numbers [data-field=accuracy_mean]") == f"{said['accuracy_mean']:.3f}"
+        assert tab.text("#numbers [data-field=metric_mean]") == f"{said['metric_mean']:.3f}"
         assert tab.text("[data-field=mode]") == "ended"
         for row in said["peers"]:
             cells = f'#table tr[data-peer="{row["peer_id"]}"] [data-field='
@@ -83,13 +83,13 @@ def test_a_replay_shows_the_lines_of_the_histories(tab, page, recorded):
             for peer_id, line in enumerate(lines):
                 row = f'#table tr[data-peer="{peer_id}"] [data-field='
                 value = tab.find(f"{row}metric]").get_attribute("data-value")
-                assert float(value) == pytest.approx(line["accuracy"], abs=1e-6)
+                assert float(value) == pytest.approx(line["metric_value"], abs=1e-6)
                 assert tab.text(f"{row}cluster]") == str(line["cluster_index"])
                 assert tab.find(f'.node[data-peer="{peer_id}"]').get_attribute("data-cluster") == str(
                     line["cluster_index"]
                 )
-            mean = sum(line["accuracy"] for line in lines) / len(lines)
-            assert tab.number("accuracy_mean") == pytest.approx(mean, abs=1e-9)
+            mean = sum(line["metric_value"] for line in lines) / len(lines)
+            assert tab.number("metric_mean") == pytest.approx(mean, abs=1e-9)
             assert tab.text("[data-field=mode]") == f"replay, round {index + 1}"
 
 
@@ -162,7 +162,7 @@ def test_what_is_not_allowed_is_refused(page, recorded, method, target, headers,
         answer = connection.getresponse()
         assert answer.status == status
         assert "default-src 'none'" in answer.headers["content-security-policy"]
-        assert b"accuracy" not in answer.read()
+        assert b"metric_value" not in answer.read()
         connection.close()
 
 
@@ -265,7 +265,7 @@ def test_a_saved_run_is_one_file_that_asks_for_nothing(tab, recorded, tmp_path):
     subprocess.run(command, check=True, capture_output=True)
     tab.open(path.as_uri())
     said = report(recorded.directory)
-    assert tab.number("accuracy_mean") == pytest.approx(said["accuracy_mean"], abs=0)
+    assert tab.number("metric_mean") == pytest.approx(said["metric_mean"], abs=0)
     assert any("<img src=x" in text for text in tab.texts(".events li"))
     tab.seek(4)
     assert tab.text('#table tr[data-peer="1"] [data-field=cluster]') == "1"
@@ -321,7 +321,7 @@ def test_a_further_metric_is_chosen_for_the_curve_the_table_and_the_replay(tab, 
         tab.wait(lambda: tab.text(cell) == "41", "the table shows the chosen metric")
         assert tab.text("#curves-title") == "Mae (lower is better)"
         assert "mean 40.5, worst 43, best 38" in tab.text("#curves-note")
-        assert tab.number("accuracy_mean") == pytest.approx(sum(run.line(p, 2)["accuracy"] for p in range(6)) / 6)
+        assert tab.number("metric_mean") == pytest.approx(sum(run.line(p, 2)["metric_value"] for p in range(6)) / 6)
         tab.seek(0)
         assert tab.text(cell) == "43"
         assert "mean 42.5, worst 45, best 40" in tab.text("#curves-note")
@@ -378,7 +378,7 @@ def test_rounds_alone_are_shown_where_status_and_report_name_them(tab, page, rec
         assert tab.text(waits).endswith("without any neighbor")
         tab.seek(3)
         tab.wait(lambda: tab.texts("#panel [data-field=rounds_alone]") == ["none"], "none before")
-        recorded.write(2, "end", rounds_completed=6, accuracy=0.5, cluster_index=0)
+        recorded.write(2, "end", rounds_completed=6, metric_value=0.5, cluster_index=0)
         tab.find("body").send_keys("l")
         tab.wait(
             lambda: tab.text(waits) == "2 of 6 rounds without any neighbor", "a peer that has ended keeps its note"

@@ -164,11 +164,11 @@ def test_the_pointer_shows_the_values_of_its_round_inside_the_plot(tab, page, re
 def test_numbers_after_the_final_phase_are_named(tab, page, recorded):
     recorded.complete(12)
     for peer_id in recorded.graph.ids:
-        recorded.write(peer_id, "end", rounds_completed=12, accuracy=0.97, cluster_index=0)
+        recorded.write(peer_id, "end", rounds_completed=12, metric_value=0.97, cluster_index=0)
     recorded.close()
     with page(recorded.directory) as link:
         tab.open(link())
-        assert tab.number("accuracy_mean") == pytest.approx(0.97)
+        assert tab.number("metric_mean") == pytest.approx(0.97)
         assert "after the final phase" in tab.text("#numbers")
         assert "Dot: after the final phase, mean 0.970, worst 0.970." in tab.text("#curves-note")
         tab.seek(10)

@@ -92,7 +92,7 @@ def seeds() -> dict[str, list[bytes]]:
             "state": state,
         },
         **{
-            "accuracy": 0.5,
+            "metric_value": 0.5,
             "cluster_index": 1,
             "seconds": {"train": 0.5},
             "models_sent": 2,
@@ -103,7 +103,7 @@ def seeds() -> dict[str, list[bytes]]:
     refused_line = {"kind": "refused", "neighbor": 2, "code": "too_slow", "reason": "\u202e"}
     summary = {
         "status": "completed",
-        "accuracy": 0.5,
+        "metric_value": 0.5,
         "refusals": {"too_slow": 1},
         "algorithm": "dfca",
         "true_cluster": 1,

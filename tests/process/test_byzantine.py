@@ -131,7 +131,7 @@ def test_attack_without_screening_changes_every_honest_model(bed: Make, undistur
     _check_that_all_were_folded(run, attacker)
     assert min(_errors(attacker, undisturbed)) > 1.5
     if attack is sign_flipped:
-        assert max(run.summary(p)["accuracy"] for p in HONEST) < 0.3
+        assert max(run.summary(p)["metric"]["value"] for p in HONEST) < 0.3
 
 
 @ATTACKS
@@ -159,7 +159,7 @@ def test_clipped_model_moves_an_average_by_at_most_two_radii_over_the_count(
             assert _norm(counted_as - start) > RADIUS * 0.999, f"{place}: the attacker's model did not count"
     assert clipped == ROUNDS * len(HONEST) // (2 if attack is two_faced else 1)
     assert max(_errors(attacker, undisturbed)) < 0.6
-    assert min(run.summary(p)["accuracy"] for p in HONEST) > 0.7
+    assert min(run.summary(p)["metric"]["value"] for p in HONEST) > 0.7
 
 
 @ATTACKS
@@ -179,7 +179,7 @@ def test_trimmed_mean_keeps_each_coordinate_between_two_honest_ones(
         middle = np.sort([*honest, sent], axis=0)[1:-1].mean(axis=0, dtype=np.float64)
         assert np.allclose(end, middle, rtol=1e-6, atol=1e-6), place
     assert max(_errors(attacker, undisturbed)) < 0.3
-    assert min(run.summary(p)["accuracy"] for p in HONEST) > 0.7
+    assert min(run.summary(p)["metric"]["value"] for p in HONEST) > 0.7
 
 
 def test_model_with_nan_is_refused_and_counted_and_finite_models_of_its_sender_are_folded(bed: Make) -> None:

@@ -23,10 +23,10 @@ pytestmark = pytest.mark.process
 
 # The documented keys of `peer report --json`; users' scripts depend on them.
 REPORT_KEYS = {
-    "accuracy_mean",
-    "accuracy_std",
-    "accuracy_worst",
-    "accuracy_p10",
+    "metric_mean",
+    "metric_std",
+    "metric_worst",
+    "metric_p10",
     "cluster_ari",
     "rounds",
     "models_sent",
@@ -39,7 +39,7 @@ REPORT_KEYS = {
     "consensus_distance",
     "peers",
 }
-PEER_KEYS = {"peer_id", "accuracy", "cluster_index", "true_cluster", "rounds_completed", "incarnation"}
+PEER_KEYS = {"peer_id", "metric_value", "cluster_index", "true_cluster", "rounds_completed", "incarnation"}
 
 
 def peer(*arguments: object, code: int = 0) -> str:
@@ -133,7 +133,7 @@ def test_every_peer_writes_the_same_files(finished: Path) -> None:
 def test_saved_model_is_evaluated_and_predicts(finished: Path, tmp_path: Path) -> None:
     model = finished / "peer-1" / "models" / "personalized.safetensors"
     found = json.loads(peer("evaluate", model, "--peer", 1, "--json"))
-    reported = json.loads(peer("report", finished, "--json"))["peers"][1]["accuracy"]
+    reported = json.loads(peer("report", finished, "--json"))["peers"][1]["metric_value"]
     assert found["accuracy"] == pytest.approx(reported)
     inputs = tmp_path / "inputs.npy"
     np.save(inputs, np.zeros((2, 1, 8, 8), np.float32))
@@ -186,7 +186,7 @@ def test_every_algorithm_completes_a_testbed_with_its_defaults(tmp_path: Path, n
     for row in report["peers"]:
         history = read_history(tmp_path / "out" / f"peer-{row['peer_id']}" / "history.jsonl")
         assert [line["round_index"] for line in history if line["kind"] == "round"] == [0, 1, 2]
-        assert row["rounds_completed"] == 3 and 0 < row["accuracy"] <= 1
+        assert row["rounds_completed"] == 3 and 0 < row["metric_value"] <= 1
         assert row["models_folded"] > 0 or name == "local"
 
 

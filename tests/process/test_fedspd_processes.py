@@ -83,6 +83,6 @@ def test_async_runs_to_its_end(name, bed):
     assert processes.finish()["failed"] == {}
     report = build_report(processes.directory).values
     assert report["state"] == "complete" and report["rounds"] == 40
-    assert report["models_folded"] > 0 and report["accuracy_mean"] > 0.2  # chance is 0.1
+    assert report["models_folded"] > 0 and report["metric_mean"] > 0.2  # chance is 0.1
     refused = {peer.peer_id: peer.summary["refusals"] for peer in build_report(processes.directory).run.peers}
     assert {code for codes in refused.values() for code in codes} <= {"shutting_down"}, refused

@@ -39,7 +39,7 @@ class Told(Recorder):
         for index in rounds:
             self.accuracy = index / 100
             self.rounds.add(
-                {"round_index": index, "accuracy": self.accuracy, "models_sent": 1, "folded": [[1, 1, 0, 0, 0]]}
+                {"round_index": index, "metric_value": self.accuracy, "models_sent": 1, "folded": [[1, 1, 0, 0, 0]]}
             )
             self.done = index + 1
 
@@ -261,7 +261,7 @@ def test_the_reason_of_a_peer_without_an_answer_is_written_once(tmp_path: Path) 
         "{}",
         '{"round_index": -1}',
         '{"round_index": "x"}',
-        '{"round_index": 1, "accuracy": "<img>"}',
+        '{"round_index": 1, "metric_value": "<img>"}',
         '{"round_index": 1, "missing": [[1]]}',
         '{"round_index": 1, "folded": [["<b>"]]}',
         '{"round_index": 1, "time": "yesterday"}',

@@ -94,7 +94,7 @@ def test_prometheus_scrapes_running_peers(ask):
     for condition in ("up == 1", "peer_rounds_completed_total > 2", 'peer_neighbors{state="alive"} == 2'):
         until(lambda expression=condition: values(ask, expression).keys() == all_peers, f"scraped: {condition}")
     assert set(values(ask, "sum by (peer_id) (peer_refusals_total)").values()) == {0.0}
-    assert all(0 < accuracy <= 1 for accuracy in values(ask, "peer_accuracy_ratio").values())
+    assert all(0 < accuracy <= 1 for accuracy in values(ask, "peer_metric").values())
     assert all(count > 0 for count in values(ask, "peer_wire_bytes_sent_total").values())
 
 

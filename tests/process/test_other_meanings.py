@@ -99,7 +99,7 @@ def test_tables_with_columns_in_another_order_are_refused_and_taken_by_name_with
     peers = start(folder, graph, files)
     assert [peer.wait(timeout=120) for peer in peers] == [0, 0]
     for peer_id in (0, 1):
-        assert json.loads((folder / f"peer-{peer_id}" / "summary.json").read_text())["accuracy"] > 0.85
+        assert json.loads((folder / f"peer-{peer_id}" / "summary.json").read_text())["metric"]["value"] > 0.85
 
 
 def versions(folder: Path, *texts: str) -> list[Forked]:

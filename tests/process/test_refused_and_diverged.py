@@ -74,8 +74,8 @@ def test_diverged_peers_go_back_to_their_last_finite_models_if_the_manifest_says
         assert restored == list(range(1, len(restored) + 1)) and 2 <= len(restored) <= 4
         space = peer.host.workspace
         assert space.learning_rate == 3.2 * 0.5 ** len(restored)
-        untrained = rounds[0]["accuracy"]  # the squared error of the initial model: the first training was undone
-        assert rounds[0]["train_loss"] is None and rounds[-1]["accuracy"] < 0.8 * untrained
+        untrained = rounds[0]["metric_value"]  # the squared error of the initial model: the first training was undone
+        assert rounds[0]["train_loss"] is None and rounds[-1]["metric_value"] < 0.8 * untrained
         assert peer.host.checkpoint(WriteCheckpoint(5, {})).state["restores"] == len(restored)
 
 

@@ -66,7 +66,7 @@ def test_peer_that_lost_its_disk_continues_with_its_neighbors_models(bed: Make) 
     _until_it_takes_part(run, 1)
     assert run.history(1, "start")[0]["resumed_from"] is None
     assert run.history(1)[-1]["incarnation"] > seen, "the incarnation is not above the one that neighbors know"
-    accuracies = [line["accuracy"] for line in run.history(1, "round")]
+    accuracies = [line["metric_value"] for line in run.history(1, "round")]
     assert accuracies[0] > 0.6, "it trains its initial models, not those of its neighbors"
 
 

@@ -32,7 +32,7 @@ def test_testbed_runs_to_completion(bed: Make) -> None:
     invariants.completed(run)
     invariants.check(run)
     for peer_id in run.graph.ids:
-        assert run.summary(peer_id)["accuracy"] is not None
+        assert run.summary(peer_id)["metric"]["value"] is not None
         assert {len(line["folded"]) for line in run.history(peer_id, "round")} == {run.graph.degree(peer_id)}
 
 

@@ -27,7 +27,7 @@ from peer.view.state.tail import OBSERVED, RunTail
 from peer.view.state.view import View
 
 pytestmark = pytest.mark.process
-SAME = ("accuracy_mean", "accuracy_worst", "rounds", "models_folded", "models_sent")
+SAME = ("metric_mean", "metric_worst", "rounds", "models_folded", "models_sent")
 ROUNDS, HELD, HELD_AGAIN = 30, 20, 25
 
 

@@ -220,7 +220,7 @@ SELECT = Select(2, 7, 3, 4, (0.5, -2.0), b"\0\0\x80\x3f")
 PASS = Pass(2, 7, 3, 1)
 HEADER = ModelHeader(2, 7, 3, 0, 1, 0, 2, 100, 0.25, (1.5,), 1 << 40, "bfloat16")
 REPLY = PushReply(Outcome.REFUSED, Refusal.NON_FINITE, "a NaN")
-STATUS: dict[str, Any] = {"peer_id": 3, "phase": "running", "accuracy": 0.5}
+STATUS: dict[str, Any] = {"peer_id": 3, "phase": "running", "metric_value": 0.5}
 Reader = Callable[[bytes], Any]
 MESSAGES: list[tuple[Reader, bytes, Any]] = [
     (convert.unpack_hello, convert.pack_hello(HELLO), HELLO),

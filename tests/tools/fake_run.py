@@ -54,7 +54,7 @@ def round_fields(peer_id: int, round_index: int) -> dict:
     return {
         "round_index": round_index,
         "cluster_index": 1 - peer_id % 2,
-        "accuracy": accuracy_at(peer_id, round_index),
+        "metric_value": accuracy_at(peer_id, round_index),
         "loss": 1.0 / (round_index + 1),
         "train_loss": 0.8 / (round_index + 1),
         "seconds": SECONDS,
@@ -80,11 +80,14 @@ def write_peer(directory: Path, peer_id: int, *, rounds: int = ROUNDS, end: bool
         for round_index in range(rounds):
             history.write("round", **round_fields(peer_id, round_index), t=0.6 * (round_index + 1))
         if end:
-            history.write("end", rounds_completed=rounds, accuracy=FINAL[peer_id])
+            history.write("end", rounds_completed=rounds, metric_value=FINAL[peer_id])
     if end:
         fields = ("cluster_index", "loss")
         last = {key: round_fields(peer_id, rounds - 1)[key] for key in fields}
-        write_json(place.summary, {"peer_id": peer_id, "status": "completed", "accuracy": FINAL[peer_id], **last})
+        write_json(
+            place.summary,
+            {"peer_id": peer_id, "status": "completed", "metric": ACCURACY | {"value": FINAL[peer_id]}, **last},
+        )
         for cluster_index in range(2):
             vector = np.arange(8, dtype=np.float32) + (peer_id if cluster_index == 1 else 0)
             save_model(place.cluster_model(cluster_index), vector, SCHEMA)

@@ -62,7 +62,7 @@ def ran(out: Path) -> dict[str, Any]:
         feed(line["kind"], line)
         if line["kind"] == "round":
             ring.add(line)
-    report = build_report(out).as_json()
+    report = build_report(out).values
     tail = RunTail(out)
     tail.refresh()
     shown = View(tail.log, tail.graph).everything()

@@ -66,11 +66,11 @@ class Run:
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        """The numbers of `peer report --json`: ``accuracy_mean``, ``rounds``, ``payload_bytes_sent``, ... (docs/metrics.md).
+        """The numbers of `peer report --json`: ``metric_mean``, ``rounds``, ``payload_bytes_sent``, ... (docs/metrics.md).
 
-        A task with another metric has ``metric_mean`` in place of ``accuracy_mean``, and its name in ``metric``.
+        What the metric is, the object ``metric`` says.
         """
-        return self._report.as_json()
+        return self._report.values
 
     @named_in_python()
     def frame(self) -> pd.DataFrame:
@@ -92,7 +92,7 @@ class Run:
         """Return a picture of a value over rounds: the mean over peers, with a band from the lowest to the highest.
 
         Args:
-            metric: a numeric column of `frame`, such as ``accuracy``, ``loss``, ``seconds.train``. Default: the task's metric.
+            metric: a numeric column of `frame`, such as ``loss``, ``seconds.train``. Default: the task's metric.
 
         Raises:
             UsageError: no round has this value; the message names those that there are.
@@ -159,8 +159,8 @@ class Run:
         from peer.view.report.tables import of_peers, state_text
 
         found, metric = self._report.values, self._report.run.metric
-        mean = found["accuracy_mean"]
-        over = of_peers(found["accuracy_peers"], found)
+        mean = found["metric_mean"]
+        over = of_peers(found["metric_peers"], found)
         shown = "" if mean is None else f", {metric.name} {metric.text(mean)}{over}"
         planned = "" if found["rounds_total"] in (None, found["rounds"]) else f" of {found['rounds_total']}"
         rounds = f"{found['rounds']}{planned} rounds"

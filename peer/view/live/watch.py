@@ -65,7 +65,7 @@ class TestbedWatcher:
 
     def mean_metric(self) -> float | None:
         """Return the mean over peers of the last metric; None before the first evaluation."""
-        known = [v for peer in self.tail.log.peers.values() if (v := peer.latest("accuracy")) is not None]
+        known = [v for peer in self.tail.log.peers.values() if (v := peer.latest("metric_value")) is not None]
         return sum(known) / len(known) if known else None
 
     @property

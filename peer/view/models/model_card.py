@@ -116,13 +116,13 @@ def _metrics(exported: Exported, peer: PeerRun, run: Report) -> list[tuple[str, 
     metric, last = run.run.metric, peer.last
     whose = "of this model" if exported.measured else "of the run's final predictor, which is not this model"
     values = run.values
-    count, known = len(values["peers"]), values["accuracy_peers"]
+    count, known = len(values["peers"]), values["metric_peers"]
     mean_of = "the" if known in (0, count) else f"{known} of {count}"
     return [
-        (f"{metric.label} on the test samples of this peer, {whose}", _number(metric, last.get("accuracy"))),
+        (f"{metric.label} on the test samples of this peer, {whose}", _number(metric, last.get("metric_value"))),
         ("loss, of the same", _number(Metric("loss", False, False), last.get("loss"))),
-        (f"{metric.label}, mean of {mean_of} peers", _number(metric, values["accuracy_mean"])),
-        (f"{metric.label}, worst peer", _number(metric, values["accuracy_worst"])),
+        (f"{metric.label}, mean of {mean_of} peers", _number(metric, values["metric_mean"])),
+        (f"{metric.label}, worst peer", _number(metric, values["metric_worst"])),
     ]
 
 

@@ -148,7 +148,7 @@ class Film:
         lines = [cell.line for cell in cells]
         neighbors = self._neighbors.get(peer_id, [])
         columns: JSON = {
-            "accuracy": [rounded(line.get("accuracy")) for line in lines],
+            "metric_value": [rounded(line.get("metric_value")) for line in lines],
             "cluster": [line.get("cluster_index") for line in lines],
             "seconds": [round(max(0.0, cell.at - self._began), 3) for cell in cells],
             "sent": [cell.payload_bytes for cell in cells],

@@ -82,9 +82,9 @@ def fault_figure(run: RunFiles, lines: list[dict[str, Any]]) -> Figure:
     colors = {kind: COLORS[1 + i % 7] for i, kind in enumerate(sorted({bar.kind for bar in bars}))}
     figure, (above, below) = make_figure(7.4, 5.2, 2, sharex=True, height_ratios=(3, 2))
     for peer in run.peers:
-        rows = [line for line in peer.round_lines if line.get("accuracy") is not None and line.get("time")]
+        rows = [line for line in peer.round_lines if line.get("metric_value") is not None and line.get("time")]
         x = np.array([seconds_of(line["time"]) - began for line in rows])
-        above.plot(x, [line["accuracy"] for line in rows], linewidth=1, alpha=0.7, color=COLORS[0])
+        above.plot(x, [line["metric_value"] for line in rows], linewidth=1, alpha=0.7, color=COLORS[0])
     above.set_ylabel(f"{printable(run.metric.label, 80)} of each peer", parse_math=False)
     above.grid(color=PALE, linewidth=0.8)
     above.set_title(

@@ -11,7 +11,7 @@ from peer.view.state.run_files import RunFiles
 def rows(run: RunFiles) -> list[dict[str, Any]]:
     """Return one row per peer and round, by peer id and round; of a repeated round the last line counts."""
     return [
-        run.metric.named(row_of(peer.peer_id, line, peer.last.get("true_cluster")))
+        row_of(peer.peer_id, line, peer.last.get("true_cluster"))
         for peer in run.peers
         for _, line in sorted(peer.rounds.items())
     ]

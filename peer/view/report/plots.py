@@ -33,7 +33,7 @@ TEXT_COLOR, PALE = "#333333", "#E4E4E4"
 def save_plots(run: RunFiles, directory: Path) -> list[Path]:
     """Write the pictures of a run, and return their paths, sorted.
 
-    They are ``accuracy_rounds.png``, ``accuracy_bytes.png`` (``metric_...`` for another metric), ``clusters.png`` and
+    They are ``metric_rounds.png``, ``metric_bytes.png``, ``clusters.png`` and
     ``collaboration.png``. A run without evaluations has no curves, one without a graph file no picture of clusters, and one
     whose peers choose no collaborators no picture of them.
 
@@ -49,8 +49,8 @@ def save_plots(run: RunFiles, directory: Path) -> list[Path]:
     if curve.round_index.size:
         megabytes = curve.payload_bytes / 1e6
         rounds, metric = curve.round_index + 1, run.metric
-        figures[f"{metric.key}_rounds.png"] = metric_figure(curve, rounds, "rounds", title, metric, len(run.peers))
-        figures[f"{metric.key}_bytes.png"] = metric_figure(
+        figures["metric_rounds.png"] = metric_figure(curve, rounds, "rounds", title, metric, len(run.peers))
+        figures["metric_bytes.png"] = metric_figure(
             curve, megabytes, "megabytes sent per peer", title, metric, len(run.peers)
         )
     with storage_errors("write plots to", directory):
@@ -114,8 +114,7 @@ def series_figure(run: RunFiles, name: str | None = None) -> Figure:
     """
     from matplotlib.ticker import MaxNLocator
 
-    own = next(iter(run.metric.named({"accuracy": None})))
-    name = name or own
+    name = name or "metric_value"
     points: dict[int, list[float]] = {}
     known: set[str] = set()
     for row in rows(run):
@@ -136,7 +135,7 @@ def series_figure(run: RunFiles, name: str | None = None) -> Figure:
     axes.plot(x, mean, color=COLORS[0], linewidth=2, marker="o" if x.size < 3 else "", label=f"mean over {over}")
     axes.set_xlabel("rounds")
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-    axes.set_ylabel(run.metric.label if name == own else name, parse_math=False)
+    axes.set_ylabel(run.metric.label if name == "metric_value" else name, parse_math=False)
     axes.grid(color=PALE, linewidth=0.8)
     axes.legend(frameon=False)
     return figure

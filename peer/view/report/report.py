@@ -45,11 +45,6 @@ class Report:
     run: RunFiles
     values: dict[str, Any]
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the values with keys that name the metric: ``accuracy_mean``, or ``metric_mean`` for any other metric."""
-        named = self.run.metric.named
-        return named(self.values) | {"peers": [named(row) for row in self.values["peers"]]}
-
 
 def build_report(directory: Path, target: float | None = None) -> Report:
     """Read what a run left and compute its report, also of a running or interrupted run.
@@ -112,10 +107,10 @@ def more_metrics(run: RunFiles) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _accuracy(statistic: Callable[[Metric, np.ndarray], Any]) -> Callable[[RunFiles], float | None]:
+def _over_peers(statistic: Callable[[Metric, np.ndarray], Any]) -> Callable[[RunFiles], float | None]:
     def metric(run: RunFiles) -> float | None:
-        accuracies = np.array(run.latest("accuracy"), dtype=float)
-        return float(statistic(run.metric, accuracies)) if accuracies.size else None
+        found = np.array(run.latest("metric_value"), dtype=float)
+        return float(statistic(run.metric, found)) if found.size else None
 
     return metric
 
@@ -132,7 +127,7 @@ def state(run: RunFiles) -> str:
 
 def without_value(run: RunFiles) -> list[int]:
     """Return the peers that have completed rounds and have no value of the metric, although others have one."""
-    known = {peer.peer_id for peer in run.peers if peer.last.get("accuracy") is not None}
+    known = {peer.peer_id for peer in run.peers if peer.last.get("metric_value") is not None}
     return [peer.peer_id for peer in run.peers if known and peer.rounds_completed and peer.peer_id not in known]
 
 
@@ -170,7 +165,7 @@ def warnings(run: RunFiles) -> list[str]:
         last = max(peer.state.refused_at.get(code, 0.0) for peer in by)
         found.append(f"{often}; the last after {duration(max(0.0, last - run.log.began))}" if last else often)
     if without := without_value(run):
-        with_value = f"{len(run.latest('accuracy'))} of {len(run.peers)} peers"
+        with_value = f"{len(run.latest('metric_value'))} of {len(run.peers)} peers"
         found.append(
             f"peer {listed(without)}: no value of {printable(run.metric.name, 64)}, which was not measured or is not defined on "
             f"its test samples; mean, deviation and worst are over {with_value}"
@@ -258,7 +253,9 @@ def reached(run: RunFiles, target: float) -> dict[str, float | None]:
 
 def peer_row(peer: PeerRun) -> dict[str, Any]:
     """Return one peer's row of the report."""
-    known = {key: peer.last.get(key) for key in ("accuracy", "loss", "cluster_index", "true_cluster", "incarnation")}
+    known = {
+        key: peer.last.get(key) for key in ("metric_value", "loss", "cluster_index", "true_cluster", "incarnation")
+    }
     return {
         "peer_id": peer.peer_id,
         **known,
@@ -308,11 +305,11 @@ METRICS: dict[str, Callable[[RunFiles], Any]] = {
     "algorithm": lambda run: run.algorithm,
     "task": lambda run: run.manifest.task if run.manifest else None,
     "clusters": lambda run: run.clusters,
-    "accuracy_mean": _accuracy(lambda metric, values: values.mean()),
-    "accuracy_std": _accuracy(lambda metric, values: values.std()),
-    "accuracy_worst": _accuracy(Metric.worst),
-    "accuracy_p10": _accuracy(Metric.worst_tenth),
-    "accuracy_peers": lambda run: len(run.latest("accuracy")),
+    "metric_mean": _over_peers(lambda metric, values: values.mean()),
+    "metric_std": _over_peers(lambda metric, values: values.std()),
+    "metric_worst": _over_peers(Metric.worst),
+    "metric_p10": _over_peers(Metric.worst_tenth),
+    "metric_peers": lambda run: len(run.latest("metric_value")),
     "clusters_used": clusters_used,
     "cluster_ari": cluster_ari,
     "cluster_accuracy": cluster_accuracy,

@@ -129,8 +129,8 @@ def collapsed(run: RunFiles) -> bool | None:
 
 
 def final_phase(run: RunFiles) -> dict[str, float] | None:
-    """Return the mean accuracy before and after the final phase; None before it."""
-    before, after = (run.latest(f"accuracy_{when}_final") for when in ("before", "after"))
+    """Return the mean of the metric before and after the final phase; None before it."""
+    before, after = (run.latest(f"metric_{when}_final") for when in ("before", "after"))
     return {"before": float(np.mean(before)), "after": float(np.mean(after))} if after else None
 
 
@@ -157,6 +157,6 @@ METRICS = {
     "class_explains": class_explains,
     "truth_explains": truth_explains,
     "collapsed": collapsed,
-    "accuracy_final_phase": final_phase,
+    "metric_final_phase": final_phase,
     "models_others_would_send": models_compared,
 }

@@ -46,7 +46,7 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     metric = metric_of(values)
     tenth = "p10" if metric.higher_is_better else "p90"
     words = {"mean": "mean", "std": "std", "worst": "worst", "p10": tenth}
-    statistics = [f"{word} {metric.text(values[f'accuracy_{key}'])}" for key, word in words.items()]
+    statistics = [f"{word} {metric.text(values[f'metric_{key}'])}" for key, word in words.items()]
     distances = zip(values["consensus_distance"], values["consensus_distance_relative"], strict=True)
     task, total = values["task"] or "an unknown task", values["rounds_total"]
     yield (
@@ -56,7 +56,7 @@ def _summary_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     yield "rounds", str(values["rounds"]) if total is None else f"{values['rounds']} of {total}"
     if values["rounds_alone"]:
         yield "rounds alone", f"{values['rounds_alone']} without any neighbor (sum over peers)"
-    yield metric.label, ", ".join(statistics) + of_peers(values["accuracy_peers"], values)
+    yield metric.label, ", ".join(statistics) + of_peers(values["metric_peers"], values)
     for found in values.get("more_metrics", {}).values():
         other = Metric.from_json(found)
         text = f"mean {other.text(found['mean'])}, worst {other.text(found['worst'])}"
@@ -105,8 +105,8 @@ def _collaboration_rows(found: dict[str, Any] | None) -> Iterable[tuple[str, str
 
 def _final_phase_rows(values: dict[str, Any]) -> Iterable[tuple[str, str]]:
     """Yield the row of a run with a final phase."""
-    if values["accuracy_final_phase"] is not None:
-        phase, metric = values["accuracy_final_phase"], metric_of(values)
+    if values["metric_final_phase"] is not None:
+        phase, metric = values["metric_final_phase"], metric_of(values)
         before, after = (metric.text(phase[when]) for when in ("before", "after"))
         yield "final phase", f"{metric.name} {before} before, {after} after"
 
@@ -139,7 +139,7 @@ def peers_table(rows: list[dict[str, Any]], metric: Metric) -> Table:
             str(row["peer_id"]),
             _styled(row["status"], row["exit_code"]),
             str(row["rounds_completed"]),
-            metric.text(row["accuracy"]),
+            metric.text(row["metric_value"]),
             shown(row["cluster_index"]),
             shown(row["true_cluster"]),
             str(row["models_sent"]),

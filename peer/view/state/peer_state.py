@@ -123,7 +123,7 @@ class PeerState:
 
     def _take_round(self, event: LoggedEvent) -> None:
         line = self.round = event.data
-        if line.get("accuracy") is not None:
+        if line.get("metric_value") is not None:
             self.evaluated = line
         self.rounds += 1
         if self.round_at:
@@ -219,14 +219,14 @@ class PeerState:
         for source in (self.start, self.evaluated, self.round, self._answered, *ended):
             found.update({key: value for key, value in source.items() if value is not None})
         if self.has_no_final_value:
-            del found["accuracy"]
+            del found["metric_value"]
         return found
 
     @property
     def has_no_final_value(self) -> bool:
         """Whether the metric was not defined after the last round, which is always evaluated, but after an earlier one."""
         after = (self.round, self.end, self._measured)
-        undefined = bool(self.evaluated) and not any(source.get("accuracy") is not None for source in after)
+        undefined = bool(self.evaluated) and not any(source.get("metric_value") is not None for source in after)
         return undefined and self.status == "completed"
 
     @property
@@ -246,7 +246,7 @@ class PeerState:
         if said is None:
             return _NOTHING
         return {
-            "accuracy": said.metric.value,
+            "metric_value": said.metric.value,
             "metrics": {each.name: each.value for each in said.more_metrics} or None,
             "rounds_completed": said.round_index,
             "cluster_index": said.cluster_index,
@@ -256,11 +256,11 @@ class PeerState:
     @property
     def _measured(self) -> JsonRecord:
         """The value of the metric in the summary, under its name in the program."""
-        return {"accuracy": (self.summary.get("metric") or _NOTHING).get("value")}
+        return {"metric_value": (self.summary.get("metric") or _NOTHING).get("value")}
 
     def latest(self, key: str) -> Any:
         """Return ``last.get(key)``, without the other fields."""
-        if key == "accuracy" and self.has_no_final_value:
+        if key == "metric_value" and self.has_no_final_value:
             return None
         ended = () if self.status in BETWEEN else (self.summary, self._measured, self.end)
         for source in (*ended, self._answered, self.round, self.evaluated, self.start):

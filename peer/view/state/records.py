@@ -10,7 +10,6 @@ from coordinator_free_bootstrap.graph import ID_MAX
 from coordinator_free_bootstrap.strict_json import printable
 from coordinator_free_bootstrap.validation import sentences
 from peer.core.counters import COUNTERS
-from peer.core.metric import plain_keys
 from peer.store.records import (
     ENTRIES_MAX,
     KINDS,
@@ -127,5 +126,4 @@ _OMITTED = frozenset(COUNTERS) | {"missing", "rejected", "folded", "state"}
 
 def kept(line: JsonRecord) -> JsonRecord:
     """Return a valid history line as it is kept in memory."""
-    plain = plain_keys(line)
-    return compact(plain) if plain["kind"] == "round" else plain
+    return compact(line) if line["kind"] == "round" else line

@@ -154,7 +154,7 @@ class EventLog:
     def _add_cell(self, peer: PeerState, event: LoggedEvent) -> None:
         line, index = event.data, event.data["round_index"]
         self.rounds.setdefault(index, {})[peer.peer_id] = RoundCell(
-            self.cursor, event.at, line.get("t") or 0.0, line.get("accuracy"), line.get("cluster_index"),
+            self.cursor, event.at, line.get("t") or 0.0, line.get("metric_value"), line.get("cluster_index"),
             peer.totals.payload_bytes_sent, line,
         )  # fmt: skip
         self._newest_of_round[index] = self.cursor

@@ -91,7 +91,7 @@ class View:
     def header(self, state: RunState) -> Header:
         """Return the numbers of the whole run."""
         peers, metric = list(state.peers.values()), self.metric()
-        values = present(peer.latest("accuracy") for peer in peers)
+        values = present(peer.latest("metric_value") for peer in peers)
         rounds = [peer.rounds_completed for peer in peers]
         manifest = self.graph.manifest if self.graph else None
         count = states(state.peers)
@@ -137,7 +137,7 @@ class View:
             status=printable(peer.status, 32),
             exit_code=peer.exit_code,
             round=peer.rounds_completed,
-            metric=peer.latest("accuracy"),
+            metric=peer.latest("metric_value"),
             metrics=latest_values(peer, self.more_metrics()),
             loss=peer.latest("loss"),
             cluster=peer.latest("cluster_index"),

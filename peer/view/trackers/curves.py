@@ -20,7 +20,7 @@ _PEERS = ("neighbors_alive", "active", "rounds_alone")
 
 
 def curve_name(name: str) -> str:
-    """Return a column's name with its group and a slash, by which trackers sort: ``quality/accuracy``, ``seconds/train``."""
+    """Return a column's name with its group and a slash, by which trackers sort: ``quality/metric_value``, ``seconds/train``."""
     group, _, rest = name.partition(".")
     if rest:
         return f"{_GROUPS.get(group, group)}/{rest}"
@@ -84,12 +84,10 @@ class AllPeers:
     def _row(self, index: int, rows: dict[int, HistoryRow]) -> HistoryRow:
         for peer_id, row in rows.items():
             self._sent[peer_id] = self._sent.get(peer_id, 0) + (row.get("payload_bytes_sent") or 0)
-        name = self.metric.key
-        column = name if self.metric.is_accuracy else f"{name}_value"
         found: dict[str, Any] = {"round_index": index, "time": max(row["time"] for row in rows.values())}
-        if (values := _present(row.get(column) for row in rows.values())).size:
-            found[f"{name}_mean"] = float(values.mean())
-            found[f"{name}_worst"], found[f"{name}_best"] = self.metric.worst(values), self.metric.best(values)
+        if (values := _present(row.get("metric_value") for row in rows.values())).size:
+            found["metric_mean"] = float(values.mean())
+            found["metric_worst"], found["metric_best"] = self.metric.worst(values), self.metric.best(values)
         if (losses := _present(row.get("loss") for row in rows.values())).size:
             found["loss_mean"] = float(losses.mean())
         labels = [(row.get("true_cluster"), row.get("cluster_index")) for row in rows.values()]

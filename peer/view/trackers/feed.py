@@ -24,7 +24,6 @@ class Feed:
         self._directory = directory
         self._graph: Graph | None = None
         self._tails: dict[int, PeerTail] = {}
-        self._metrics: dict[int, Metric] = {}
         self._true: dict[int, int | None] = {}
         self.everyone = AllPeers()
 
@@ -66,7 +65,6 @@ class Feed:
             if event.kind == "start":
                 self._true[peer_id] = event.data.get("true_cluster")
                 if metric := event.data.get("metric"):
-                    self._metrics[peer_id] = self.everyone.metric = Metric.from_json(metric)
+                    self.everyone.metric = Metric.from_json(metric)
             elif event.kind == "round":
-                row = row_of(peer_id, event.data, self._true.get(peer_id))
-                yield self._metrics.get(peer_id, Metric()).named(row)
+                yield row_of(peer_id, event.data, self._true.get(peer_id))

@@ -65,7 +65,7 @@ class Mlflow(Tracker):
     def close(self, report: Report) -> None:
         """Log the report's numbers and each peer's personalized model; end all runs."""
         run = report.run
-        values = {key: value for key, value in flat(report.as_json()) if not isinstance(value, bool)}
+        values = {key: value for key, value in flat(report.values) if not isinstance(value, bool)}
         now = round(time.time() * 1000)
         rounds = int(report.values["rounds"])
         self._log(

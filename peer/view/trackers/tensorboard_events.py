@@ -18,7 +18,7 @@ HPARAM_CHARACTERS_MAX = 500
 
 
 class TensorBoard(Tracker):
-    """Scalars named as the columns of the history, with a group; the step is the number of completed rounds.
+    """Scalars report.values as the columns of the history, with a group; the step is the number of completed rounds.
 
     Args:
         place: log directory; each run gets a folder of its own in it.
@@ -55,10 +55,10 @@ class TensorBoard(Tracker):
         """Write the settings as hyperparameters, beside the results, and the manifest as text."""
         writer = self._writer("all")
         settings = {key: _plain(value) for key, value in self._about.settings.items()}
-        named = report.as_json()
-        key = report.run.metric.key
-        names = (f"{key}_mean", f"{key}_worst", "cluster_ari", "payload_bytes_sent")
-        results = {f"result/{name}": float(named[name]) for name in names if named.get(name) is not None}
+        names = ("metric_mean", "metric_worst", "cluster_ari", "payload_bytes_sent")
+        results = {
+            f"result/{name}": float(report.values[name]) for name in names if report.values.get(name) is not None
+        }
         if writer.file_writer is not None:
             for summary in hparams(settings, results):
                 writer.file_writer.add_summary(summary)

@@ -60,7 +60,7 @@ def report(
 
         export(found, exports)
     if json:
-        print_json(found.as_json(), indent=2)
+        print_json(found.values, indent=2)
     else:
         from rich.console import Console
 

@@ -262,7 +262,7 @@ class Blend(Dfca[BlendOptions, BlendState]):
         found = measured(workspace.learner.evaluate_predictions(predictions))
         names = [*(f"cluster {slot}" for slot in self.clusters), "shared", "own", "shared, tuned", "cluster, tuned"]
         shown = {"blend": dict(zip(names, weights, strict=True)), **self.shown_seeds(workspace)}
-        return found | {"accuracy_shared": shared.metric, "state": shown}
+        return found | {"metric_shared": shared.metric, "state": shown}
 
     def final(self, workspace: Workspace[BlendState]) -> tuple[Vector, Fields]:
         """Tune once more, guarded, on all samples; return the model of the largest weight and the metrics of the mixture."""

@@ -251,4 +251,4 @@ class Cgpfl(CgpflDecisions):
         known: Fields = {} if state.clusters is None else {"clusters": state.clusters}
         known |= {} if state.anchor is None else {"anchor": list(state.anchor)}
         shared = workspace.learner.evaluate(center).metric
-        return super().evaluate(workspace) | {"accuracy_shared": shared, "state": known}
+        return super().evaluate(workspace) | {"metric_shared": shared, "state": known}

@@ -312,7 +312,7 @@ class Dpfl(Algorithm[DpflOptions, DpflState]):
         known = {"candidates": state.candidates, "collaborators": state.collaborators}
         links = {name: list(peers) for name, peers in known.items() if peers is not None}
         return super().evaluate(workspace) | {
-            "accuracy_shared": averaged,
+            "metric_shared": averaged,
             "state": links | {"gain": state.gain},
         }
 

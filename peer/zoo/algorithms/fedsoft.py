@@ -178,7 +178,7 @@ class FedSoft(OwnNearCenters[FedSoftOptions, FedSoftState]):
             centers = [workspace.models.model(s) for s in range(self.clusters)]
             known["center_scores"] = center_scores(workspace.learner, centers, truth)
         shared = workspace.learner.evaluate(main).metric
-        return super().evaluate(workspace) | {"accuracy_shared": shared, "state": known}
+        return super().evaluate(workspace) | {"metric_shared": shared, "state": known}
 
 
 def divided(learner: Learner, centers: list[Vector]) -> Labels:

@@ -32,7 +32,7 @@ class Personal(Algorithm[OptionsT, StateT]):
     def evaluate(self, workspace: Workspace[StateT]) -> Fields:
         """Return the metrics of the personal model, and the accuracy of the shared one."""
         shared = workspace.learner.evaluate(workspace.models.model(SHARED))
-        return super().evaluate(workspace) | {"accuracy_shared": shared.metric}
+        return super().evaluate(workspace) | {"metric_shared": shared.metric}
 
 
 def require_plain_sgd(name: str, manifest: Manifest) -> None:

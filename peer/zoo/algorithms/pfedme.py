@@ -6,7 +6,7 @@ leaves its peer.
 
 Source: Canh T. Dinh, Nguyen H. Tran and Tuan Dung Nguyen, "Personalized Federated Learning with Moreau Envelopes", 2020, arXiv
 2006.08848. The paper has a server (in `peer.lab`); the form between neighbors is an addition of this project. rho is
-eta lambda in the paper. Reported are theta (accuracy) and w (accuracy_shared), from separate arrays: in the authors' code both
+eta lambda in the paper. Reported are theta (metric_value) and w (metric_shared), from separate arrays: in the authors' code both
 names mean one tensor.
 """
 

@@ -290,11 +290,11 @@ def test_eq_2_with_one_whole_weight_is_that_center_bit_for_bit():
 def test_accuracy_is_reported_before_and_after_the_final_phase():
     peers = run(graph_of(final={"epochs": 20}))
     for peer in peers:
-        assert peer.final["accuracy_before_final"] == peer.history[-1]["accuracy"]
-        assert peer.final["accuracy_after_final"] == peer.final["accuracy"]
-        assert peer.final["accuracy"] == peer.learner.evaluate(peer.personalized).metric
+        assert peer.final["metric_before_final"] == peer.history[-1]["metric_value"]
+        assert peer.final["metric_after_final"] == peer.final["metric_value"]
+        assert peer.final["metric_value"] == peer.learner.evaluate(peer.personalized).metric
         assert peer.final["predictor"] == "personalized_model"
-    gain = [p.final["accuracy_after_final"] - p.final["accuracy_before_final"] for p in peers]
+    gain = [p.final["metric_after_final"] - p.final["metric_before_final"] for p in peers]
     assert np.mean(gain) > 0.1
 
 
@@ -307,7 +307,7 @@ def test_predictions_can_be_mixed_instead_of_centers(how):
         predicted = (u[0] * rows[0] + u[1] * rows[1]).argmax(1)
     else:
         predicted = np.where(rows[0].max(1) >= rows[1].max(1), rows[0].argmax(1), rows[1].argmax(1))
-    assert peer.final["accuracy"] == pytest.approx((predicted == peer.learner.shard.test_y).mean())
+    assert peer.final["metric_value"] == pytest.approx((predicted == peer.learner.shard.test_y).mean())
     assert peer.final["predictor"] == how
 
 
@@ -315,7 +315,7 @@ def test_a_run_without_a_split_is_measured_as_one_model():
     options = {"personalize": "confident", "warm_rounds": 9}
     peer = run(graph_of(rounds=2, options=options, final={"epochs": 2}))[0]
     assert peer.final["predictor"] == "personalized_model"
-    assert peer.final["accuracy"] == peer.learner.evaluate(peer.personalized).metric
+    assert peer.final["metric_value"] == peer.learner.evaluate(peer.personalized).metric
 
 
 def test_a_warm_start_is_dfedavg_until_it_splits():

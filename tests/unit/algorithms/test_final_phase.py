@@ -29,14 +29,14 @@ def plan_of(peer, path, **changes):
 def test_every_algorithm_with_one_model_trains_it_after_the_last_round(name):
     without, phase = (run(graph_of(name, model="mlp", final={"epochs": epochs})) for epochs in (0, 20))
     for before, after in zip(without, phase, strict=True):
-        assert after.final["accuracy_before_final"] == before.final["accuracy"]
-        assert after.final["accuracy"] == after.learner.evaluate(after.personalized).metric
-        assert after.final["accuracy_after_final"] == after.final["accuracy"]
+        assert after.final["metric_before_final"] == before.final["metric_value"]
+        assert after.final["metric_value"] == after.learner.evaluate(after.personalized).metric
+        assert after.final["metric_after_final"] == after.final["metric_value"]
         assert not np.array_equal(before.personalized, after.personalized)
         assert all(np.array_equal(a, b) for a, b in zip(before.models, after.models, strict=True)), (
             "nothing else changes"
         )
-        assert "accuracy_before_final" not in before.final
+        assert "metric_before_final" not in before.final
 
 
 def test_an_algorithm_that_predicts_with_several_models_refuses_it():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from peer.core.metric import Metric, plain_keys
+from peer.core.metric import Metric
 
 MSE = Metric("mse", higher_is_better=False, share=False)
 F1 = Metric("f1", share=True)
@@ -39,14 +39,6 @@ def test_lower_can_be_better():
     assert (MSE.worst(values), MSE.best(values), Metric().worst(values)) == (3.0, 1.0, 1.0)
     assert MSE.reaches(values, 2.0).tolist() == [True, False]
     assert MSE.label == "mse (lower is better)"
-
-
-def test_keys_are_called_accuracy_only_for_the_accuracy():
-    record = {"accuracy": 0.5, "accuracy_mean": 0.4, "cluster_accuracy": 1.0, "loss": 0.1, "metric": {"name": "mse"}}
-    assert Metric().named(record) == record
-    named = MSE.named(record)
-    assert list(named) == ["metric_value", "metric_mean", "cluster_accuracy", "loss", "metric"]
-    assert plain_keys(named) == record == plain_keys(record)
 
 
 def test_json_keeps_all():

@@ -177,7 +177,7 @@ def test_a_result_has_the_numbers_of_the_table(small, tmp_path):
     assert not done_already(
         Job(experiment, experiment.case[0], 1, Scale(settings=("run.rounds=3",)), "simulated"), tmp_path
     )
-    assert result["measured"] == pytest.approx(100 * result["accuracy_mean"])
+    assert result["measured"] == pytest.approx(100 * result["metric_mean"])
     assert [round_ for round_, _ in result["curve"]] == [1, 2]
     assert [round_ for round_, _ in result["curve_train"]] == [1, 2]
     assert 0 < result["curve_train"][0][1] < result["curve_train"][1][1] <= 1

@@ -34,7 +34,7 @@ def test_one_cluster_is_federated_averaging():
             accumulate(total, peer.workspace.fit(model, peer.workspace.slot_plan(0))[0])
         model = total / np.float32(4)
     result = reference[0].learner.evaluate(model)
-    assert client.host.last_round["accuracy"] == result.metric
+    assert client.host.last_round["metric_value"] == result.metric
     assert client.host.last_round["loss"] == result.loss
 
 

@@ -53,7 +53,7 @@ def test_with_equal_sizes_it_is_the_decentralized_form_on_a_complete_graph(algor
     for client, peer in zip(served(graph), run(graph), strict=True):
         for one, other in zip([*client.models, client.personalized], [*peer.models, peer.personalized], strict=True):
             np.testing.assert_allclose(one, other, atol=2e-5)
-        assert client.history[-1]["accuracy"] == peer.history[-1]["accuracy"]
+        assert client.history[-1]["metric_value"] == peer.history[-1]["metric_value"]
 
 
 @pytest.mark.parametrize(("algorithm", "options"), MEANS)

@@ -121,7 +121,7 @@ def result(case, setting, seed, measured, worst=0.5, tenth=0.6):
         "curve": [[1, 0.5]],
         "metric": Metric().as_json(),
     }
-    shown = {"accuracy_worst": worst, "accuracy_p10": tenth, "payload_bytes_sent": 8e6, "measured": measured}
+    shown = {"metric_worst": worst, "metric_p10": tenth, "payload_bytes_sent": 8e6, "measured": measured}
     return texts | numbers | known | shown | {"seed": seed, "algorithm": case, "data": {"split": setting}}
 
 

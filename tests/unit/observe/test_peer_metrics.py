@@ -25,28 +25,28 @@ def test_rounds_are_counted():
     assert value(metrics, "peer_models_sent_total") == 4 and value(metrics, "peer_duplicates_dropped_total") == 1
     assert value(metrics, "peer_phase_seconds_total", phase="train") == pytest.approx(0.8)
     assert value(metrics, "peer_missing_deliveries_total") == 1 and value(metrics, "peer_restart_count") == 5
-    assert value(metrics, "peer_accuracy_ratio") == round_fields(2, 4)["accuracy"]
+    assert metrics.registry.get_sample_value("peer_metric", {"name": "accuracy"}) == round_fields(2, 4)["metric_value"]
 
 
 def test_a_round_without_evaluation_keeps_the_last_accuracy():
     metrics = PeerMetrics(3)
     metrics.observe_round(round_fields(0, 1))
-    metrics.observe_round({"round_index": 2, "accuracy": None})
-    assert value(metrics, "peer_accuracy_ratio") == round_fields(0, 1)["accuracy"]
+    metrics.observe_round({"round_index": 2, "metric_value": None})
+    assert metrics.registry.get_sample_value("peer_metric", {"name": "accuracy"}) == round_fields(0, 1)["metric_value"]
     assert value(metrics, "peer_round_index") == 3
 
 
 def test_another_metric_is_exported_by_its_name_and_not_as_an_accuracy():
     metrics = PeerMetrics(3, metric=MAE)
     metrics.observe_round(round_fields(0, 1))
-    assert metrics.registry.get_sample_value("peer_metric", {"name": "mae"}) == round_fields(0, 1)["accuracy"]
+    assert metrics.registry.get_sample_value("peer_metric", {"name": "mae"}) == round_fields(0, 1)["metric_value"]
     assert "accuracy" not in generate_latest(metrics.registry).decode()
 
 
 def test_further_metrics_are_exported_by_name_beside_the_accuracy():
     metrics = PeerMetrics(3, more=(MAE, Metric("f1")))
     metrics.observe_round(round_fields(0, 1) | {"metrics": {"mae": 2.5, "f1": None}})
-    assert value(metrics, "peer_accuracy_ratio") == round_fields(0, 1)["accuracy"]
+    assert metrics.registry.get_sample_value("peer_metric", {"name": "accuracy"}) == round_fields(0, 1)["metric_value"]
     found = [metrics.registry.get_sample_value("peer_metric", {"name": name}) for name in ("mae", "f1")]
     assert found == [2.5, 0.0]
 

@@ -7,15 +7,16 @@ import pytest
 
 from coordinator_free_bootstrap.errors import StorageError
 from peer.store.history import HistoryWriter, read_history
+from peer.store.records import KINDS, fields_of
 
 
 def test_lines_are_stamped_and_read_back(tmp_path):
     with HistoryWriter(tmp_path / "h.jsonl", incarnation=7) as history:
         history.write("start", peer_id=3)
-        history.write("round", round_index=0, accuracy=0.5, t=12.5)
+        history.write("round", round_index=0, metric_value=0.5, t=12.5)
     first, second = read_history(tmp_path / "h.jsonl")
     assert first["kind"] == "start" and first["incarnation"] == 7 and first["t"] >= 0 and "T" in first["time"]
-    assert (second["kind"], second["accuracy"], second["t"]) == ("round", 0.5, 12.5)
+    assert (second["kind"], second["metric_value"], second["t"]) == ("round", 0.5, 12.5)
 
 
 @pytest.mark.parametrize("tail", [b'{"kind":"rou', b"\x00" * 70_000, b'{"kind":"round"}'])
@@ -75,3 +76,9 @@ def test_a_full_disk_is_a_storage_error(monkeypatch):
 def test_a_missing_directory_is_a_storage_error(tmp_path):
     with pytest.raises(StorageError, match="cannot open"):
         HistoryWriter(tmp_path / "none" / "h.jsonl")
+
+
+def test_values_of_the_metric_have_one_name_whatever_the_task():
+    named = {name for kind in KINDS for name in fields_of(kind)}
+    assert {"metric_value", "metric_train", "metric_shared", "metric_before_final", "metric_after_final"} <= named
+    assert not [name for name in named if "accuracy" in name]

@@ -31,9 +31,9 @@ def test_the_documented_file_names(tmp_path):
 
 def test_write_json_writes_null_for_numbers_that_are_not_finite(tmp_path):
     """Before, a summary.json of a diverged peer held a bare NaN, which is not JSON."""
-    write_json(tmp_path / "summary.json", {"loss": float("nan"), "accuracy": [float("inf"), 0.5]})
+    write_json(tmp_path / "summary.json", {"loss": float("nan"), "metric_value": [float("inf"), 0.5]})
     text = (tmp_path / "summary.json").read_text()
-    assert "NaN" not in text and json.loads(text) == {"loss": None, "accuracy": [None, 0.5]}
+    assert "NaN" not in text and json.loads(text) == {"loss": None, "metric_value": [None, 0.5]}
 
 
 def test_write_json_replaces_the_file_and_leaves_no_temporary(tmp_path):

@@ -213,7 +213,7 @@ def test_watch_ends_when_all_peers_have_finished_and_prints_lines_in_a_pipe(run_
 
 def test_a_diverged_peer_is_shown_as_such(run_directory):
     place = PeerRun.read(run_directory, 2).place
-    write_json(place.summary, {"peer_id": 2, "status": "diverged", "accuracy": math.nan})
+    write_json(place.summary, {"peer_id": 2, "status": "diverged", "loss": math.nan})
     assert text_of(ask(str(run_directory))).splitlines()[4].split()[:2] == ["2", "diverged"]
 
 

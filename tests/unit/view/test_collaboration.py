@@ -26,9 +26,9 @@ def run_of(tmp_path, chosen, true, **manifest):
         with HistoryWriter(place.history) as history:
             history.write("start", peer_id=i, true_cluster=cluster)
             first = {"candidates": [0], "collaborators": [0]}
-            history.write("round", round_index=0, accuracy=0.1, state=first)
+            history.write("round", round_index=0, metric_value=0.1, state=first)
             last = {} if others is None else {"candidates": [0, 1, 2], "collaborators": others, "gain": 0.5}
-            history.write("round", round_index=1, accuracy=0.2, state=last)
+            history.write("round", round_index=1, metric_value=0.2, state=last)
     return tmp_path
 
 
@@ -46,7 +46,7 @@ def test_links_of_the_last_round(tmp_path):
 
 def test_report_and_table(tmp_path):
     report = build_report(run_of(tmp_path, [[1], [0]], [0, 1], algorithm="dpfl", split="label_flip"))
-    assert report.as_json()["collaboration"]["links_to_renamed"] == 1.0
+    assert report.values["collaboration"]["links_to_renamed"] == 1.0
     console = Console(width=160)
     with console.capture() as captured:
         console.print(summary_table(report.values))

@@ -103,7 +103,7 @@ def test_an_exported_model_gives_the_outputs_of_the_run(normalized, tmp_path, en
         found = outputs_of(file, task.make_model, samples)
         np.testing.assert_allclose(found, expected[: len(samples)], rtol=1e-5, atol=1e-6)
     measured = (outputs_of(file, task.make_model, inputs).argmax(1) == task.load_shard(1).test_y).mean()
-    assert measured == pytest.approx(normalized.metrics["peers"][1]["accuracy"])
+    assert measured == pytest.approx(normalized.metrics["peers"][1]["metric_value"])
 
 
 @pytest.mark.parametrize("ending", [".pt", ".safetensors"])
@@ -125,7 +125,7 @@ def test_the_card_names_data_algorithm_rounds_metrics_and_digest(normalized, tmp
     card = normalized.export_model(2, file)
     assert card == tmp_path / f"model{ending}.md"
     text = card.read_text()
-    accuracy = normalized.metrics["peers"][2]["accuracy"]
+    accuracy = normalized.metrics["peers"][2]["metric_value"]
     for words in (
         f"| SHA-256 | {hashlib.sha256(file.read_bytes()).hexdigest()} |",
         "The personalized model of peer 2",
@@ -134,7 +134,7 @@ def test_the_card_names_data_algorithm_rounds_metrics_and_digest(normalized, tmp
         "| algorithm | dfedavg |",
         "| rounds completed | 2 of 2 |",
         f"of this model | {accuracy:.4f} |",
-        f"mean of the peers | {normalized.metrics['accuracy_mean']:.4f} |",
+        f"mean of the peers | {normalized.metrics['metric_mean']:.4f} |",
         "| trained parameters | 39 |",
         "| frozen parameters | 20 |",
         "| values of buffers | 9 |",
@@ -180,7 +180,9 @@ def test_a_mixture_is_exported_as_it_was_evaluated(mixed, tmp_path, ending):
         models.load_state_dict(tensors_of(file))
         x = torch.from_numpy(shard.test_x)
         found = sum(w * m.eval()(x).softmax(1) for w, m in zip(about, models, strict=True)).detach().numpy()
-    assert (found.argmax(1) == shard.test_y).mean() == pytest.approx(mixed.metrics["peers"][0]["accuracy"], abs=1e-9)
+    assert (found.argmax(1) == shard.test_y).mean() == pytest.approx(
+        mixed.metrics["peers"][0]["metric_value"], abs=1e-9
+    )
 
 
 def test_the_confident_predictor_of_fedspd_is_exported_as_it_was_evaluated(tmp_path):
@@ -192,7 +194,7 @@ def test_the_confident_predictor_of_fedspd_is_exported_as_it_was_evaluated(tmp_p
 
     shard = load_task(run._report.run.manifest, 3).load_shard(1)
     found = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, {"input": shard.test_x})[0]
-    assert (found.argmax(1) == shard.test_y).mean() == pytest.approx(run.metrics["peers"][1]["accuracy"], abs=1e-9)
+    assert (found.argmax(1) == shard.test_y).mean() == pytest.approx(run.metrics["peers"][1]["metric_value"], abs=1e-9)
 
 
 def test_another_model_than_the_evaluated_one_says_so_in_its_card(mixed, tmp_path):

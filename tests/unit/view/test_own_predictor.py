@@ -34,7 +34,7 @@ def run(request, tmp_path_factory):
 
 def said(run, peer_id):
     found = run.metrics["peers"][peer_id]
-    return found["accuracy"], found["loss"]
+    return found["metric_value"], found["loss"]
 
 
 def personalized(run, peer_id):

@@ -39,10 +39,10 @@ def test_watcher_follows_appended_lines(tmp_path):
     )
     with HistoryWriter(place.history) as history:
         history.write("round", **round_fields(0, 2))
-        history.write("end", accuracy=0.5)
+        history.write("end", metric_value=0.5)
     watcher.refresh()
     watcher.refresh()
-    found = (peer.status, peer.rounds_completed, peer.latest("accuracy"), peer.totals.payload_bytes_sent)
+    found = (peer.status, peer.rounds_completed, peer.latest("metric_value"), peer.totals.payload_bytes_sent)
     assert found == ("completed", 3, 0.5, 192_000)
 
 
@@ -150,7 +150,7 @@ def test_progress_names_the_metric_of_the_task(tmp_path):
     lines = [json.loads(line) for line in place.history.read_text().splitlines()]
     metric = Metric("mae", higher_is_better=False, share=False)
     lines[0]["metric"] = metric.as_json()
-    place.history.write_text("".join(json.dumps(metric.named(line)) + "\n" for line in lines))
+    place.history.write_text("".join(json.dumps(line) + "\n" for line in lines))
     watcher.refresh()
     for shown in (watcher.line(), text_of(watcher.render())):
         assert "mae" in shown and "accuracy" not in shown

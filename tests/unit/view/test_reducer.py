@@ -25,18 +25,21 @@ def fold(*events: tuple[str, dict]) -> PeerState:
 
 
 START = ("start", {"kind": "start", "incarnation": 1, "true_cluster": 1})
-ROUND = ("round", {"kind": "round", "round_index": 0, "accuracy": 0.5, "folded": [[1, 9, 0, 0, 0]], "models_sent": 2})
+ROUND = (
+    "round",
+    {"kind": "round", "round_index": 0, "metric_value": 0.5, "folded": [[1, 9, 0, 0, 0]], "models_sent": 2},
+)
 ALIVE = ("neighbor", {"kind": "neighbor", "neighbor": 1, "state": "alive"})
-END = ("end", {"kind": "end", "rounds_completed": 1, "accuracy": 0.75, "models_sent": 1})
+END = ("end", {"kind": "end", "rounds_completed": 1, "metric_value": 0.75, "models_sent": 1})
 HELD, FREE = ("process", {"held": True}), ("process", {"held": False})
-SUMMARY = ("summary", {"status": "diverged", "incarnation": 1, "accuracy": None})
+SUMMARY = ("summary", {"status": "diverged", "incarnation": 1, "loss": None})
 LATER = ("summary", {"status": "diverged", "incarnation": 2})
 AGAIN = ("start", {"kind": "start", "incarnation": 2})
 ANSWER = ("status", {"status": STATUS | {"round_index": 0, "metric": ACCURACY}})
 
 
 @pytest.mark.parametrize(
-    ("events", "status", "rounds", "accuracy"),
+    ("events", "status", "rounds", "value"),
     [
         ([FREE], "missing", 0, None),
         ([HELD], "running", 0, None),
@@ -58,10 +61,10 @@ ANSWER = ("status", {"status": STATUS | {"round_index": 0, "metric": ACCURACY}})
         ([("exit", {"exit_code": 0})], "missing", 0, None),
     ],
 )
-def test_events_give_a_status(events, status, rounds, accuracy):
+def test_events_give_a_status(events, status, rounds, value):
     state = fold(*events)
-    assert (state.status, state.rounds_completed, state.latest("accuracy")) == (status, rounds, accuracy)
-    assert state.last.get("accuracy") == accuracy
+    assert (state.status, state.rounds_completed, state.latest("metric_value")) == (status, rounds, value)
+    assert state.last.get("metric_value") == value
 
 
 def test_counters_neighbors_and_missing_rounds_are_summed():
@@ -140,7 +143,7 @@ def test_a_replaced_history_starts_the_peer_anew(tmp_path):
     place.history.unlink()
     with HistoryWriter(place.history) as history:
         while place.history.stat().st_size <= size:  # the new file is longer: its size does not tell
-            history.write("round", round_index=0, accuracy=0.1, models_sent=1)
+            history.write("round", round_index=0, metric_value=0.1, models_sent=1)
     assert tail.refresh()
     assert [event.kind for _, event in tail.log.news if event.peer == 1].count("lost") == 1
     fresh = RunTail(tmp_path)
@@ -202,9 +205,9 @@ def test_the_header_equals_the_report(tmp_path):
     tail.refresh()
     header, values = View(tail.log, tail.graph).everything()["header"], build_report(tmp_path).values
     assert (header["mean"], header["worst"], header["tenth"], header["ari"], header["rounds_max"]) == (
-        values["accuracy_mean"],
-        values["accuracy_worst"],
-        values["accuracy_p10"],
+        values["metric_mean"],
+        values["metric_worst"],
+        values["metric_p10"],
         values["cluster_ari"],
         values["rounds"],
     )

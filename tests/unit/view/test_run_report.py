@@ -20,11 +20,19 @@ from peer.view.report.tables import report_view
 from peer.view.state.run_files import RunFiles, metric_curve
 
 STABLE_KEYS = {
-    "accuracy_mean", "accuracy_std", "accuracy_worst", "accuracy_p10", "cluster_ari", "rounds", "models_sent",
+    "metric_mean", "metric_std", "metric_worst", "metric_p10", "cluster_ari", "rounds", "models_sent",
     "models_folded", "duplicates_dropped", "stale_dropped", "payload_bytes_sent", "wire_bytes_sent", "seconds",
     "consensus_distance", "peers",
 }  # fmt: skip
-STABLE_ROW_KEYS = {"peer_id", "accuracy", "cluster_index", "true_cluster", "rounds_completed", "incarnation", "status"}
+STABLE_ROW_KEYS = {
+    "peer_id",
+    "metric_value",
+    "cluster_index",
+    "true_cluster",
+    "rounds_completed",
+    "incarnation",
+    "status",
+}
 
 
 def report_of(directory, **options):
@@ -41,9 +49,9 @@ def test_keys_are_stable(run_directory):
 def test_numbers_of_a_known_run(run_directory):
     values, final = report_of(run_directory), np.array(list(FINAL.values()))
     assert values["state"] == "complete" and values["notes"] == []
-    assert values["accuracy_mean"] == pytest.approx(0.9)
-    assert values["accuracy_std"] == pytest.approx(float(np.sqrt(np.mean((final - 0.9) ** 2))))
-    assert values["accuracy_worst"] == 0.85 and values["accuracy_p10"] == 0.85
+    assert values["metric_mean"] == pytest.approx(0.9)
+    assert values["metric_std"] == pytest.approx(float(np.sqrt(np.mean((final - 0.9) ** 2))))
+    assert values["metric_worst"] == 0.85 and values["metric_p10"] == 0.85
     assert values["cluster_ari"] == 1.0 and values["cluster_accuracy"] == 1.0
     assert values["rounds"] == ROUNDS and values["models_sent"] == 4 * ROUNDS * 2
     assert values["duplicates_dropped"] == 4 and values["payload_bytes_sent"] == 4 * ROUNDS * 64_000
@@ -73,10 +81,10 @@ def test_a_repeated_round_counts_once_as_result_and_twice_as_cost(run_directory)
     place.summary.unlink()
     with HistoryWriter(place.history, incarnation=2 << 32) as history:
         history.write("start", peer_id=0, round_index=5, true_cluster=0)
-        history.write("round", **{**round_fields(0, 5), "accuracy": 0.99})
-        history.write("end", rounds_completed=6, accuracy=0.97)
+        history.write("round", **{**round_fields(0, 5), "metric_value": 0.99})
+        history.write("end", rounds_completed=6, metric_value=0.97)
     row = report_of(run_directory)["peers"][0]
-    assert (row["accuracy"], row["rounds_completed"], row["starts"], row["models_sent"]) == (0.97, 6, 2, 14)
+    assert (row["metric_value"], row["rounds_completed"], row["starts"], row["models_sent"]) == (0.97, 6, 2, 14)
     assert metric_curve(RunFiles.read(run_directory)).best[5] == 0.99
 
 
@@ -89,9 +97,9 @@ def test_models_acknowledged_after_the_last_round_count(run_directory):
 def test_the_end_of_an_earlier_incarnation_is_not_the_result(run_directory):
     with HistoryWriter(StateDir.of_peer(run_directory, 0).history) as history:
         history.write("start", peer_id=0, round_index=0)
-        history.write("round", **{**round_fields(0, 0), "accuracy": 0.3})
+        history.write("round", **{**round_fields(0, 0), "metric_value": 0.3})
     row = report_of(run_directory)["peers"][0]
-    assert (row["status"], row["accuracy"], row["rounds_completed"]) == ("dead", 0.3, 1)
+    assert (row["status"], row["metric_value"], row["rounds_completed"]) == ("dead", 0.3, 1)
 
 
 def test_cut_running_missing_and_left_peers_have_different_statuses(tmp_path):
@@ -115,7 +123,7 @@ def test_a_run_without_rounds_has_nulls_not_zeros(tmp_path):
     write_graph(tmp_path)
     write_peer(tmp_path, 0, rounds=0, end=False)
     values = report_of(tmp_path, target=0.5)
-    assert values["accuracy_mean"] is None and values["cluster_ari"] is None and values["rounds"] == 0
+    assert values["metric_mean"] is None and values["cluster_ari"] is None and values["rounds"] == 0
     assert values["reached"]["rounds"] is None
 
 
@@ -134,11 +142,11 @@ def of_regression(directory):
     for path in directory.glob("peer-*/history.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         lines[0]["metric"] = metric.as_json()
-        path.write_text("".join(json.dumps(metric.named(line)) + "\n" for line in lines))
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         place = path.with_name("summary.json")
         if place.exists():
             summary = json.loads(place.read_text())
-            measured = {"metric": metric.as_json() | {"value": summary.pop("accuracy")}}
+            measured = {"metric": metric.as_json() | {"value": summary["metric"]["value"]}}
             place.write_text(json.dumps(summary | measured))
         assert "accuracy" not in path.read_text()
 
@@ -147,7 +155,7 @@ def test_another_metric_is_reported_by_its_name_and_lower_can_be_better(run_dire
     of_regression(run_directory)
     values = report_of(run_directory, target=0.6)
     assert values["metric"] == {"name": "mse", "higher_is_better": False, "share": False}
-    printed = build_report(run_directory).as_json()
+    printed = build_report(run_directory).values
     assert printed["metric_worst"] == printed["metric_p10"] == 0.95
     assert [row["metric_value"] for row in printed["peers"]] == list(FINAL.values())
     assert not [key for key in (*printed, *printed["peers"][0]) if key.startswith("accuracy")]
@@ -178,7 +186,7 @@ def test_the_pictures_of_another_metric_are_not_called_accuracy(run_directory, t
 
 def test_a_report_of_accuracies_keeps_its_keys(run_directory):
     report = build_report(run_directory)
-    assert report.as_json() == report.values and report.values["metric"]["name"] == "accuracy"
+    assert report.values["metric"]["name"] == "accuracy"
     with pytest.raises(UsageError, match="--target: expected a value of the metric, accuracy, from 0 to 1, got 2"):
         build_report(run_directory, 2.0)
 
@@ -209,7 +217,7 @@ def test_plots_are_written(run_directory):
     from matplotlib.image import imread
 
     paths = save_plots(RunFiles.read(run_directory), run_directory / "report")
-    assert [path.name for path in paths] == ["accuracy_bytes.png", "accuracy_rounds.png", "clusters.png"]
+    assert [path.name for path in paths] == ["clusters.png", "metric_bytes.png", "metric_rounds.png"]
     assert all(imread(path).shape[0] > 300 and imread(path).std() > 0.02 for path in paths)
 
 

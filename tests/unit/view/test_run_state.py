@@ -157,7 +157,7 @@ def test_a_peer_that_completes_after_it_has_left_is_not_left(tmp_path):
     place = StateDir.of_peer(tmp_path, 0)
     with HistoryWriter(place.history, incarnation=2 << 32) as history:
         history.write("start", peer_id=0, resumed_from=2, true_cluster=0)
-        history.write("end", rounds_completed=ROUNDS, accuracy=0.9)  # its summary is that of the incarnation before
+        history.write("end", rounds_completed=ROUNDS, metric_value=0.9)  # its summary is that of the incarnation before
     assert build_report(tmp_path).values["peers"][0]["status"] == "completed"
 
 
@@ -173,7 +173,7 @@ def undefined(tmp_path):
             history.write("start", peer_id=peer_id, resumed_from=None, true_cluster=peer_id % 2, metric=metric)
             for index in range(ROUNDS):
                 known = peer_id != 1 and not (peer_id == 2 and index == ROUNDS - 1)
-                fields = {key: value for key, value in round_fields(peer_id, index).items() if key != "accuracy"}
+                fields = {key: value for key, value in round_fields(peer_id, index).items() if key != "metric_value"}
                 history.write("round", **fields, metric_value=0.5 + peer_id / 10 if known else None)
             history.write("end", rounds_completed=ROUNDS)
         known = {0: 0.5, 3: 0.8}.get(peer_id)
@@ -189,7 +189,7 @@ def undefined(tmp_path):
 
 def test_a_mean_says_over_how_many_peers_it_is(undefined):
     report = build_report(undefined)
-    values = report.as_json()
+    values = report.values
     assert values["metric_mean"] == pytest.approx(0.65) and values["metric_peers"] == 2
     assert [row["metric_value"] for row in values["peers"]] == [0.5, None, None, 0.8]
     assert any(
@@ -219,7 +219,7 @@ def test_pictures_say_over_how_many_peers_a_mean_is(undefined):
 def test_tables_of_experiments_say_over_how_many_peers_a_mean_is():
     shared = {"algorithm": "dfedavg", "peers": 10, "measured": 0.5}
     rows = {
-        "all": [shared | {"seed": seed, "accuracy_peers": 10} for seed in range(3)],
+        "all": [shared | {"seed": seed, "metric_peers": 10} for seed in range(3)],
         "some": [shared | {"seed": seed, "metric_peers": 10 - seed} for seed in range(3)],
     }
     said = [sentence for sentence in cautions(rows) if "no value" in sentence]
@@ -230,5 +230,5 @@ def test_a_mean_over_all_peers_says_nothing(tmp_path):
     write_graph(tmp_path)
     for peer_id in range(4):
         write_peer(tmp_path, peer_id)
-    assert build_report(tmp_path).values["accuracy_peers"] == 4
+    assert build_report(tmp_path).values["metric_peers"] == 4
     assert "over" not in repr(peer.Run(tmp_path)) and "of 4 peers" not in printed(tmp_path)

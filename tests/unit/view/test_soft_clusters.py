@@ -54,8 +54,8 @@ def test_collapse_is_one_cluster_with_nearly_all_samples():
 
 
 def test_a_run_reports_its_last_mixtures(tmp_path):
-    early = {"accuracy": 0.1, "state": {"mixture": [0.5, 0.5], "confusion": [[5, 5], [5, 5]]}}
-    late = [{"accuracy": 0.5, "state": {"mixture": [0.9, 0.1], "confusion": t.tolist()}} for t in SWAPPED]
+    early = {"metric_value": 0.1, "state": {"mixture": [0.5, 0.5], "confusion": [[5, 5], [5, 5]]}}
+    late = [{"metric_value": 0.5, "state": {"mixture": [0.9, 0.1], "confusion": t.tolist()}} for t in SWAPPED]
     run = run_of(tmp_path, [[early, last] for last in late] + [[early, late[0]]])
     assert soft_clusters.mix_err(run) == pytest.approx(soft_clusters.mixture_error([*SWAPPED, SWAPPED[0]]))
     assert soft_clusters.sample_cluster_accuracy(run) == pytest.approx(54 / 60)
@@ -66,13 +66,13 @@ def test_a_run_reports_what_explains_the_labels(tmp_path):
     states = [
         {"class_explains": share, "confusion": table} for share, table in ((1.0, [[8, 2], [2, 8]]), (0.9, [[6, 4]]))
     ]
-    run = run_of(tmp_path, [[{"accuracy": 0.5, "state": state}] for state in states] + [[{"accuracy": 0.5}]])
+    run = run_of(tmp_path, [[{"metric_value": 0.5, "state": state}] for state in states] + [[{"metric_value": 0.5}]])
     assert soft_clusters.class_explains(run) == pytest.approx(0.95)
     assert soft_clusters.truth_explains(run) == pytest.approx((0.8 + 0.6) / 2)
 
 
 def test_unknown_values_are_none(tmp_path):
-    run = run_of(tmp_path, [[{"accuracy": 0.5}]] * 3)
+    run = run_of(tmp_path, [[{"metric_value": 0.5}]] * 3)
     assert soft_clusters.mix_err(run) is None and soft_clusters.sample_cluster_accuracy(run) is None
     assert soft_clusters.collapsed(run) is None and soft_clusters.final_phase(run) is None
 

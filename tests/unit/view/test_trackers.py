@@ -46,7 +46,7 @@ def test_tensorboard_has_a_folder_for_each_run_in_it_one_for_each_peer_and_one_f
     assert sorted(path.name for path in logs.iterdir()) == ["all", "peer-0", "peer-1", "peer-2"]
     table = run.frame()
     columns = {
-        "quality/accuracy": "accuracy",
+        "quality/metric_value": "metric_value",
         "quality/loss": "loss",
         "seconds/train": "seconds.train",
         "traffic/payload_bytes_sent": "payload_bytes_sent",
@@ -59,8 +59,8 @@ def test_tensorboard_has_a_folder_for_each_run_in_it_one_for_each_peer_and_one_f
             assert [step for step, _ in found[name]] == [1, 2, 3, 4]
             assert [value for _, value in found[name]] == pytest.approx(list(mine[column]), rel=1e-6)
     everyone = scalars(logs / "all")
-    assert everyone["quality/accuracy_mean"][-1][1] == pytest.approx(run.metrics["accuracy_mean"])
-    assert everyone["quality/accuracy_worst"][-1][1] == pytest.approx(run.metrics["accuracy_worst"])
+    assert everyone["quality/metric_mean"][-1][1] == pytest.approx(run.metrics["metric_mean"])
+    assert everyone["quality/metric_worst"][-1][1] == pytest.approx(run.metrics["metric_worst"])
     assert everyone["clusters/cluster_ari"][-1][1] == pytest.approx(run.metrics["cluster_ari"])
     assert [step for step, _ in everyone["quality/loss_mean"]] == [1, 2, 3, 4]
     sent = run.metrics["payload_bytes_sent"] / PEERS
@@ -93,7 +93,7 @@ def test_settings_are_hyperparameters_beside_the_results(run, tmp_path):
     settings = HParamsPluginData.FromString(data.content).session_start_info.hparams
     assert settings["run.algorithm"].string_value == "dfca" and settings["run.rounds"].number_value == ROUNDS
     assert settings["peers"].number_value == PEERS
-    assert scalars(logs / "all")["result/accuracy_mean"][0][1] == pytest.approx(run.metrics["accuracy_mean"])
+    assert scalars(logs / "all")["result/metric_mean"][0][1] == pytest.approx(run.metrics["metric_mean"])
 
 
 def test_a_second_export_lies_beside_the_first(run, tmp_path):
@@ -101,13 +101,13 @@ def test_a_second_export_lies_beside_the_first(run, tmp_path):
         run.export(f"tensorboard:{tmp_path / 'logs'}")
     first, second, third = sorted((tmp_path / "logs").iterdir())
     assert (second.name, third.name) == (f"{first.name}-2", f"{first.name}-3")
-    assert len(scalars(first / "peer-0")["quality/accuracy"]) == ROUNDS
+    assert len(scalars(first / "peer-0")["quality/metric_value"]) == ROUNDS
 
 
 def test_a_round_of_all_peers_is_drawn_when_each_has_it_or_is_far_behind():
     def rows(peer_id, indices):
         return [
-            {"peer_id": peer_id, "round_index": index, "time": f"2026-11-22T00:00:{index:02}+00:00", "accuracy": 0.5,
+            {"peer_id": peer_id, "round_index": index, "time": f"2026-11-22T00:00:{index:02}+00:00", "metric_value": 0.5,
              "payload_bytes_sent": 10} for index in indices
         ]  # fmt: skip
 
@@ -139,8 +139,8 @@ def test_mlflow_has_a_run_for_all_with_a_run_for_each_peer_and_its_model(run, tm
     assert everyone.data.params["run.rounds"] == str(ROUNDS)
     tags = everyone.data.tags
     assert (tags["algorithm"], tags["task"], tags["peers"]) == ("dfca", "digits", str(PEERS))
-    assert everyone.data.metrics["result/accuracy_mean"] == pytest.approx(run.metrics["accuracy_mean"])
-    for name in ("quality/accuracy_mean", "quality/loss_mean", "traffic/payload_bytes", "clusters/cluster_ari"):
+    assert everyone.data.metrics["result/metric_mean"] == pytest.approx(run.metrics["metric_mean"])
+    for name in ("quality/metric_mean", "quality/loss_mean", "traffic/payload_bytes", "clusters/cluster_ari"):
         steps = [each.step for each in client.get_metric_history(everyone.info.run_id, name)]
         assert steps == [1, 2, 3, 4], name
     assert everyone.info.status == "FINISHED"
@@ -148,8 +148,8 @@ def test_mlflow_has_a_run_for_all_with_a_run_for_each_peer_and_its_model(run, tm
     for peer_id in range(PEERS):
         mine = found[f"{parent} peer-{peer_id}"]
         assert mine.data.tags["mlflow.parentRunId"] == everyone.info.run_id
-        history = client.get_metric_history(mine.info.run_id, "quality/accuracy")
-        expected = list(table[table.peer_id == peer_id].accuracy)
+        history = client.get_metric_history(mine.info.run_id, "quality/metric_value")
+        expected = list(table[table.peer_id == peer_id].metric_value)
         assert [(each.step, each.value) for each in history] == list(enumerate(expected, 1))
         copied = Path(client.download_artifacts(mine.info.run_id, "models/personalized.safetensors", str(tmp_path)))
         original = run.directory / f"peer-{peer_id}" / "models" / "personalized.safetensors"
@@ -161,7 +161,7 @@ def test_tables_have_the_columns_of_the_frame(run, tmp_path):
     frame = run.frame()
     for table in (pd.read_csv(tmp_path / "new" / "h.csv"), pd.read_parquet(tmp_path / "h.parquet")):
         assert list(table.columns) == list(frame.columns)
-        assert list(table.accuracy) == list(frame.accuracy) and list(table.peer_id) == list(frame.peer_id)
+        assert list(table.metric_value) == list(frame.metric_value) and list(table.peer_id) == list(frame.peer_id)
 
 
 def test_a_csv_names_the_senders_of_the_models_that_a_round_folded(run, tmp_path):
@@ -220,12 +220,15 @@ def test_the_feed_reads_only_new_rounds_and_of_a_repeated_one_the_last(tmp_path)
         with history.open("a") as file:
             file.writelines(json.dumps({"time": "2026-11-22T00:00:00+00:00", **line}) + "\n" for line in lines)
 
-    write({"kind": "start", "peer_id": 7, "true_cluster": 1}, {"kind": "round", "round_index": 0, "accuracy": 0.1})
+    write({"kind": "start", "peer_id": 7, "true_cluster": 1}, {"kind": "round", "round_index": 0, "metric_value": 0.1})
     feed = Feed(tmp_path)
-    assert [(row["round_index"], row["accuracy"], row["true_cluster"]) for row in feed.read()] == [(0, 0.1, 1)]
+    assert [(row["round_index"], row["metric_value"], row["true_cluster"]) for row in feed.read()] == [(0, 0.1, 1)]
     assert feed.read() == []
-    write({"kind": "round", "round_index": 1, "accuracy": 0.2}, {"kind": "round", "round_index": 1, "accuracy": 0.3})
-    assert [(row["round_index"], row["accuracy"]) for row in feed.read()] == [(1, 0.3)]
+    write(
+        {"kind": "round", "round_index": 1, "metric_value": 0.2},
+        {"kind": "round", "round_index": 1, "metric_value": 0.3},
+    )
+    assert [(row["round_index"], row["metric_value"]) for row in feed.read()] == [(1, 0.3)]
 
 
 def test_a_live_export_ends_with_all_rounds(run, tmp_path):

@@ -38,14 +38,14 @@ def test_one_state_directory_is_a_run(tmp_path):
     moved = tmp_path / "my-state"
     place.root.rename(moved)
     values = report_of(moved)
-    assert [row["peer_id"] for row in values["peers"]] == [3] and values["accuracy_mean"] == 0.89
+    assert [row["peer_id"] for row in values["peers"]] == [3] and values["metric_mean"] == 0.89
     assert values["notes"] == [
         "found 1 state directory and no graph.json: peers without a state directory here are not known"
     ]
     assert (values["rounds"], values["rounds_total"], values["task"], values["clusters"]) == (6, None, None, 2)
     assert [path.name for path in save_plots(RunFiles.read(moved), tmp_path / "plots")] == [
-        "accuracy_bytes.png",
-        "accuracy_rounds.png",
+        "metric_bytes.png",
+        "metric_rounds.png",
     ]
 
 
@@ -60,7 +60,7 @@ def test_state_directories_that_were_copied_together_are_a_run(tmp_path, with_gr
     if with_graph:
         write_graph(tmp_path)
     values = report_of(tmp_path)
-    assert values["state"] == "complete" and values["accuracy_mean"] == pytest.approx(0.9)
+    assert values["state"] == "complete" and values["metric_mean"] == pytest.approx(0.9)
     assert values["notes"][0].startswith("found 4 state directories ")
     assert values["rounds_total"] == (6 if with_graph else None)
 
@@ -172,10 +172,12 @@ def test_models_and_summaries_with_nan_give_valid_json(run_directory):
     from peer.store.model_file import save_model
 
     save_model(StateDir.of_peer(run_directory, 1).cluster_model(0), np.full(8, np.nan, np.float32), SCHEMA)
-    StateDir.of_peer(run_directory, 1).summary.write_text('{"status": "completed", "accuracy": NaN, "loss": Infinity}')
+    StateDir.of_peer(run_directory, 1).summary.write_text(
+        '{"status": "completed", "loss": NaN, "run_seconds": Infinity}'
+    )
     values = report_of(run_directory)
-    assert any("summary.json: not used: accuracy: found NaN" in note for note in values["warnings"])
-    assert values["peers"][1]["accuracy"] == 0.91  # of the end line
+    assert any("summary.json: not used: loss: found NaN" in note for note in values["warnings"])
+    assert values["peers"][1]["metric_value"] == 0.91  # of the end line
     assert any("values that are not finite: not part of the consensus distance" in note for note in values["notes"])
 
 
@@ -184,8 +186,8 @@ def test_models_and_summaries_with_nan_give_valid_json(run_directory):
 WRONG_LINES = [
     {"kind": "round"},
     {"kind": "round", "round_index": "7"},
-    {"kind": "round", "round_index": 1, "accuracy": "high"},
-    {"kind": "round", "round_index": 1, "accuracy": math.nan},
+    {"kind": "round", "round_index": 1, "metric_value": "high"},
+    {"kind": "round", "round_index": 1, "metric_value": math.nan},
     {"kind": "round", "round_index": 1, "seconds": 3.0},
     {"kind": "round", "round_index": 1, "seconds": {"train": "long"}},
     {"kind": "round", "round_index": 1, "models_sent": "many"},
@@ -196,7 +198,7 @@ WRONG_LINES = [
     {"kind": "round", "round_index": 1, "cluster_index": 1.5},
     {"kind": "round", "round_index": 1, "time": "yesterday"},
     {"kind": "start", "digests": ["x"]},
-    {"kind": "end", "rounds_completed": None, "accuracy": {}},
+    {"kind": "end", "rounds_completed": None, "metric_value": {}},
     {"kind": "refused", "code": ["x"]},
     {"kind": "neighbor", "neighbor": "\u202e", "state": 3},
     {"kind": ["round"]},
@@ -231,7 +233,7 @@ def test_many_wrong_lines_are_counted(run_directory):
 
 
 @pytest.mark.parametrize(
-    "summary", [[], {"status": 3}, {"accuracy": "x"}, {"refusals": {"a": "b"}}, {"digests": {"metric": 1}}]
+    "summary", [[], {"status": 3}, {"metric": "x"}, {"refusals": {"a": "b"}}, {"digests": {"metric": 1}}]
 )
 def test_a_wrong_summary_is_a_warning(run_directory, summary):
     StateDir.of_peer(run_directory, 1).summary.write_text(json.dumps(summary))

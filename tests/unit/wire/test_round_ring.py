@@ -11,7 +11,7 @@ from peer.wire.round_ring import BATCH_CHARACTERS, BATCH_RECORDS, RecordBatch, R
 def ring_of(*rounds: int, size: int = 8, rounds_from: int = 0) -> RoundRing:
     ring = RoundRing(rounds_from, size)
     for index in rounds:
-        ring.add({"kind": "round", "round_index": index, "accuracy": np.float32(0.5), "state": {"mixture": [1.0]}})
+        ring.add({"kind": "round", "round_index": index, "metric_value": np.float32(0.5), "state": {"mixture": [1.0]}})
     return ring
 
 
@@ -63,7 +63,7 @@ def test_a_batch_is_limited_in_characters_too():
 
 
 def test_the_state_of_the_algorithm_is_not_told():
-    assert json.loads(ring_of(0).batch(0).records[0]) == {"round_index": 0, "accuracy": 0.5}
+    assert json.loads(ring_of(0).batch(0).records[0]) == {"round_index": 0, "metric_value": 0.5}
 
 
 def test_a_reply_carries_status_and_records():

@@ -318,7 +318,7 @@ def test_the_result_is_the_best_model_on_validation_data():
     for peer in peers:
         assert peer.personalized.tobytes() == peer.models[1].tobytes()
         assert peer.learner.evaluate(peer.personalized, "validation").metric == peer.state.best
-        assert peer.final["accuracy"] == peer.learner.evaluate(peer.personalized).metric
+        assert peer.final["metric_value"] == peer.learner.evaluate(peer.personalized).metric
 
 
 def test_peers_with_renamed_labels_are_no_collaborators_of_the_others():

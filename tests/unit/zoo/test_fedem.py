@@ -50,7 +50,7 @@ def test_pi_and_shares_sum_to_one():
 def test_one_learner_is_dfedavg():
     for one, other in zip(run(graph_of(clusters=1)), run(graph_of(algorithm="dfedavg")), strict=True):
         assert one.models[0].tobytes() == other.models[0].tobytes()
-        assert one.final["accuracy"] == other.final["accuracy"]
+        assert one.final["metric_value"] == other.final["metric_value"]
 
 
 def test_equal_learners_stay_equal():  # only different initial models make learners different
@@ -92,7 +92,7 @@ def test_predictions_are_mixed_and_not_models():
     peer = run(graph_of(clusters=2))[1]
     pi, rows = peer.state.mixture, [peer.learner.predict_proba(model) for model in peer.models]
     expected = ((pi[0] * rows[0] + pi[1] * rows[1]).argmax(1) == peer.learner.shard.test_y).mean()
-    assert peer.final["accuracy"] == pytest.approx(expected)
+    assert peer.final["metric_value"] == pytest.approx(expected)
     assert peer.final["predictor"] == "mixture"  # not the one model in the file
 
 

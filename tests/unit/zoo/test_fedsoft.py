@@ -73,7 +73,7 @@ def test_server_form_equals_neighbors_on_the_complete_graph_and_the_oracle():
     expected = oracle.run(everyone, data_of(between), peers_of(graph)[0].models[:-1], settings_of(graph))
     for peers in (clients, between):
         compare(peers, expected[-1])
-        assert all(peer.final["accuracy"] == peer.learner.evaluate(peer.models[-1]).metric for peer in peers)
+        assert all(peer.final["metric_value"] == peer.learner.evaluate(peer.models[-1]).metric for peer in peers)
 
 
 def test_a_center_is_the_model_of_the_one_client_drawn_for_it():

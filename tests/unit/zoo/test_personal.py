@@ -89,11 +89,11 @@ def test_no_neighbor_can_pull_a_private_model(name):
 def test_both_models_are_evaluated(name):
     for peer in run(graph_of(name, learning_rate=0.3)):
         row = peer.history[-1]
-        assert row["accuracy_shared"] == peer.learner.evaluate(peer.models[0]).metric
+        assert row["metric_shared"] == peer.learner.evaluate(peer.models[0]).metric
         personal = peer.algorithm.evaluation_model(peer.workspace)
-        assert row["accuracy"] == peer.learner.evaluate(personal).metric
+        assert row["metric_value"] == peer.learner.evaluate(personal).metric
         assert not np.array_equal(personal, peer.models[0])
-        assert peer.final["accuracy"] == peer.learner.evaluate(peer.personalized).metric
+        assert peer.final["metric_value"] == peer.learner.evaluate(peer.personalized).metric
 
 
 def test_pfedme_without_strength_pull_and_with_rho_one():

@@ -2,7 +2,7 @@
 
 import { decimal, known } from "./format.js";
 
-const NUMBERS = ["accuracy", "cluster", "seconds", "sent", "alive", "lonely", "train", "wait", "fold", "evaluate", "other"];
+const NUMBERS = ["metric_value", "cluster", "seconds", "sent", "alive", "lonely", "train", "wait", "fold", "evaluate", "other"];
 const TEXTS = ["folded", "missing", "mixture", "collaborators"];
 export const PHASES = ["train", "wait", "fold", "evaluate", "other"];
 
@@ -102,7 +102,7 @@ export class Film {
 
   /** The column of the metric that is shown. */
   get column() {
-    return this.choice < 0 ? "accuracy" : `more${this.choice}`;
+    return this.choice < 0 ? "metric_value" : `more${this.choice}`;
   }
 
   /** Return mean, worst and best of the shown metric in a frame; undefined if it has none. */

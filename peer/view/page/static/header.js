@@ -16,9 +16,9 @@ const MODES = {
 
 const TILES = [
   ["rounds", "Rounds"],
-  ["accuracy_mean", "Mean accuracy"],
-  ["accuracy_worst", "Worst peer"],
-  ["accuracy_p10", "Worst tenth"],
+  ["metric_mean", "Mean accuracy"],
+  ["metric_worst", "Worst peer"],
+  ["metric_p10", "Worst tenth"],
   ["cluster_ari", "Clusters (ARI)"],
   ["payload_bytes_sent", "Sent"],
   ["alive", "Peers"],
@@ -89,15 +89,15 @@ export class Header {
     this.#set("rounds", span, high);
     this.#more("rounds", total ? `of ${whole(total)}` : "");
     this.bar.style.width = total ? `${(100 * low) / total}%` : "0";
-    for (const [field, key] of [["accuracy_mean", "mean"], ["accuracy_worst", "worst"], ["accuracy_p10", "tenth"]]) {
+    for (const [field, key] of [["metric_mean", "mean"], ["metric_worst", "worst"], ["metric_p10", "tenth"]]) {
       this.#set(field, film.metricText(numbers[key], film.main), numbers[key]);
     }
     const last = film.frames[film.newest];
     const final = cursor.live && !film.running && last && known(numbers.mean) && Math.abs(numbers.mean - last.mean) > 1e-6;
     const over = numbers.measured < film.size ? ` over ${whole(numbers.measured)} of ${counted(film.size, "peer")}` : "";
     const deviation = known(numbers.std) ? `deviation ${film.metricText(numbers.std, film.main)}${over}` : "";
-    this.#more("accuracy_mean", final ? `${deviation}; after the final phase` : deviation);
-    write(this.tiles.get("accuracy_mean").name, `Mean ${film.main.name}`);
+    this.#more("metric_mean", final ? `${deviation}; after the final phase` : deviation);
+    write(this.tiles.get("metric_mean").name, `Mean ${film.main.name}`);
     this.#set("cluster_ari", decimal(numbers.ari), numbers.ari);
     const sent = numbers.totals && (numbers.totals.payload_bytes_sent ?? 0);
     this.#set("payload_bytes_sent", bytesText(sent), sent);

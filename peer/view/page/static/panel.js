@@ -84,7 +84,7 @@ function measures(film, peer, cursor) {
   const row = film.state.peers[peer];
   const newest = [row.metric, ...row.metrics];
   return [film.main, ...film.more].map((metric, at) => {
-    const value = cursor.live ? newest[at] : film.latest(at ? `more${at - 1}` : "accuracy", peer, cursor.position);
+    const value = cursor.live ? newest[at] : film.latest(at ? `more${at - 1}` : "metric_value", peer, cursor.position);
     return [metric.name, film.metricText(value, metric)];
   });
 }

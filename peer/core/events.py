@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core.decisions import AlgorithmState
 from peer.core.effects import WorkKind
 from peer.core.messages import Heartbeat, Hello, ModelHeader, Outcome, Pass, Select
@@ -32,7 +32,7 @@ class HandshakeFailed:
     """A neighbor refused our hello, or did not answer it (``refusal`` None)."""
 
     neighbor: int
-    refusal: Refusal | None
+    refusal: RefusalCode | None
     reason: str
 
 
@@ -41,7 +41,7 @@ class HelloRefused:
     """We refused a neighbor's hello."""
 
     neighbor: int
-    refusal: Refusal
+    refusal: RefusalCode
     reason: str
 
 
@@ -97,7 +97,7 @@ class ArrivalLost:
     """
 
     stream: int
-    refusal: Refusal | None = None
+    refusal: RefusalCode | None = None
     stalled: bool = False
 
 
@@ -114,7 +114,7 @@ class SendAnswered:
 
     neighbor: int
     outcome: Outcome
-    refusal: Refusal | None = None
+    refusal: RefusalCode | None = None
     reason: str = ""
     size_bytes: int | None = None  # of the payload, where it is another one than the header in flight says
 
@@ -139,7 +139,7 @@ class HeartbeatAnswered:
     """A neighbor acknowledged a heartbeat (``refusal`` None), refused it, or did not answer (``lost``)."""
 
     neighbor: int
-    refusal: Refusal | None = None
+    refusal: RefusalCode | None = None
     lost: bool = False
     moving: bool = False  # model bytes went to this neighbor meanwhile; the heartbeat may wait behind them
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator_free_bootstrap import Manifest, Timeouts, canonical_json, check_hello, digest, remarks
-from coordinator_free_bootstrap.errors import Refusal
+from coordinator_free_bootstrap.errors import RefusalCode
 from peer.core.messages import Hello, Phase
 
 MANIFEST = Manifest()
@@ -38,25 +38,25 @@ def test_equal_hellos_are_accepted():
 @pytest.mark.parametrize(
     ("changes", "refusal", "values"),
     [
-        ({"sender": 4}, Refusal.NOT_A_NEIGHBOR, ("peer 4", "[2, 3]")),
-        ({"sender": 1}, Refusal.NOT_A_NEIGHBOR, ("peer 1",)),
-        ({"wire_version": 2}, Refusal.WIRE_VERSION, ("peer 1 has 1", "peer 2 has 2", "version of this program")),
-        ({"incarnation": 8}, Refusal.OLD_INCARNATION, ("incarnation 8", "incarnation 9", "take 10")),
-        ({"graph_digest": "graph-b"}, Refusal.GRAPH_MISMATCH, ('peer 1 has "graph-a"', 'peer 2 has "graph-b"')),
+        ({"sender": 4}, RefusalCode.NOT_A_NEIGHBOR, ("peer 4", "[2, 3]")),
+        ({"sender": 1}, RefusalCode.NOT_A_NEIGHBOR, ("peer 1",)),
+        ({"wire_version": 2}, RefusalCode.WIRE_VERSION, ("peer 1 has 1", "peer 2 has 2", "version of this program")),
+        ({"incarnation": 8}, RefusalCode.OLD_INCARNATION, ("incarnation 8", "incarnation 9", "take 10")),
+        ({"graph_digest": "graph-b"}, RefusalCode.GRAPH_MISMATCH, ('peer 1 has "graph-a"', 'peer 2 has "graph-b"')),
         (
             {"meaning": '{"kind":"multilabel"}'},
-            Refusal.MEANING_MISMATCH,
+            RefusalCode.MEANING_MISMATCH,
             ("kinds of targets differ: peer 1 has regression, peer 2 has multilabel",),
         ),
-        ({"meaning": ""}, Refusal.MEANING_MISMATCH, ("peer 2 has no record",)),
-        ({"schema_digest": "schema-b"}, Refusal.SCHEMA_MISMATCH, ('"schema-a"', '"schema-b"')),
+        ({"meaning": ""}, RefusalCode.MEANING_MISMATCH, ("peer 2 has no record",)),
+        ({"schema_digest": "schema-b"}, RefusalCode.SCHEMA_MISMATCH, ('"schema-a"', '"schema-b"')),
         (
             {"frozen_digest": "frozen-b"},
-            Refusal.FROZEN_MISMATCH,
+            RefusalCode.FROZEN_MISMATCH,
             ('frozen weights differ: peer 1 has "frozen-a"', '"frozen-b"'),
         ),
-        ({"frozen_digest": ""}, Refusal.FROZEN_MISMATCH, ('peer 2 has ""', "base model")),
-        ({"initial_models_digest": ""}, Refusal.INITIAL_MODELS_MISMATCH, ('"models-a"', 'peer 2 has ""')),
+        ({"frozen_digest": ""}, RefusalCode.FROZEN_MISMATCH, ('peer 2 has ""', "base model")),
+        ({"initial_models_digest": ""}, RefusalCode.INITIAL_MODELS_MISMATCH, ('"models-a"', 'peer 2 has ""')),
     ],
 )
 def test_a_mismatch_is_refused_with_both_values(changes, refusal, values):
@@ -70,7 +70,7 @@ def test_a_mismatch_is_refused_with_both_values(changes, refusal, values):
 def test_a_manifest_mismatch_names_each_key_with_both_values():
     other = Manifest(clusters=4, timeouts=Timeouts(suspicion_s=7.0), options={"warmup_rounds": 8})
     code, reason = check_hello(MINE, with_manifest(other), neighbors=(2,))
-    assert code is Refusal.MANIFEST_MISMATCH
+    assert code is RefusalCode.MANIFEST_MISMATCH
     assert MINE.manifest_digest in reason
     assert digest(other) in reason
     assert "run.clusters: peer 1 has 2, peer 2 has 4" in reason
@@ -88,7 +88,7 @@ def test_both_peers_report_the_same_difference():
 
 def test_a_digest_of_another_manifest_is_a_mismatch():
     code, reason = check_hello(MINE, replace(THEIRS, manifest_digest="0"), neighbors=(2,))
-    assert code is Refusal.MANIFEST_MISMATCH
+    assert code is RefusalCode.MANIFEST_MISMATCH
     assert "no key differs" in reason
 
 
@@ -98,7 +98,7 @@ def test_a_digest_of_another_manifest_is_a_mismatch():
 def test_a_reason_is_one_short_printable_line_for_any_manifest_text(manifest):
     theirs = replace(THEIRS, manifest_digest="x\n" * 10_000, manifest=manifest)
     code, reason = check_hello(MINE, theirs, neighbors=(2,))
-    assert code is Refusal.MANIFEST_MISMATCH
+    assert code is RefusalCode.MANIFEST_MISMATCH
     assert reason.isprintable()
     assert len(reason) < 2500
 
@@ -115,13 +115,13 @@ def test_checks_run_in_the_documented_order():
         frozen_digest="",
     )
     steps = [
-        ({"sender": 2}, Refusal.NOT_A_NEIGHBOR),
-        ({"wire_version": 1}, Refusal.WIRE_VERSION),
-        ({"incarnation": 9}, Refusal.OLD_INCARNATION),
-        ({"graph_digest": "graph-a"}, Refusal.GRAPH_MISMATCH),
-        ({"meaning": MINE.meaning}, Refusal.MEANING_MISMATCH),
-        ({"schema_digest": "schema-a"}, Refusal.SCHEMA_MISMATCH),
-        ({"frozen_digest": "frozen-a"}, Refusal.FROZEN_MISMATCH),
+        ({"sender": 2}, RefusalCode.NOT_A_NEIGHBOR),
+        ({"wire_version": 1}, RefusalCode.WIRE_VERSION),
+        ({"incarnation": 9}, RefusalCode.OLD_INCARNATION),
+        ({"graph_digest": "graph-a"}, RefusalCode.GRAPH_MISMATCH),
+        ({"meaning": MINE.meaning}, RefusalCode.MEANING_MISMATCH),
+        ({"schema_digest": "schema-a"}, RefusalCode.SCHEMA_MISMATCH),
+        ({"frozen_digest": "frozen-a"}, RefusalCode.FROZEN_MISMATCH),
     ]
     for repair, refusal in steps:
         assert check_hello(MINE, wrong, neighbors=(2,), last_incarnation=9)[0] is refusal

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 from record import new_parser, record
 
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.core import messages
 from peer.core.averaging import fold
@@ -111,9 +111,9 @@ class FoldingReceiver:
         """Stop the benchmark."""
         raise SystemExit(f"a push was lost: {reason}")
 
-    def refused(self, caller: int | None, code: RefusalCode, sentence: str) -> None:
+    def refused(self, caller: int | None, refusal: Refusal) -> None:
         """Stop the benchmark."""
-        raise SystemExit(f"a push was refused: {code}: {sentence}")
+        raise SystemExit(f"a push was refused: {refusal}")
 
 
 def memory_bytes(field: str, process: int | str = "self") -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core import effects as do
 from peer.core import events as ev
 from peer.core.backoff import RETRY_FIRST_S, RETRY_MAX_S, backoff_s
@@ -126,8 +126,8 @@ class Contacts:
 
     def hello_refused(self, event: ev.HelloRefused) -> None:
         """Note that a neighbor does not agree on the run, as our own hello would find out; its host has logged it."""
-        if event.refusal in MISCONFIGURED:
-            self._state.neighbors[event.neighbor].refusal = event.reason
+        if event.refusal.code in MISCONFIGURED:
+            self._state.neighbors[event.neighbor].refusal = event.refusal.reason
 
     def incarnation_raised(self, event: ev.IncarnationRaised) -> None:
         """Go on under a higher incarnation, in which neighbors get everything again."""
@@ -212,7 +212,8 @@ class Contacts:
             self._state.emit(do.CancelSend(neighbor.id))
             neighbor.outbox.failed(NOW)
         for stream in self._state.arrivals.unread_of(neighbor.id):
-            self._state.refuse(stream, neighbor.id, RefusalCode.NO_HANDSHAKE, "marked dead, or of an older incarnation")
+            refusal = Refusal(RefusalCode.NO_HANDSHAKE, "marked dead, or of an older incarnation")
+            self._state.refuse(stream, neighbor.id, refusal)
 
     def check(self, now: float) -> None:
         """Judge silences; send the hellos and heartbeats that are due."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core.decisions import AlgorithmState
 from peer.core.effects import WorkKind
 from peer.core.messages import Heartbeat, Hello, ModelHeader, Outcome, Pass, Select
@@ -41,8 +41,7 @@ class HelloRefused:
     """We refused a neighbor's hello."""
 
     neighbor: int
-    refusal: RefusalCode
-    reason: str
+    refusal: Refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,12 +141,13 @@ class Receiver:
         rejection = self._rejects_header(header)
         if rejection is not None:
             state.refusals[rejection.code] += 1
-            state.refuse(event.stream, header.sender, rejection.code, rejection.reason)
+            state.refuse(event.stream, header.sender, rejection)
             return
         self._contacts.heard(state.neighbors[header.sender], header.round_index, now)
         earlier = state.arrivals.unread_copy(header)
         if earlier is not None:
-            state.refuse(earlier, header.sender, RefusalCode.NO_HANDSHAKE, "a newer stream carries the same model")
+            newer = Refusal(RefusalCode.NO_HANDSHAKE, "a newer stream carries the same model")
+            state.refuse(earlier, header.sender, newer)
         state.arrivals.offered[event.stream] = header
 
     def complete(self, event: ev.ArrivalComplete, now: float) -> None:

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal
 from coordinator_free_bootstrap.graph import Graph
 from peer.core import effects as do
 from peer.core.arrivals import Arrivals
@@ -167,10 +167,10 @@ class State:
         self.arrivals.forget(stream)
         self.emit(do.AnswerArrival(stream, outcome))
 
-    def refuse(self, stream: int, sender: int, code: RefusalCode, reason: str) -> None:
+    def refuse(self, stream: int, sender: int, refusal: Refusal) -> None:
         """Refuse an arrival and forget its stream."""
         self.arrivals.forget(stream)
-        self.emit(do.AnswerArrival(stream, Outcome.REFUSED, code, reason, sender))
+        self.emit(do.AnswerArrival(stream, Outcome.REFUSED, refusal.code, refusal.reason, sender))
 
     # ---- stages -----------------------------------------------------------------------------------------------------
 

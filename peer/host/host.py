@@ -151,10 +151,10 @@ class PeerHost:
         mine = self.hello_to(hello.sender if known else next(iter(neighbors)))
         problem = check_hello(mine, hello, neighbors=neighbors, last_incarnation=known.incarnation if known else 0)
         if problem is not None:
-            self.refuse(hello.sender, *problem)
+            self.refuse(hello.sender, problem)
             if known:
-                self.post(ev.HelloRefused(hello.sender, *problem))
-            return HelloReply(mine, *problem)
+                self.post(ev.HelloRefused(hello.sender, problem))
+            return HelloReply(mine, problem.code, problem.reason)
         self._note_remarks(mine, hello)
         self.post(ev.HandshakeDone(hello, answered=False))
         return HelloReply(mine)  # made before: it names the caller's earlier incarnation
@@ -168,15 +168,15 @@ class PeerHost:
             self._raise_incarnation(neighbor, reply.hello.seen_incarnation)
             self.post(ev.HandshakeFailed(neighbor, None, reply.reason))
         elif reply.refusal is not None:  # our own sentence has both values in full; theirs is cut
-            reason = problem[1] if problem is not None and problem[0] is reply.refusal else reply.reason
+            reason = problem.reason if problem is not None and problem.code is reply.refusal else reply.reason
             self.post(ev.HandshakeFailed(neighbor, reply.refusal, reason))
         else:
             if problem is not None:
-                self.refuse(neighbor, *problem)
+                self.refuse(neighbor, problem)
             else:
                 self._note_remarks(mine, reply.hello)
-            answered = ev.HandshakeDone(reply.hello, answered=True)
-            self.post(answered if problem is None else ev.HandshakeFailed(neighbor, *problem))
+            failed = problem and ev.HandshakeFailed(neighbor, problem.code, problem.reason)
+            self.post(failed or ev.HandshakeDone(reply.hello, answered=True))
 
     def _learn_classes(self, hello: Hello) -> None:
         """Take over the classes that a neighbor knows of, to name them in refusals and to tell other neighbors."""
@@ -241,23 +241,25 @@ class PeerHost:
 
     # ---- refusals -------------------------------------------------------------------------------------------------------
 
-    def refuse(self, sender: int | None, code: RefusalCode, sentence: str) -> None:
+    def refuse(self, sender: int | None, refusal: Refusal) -> None:
         """Count a refusal; log and record it, a few a minute of one kind and sender."""
-        if code is not RefusalCode.SHUTTING_DOWN:  # a neighbor that still calls while we leave does nothing wrong
-            self.state.refusals[code] += 1
-            self.note_refusal(sender, code, sentence)
+        if (
+            refusal.code is not RefusalCode.SHUTTING_DOWN
+        ):  # a neighbor that still calls while we leave does nothing wrong
+            self.state.refusals[refusal.code] += 1
+            self.note_refusal(sender, refusal)
 
-    def note_refusal(self, sender: int | None, code: RefusalCode, sentence: str) -> None:
+    def note_refusal(self, sender: int | None, refusal: Refusal) -> None:
         """Log and record a refusal that is counted already."""
-        if not self._lines.take(self.world.now(), sender, code):
+        if not self._lines.take(self.world.now(), sender, refusal.code):
             return
         who = f"peer {sender}" if sender is not None else "a caller"
-        self.world.log(do.Log("warning", f"refused {who}: {code}: {sentence}", sender, str(code)))
-        self.world.record("refused", {"neighbor": sender, "code": str(code), "reason": sentence})
+        self.world.log(do.Log("warning", f"refused {who}: {refusal}", sender, str(refusal.code)))
+        self.world.record("refused", {"neighbor": sender, "code": str(refusal.code), "reason": refusal.reason})
 
     def _reject(self, sender: int, rejection: Refusal) -> RefusalCode:
         if rejection.code is not RefusalCode.NO_HANDSHAKE:  # a restarted peer causes it; it is no misbehavior
-            self.refuse(sender, rejection.code, rejection.reason)
+            self.refuse(sender, rejection)
         return rejection.code
 
     # ---- models of neighbors --------------------------------------------------------------------------------------------
@@ -288,7 +290,7 @@ class PeerHost:
     def note_answer(self, effect: do.AnswerArrival) -> None:
         """Log and record an arrival that the engine refuses; it has counted it."""
         if effect.refusal is not None and effect.refusal is not RefusalCode.NO_HANDSHAKE:
-            self.note_refusal(effect.sender, effect.refusal, effect.reason)
+            self.note_refusal(effect.sender, Refusal(effect.refusal, effect.reason))
 
     def answer_pull(self, request: PullRequest) -> tuple[ModelHeader, Callable[[], Payload]] | RefusalCode:
         """Give a neighbor that catches up the present model of one slot: its header, and a function that encodes it."""

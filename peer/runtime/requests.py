@@ -165,9 +165,9 @@ class Requests:
         """Return what this peer is doing, as JSON-ready values."""
         return self._host.status() | {"open_streams": len(self._streams)} | self._about()
 
-    def refused(self, caller: int | None, code: RefusalCode, sentence: str) -> None:
+    def refused(self, caller: int | None, refusal: Refusal) -> None:
         """Count a refusal that the server made."""
-        self._host.refuse(caller, code, sentence)
+        self._host.refuse(caller, refusal)
 
     def heard_frame_since(self, sender: int, since: float) -> bool:
         """Return whether a frame of a neighbor's model has come, and stood for a heartbeat, since a time of the event loop."""

@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from coordinator_free_bootstrap import Subject
-from coordinator_free_bootstrap.errors import LocalProtocolError, RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.errors import LocalProtocolError, Refusal, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.wire.limits import CallerLimits
 
@@ -47,7 +47,7 @@ class AccessControl:
         limits: Limits,
         timeouts: Timeouts,
         identify: Identify | None,
-        refused: Callable[[int | None, RefusalCode, str], None],
+        refused: Callable[[int | None, Refusal], None],
     ) -> None:
         self._callers = CallerLimits(limits, asyncio.get_running_loop().time)
         self._timeouts = timeouts
@@ -73,8 +73,8 @@ class AccessControl:
 
     async def abort(self, context: Any, caller: int | None, error: RemoteProtocolError) -> NoReturn:
         """Count a refusal and end the call with its status."""
-        self._refused(caller, error.refusal.code, error.refusal.reason)
-        await abort(context, error.refusal.code, error.refusal.reason)
+        self._refused(caller, error.refusal)
+        await abort(context, error.refusal)
 
     @asynccontextmanager
     async def aborting(self, context: Any) -> AsyncIterator[None]:
@@ -127,10 +127,10 @@ async def first_message(context: Any, timeouts: Timeouts) -> Any:
     return message
 
 
-async def abort(context: Any, code: RefusalCode, sentence: str) -> NoReturn:
+async def abort(context: Any, refusal: Refusal) -> NoReturn:
     """End a call with the status of a refusal, and its code in the trailing metadata."""
-    status = _STATUS.get(code, grpc.StatusCode.FAILED_PRECONDITION)
-    await context.abort(status, f"{code}: {sentence}", trailing_metadata=((REFUSAL_TRAILER, code.value),))
+    status = _STATUS.get(refusal.code, grpc.StatusCode.FAILED_PRECONDITION)
+    await context.abort(status, str(refusal), trailing_metadata=((REFUSAL_TRAILER, refusal.code.value),))
     raise LocalProtocolError("a call continued after it was aborted")
 
 

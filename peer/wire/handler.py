@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from peer.core.encoding import Payload
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply
 from peer.wire.round_ring import RoundRing
@@ -86,5 +86,5 @@ class RequestHandler(Protocol):
     def status(self) -> dict[str, Any]:
         """Return what the peer is doing, as JSON-ready values; `peer_id`, `incarnation`, ... also travel typed."""
 
-    def refused(self, caller: int | None, code: RefusalCode, sentence: str) -> None:
+    def refused(self, caller: int | None, refusal: Refusal) -> None:
         """Count a refusal that the server made."""

@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 
 from coordinator_free_bootstrap import Subject
-from coordinator_free_bootstrap.errors import NeighborUnavailable, RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.errors import NeighborUnavailable, Refusal, RefusalCode, RemoteProtocolError
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.core.messages import Control, Heartbeat, Outcome, PushReply
 from peer.wire import convert, frames
@@ -109,7 +109,7 @@ class PeerServicer:
             with self._access.stream(subject, context):
                 return convert.pack_push_reply(await self._take(reader))
         except RemoteProtocolError as error:
-            self._handler.refused(caller, error.refusal.code, error.refusal.reason)
+            self._handler.refused(caller, error.refusal)
             reply = PushReply(Outcome.REFUSED, error.refusal.code, error.refusal.reason)
         # Outside of the except clause: there the error's traceback would keep the model's buffer in memory.
         if reply.refusal is not RefusalCode.TOO_SLOW:
@@ -205,7 +205,7 @@ class PeerServicer:
         require_sender(caller, request.sender)
         answer = await self._handler.pull(caller, request)
         if isinstance(answer, RefusalCode):
-            await abort(context, answer, "the pull is refused")
+            await abort(context, Refusal(answer, "the pull is refused"))
         header, payload = answer
         clock, idle_s = asyncio.get_running_loop().time, self._timeouts.idle_transfer_s
         began, written = clock(), 0
@@ -235,7 +235,7 @@ class PeerServicer:
             refusal, reason = await take(caller, message), ""
         except RemoteProtocolError as error:
             refusal, reason = error.refusal.code, error.refusal.reason
-            self._handler.refused(caller, refusal, reason)
+            self._handler.refused(caller, error.refusal)
         return convert.pack_acknowledgement(refusal, reason)
 
     def _caller(self, context: Any) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator_free_bootstrap.errors import RefusalCode
+from coordinator_free_bootstrap.errors import Refusal, RefusalCode
 from coordinator_free_bootstrap.manifest import Limits, Timeouts
 from peer.core.encoding import Payload
 from peer.core.messages import (
@@ -142,8 +142,8 @@ class Recorder:
     def status(self) -> dict[str, Any]:
         return {"peer_id": self.peer_id, "incarnation": 7, "round_index": 3, "phase": "running", "more": [1.5]}
 
-    def refused(self, caller: int | None, code: RefusalCode, sentence: str) -> None:
-        self.refusals.append(code)
+    def refused(self, caller: int | None, refusal: Refusal) -> None:
+        self.refusals.append(refusal.code)
         self._notify_soon()
 
     async def until(self, condition: Any) -> None:

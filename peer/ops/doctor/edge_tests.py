@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coordinator_free_bootstrap import Graph
-from coordinator_free_bootstrap.errors import ConfigError, NeighborUnavailable, RefusalCode, RemoteProtocolError
+from coordinator_free_bootstrap.errors import (
+    ConfigError,
+    NeighborUnavailable,
+    Refusal,
+    RefusalCode,
+    RemoteProtocolError,
+)
 from coordinator_free_bootstrap.rates import declared_rate
 from coordinator_free_bootstrap.strict_json import loads, printable
 from peer.core.messages import Control, Heartbeat, Hello, HelloReply, ModelHeader, PullRequest, PushReply
@@ -276,5 +282,5 @@ class _Place:
         """Return that nothing runs here."""
         return {"phase": "starting"}
 
-    def refused(self, caller: int | None, code: RefusalCode, sentence: str) -> None:
+    def refused(self, caller: int | None, refusal: Refusal) -> None:
         """Do not count."""

@@ -49,8 +49,8 @@ def test_restarted_peer_refuses_earlier_incarnations_of_its_neighbors():
     assert not second.state.neighbors[1].connected and second.state.checkpoint() == before
     mine = make_hello(second, SAME, 1)
     assert mine.seen_incarnation == 50  # a peer without its disk must take a higher one
-    code, sentence = check_hello(mine, hello_of(49), neighbors=(1, 2), last_incarnation=50)
-    assert code is RefusalCode.OLD_INCARNATION and "take 51 or higher" in sentence
+    found = check_hello(mine, hello_of(49), neighbors=(1, 2), last_incarnation=50)
+    assert found.code is RefusalCode.OLD_INCARNATION and "take 51 or higher" in found.reason
     second.step(ev.HandshakeDone(hello_of(50), answered=False), 2.0)
     assert second.rejects_sender(1, 50) is None
 
@@ -82,4 +82,4 @@ def test_incarnation_is_accepted_at_its_limits_and_refused_beyond_them(incarnati
     mine = make_hello(engine_of(0, 1), SAME, 1)
     theirs = replace(hello_of(1), incarnation=incarnation)
     found = check_hello(mine, theirs, neighbors=(1, 2))
-    assert (found is None) is fits and (fits or found[0] is RefusalCode.MALFORMED)
+    assert (found is None) is fits and (fits or found.code is RefusalCode.MALFORMED)
